@@ -12,7 +12,7 @@ checkpoint failed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -108,6 +108,9 @@ class CheckpointStore:
                 self._paths[checkpoint_id] = path
                 if command.savepoint_path:  # which has copies of these
                     loop.run_in_executor(self._thread, self._drop_directory, checkpoint_id)
+                if command.unsettled is not None:
+                    kept = command.unsettled | self._paths.keys()
+                    loop.run_in_executor(self._thread, self._sweep, checkpoint_id, kept)
             case events.CheckpointNotStored():
                 loop.run_in_executor(self._thread, self._drop_metadata, command)
         return outcome
@@ -206,6 +209,21 @@ class CheckpointStore:
     def _drop(self, checkpoint_id: int) -> None:
         path = self._paths.pop(checkpoint_id)
         self._try(lambda: CheckpointStorage(path).delete_directory(""))
+
+    def _sweep(self, before: int, kept: Set[int]) -> None:
+        """Deletes the directories of checkpoints that no row names and none will."""
+
+        def sweep() -> None:
+            storage = self._opened()
+            for name in storage.directories():
+                prefix, _, number = name.partition("-")
+                if prefix != "chk" or not number.isdecimal():
+                    continue
+                if int(number) < before and int(number) not in kept:
+                    log.info("deleting what a failed checkpoint has left", checkpoint=number)
+                    storage.delete_directory(name)
+
+        self._try(sweep)
 
     def _drop_all(self) -> None:
         self._try(lambda: self._opened().delete_directory(""))

@@ -185,6 +185,9 @@ class StoreCheckpoint:
     size_bytes: int
     subsumed: tuple[int, ...]
     savepoint_path: str = ""  # of a savepoint: all of it is copied into this directory
+    # Once it is complete, directories of older ones that are not are deleted, but for these, which
+    # are still collected; None: there are none.
+    unsettled: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

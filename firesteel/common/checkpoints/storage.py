@@ -131,14 +131,11 @@ class CheckpointStorage:
 
     def files(self) -> list[str]:
         """All files below this directory, ordered; unfinished ones too."""
-        from pyarrow.fs import FileSelector
+        return self._listed("File", recursive=True)
 
-        selector = FileSelector(self._root, recursive=True, allow_not_found=True)
-        with self._errors(f"the directory {self.uri} cannot be listed"):
-            found = self._fs.get_file_info(selector)
-        return sorted(
-            info.path[len(self._root) + 1 :] for info in found if info.type.name == "File"
-        )
+    def directories(self) -> list[str]:
+        """The names of those in this directory, ordered."""
+        return self._listed("Directory", recursive=False)
 
     # -- inside
 
@@ -146,6 +143,14 @@ class CheckpointStorage:
         if path.startswith("/") or ".." in path.split("/"):
             raise StorageError(f"{path!r} leads out of the directory {self.uri}")
         return f"{self._root}/{path}" if path else self._root
+
+    def _listed(self, kind: str, *, recursive: bool) -> list[str]:
+        from pyarrow.fs import FileSelector
+
+        selector = FileSelector(self._root, recursive=recursive, allow_not_found=True)
+        with self._errors(f"the directory {self.uri} cannot be listed"):
+            found = self._fs.get_file_info(selector)
+        return sorted(info.path[len(self._root) + 1 :] for info in found if info.type.name == kind)
 
     def _create_parent(self, path: str) -> None:
         if self._fs.type_name not in _WITHOUT_DIRECTORIES:

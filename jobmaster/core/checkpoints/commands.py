@@ -47,6 +47,9 @@ class StoreCheckpoint:
 
     checkpoint: Checkpoint
     subsumed: tuple[int, ...]  # their rows go when its own is committed
+    # Then, directories of older ones that have failed are deleted, with what a process that died
+    # has left in them; these are of older ones that may yet be complete. None: none has failed.
+    unsettled: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

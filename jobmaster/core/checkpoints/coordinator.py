@@ -3,7 +3,8 @@ spec 001).
 
 The order of a checkpoint is: an id that no other checkpoint of the job ever has → triggers →
 acknowledgements of all its tasks → `_metadata` and the row → notices to the tasks → the oldest
-checkpoint that is no longer retained is dropped. One that fails on the way leaves no file behind.
+checkpoint that is no longer retained is dropped. One that fails on the way leaves no file behind,
+or, if a process died that had written some, none once a later one is complete.
 
 * Ids increase strictly, whatever restarts or masters lie between (invariant 8): each master has a
   range of its own (`recovery.py`).
@@ -87,6 +88,7 @@ class CheckpointCoordinator:
         self._snapshot_coordinators = snapshot_coordinators
         self._pending: dict[int, Checkpoint] = {}  # in the order of their ids
         self._requests: deque[Request] = deque()
+        self._left_over = True  # files of failed ones, an earlier master's too, may be
         self._running = False
         self._stopped = False  # a savepoint is complete with which the job ends
         self._draining: Request | None = None  # waits until all tasks have processed their data
@@ -386,8 +388,15 @@ class CheckpointCoordinator:
         for checkpoint in self._pending.values():
             if checkpoint.complete:
                 checkpoint.become(CheckpointState.STORING)
-                subsumed = tuple(self._subsumed_by(checkpoint))
-                return [StoreCheckpoint(checkpoint=checkpoint, subsumed=subsumed)]
+                unsettled = frozenset(self._pending) if self._left_over else None
+                self._left_over = False
+                return [
+                    StoreCheckpoint(
+                        checkpoint=checkpoint,
+                        subsumed=tuple(self._subsumed_by(checkpoint)),
+                        unsettled=unsettled,
+                    )
+                ]
         return []
 
     def _subsumed_by(self, checkpoint: Checkpoint) -> list[int]:
@@ -405,6 +414,7 @@ class CheckpointCoordinator:
         del self._pending[checkpoint.checkpoint_id]
         checkpoint.become(CheckpointState.FAILED)
         checkpoint.failure = cause
+        self._left_over = True
         self.failed += 1
         self._end(checkpoint, now)
         commands: list[Command] = [self._notice(checkpoint, completed=False)]

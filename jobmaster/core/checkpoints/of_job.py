@@ -282,6 +282,7 @@ class JobCheckpoints:
                         size_bytes=command.checkpoint.size_bytes,
                         subsumed=command.subsumed,
                         savepoint_path=command.checkpoint.path,
+                        unsettled=command.unsettled,
                     )
                 ]
             case wanted.DropCheckpoint():

@@ -58,6 +58,7 @@ def test_what_is_written_can_be_read_whole_and_in_parts(storage: CheckpointStora
     part = storage.write("x", [b"cde"])
     assert storage.read_slice(file, KeyGroupSlice(4, 2, 3, part.checksum)) == b"cde"
     assert storage.files() == ["job/chk-1/a", "x"]
+    assert storage.directories() == ["job"]
     assert storage.exists("x")
     assert storage.at("job").read_unchecked("chk-1/a") == b"abcdefg"
     assert CheckpointStorage(storage.at("job").uri).files() == ["chk-1/a"]

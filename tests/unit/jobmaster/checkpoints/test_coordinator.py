@@ -247,6 +247,23 @@ def test_a_declined_checkpoint_fails_at_once_and_what_it_wrote_is_deleted() -> N
     assert c.begin() == 2
 
 
+def test_what_failed_ones_have_left_is_deleted_with_the_next_complete_one() -> None:
+    """Also what an earlier master's have; but not of a savepoint that may yet be complete."""
+    c = Coordination(tolerable_failures=1, max_concurrent=2)
+    c.complete()
+    (mine,) = of(c.ask("mine"), TriggerCheckpoint)
+    c.complete()
+    c.decline(c.begin())
+    c.complete()
+    c.complete()
+    assert [(s.checkpoint.checkpoint_id, s.unsettled) for s in of(c.sent, StoreCheckpoint)] == [
+        (1, {1}),
+        (3, None),
+        (5, {mine.checkpoint_id, 5}),
+        (6, None),
+    ]
+
+
 def test_the_job_fails_when_more_fail_in_a_row_than_it_tolerates() -> None:
     c = Coordination(tolerable_failures=1)
     c.decline(c.begin())

@@ -59,7 +59,11 @@ class World:
         )
 
     async def complete(
-        self, checkpoint_id: int, *subsumed: int, savepoint: str = ""
+        self,
+        checkpoint_id: int,
+        *subsumed: int,
+        savepoint: str = "",
+        unsettled: frozenset[int] | None = None,
     ) -> events.Event:
         metadata = CheckpointMetadata(
             checkpoint_id=checkpoint_id,
@@ -71,7 +75,11 @@ class World:
         )
         self.store.execute(
             commands.StoreCheckpoint(
-                metadata=metadata, size_bytes=7, subsumed=subsumed, savepoint_path=savepoint
+                metadata=metadata,
+                size_bytes=7,
+                subsumed=subsumed,
+                savepoint_path=savepoint,
+                unsettled=unsettled,
             )
         )
         async with asyncio.timeout(60.0):
@@ -151,3 +159,19 @@ async def test_a_superseded_master_deletes_nothing(world: World) -> None:
     world.dispatcher.errors = [UNKNOWN, TAKEN]
     assert await world.complete(1) == events.Superseded()
     assert await world.files() == [f"{JOB}/chk-1/_metadata"]
+
+
+async def test_what_failed_checkpoints_have_left_is_deleted_when_a_later_one_is_complete(
+    world: World, tmp_path: Path
+) -> None:
+    """A process that died told nobody of its files."""
+    job = CheckpointStorage(str(tmp_path)).at(JOB)
+    await world.complete(3)
+    others = ["chk-x/a", "other/a", "shared/a"]
+    for path in ["chk-2/died", "chk-4/died.part", "chk-5/savepoint", "chk-7/later", *others]:
+        job.write(path, [b"x"])
+    await world.complete(6)
+    assert f"{JOB}/chk-2/died" in await world.files(), "none has failed"
+    await world.complete(8, unsettled=frozenset({5, 8}))
+    left = ["chk-3/_metadata", "chk-5/savepoint", "chk-6/_metadata", "chk-8/_metadata", *others]
+    assert await world.files() == sorted(f"{JOB}/{path}" for path in left)
