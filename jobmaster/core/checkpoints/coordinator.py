@@ -113,12 +113,15 @@ class CheckpointCoordinator:
     # ---- the job
 
     def started(self, now: float) -> list[Command]:
-        """The job runs (again): periodic checkpoints begin after one interval."""
+        """The job runs (again): periodic checkpoints begin after one interval, or at once if all
+        tasks had processed their data before the last of them ran.
+        """
         self._running, self._stopped = True, False
-        self._data_ended.clear()
+        self._data_ended.intersection_update(self._graph.attempts)
         interval_s = self._settings.interval_s
-        self._due = None if interval_s is None else now + interval_s
-        return self._begin_requested(now)
+        if interval_s is not None:
+            self._due = now if self._only_ends else now + interval_s
+        return self.tick(now)
 
     def stopped(self, cause: str, now: float) -> list[Command]:
         """The job does not run any more: nothing is collected, nothing begins. A checkpoint that is
@@ -126,6 +129,7 @@ class CheckpointCoordinator:
         """
         self._running = False
         self._due = None
+        self._data_ended.clear()
         commands: list[Command] = []
         for checkpoint in self._collecting():
             commands += self._fail(checkpoint, cause, now)

@@ -339,6 +339,15 @@ def test_when_no_task_has_data_left_the_last_checkpoint_does_not_wait() -> None:
     assert isinstance(trigger, TriggerCheckpoint)
 
 
+def test_a_job_whose_data_ended_before_all_of_its_tasks_ran_ends_at_once() -> None:
+    c = Coordination()
+    c.do(c.coordinator.stopped("a task failed", c.now))
+    for execution in c.graph.executions():
+        assert c.do(c.coordinator.data_ended(execution, c.now)) == []
+    (trigger,) = c.do(c.coordinator.started(c.now))
+    assert isinstance(trigger, TriggerCheckpoint)
+
+
 def test_union_list_state_is_all_or_none() -> None:
     c = Coordination()
     finish(task(c.graph, "sink", 0))
