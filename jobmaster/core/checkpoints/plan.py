@@ -7,13 +7,18 @@ sources; once sources have finished, it is whoever they fed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from firesteel.common.ids import AttemptId, VertexId
 from firesteel.common.job_graph import DistributionPattern
 from firesteel.common.states import ExecutionState
-from jobmaster.core.execution_graph import Execution, ExecutionGraph, ExecutionJobVertex
+from jobmaster.core.execution_graph import (
+    Execution,
+    ExecutionGraph,
+    ExecutionJobVertex,
+    IntermediateResult,
+)
 
 _RUNNING, _FINISHED = ExecutionState.RUNNING, ExecutionState.FINISHED
 
@@ -90,12 +95,19 @@ def _unfed(graph: ExecutionGraph, vertex: ExecutionJobVertex) -> Iterator[Execut
         if result.edge.pattern is DistributionPattern.POINTWISE
     ]
     for subtask in vertex.vertices:
-        if subtask.current.state is _RUNNING and not any(
-            result.producer.vertices[producer].current.state is _RUNNING
-            for result in pointwise
-            for producer in result.producers_of(subtask.subtask)
+        execution = subtask.current
+        if execution.state is _RUNNING and not (
+            pointwise and _is_fed(pointwise, subtask.subtask)
         ):
-            yield subtask.current
+            yield execution
+
+
+def _is_fed(pointwise: Sequence[IntermediateResult], subtask: int) -> bool:
+    return any(
+        result.producer.vertices[producer].current.state is _RUNNING
+        for result in pointwise
+        for producer in result.producers_of(subtask)
+    )
 
 
 def _check(graph: ExecutionGraph, *, after_tasks_finish: bool) -> None:
