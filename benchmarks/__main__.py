@@ -35,8 +35,20 @@ OURS = (
     "submit",
     "demo",
 )  # in the order in which they run; modules with `run()`
-GROUPS = {"ours": OURS, "peers": (nexmark.NAME, *peers.NAMES)}
-NAMES = (*OURS, nexmark.NAME, *peers.NAMES)
+# Modules with `run(share)`, of the rows, checkpoints and failures of a full run.
+CHECKPOINTS = {
+    "checkpoint_plan": "plan",
+    "checkpoint_small": "small",
+    "checkpoint_files": "files",
+    "checkpoint_unaligned": "unaligned",
+    "recovery": "recovery",
+}
+GROUPS = {
+    "ours": (*OURS, *CHECKPOINTS),
+    "checkpoints": tuple(CHECKPOINTS),
+    "peers": (nexmark.NAME, *peers.NAMES),
+}
+NAMES = (*OURS, *CHECKPOINTS, nexmark.NAME, *peers.NAMES)
 OUT = Path("out/bench.json")
 WIDTH = 150  # where there is no terminal
 
@@ -81,7 +93,8 @@ def wanted(arguments: Sequence[str]) -> tuple[tuple[str, ...], int]:
         "--rows",
         type=int,
         default=nexmark_data.BIDS,
-        help=f"the bids of {nexmark.NAME}, %(default)s by default",
+        help=f"the bids of {nexmark.NAME}, %(default)s by default; with fewer, those about"
+        " checkpoints take fewer checkpoints, too",
     )
     parsed = parser.parse_args(arguments)
     named = parsed.names
@@ -105,7 +118,7 @@ def run(name: str, steps: Steps, beside: Peers, bids: int) -> list[Row]:
             rows = beside.run(name)
         else:
             with steps.step(name):
-                rows = importlib.import_module(f"benchmarks.{name}").run()
+                rows = run_ours(name, bids)
     except Exception as error:  # the others are still measured
         reason = f"failed: {str(error).partition(chr(10))[0] or type(error).__name__}"
         row: Row = {
@@ -119,6 +132,16 @@ def run(name: str, steps: Steps, beside: Peers, bids: int) -> list[Row]:
         }
         rows = [row | {"failed": [name], "output": traceback.format_exc()}]
     return [{"benchmark": name, "failed": [], **row} for row in rows]
+
+
+def run_ours(name: str, bids: int) -> list[Row]:
+    found: list[Row]
+    if name in CHECKPOINTS:
+        module = importlib.import_module(f"benchmarks.checkpoints.{CHECKPOINTS[name]}")
+        found = module.run(bids / nexmark_data.BIDS)
+    else:
+        found = importlib.import_module(f"benchmarks.{name}").run()
+    return found
 
 
 def tables(rows: Iterable[Row]) -> list[Table]:

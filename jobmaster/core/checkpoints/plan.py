@@ -96,9 +96,7 @@ def _unfed(graph: ExecutionGraph, vertex: ExecutionJobVertex) -> Iterator[Execut
     ]
     for subtask in vertex.vertices:
         execution = subtask.current
-        if execution.state is _RUNNING and not (
-            pointwise and _is_fed(pointwise, subtask.subtask)
-        ):
+        if execution.state is _RUNNING and not (pointwise and _is_fed(pointwise, subtask.subtask)):
             yield execution
 
 

@@ -12,7 +12,17 @@ import pytest
 from rich.console import Console
 
 import benchmarks.__main__ as command
-from benchmarks.__main__ import NAMES, OURS, failures, tables, wanted, write
+from benchmarks.__main__ import (
+    CHECKPOINTS,
+    NAMES,
+    OURS,
+    failures,
+    run_ours,
+    tables,
+    wanted,
+    write,
+)
+from benchmarks.checkpoints.jobs import percentile
 from benchmarks.nexmark import rows as nexmark
 from benchmarks.peers import rows as peers
 from benchmarks.peers.environment import NotInstalled
@@ -167,8 +177,8 @@ def test_an_engine_that_fails_does_not_stop_the_next_one(monkeypatch: pytest.Mon
 
 def test_all_benchmarks_run_unless_some_are_named() -> None:
     assert wanted([]) == (NAMES, 10_000_000)
-    assert wanted(["window_aggregate", "ours"])[0] == (*OURS, "window_aggregate")
-    assert set(wanted(["peers"])[0]) == set(NAMES) - set(OURS)
+    assert wanted(["window_aggregate", "ours"])[0] == (*OURS, *CHECKPOINTS, "window_aggregate")
+    assert set(wanted(["peers"])[0]) == set(NAMES) - set(OURS) - set(CHECKPOINTS)
     assert wanted(["nexmark", "--rows", "5000"]) == (("nexmark",), 5_000)
 
 
@@ -176,7 +186,7 @@ def test_an_unknown_benchmark_is_refused(capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit, match="2"):
         wanted(["exchnage"])
     assert (
-        "there is no benchmark exchnage; known are ours, peers, execution_graph"
+        "there is no benchmark exchnage; known are ours, checkpoints, peers, execution_graph"
         in capsys.readouterr().err
     )
 
@@ -212,3 +222,13 @@ def test_rows_of_other_benchmarks_stay(tmp_path: Path) -> None:
         {"benchmark": "submit", "ours": 1},
         {"benchmark": "demo", "ours": 4},
     ]
+
+
+def test_with_fewer_rows_benchmarks_of_checkpoints_are_shorter() -> None:
+    (short,) = run_ours("checkpoint_plan", 100_000)
+    assert "3 x 100 subtasks" in short["name"]
+    assert short["met"]
+
+
+def test_percentiles_are_values_that_were_seen() -> None:
+    assert [percentile([3.0, 1.0, 2.0, 4.0], p) for p in (50, 75, 99)] == [2.0, 3.0, 4.0]

@@ -1,0 +1,1 @@
+"""What checkpoints cost, and how soon a job that failed goes on from one."""

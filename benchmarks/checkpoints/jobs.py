@@ -1,0 +1,160 @@
+"""What these benchmarks have in common: clusters, jobs with checkpoints, and their durations."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.nexmark.data import shared_memory
+from firesteel.client.client import Client
+from firesteel.client.cluster import LocalCluster
+from firesteel.client.job_details import CheckpointDetails, JobDetails
+from firesteel.common.config import Configuration, options
+from firesteel.common.states import ExecutionState
+
+TIMEOUT_S = 120.0
+POLL_S = 0.25  # the JobMaster remembers more checkpoints than are taken in this time
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    """Where a benchmark's checkpoints go: as for the peers, in shared memory if there is any."""
+    with tempfile.TemporaryDirectory(prefix="bench-checkpoints-", dir=shared_memory()) as path:
+        yield Path(path)
+
+
+@contextmanager
+def cluster(*, task_executors: int = 1, slots: int = 2) -> Iterator[LocalCluster]:
+    conf = Configuration.load(overrides={options.METRICS_PORT.key: "0"})
+    with LocalCluster(conf, task_executors=task_executors, slots=slots) as started:
+        started.wait_for_slots()
+        yield started
+
+
+def settings(directory: Path, interval: str, **others: str) -> dict[str, str]:
+    """The configuration of a job with checkpoints; it restarts at once when it fails."""
+    return {
+        options.CHECKPOINT_INTERVAL.key: interval,
+        options.CHECKPOINT_DIR.key: str(directory),
+        options.RESTART_STRATEGY.key: "fixed-delay",
+        options.RESTART_ATTEMPTS.key: "1000000",
+        options.RESTART_DELAY.key: "0 s",
+        **others,
+    }
+
+
+def all_running(details: JobDetails) -> bool:
+    current = [subtask.current for vertex in details.vertices for subtask in vertex.subtasks]
+    return bool(current) and all(
+        attempt is not None and attempt.state is ExecutionState.RUNNING for attempt in current
+    )
+
+
+def wait_until(client: Client, job_id: str, wanted: Callable[[JobDetails], bool]) -> JobDetails:
+    for details in client.watch_job(job_id):
+        if wanted(details):
+            return details
+    raise RuntimeError(f"the job ended too soon: {client.job_details(job_id).exceptions}")
+
+
+def end(client: Client, job_id: str) -> None:
+    client.cancel(job_id)
+    for details in client.watch_job(job_id):
+        if details.status.globally_terminal:
+            return
+
+
+def wait(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"after {TIMEOUT_S:g} s still not: {what}")
+        time.sleep(0.005)
+
+
+class Watched:
+    """Collects a job's complete checkpoints while it runs."""
+
+    def __init__(self, client: Client, job_id: str) -> None:
+        self._client = client
+        self._job_id = job_id
+        self._seen: dict[int, CheckpointDetails] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Watched:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    @property
+    def complete(self) -> list[CheckpointDetails]:
+        """Oldest first. Raises RuntimeError if one has failed."""
+        found = [seen for _, seen in sorted(self._seen.items())]
+        for checkpoint in found:
+            if checkpoint.state == "FAILED":
+                raise RuntimeError(
+                    f"checkpoint {checkpoint.checkpoint_id} failed: {checkpoint.failure}"
+                )
+        return [checkpoint for checkpoint in found if checkpoint.state == "COMPLETED"]
+
+    def wait_for(self, count: int) -> list[CheckpointDetails]:
+        """Returns when that many are complete."""
+        wait(lambda: len(self.complete) >= count, f"{count} complete checkpoints")
+        return self.complete
+
+    def _watch(self) -> None:
+        while True:
+            last = self._ended.wait(POLL_S)
+            details = self._client.job_details(self._job_id)
+            self._seen.update({c.checkpoint_id: c for c in details.checkpoints})
+            if last or details.status.globally_terminal:
+                return
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest value that so many percent of all do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
+
+
+def scaled(count: int, share: float, *, least: int) -> int:
+    """A smaller number for a shorter run. `share`: of the full run, up to 1."""
+    return max(least, round(count * min(1.0, share)))
+
+
+def row(name: str, ours: str, unit: str, goal: str, *, met: bool, **peers: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "ours": ours,
+        "unit": unit,
+        "peers": peers,
+        "ratio": None,
+        "goal": goal,
+        "met": met,
+    }
+
+
+def durations(
+    name: str, found: Sequence[CheckpointDetails], goals_ms: tuple[int, int], **peers: str
+) -> dict[str, Any]:
+    """The row about checkpoints that were complete; `goals_ms`: of p50 and p99."""
+    took_ms = [float(checkpoint.duration_ms) for checkpoint in found]
+    p50, p99 = percentile(took_ms, 50), percentile(took_ms, 99)
+    return row(
+        name,
+        f"{p50:.0f} / {p99:.0f}",
+        f"ms (p50 / p99 of {len(found)}, worst {max(took_ms):.0f})",
+        f"<= {goals_ms[0]} / {goals_ms[1]} ms",
+        met=p50 <= goals_ms[0] and p99 <= goals_ms[1],
+        **peers,
+    )
