@@ -25,6 +25,12 @@ class Restored:
     base: str  # what paths in the metadata are relative to
 
 
+def directory_of(path: str) -> str:
+    """Of a savepoint or checkpoint, which may be named by its `_metadata`, too; a path or a URI."""
+    where, mark, query = path.partition("?")  # of a URI
+    return f"{where.rstrip('/').removesuffix(f'/{METADATA}')}{mark}{query}"
+
+
 def read_restored(graph: JobGraph, conf: Configuration) -> Restored | None:
     """What the job is to begin from; None: from nothing. Raises StorageError if it cannot be read,
     CannotRestore if it does not fit.
@@ -37,9 +43,7 @@ def read_restored(graph: JobGraph, conf: Configuration) -> Restored | None:
             "a job that begins from a savepoint takes checkpoints, too: set"
             f" {options.CHECKPOINT_INTERVAL.key} and {options.CHECKPOINT_DIR.key}"
         )
-    where, mark, query = path.partition("?")  # of a URI
-    where = where.rstrip("/").removesuffix(f"/{METADATA}")
-    directory = f"{where}{mark}{query}"
+    directory = directory_of(path)
     try:
         metadata = read_metadata(directory)
     except StorageError as error:
@@ -52,6 +56,7 @@ def read_restored(graph: JobGraph, conf: Configuration) -> Restored | None:
         metadata.operators,
         allow_non_restored_state=conf.get(options.RECOVERY_ALLOW_UNMATCHED),
     )
+    where, mark, query = directory.partition("?")
     above = where.rpartition("/")[0]
     base = directory if metadata.savepoint else f"{above}{mark}{query}"
     return Restored(metadata=metadata, directory=directory, base=base)

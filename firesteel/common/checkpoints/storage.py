@@ -249,10 +249,12 @@ def _s3(uri: str) -> tuple[Any, str]:
             f"unknown parameter {min(unknown)!r}; there are region, endpoint_override and scheme"
         )
     found, root = pafs.FileSystem.from_uri(uri)  # finds the bucket's region
+    variable = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
+    endpoint = urlsplit(variable)
     return pafs.S3FileSystem(
         region=found.region or None,
-        endpoint_override=options.get("endpoint_override"),
-        scheme=options.get("scheme"),
+        endpoint_override=options.get("endpoint_override") or endpoint.netloc or None,
+        scheme=options.get("scheme") or endpoint.scheme or None,
         allow_delayed_open=True,  # a small file is one request then, rather than three
         retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
     ), root

@@ -18,7 +18,7 @@ import pytest
 from firesteel.common.checkpoints import storage as storage_module
 from firesteel.common.checkpoints.state import KeyGroupSlice, StateFile
 from firesteel.common.checkpoints.storage import CheckpointStorage, StorageError
-from tests.object_store import SECRET_KEY, ObjectStore
+from tests.object_store import BUCKET, SECRET_KEY, ObjectStore
 
 
 class Place(NamedTuple):
@@ -149,6 +149,15 @@ def test_a_bucket_that_does_not_exist_is_named(object_store: ObjectStore) -> Non
         storage.check_writable()
     with pytest.raises(StorageError, match=r"the file a of s3://nowhere.* cannot be written: .*"):
         storage.write("a", [b"a"])
+
+
+def test_an_endpoint_may_come_from_the_environment(
+    object_store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", object_store.endpoint)
+    storage = CheckpointStorage(f"s3://{BUCKET}/{uuid.uuid4().hex}/")
+    storage.write("a", [b"a"])
+    assert storage.files() == ["a"]
 
 
 def test_credentials_that_are_not_known_are_told(object_store: ObjectStore) -> None:
