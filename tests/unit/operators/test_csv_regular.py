@@ -91,7 +91,17 @@ def test_text_that_is_regular_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize(
     "text",
-    ["a,b\nc\n", "a,b\n,c,d\n", "a,b,c\nd\n", "a\nb,c,d\n", "a,b\n\n", "a,b\nc,d", "a,b\r\n", ""],
+    [
+        "a,b\nc\n",
+        "a,b\n,c,d\n",
+        "a,b,c\nd\n",
+        "a\nb,c,d\n",
+        "a,b\n\n",
+        "a,b\nc,d",
+        "a,b\r\n",
+        "a\nb\n",
+        "",
+    ],
 )
 def test_other_text_is_not_regular(text: str) -> None:
     assert RegularText.of(text.encode(), 0, len(text), ",", 2) is None

@@ -7,6 +7,7 @@ converted where they are, eight bytes at a time; others leave as texts, for `csv
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
 _NEWLINE, _RETURN, _DOT = 10, 13, 46
-_CACHED = 128 * KIB  # bytes that are searched at once
+_CACHED = 256 * KIB  # bytes that are searched at once
 _AHEAD = 16  # bytes that are looked at behind the beginning of a value
 _INLINE = 12  # bytes of a text that Arrow has inside of a view
 _MOST_DIGITS = 16
@@ -69,19 +70,24 @@ class RegularText:
         if len(text) < end + _AHEAD:
             text += bytes(_AHEAD)
         content = np.frombuffer(text, np.uint8)
-        places, lines = [], 0
+        places = []
         for at in range(start, end, _CACHED):
             part = content[at : min(at + _CACHED, end)]
-            newlines = part == _NEWLINE
-            lines += int(np.count_nonzero(newlines))
-            newlines |= part == ord(separator)
-            places.append(np.flatnonzero(newlines) + at)
+            borders = part == _NEWLINE
+            borders |= part == ord(separator)
+            (found,) = borders.nonzero()
+            found += at
+            places.append(found)
         found = np.concatenate(places)
-        if len(found) != lines * columns:
+        lines, more = divmod(len(found), columns)
+        if more:
             return None
         ends = found.reshape(lines, columns)
+        newlines = content[ends] == _NEWLINE
         lasts = ends[:, -1]
-        if (content[lasts] != _NEWLINE).any() or (content[lasts - 1] == _RETURN).any():
+        if np.count_nonzero(newlines) != lines or not newlines[:, -1].all():
+            return None
+        if (content[lasts - 1] == _RETURN).any():
             return None
         starts = np.empty(lines, np.int64)
         starts[0] = start
@@ -133,7 +139,7 @@ class RegularText:
                 raise Differs(str(error)) from None
         return found
 
-    @property
+    @functools.cached_property
     def _is_ascii(self) -> bool:
         return bool(self._bytes[self._starts[0] : self._ends[-1, -1]].max() < 128)
 
@@ -205,10 +211,14 @@ class RegularText:
         return times + fractions * 10 ** (6 - digits) if fractions is not None else None
 
     def _days(self, starts: Ints) -> Ints | None:
-        """The days that texts begin with, in microseconds: Arrow reads the first one of a run."""
+        """The days that texts begin with, in microseconds: Arrow reads the first one of a run. Only
+        one if it is that of all.
+        """
         first, second = self._words[starts], self._halves[starts + 7]
-        differs = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
-        heads = np.concatenate(([0], np.flatnonzero(differs) + 1))
+        heads = np.zeros(1, np.int64)
+        if not ((first == first[0]).all() and (second == second[0]).all()):
+            differs = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
+            heads = np.concatenate((heads, np.flatnonzero(differs) + 1))
         if len(heads) > _MOST_DAYS:
             return None
         texts = [bytes(self._bytes[at : at + _DAY]) + b"00:00:00" for at in starts[heads]]
