@@ -33,6 +33,7 @@ def _details(
         acknowledged=len(parts),
         tasks=len(checkpoint.plan.to_acknowledge),
         failure=checkpoint.failure,
+        start_delay_ms=max((part.start_delay_ms for part in parts.values()), default=0.0),
         alignment_ms=max((part.alignment_ms for part in parts.values()), default=0.0),
         sync_ms=max((part.sync_ms for part in parts.values()), default=0.0),
         async_ms=max((part.async_ms for part in parts.values()), default=0.0),
@@ -40,6 +41,7 @@ def _details(
             job_master_pb2.SubtaskCheckpoint(
                 task=execution.name,
                 size_bytes=parts[attempt_id].size_bytes,
+                start_delay_ms=parts[attempt_id].start_delay_ms,
                 alignment_ms=parts[attempt_id].alignment_ms,
                 sync_ms=parts[attempt_id].sync_ms,
                 async_ms=parts[attempt_id].async_ms,

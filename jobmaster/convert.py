@@ -147,6 +147,7 @@ def _checkpoint_answer(
         snapshot=Snapshot(
             operators=decode_snapshots(answer.snapshot),
             operators_finished=answer.operators_finished,
+            start_delay_ms=answer.start_delay_ms,
             alignment_ms=answer.alignment_ms,
             sync_ms=answer.sync_ms,
             async_ms=answer.async_ms,

@@ -155,6 +155,7 @@ class SubtaskCheckpoint:
 
     task: str
     size_bytes: int
+    start_delay_ms: float  # from the trigger to the first barrier
     alignment_ms: float  # from the first barrier to the last
     sync_ms: float  # in the task's thread
     async_ms: float  # writing
@@ -162,7 +163,7 @@ class SubtaskCheckpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointDetails:
-    """A checkpoint or savepoint. Its alignment, sync and async are those of the slowest task."""
+    """A checkpoint or savepoint. Its times in milliseconds are those of the slowest task."""
 
     checkpoint_id: int
     savepoint: bool
@@ -173,6 +174,7 @@ class CheckpointDetails:
     acknowledged: int  # tasks
     tasks: int
     failure: str  # empty unless it FAILED
+    start_delay_ms: float
     alignment_ms: float
     sync_ms: float
     async_ms: float
@@ -267,6 +269,7 @@ def _checkpoint(message: job_master_pb2.CheckpointDetails) -> CheckpointDetails:
         acknowledged=message.acknowledged,
         tasks=message.tasks,
         failure=message.failure,
+        start_delay_ms=message.start_delay_ms,
         alignment_ms=message.alignment_ms,
         sync_ms=message.sync_ms,
         async_ms=message.async_ms,
@@ -274,6 +277,7 @@ def _checkpoint(message: job_master_pb2.CheckpointDetails) -> CheckpointDetails:
             SubtaskCheckpoint(
                 task=part.task,
                 size_bytes=part.size_bytes,
+                start_delay_ms=part.start_delay_ms,
                 alignment_ms=part.alignment_ms,
                 sync_ms=part.sync_ms,
                 async_ms=part.async_ms,

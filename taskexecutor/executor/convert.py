@@ -188,6 +188,7 @@ def checkpoint_answer(job_id: str, answer: CheckpointAnswer) -> executor_pb2.Exe
             with_state = tuple(operator for operator in answer.operators if not operator.empty)
             message.snapshot = encode_snapshots(with_state)
             message.operators_finished = answer.operators_finished
+            message.start_delay_ms = answer.start_delay_ms
             message.alignment_ms = answer.alignment_ms
             message.sync_ms, message.async_ms = answer.sync_ms, answer.async_ms
         case Declined():

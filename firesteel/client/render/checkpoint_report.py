@@ -8,11 +8,11 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from firesteel.client.job_details import CheckpointDetails, JobDetails
+from firesteel.client.job_details import CheckpointDetails, JobDetails, SubtaskCheckpoint
 from firesteel.client.render.tables import clock, new_table, state_text_of
 from firesteel.common.units import size
 
-_AMOUNTS = ("Size", "Alignment", "Sync", "Async")
+_AMOUNTS = ("Size", "Start delay", "Alignment", "Sync", "Async")
 
 
 def checkpoints(details: JobDetails, *, full: bool = False) -> Iterator[RenderableType]:
@@ -33,7 +33,7 @@ def checkpoints(details: JobDetails, *, full: bool = False) -> Iterator[Renderab
             f"{checkpoint.acknowledged}/{checkpoint.tasks}",
             _ms(checkpoint.duration_ms),
             size(checkpoint.size_bytes),
-            *map(_ms, (checkpoint.alignment_ms, checkpoint.sync_ms, checkpoint.async_ms)),
+            *map(_ms, _times(checkpoint)),
         )
     yield table
     for checkpoint in found:
@@ -50,9 +50,12 @@ def checkpoints(details: JobDetails, *, full: bool = False) -> Iterator[Renderab
 def _subtasks(checkpoint: CheckpointDetails) -> RenderableType:
     table = new_table("Task", *_AMOUNTS, right=_AMOUNTS)
     for part in checkpoint.subtasks:
-        times = map(_ms, (part.alignment_ms, part.sync_ms, part.async_ms))
-        table.add_row(part.task, size(part.size_bytes), *times)
+        table.add_row(part.task, size(part.size_bytes), *map(_ms, _times(part)))
     return table
+
+
+def _times(of: CheckpointDetails | SubtaskCheckpoint) -> tuple[float, ...]:
+    return of.start_delay_ms, of.alignment_ms, of.sync_ms, of.async_ms
 
 
 def _ms(ms: float) -> str:

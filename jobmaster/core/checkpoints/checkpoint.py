@@ -45,6 +45,7 @@ class Snapshot:
 
     operators: tuple[OperatorSnapshot, ...] = ()  # those with state
     operators_finished: bool = False  # finish() was called on all of them before it was taken
+    start_delay_ms: float = 0.0
     alignment_ms: float = 0.0
     sync_ms: float = 0.0
     async_ms: float = 0.0

@@ -134,6 +134,7 @@ class Acknowledged:
     checkpoint_id: int
     operators: tuple[OperatorSnapshot, ...]
     operators_finished: bool  # finish() was called on all of them before
+    start_delay_ms: float  # from the trigger, on the master's clock, to the first barrier
     alignment_ms: float  # from the first barrier to the snapshot
     sync_ms: float
     async_ms: float

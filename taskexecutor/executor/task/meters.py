@@ -99,6 +99,9 @@ class TaskMeters:
             "Shuffle_Netty_Output_Buffers_outPoolUsage",
             _highest(p.out_pool_usage for p in group.partitions),
         )
+        if (times := group.checkpoint_times) is not None:
+            task("checkpointAlignmentTime", times.alignment_ns())  # in nanoseconds, as in Flink
+            task("checkpointStartDelayNanos", round(times.start_delay_ms * 1e6))
         for operator in group.operators:
             samples.extend(self._operator_samples(operator, rates))
         return samples

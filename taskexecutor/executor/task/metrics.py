@@ -6,6 +6,7 @@ read, so a batch costs a few additions.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -58,6 +59,22 @@ class TaskMetrics:
     def spark_running_ms(self) -> float:
         parts_ms = self.spark_planning_ms + self.spark_converting_ms + self.spark_reading_ms
         return self.spark_ms - parts_ms
+
+
+@dataclass(slots=True)
+class CheckpointTimes:
+    """Of a task's last checkpoint."""
+
+    start_delay_ms: float = 0.0  # until its first barrier arrived
+    alignment_ms: float = 0.0  # from then until the snapshot was due
+    aligning_since_s: float | None = None  # by `time.perf_counter`, while barriers are collected
+
+    def alignment_ns(self) -> int:
+        """So far, if barriers are being collected."""
+        since_s = self.aligning_since_s
+        if since_s is None:
+            return round(self.alignment_ms * 1e6)
+        return round((time.perf_counter() - since_s) * 1e9)
 
 
 class OperatorCounter:
@@ -117,6 +134,7 @@ class TaskMetricGroup:
         self.partitions: list[ResultPartition] = []
         self.gates: list[InputGate] = []
         self.records_in = 0
+        self.checkpoint_times: CheckpointTimes | None = None  # None: the job takes no checkpoints
         self.watermark_us: Callable[[], int] = lambda: MIN_TIMESTAMP_US
 
     def operator(self, operator_id: str, operator_name: str) -> OperatorMetrics:

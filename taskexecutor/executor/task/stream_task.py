@@ -46,7 +46,7 @@ from taskexecutor.executor.task.interfaces import ResultPartition
 from taskexecutor.executor.task.loop import MailboxLoop
 from taskexecutor.executor.task.mailbox import Mailbox
 from taskexecutor.executor.task.meters import MetricSample, TaskMeters
-from taskexecutor.executor.task.metrics import TaskMetricGroup, TaskMetrics
+from taskexecutor.executor.task.metrics import CheckpointTimes, TaskMetricGroup, TaskMetrics
 from taskexecutor.executor.task.phase import TaskEvent, TaskLifecycle
 from taskexecutor.executor.task.source_task import SourceTask
 from taskexecutor.executor.task.step import Step, TaskKind
@@ -233,7 +233,8 @@ class StreamTask:
         self._chain = chain
         if checkpoints is not None:
             chain.check_checkpointed()
-            self._checkpoints = TaskCheckpoints(config.attempt_id, chain, checkpoints)
+            times = self._metrics.checkpoint_times = CheckpointTimes()
+            self._checkpoints = TaskCheckpoints(config.attempt_id, chain, checkpoints, times)
         kind: TaskKind
         if config.in_edges:
             kind = InputTask(

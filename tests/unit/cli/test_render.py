@@ -467,7 +467,12 @@ def test_info_tells_what_is_one_plan_on_spark() -> None:
 def test_show_checkpoints_tells_how_long_each_took_and_why_one_failed() -> None:
     assert "None: it takes no checkpoints" in printed(render.checkpoints(details()))
     part = SubtaskCheckpoint(
-        task="Map (1/2)#0", size_bytes=2048, alignment_ms=3.25, sync_ms=0.5, async_ms=1234
+        task="Map (1/2)#0",
+        size_bytes=2048,
+        start_delay_ms=4.5,
+        alignment_ms=3.25,
+        sync_ms=0.5,
+        async_ms=1234,
     )
     complete = CheckpointDetails(
         checkpoint_id=7,
@@ -479,6 +484,7 @@ def test_show_checkpoints_tells_how_long_each_took_and_why_one_failed() -> None:
         acknowledged=2,
         tasks=2,
         failure="",
+        start_delay_ms=4.5,
         alignment_ms=3.25,
         sync_ms=0.5,
         async_ms=1234,
@@ -489,7 +495,11 @@ def test_show_checkpoints_tells_how_long_each_took_and_why_one_failed() -> None:
     )
     shown = details(checkpoints=(failed, complete))
     text = printed(render.checkpoints(shown))
-    assert re.search(r"7 +savepoint +COMPLETED .* 2/2 +1,250 ms +2.0 KiB +3.2 ms +0.5 ms", text)
+    assert re.search(
+        r"7 +savepoint +COMPLETED .* 2/2 +1,250 ms +2.0 KiB +4.5 ms +3.2 ms +0.5 ms", text
+    )
     assert "8 failed: the disk is full" in text
     assert "Map (1/2)#0" not in text
-    assert re.search(r"Map \(1/2\)#0 +2.0 KiB", printed(render.checkpoints(shown, full=True)))
+    assert re.search(
+        r"Map \(1/2\)#0 +2.0 KiB +4.5 ms", printed(render.checkpoints(shown, full=True))
+    )

@@ -33,6 +33,8 @@ from taskexecutor.executor.task.interfaces import (
     DataEnded,
     Declined,
 )
+from taskexecutor.executor.task.metrics import CheckpointTimes
+from taskexecutor.executor.timing.wall_clock import wall_clock_ms
 
 _log = structlog.get_logger("task")
 
@@ -45,10 +47,17 @@ class InputInFlight(NamedTuple):
     batches: BatchesByProducer
 
 
+class _Alignment(NamedTuple):
+    checkpoint_id: int
+    since_s: float  # on the clock that measures
+    began_ms: int  # the same moment, on the wall clock
+
+
 class _ToWrite(NamedTuple):
     checkpoint_id: int
     operators: list[tuple[OperatorId, OperatorStateSnapshot]]
     operators_finished: bool
+    start_delay_ms: float
     alignment_ms: float
     sync_ms: float
     in_flight: Sequence[InputInFlight] = ()
@@ -63,15 +72,20 @@ class TaskCheckpoints:
     """Belongs to the task's thread; `close` ends the writing thread."""
 
     def __init__(
-        self, attempt_id: AttemptId, chain: OperatorChain, services: CheckpointServices
+        self,
+        attempt_id: AttemptId,
+        chain: OperatorChain,
+        services: CheckpointServices,
+        times: CheckpointTimes,
     ) -> None:
         self._attempt_id = attempt_id
         self._chain = chain
         self._services = services
+        self._times = times
         self._finished = False  # finish() was called on all operators
         self._final: int | None = None  # the first checkpoint taken after that
         self.final_complete = False  # whether what finish() has done is in a complete checkpoint
-        self._aligning = 0, 0.0  # the newest checkpoint with a barrier, and when that came
+        self._aligning = _Alignment(0, 0.0, 0)  # of the newest checkpoint with a barrier
         self._overtaking: _ToWrite | None = None  # waits for what is in flight
         self._writing: queue.SimpleQueue[_ToWrite | None] = queue.SimpleQueue()
         self._writer: threading.Thread | None = None
@@ -79,8 +93,9 @@ class TaskCheckpoints:
 
     def barrier_came(self, checkpoint_id: int) -> None:
         """The first one begins the alignment."""
-        if checkpoint_id > self._aligning[0]:
-            self._aligning = checkpoint_id, time.perf_counter()
+        if checkpoint_id > self._aligning.checkpoint_id:
+            self._aligning = _Alignment(checkpoint_id, time.perf_counter(), wall_clock_ms())
+            self._times.aligning_since_s = self._aligning.since_s
 
     def take(self, barrier: CheckpointBarrier) -> None:
         """The snapshot is due: everything before the barrier is processed, nothing behind it is."""
@@ -105,8 +120,14 @@ class TaskCheckpoints:
     def _snapshot(self, barrier: CheckpointBarrier) -> _ToWrite:
         reached(Failpoint.SNAPSHOT_BEFORE)
         started = time.perf_counter()
-        aligning, since = self._aligning
-        alignment_ms = (started - since) * 1000 if aligning == barrier.checkpoint_id else 0.0
+        aligned = self._aligning
+        if aligned.checkpoint_id != barrier.checkpoint_id:  # triggered here
+            aligned = _Alignment(barrier.checkpoint_id, started, wall_clock_ms())
+        times = self._times
+        times.aligning_since_s = None
+        times.alignment_ms = (started - aligned.since_s) * 1000
+        # Clocks of two machines may differ.
+        times.start_delay_ms = float(max(0, aligned.began_ms - barrier.timestamp_ms))
         if not self._finished:
             self._chain.prepare_barrier(barrier.checkpoint_id)
         self._chain.emit_barrier(barrier)
@@ -115,7 +136,14 @@ class TaskCheckpoints:
         operators = self._chain.snapshot(barrier.checkpoint_id)
         sync_ms = (time.perf_counter() - started) * 1000
         reached(Failpoint.SNAPSHOT_AFTER)
-        return _ToWrite(barrier.checkpoint_id, operators, self._finished, alignment_ms, sync_ms)
+        return _ToWrite(
+            barrier.checkpoint_id,
+            operators,
+            self._finished,
+            times.start_delay_ms,
+            times.alignment_ms,
+            sync_ms,
+        )
 
     def _put(self, work: _ToWrite) -> None:
         if self._writer is None:
@@ -148,6 +176,8 @@ class TaskCheckpoints:
         """
         if self._overtaking is not None and self._overtaking.checkpoint_id <= checkpoint_id:
             self._drop_overtaking()
+        if self._aligning.checkpoint_id <= checkpoint_id:
+            self._times.aligning_since_s = None  # it was given up, or is over long since
         if completed:
             reached(Failpoint.NOTIFICATION_BEFORE)
         self._chain.notify_checkpoint(checkpoint_id, completed=completed)
@@ -210,6 +240,7 @@ class TaskCheckpoints:
             checkpoint_id=work.checkpoint_id,
             operators=tuple(written),
             operators_finished=work.operators_finished,
+            start_delay_ms=work.start_delay_ms,
             alignment_ms=work.alignment_ms,
             sync_ms=work.sync_ms,
             async_ms=(time.perf_counter() - started) * 1000,

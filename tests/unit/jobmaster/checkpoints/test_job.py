@@ -527,6 +527,7 @@ def test_what_a_task_says_about_checkpoints_arrives_as_it_was_said() -> None:
         checkpoint_id=7,
         operators=state,
         operators_finished=True,
+        start_delay_ms=4.5,
         alignment_ms=3.5,
         sync_ms=2.5,
         async_ms=1.5,
@@ -544,7 +545,12 @@ def test_what_a_task_says_about_checkpoints_arrives_as_it_was_said() -> None:
         attempt_id=AttemptId("a"),
         checkpoint_id=7,
         snapshot=Snapshot(
-            operators=state, operators_finished=True, alignment_ms=3.5, sync_ms=2.5, async_ms=1.5
+            operators=state,
+            operators_finished=True,
+            start_delay_ms=4.5,
+            alignment_ms=3.5,
+            sync_ms=2.5,
+            async_ms=1.5,
         ),
     )
     ended = DataEnded(attempt_id=AttemptId("a"))

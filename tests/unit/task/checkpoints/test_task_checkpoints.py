@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,6 +28,8 @@ from taskexecutor.executor.task.interfaces import (
     DataEnded,
     Declined,
 )
+from taskexecutor.executor.task.meters import TASK_PREFIX
+from taskexecutor.executor.timing.wall_clock import wall_clock_ms
 from tests.unit.task.runs import PATIENCE_S, Run, batch, in_edge, operator, out_edge, vertex
 
 RUNNING, FINISHED = ExecutionState.RUNNING, ExecutionState.FINISHED
@@ -126,15 +129,21 @@ def test_the_snapshot_holds_exactly_what_came_before_the_barrier(checkpoints: Ch
 def test_a_channel_whose_barrier_has_come_waits_for_the_others(checkpoints: Checkpoints) -> None:
     run = summing_run(checkpoints, producers=2)
     ahead, behind = (run.producer(IN, subtask, producers=2) for subtask in range(2))
-    ahead.emit_event(barrier(1))
+    a_second_ago = wall_clock_ms() - 1_000
+    first = replace(barrier(1), timestamp_ms=a_second_ago)
+    ahead.emit_event(first)
     ahead.emit(batch(5))
     behind.emit(batch(1))
     run.start()
     behind.emit(batch(2))
-    behind.emit_event(barrier(1))
+    behind.emit_event(first)
     answer = checkpoints.acknowledged()
     assert checkpoints.sums(answer) == {1: 1, 2: 2}
     assert answer.alignment_ms > 0
+    assert answer.start_delay_ms >= 1_000
+    samples = {sample.name: sample.value for sample in run.task.samples()}
+    assert samples[TASK_PREFIX + "checkpointAlignmentTime"] == round(answer.alignment_ms * 1e6)
+    assert samples[TASK_PREFIX + "checkpointStartDelayNanos"] == answer.start_delay_ms * 1e6
     for producer in (ahead, behind):
         producer.emit_event(EndOfData())
         producer.emit_event(barrier(2))
