@@ -1,9 +1,8 @@
-"""A cluster whose checkpoints are on S3 and whose jobs are in PostgreSQL: both go away while a job
-runs, and what they need is in nobody's sight.
-"""
+"""Storage that is away, full or damaged while jobs run: an object store, a database, a disk."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,8 +21,10 @@ from firesteel.client.cluster import LocalCluster
 from firesteel.client.job_details import CheckpointDetails
 from firesteel.common.config import Configuration
 from firesteel.connectors import FileSink, SequenceSource
+from firesteel.errors import JobFailed
 from tests.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, ObjectStore
 from tests.proxy import Proxy
+from tests.small_disk import fill, small_disk
 
 from .conftest import WARM_S, Session, command, eventually, firesteel, logs_below
 
@@ -93,16 +94,18 @@ class Ledger(StatefulProcessor):
             raise RuntimeError("fails once")
 
 
-def numbered(out: Path, rate_per_s: float, **configuration: str) -> Environment:
+def numbered(
+    out: Path, checkpoints: str, *, rate_per_s: float, configuration: dict[str, str] | None = None
+) -> Environment:
     env = Environment(
         parallelism=1,
         configuration={
             "execution.checkpointing.interval": "200 ms",
-            "execution.checkpointing.dir": f"s3://{BUCKET}/jobs",
+            "execution.checkpointing.dir": checkpoints,
             "execution.checkpointing.tolerable-failed-checkpoints": "1000",
             "restart-strategy.type": "fixed-delay",
             "restart-strategy.fixed-delay.delay": "0 s",
-            **configuration,
+            **(configuration or {}),
         },
     )
     (
@@ -117,23 +120,30 @@ def numbered(out: Path, rate_per_s: float, **configuration: str) -> Environment:
     return env
 
 
-def test_jobs_go_on_while_storage_is_away_and_nobody_sees_credentials(
-    cluster: Session, object_store: ObjectStore, database: Proxy, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    job_id = cluster.submit(numbered(out, rate_per_s=500))
+class Watched:
+    """A job, as the client sees it."""
 
-    def attempts() -> set[int]:
-        details = cluster.client.job_details(job_id)
+    def __init__(self, session: Session, job_id: str) -> None:
+        self.job_id = job_id
+        self._session = session
+
+    def attempts(self) -> set[int]:
+        details = self._session.client.job_details(self.job_id)
         found = [subtask.current for vertex in details.vertices for subtask in vertex.subtasks]
         return {attempt.number for attempt in found if attempt is not None}
 
-    def eventually_found(wanted: Callable[[CheckpointDetails], bool], what: str) -> int:
+    def eventually(
+        self,
+        wanted: Callable[[CheckpointDetails], bool],
+        what: str,
+        meanwhile: Callable[[], object] = lambda: None,
+    ) -> int:
         """The newest such checkpoint's id."""
         ids: list[int] = []
 
         def look() -> list[int]:
-            details = cluster.client.job_details(job_id)
+            meanwhile()
+            details = self._session.client.job_details(self.job_id)
             assert not details.status.globally_terminal, details.exceptions
             ids[:] = [found.checkpoint_id for found in details.checkpoints if wanted(found)]
             return ids
@@ -141,37 +151,51 @@ def test_jobs_go_on_while_storage_is_away_and_nobody_sees_credentials(
         eventually(look, what)
         return max(ids)
 
-    def complete_after(checkpoint_id: int) -> int:
-        return eventually_found(
-            lambda c: c.state == "COMPLETED" and c.checkpoint_id > checkpoint_id, "complete"
+    def complete_after(self, checkpoint_id: int) -> int:
+        return self.eventually(
+            lambda c: c.state == "COMPLETED" and c.checkpoint_id > checkpoint_id,
+            f"a checkpoint after {checkpoint_id} is complete",
         )
 
-    latest = complete_after(0)
+    def failed_after(
+        self, checkpoint_id: int, problem: str, meanwhile: Callable[[], object] = lambda: None
+    ) -> int:
+        return self.eventually(
+            lambda c: problem in c.failure and c.checkpoint_id > checkpoint_id,
+            f"a checkpoint after {checkpoint_id} has failed: {problem}",
+            meanwhile,
+        )
+
+
+def test_jobs_go_on_while_storage_is_away_and_nobody_sees_credentials(
+    cluster: Session, object_store: ObjectStore, database: Proxy, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    jobs = f"s3://{BUCKET}/jobs"
+    job = Watched(cluster, cluster.submit(numbered(out, jobs, rate_per_s=500)))
+    latest = job.complete_after(0)
     Path(f"{out}.fails").touch()
-    eventually(lambda: attempts() == {1}, "it has restored what is on S3")
-    latest = complete_after(latest)
+    eventually(lambda: job.attempts() == {1}, "it has restored what is on S3")
+    latest = job.complete_after(latest)
 
     database.down()
-    problem = "job store cannot be written"
-    failed = eventually_found(lambda c: problem in c.failure, "a checkpoint has no row")
+    failed = job.failed_after(latest, "job store cannot be written")
     database.up()
-    latest = complete_after(failed)
+    latest = job.complete_after(failed)
 
     object_store.stop()
-    failed = eventually_found(
-        lambda c: c.checkpoint_id > latest and "Could not connect" in c.failure,
-        "a checkpoint has no files",
-    )
+    failed = job.failed_after(latest, "Could not connect")
     object_store.start()
-    complete_after(failed)
-    assert attempts() == {1}, "neither has failed the job"
+    job.complete_after(failed)
+    assert job.attempts() == {1}, "neither has failed the job"
 
-    stopped = firesteel("stop", "-m", cluster.address, "-p", f"s3://{BUCKET}/mine", job_id)
+    stopped = firesteel("stop", "-m", cluster.address, "-p", f"s3://{BUCKET}/mine", job.job_id)
     assert stopped.returncode == 0, stopped.stderr
     path = stopped.stdout.splitlines()[-1].removeprefix("Savepoint completed. Path: ")
-    assert cluster.client.wait(job_id).status.name == "FINISHED"
+    assert cluster.client.wait(job.job_id).status.name == "FINISHED"
     restored = {"execution.state-recovery.path": path}
-    assert cluster.run(numbered(out, 50_000, **restored)).status.name == "FINISHED"
+    env = numbered(out, jobs, rate_per_s=50_000, configuration=restored)
+    assert cluster.run(env).status.name == "FINISHED"
     rows = ds.dataset(out, format="parquet").to_table().to_pandas()
     assert sorted(rows["value"]) == list(range(ROWS)), "every row once"
     for _, of_key in rows.groupby("key"):
@@ -184,8 +208,47 @@ def test_jobs_go_on_while_storage_is_away_and_nobody_sees_credentials(
     assert not object_store.paths("mine")
     assert object_store.unfinished_uploads() == 0
 
-    shown = firesteel("show", "-m", cluster.address, job_id, "--full", "--checkpoints")
+    shown = firesteel("show", "-m", cluster.address, job.job_id, "--full", "--checkpoints")
     seen = [stopped.stdout, shown.stdout, *logs_below(cluster.cluster.directory)]
     seen += [command(process) for process in psutil.process_iter()]
     for secret in (SECRET_KEY, PASSWORD):
         assert not any(secret in text for text in seen)
+
+
+def test_a_disk_that_is_full_or_gone_fails_checkpoints_and_one_that_damages_them_the_job(
+    session: Session, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "disk", "16m") as disk:
+        out, jobs = tmp_path / "out", disk / "jobs"
+        job = Watched(session, session.submit(numbered(out, str(jobs), rate_per_s=500)))
+        latest = job.complete_after(0)
+
+        def fails_on_full_disk(latest: int) -> int:
+            """Twice: what an older checkpoint leaves may be room for one more."""
+            full = "No space left on device"
+            failed = job.failed_after(latest, full, lambda: fill(disk))
+            return job.failed_after(failed, full, lambda: fill(disk))
+
+        failed = fails_on_full_disk(latest)
+        (disk / "ballast").unlink()
+        latest = job.complete_after(failed)
+        eventually(lambda: len(list(jobs.glob("*/*"))) == 1, "what failed has left nothing")
+
+        away = jobs.rename(disk / "away")
+        jobs.write_text("not a directory")
+        failed = job.failed_after(latest, "Not a directory")
+        jobs.unlink()
+        shutil.rmtree(away)
+        latest = job.complete_after(failed)
+        assert job.attempts() == {0}, "none of that has failed the job"
+
+        fails_on_full_disk(latest)
+        latest = job.complete_after(0)  # stays, and is read when the job fails: no older one
+        (state,) = (path for path in jobs.glob(f"*/chk-{latest}/*") if path.name != "_metadata")
+        content = bytearray(state.read_bytes())
+        content[len(content) // 2] ^= 1
+        state.write_bytes(content)
+        Path(f"{out}.fails").touch()
+        problem = rf"the file {state.parent.name}/{state.name} of {state.parents[1]} is damaged"
+        with pytest.raises(JobFailed, match=problem):
+            session.client.wait(job.job_id)
