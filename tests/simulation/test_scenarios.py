@@ -140,6 +140,24 @@ def test_a_job_with_checkpoints_goes_on_from_the_latest(tmp_path: Path, victim: 
         assert cluster.checkers.snapshots.begun_from[job_id] in (before, before + 1)
 
 
+@pytest.mark.parametrize("victim", [Victim.TASK_EXECUTOR, Victim.JOB_MASTER])
+@pytest.mark.parametrize("seed", range(3))
+def test_who_comes_back_from_the_dead_changes_nothing(
+    tmp_path: Path, victim: Victim, seed: int
+) -> None:
+    """Paused until the job goes on without it; then it acts on what it had heard before."""
+    submitted = bounded_job(3, tmp_path)
+    with quiet_cluster(seed) as cluster:
+        cluster.at(3.0, lambda: cluster.submit(submitted))
+        schedule(cluster, at(7.0, Pause(victim=victim, for_s=30.0)))
+        cluster.run(7.0)
+        before = cluster.store.checkpoints[submitted.graph.job_id][-1]
+        cluster.rest(REST_S)
+        job_id = submitted.graph.job_id
+        assert cluster.store.by_id[job_id].status is JobStatus.FINISHED
+        assert cluster.checkers.snapshots.begun_from[job_id] in (before, before + 1)
+
+
 def test_a_promised_cancel_outlives_its_dispatcher() -> None:
     """The JobMaster could not be asked before the Dispatcher died: its successor must know."""
     submitted = endless_job()

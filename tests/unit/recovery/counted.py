@@ -37,7 +37,8 @@ class Control:
     )
     waiting: set[int] = field(default_factory=set)  # subtasks with a batch and without a permit
     restored: list[dict[str, Any]] = field(default_factory=list)  # of each counting subtask
-    totals: dict[int, int] = field(default_factory=dict)  # of the counting subtasks' lists, at last
+    # What is in the counting subtasks' lists at last, by attempt and subtask.
+    totals: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def await_permit(self, context: RuntimeContext) -> None:
         self.waiting.add(context.task.subtask)
@@ -124,7 +125,8 @@ class Counting(StreamOperator):
         self.output.emit(batch.append_column("count", pa.array(counts, pa.int64())))
 
     def finish(self) -> None:
-        self.control.totals[self.context.task.subtask] = sum(self.rows)
+        task = self.context.task
+        self.control.totals[task.attempt, task.subtask] = sum(self.rows)
 
 
 def program(name: str, out: Path, parallelism: int, configuration: dict[str, str]) -> Environment:
@@ -160,4 +162,6 @@ def check_counted_once(out: Path, control: Control) -> None:
     for key in range(KEYS):
         counts = sorted(row[4] for row in rows if row[3] == key)
         assert counts == list(range(1, len(counts) + 1)), "and counted once"
-    assert sum(control.totals.values()) == len(rows), "no list is lost or doubled"
+    last = max(attempt for attempt, _ in control.totals)
+    total = sum(n for (attempt, _), n in control.totals.items() if attempt == last)
+    assert total == len(rows), "no list is lost or doubled"

@@ -115,7 +115,13 @@ class SmallCluster:
     """
 
     def __init__(
-        self, env: Environment, store: JobStore, *, job_id: str = "", task_executors: int = 2
+        self,
+        env: Environment,
+        store: JobStore,
+        *,
+        job_id: str = "",
+        task_executors: int = 2,
+        slots: int = 2,
     ) -> None:
         """A job with another JobMaster before this one has that one's `store` and `job_id`."""
         graph = env.job_graph("job")
@@ -158,15 +164,15 @@ class SmallCluster:
         )
         self.answers: dict[str, commands.AnswerRequest] = {}
         self.stored: list[commands.StoreCheckpoint] = []
-        self.notifies = True  # tasks are told how checkpoints end
-        self.delays = False  # what coordinators tell tasks is `delayed`
-        self.delayed: list[commands.SendOperatorMessage] = []
+        # What is `delayed` instead of told: messages of coordinators, how checkpoints end.
+        self.delays: tuple[type[commands.ToTaskExecutor], ...] = ()
+        self.delayed: list[commands.ToTaskExecutor] = []
         self._inbox: queue.SimpleQueue[events.Event] = queue.SimpleQueue()
         self._numbers = iter(range(1000))
         self.slots: list[Slot] = []
         self._post(events.JobStarted())
         for number in range(task_executors):
-            self.add_task_executor(f"{self.epoch}-{number}")
+            self.add_task_executor(f"{self.epoch}-{number}", slots)
 
     def add_task_executor(self, name: str, slots: int = 2) -> None:
         new = [Slot(next(self._numbers), name, self._hear) for _ in range(slots)]
@@ -177,8 +183,7 @@ class SmallCluster:
                 task_executor_id=who, connection=1, host="here", slots=(), tasks=()
             )
         )
-        offers = tuple(slot.offer for slot in new)
-        self._post(events.SlotsOffered(task_executor_id=who, slots=offers))
+        self._offer_slots()
 
     def run_until(self, condition: Callable[[], object], what: str) -> None:
         """Looks again after every event, and soon without one."""
@@ -205,8 +210,7 @@ class SmallCluster:
         self._post(events.CheckpointRequested(request=request, **options))
 
     def deliver_delayed(self) -> None:
-        self.delays, delayed = False, self.delayed
-        self.delayed = []
+        delayed, self.delays, self.delayed = self.delayed, (), []
         for command in delayed:
             self._tell(command)
 
@@ -218,6 +222,16 @@ class SmallCluster:
         """That run, of the vertex whose name begins so."""
         tasks = [task for slot in self.slots for task in slot.tasks]
         return [task for task in tasks if task.config.vertex.name.startswith(vertex_name)]
+
+    def records_out(self, vertex_name: str) -> int:
+        return sum(p.records_out for task in self.tasks(vertex_name) for p in task._partitions)
+
+    def await_inbox(self, messages: int) -> None:
+        """They have come; nobody has read them."""
+        end = time.monotonic() + PATIENCE_S
+        while self._inbox.qsize() < messages:
+            assert time.monotonic() < end, f"{self._inbox.qsize()} of {messages} messages"
+            time.sleep(0.01)
 
     @property
     def problems(self) -> list[str]:
@@ -238,6 +252,13 @@ class SmallCluster:
 
     # ---- inside
 
+    def _offer_slots(self) -> None:
+        """All that the job does not have: it takes what it needs."""
+        for slot in self.slots:
+            if slot.offer.allocation_id not in self.core.pool.slots:
+                who = slot.task_executor
+                self._inbox.put(events.SlotsOffered(task_executor_id=who, slots=(slot.offer,)))
+
     def _hear(self, slot: Slot, message: executor_pb2.ExecutorToTaskExecutor) -> None:
         """From any thread."""
         relayed = of_task_executor.from_executor(slot.offer.executor_id, self.graph.job_id, message)
@@ -256,11 +277,13 @@ class SmallCluster:
 
     def _execute(self, command: commands.Command) -> None:
         match command:
+            case commands.DeclareRequirements():
+                self._offer_slots()
             case commands.AnalyzeJob():
                 self._analyze(command)
-            case commands.NotifyCheckpoint() if not self.notifies:
-                pass
-            case commands.SendOperatorMessage() if self.delays:
+            case commands.SendOperatorMessage() | commands.NotifyCheckpoint() if isinstance(
+                command, self.delays
+            ):
                 self.delayed.append(command)
             case (
                 commands.DeployTasks()
@@ -287,7 +310,6 @@ class SmallCluster:
                 commands.AnswerSlots()
                 | commands.FreeSlots()
                 | commands.DismissTaskExecutor()
-                | commands.DeclareRequirements()
                 | commands.BeginResults()
                 | commands.ReportStatus()
                 | commands.ReportProgress()

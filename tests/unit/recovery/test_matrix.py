@@ -15,6 +15,7 @@ import pytest
 
 from firesteel.common.checkpoints.metadata import CheckpointMetadata
 from firesteel.common.states import ExecutionState, JobStatus
+from jobmaster.core import commands
 from tests.unit.recovery.counted import CONTROLS, KEYS, Control, check_counted_once, program
 from tests.unit.recovery.small_cluster import JobStore, SmallCluster, small_cluster
 
@@ -77,7 +78,7 @@ def test_a_job_goes_on_from_what_was_complete_when_it_died(cell: Cell, tmp_path:
     check_parts(metadata, cell)
     control.limits.clear()
     control.restored.clear()
-    control.totals.clear()  # of subtasks that ended before they died
+    control.totals.clear()
     control.free.set()
     again, job_id = restored_program(cell, metadata, cluster, tmp_path)
     with small_cluster(again, store if job_id else JobStore(), job_id=job_id) as cluster:
@@ -115,7 +116,7 @@ def die_behind_a_checkpoint(
         lambda: all(p.blocked or p.overdrawn for task in sources for p in task._partitions),
         "the exchange is full",
     )
-    cluster.notifies = False
+    cluster.delays = (commands.NotifyCheckpoint,)
     cluster.stored.clear()
     cluster.begin_checkpoint(savepoint_path=savepoint_path if cell.savepoint else "")
     if not cell.overtakes:
