@@ -43,6 +43,8 @@ class CheckpointBarrier:
     # It does so at a task where, after this long, the barriers of other channels are missing.
     aligned_timeout_ms: int | None = None
     at_least_once: bool = False  # channels do not wait for each other's barriers
+    # Incremental: the complete checkpoint whose files this one may refer to; 0: there is none.
+    base: int | None = None
 
     @property
     def overtakes(self) -> bool:

@@ -22,7 +22,9 @@ import tenacity
 
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
+from firesteel.common.checkpoints.dispose import delete_checkpoint
 from firesteel.common.checkpoints.metadata import encode
+from firesteel.common.checkpoints.shared import SHARED, writer_of
 from firesteel.common.checkpoints.storage import METADATA, CheckpointStorage, StorageError
 from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.ids import JobId
@@ -71,6 +73,7 @@ class CheckpointStore:
         command: commands.StoreCheckpoint
         | commands.DropCheckpoint
         | commands.DropCheckpointFiles
+        | commands.SweepSharedFiles
         | commands.DropAllCheckpoints,
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -83,6 +86,8 @@ class CheckpointStore:
                 loop.run_in_executor(self._thread, self._drop_all)
             case commands.DropCheckpointFiles(paths=paths):
                 loop.run_in_executor(self._thread, self._drop_files, paths)
+            case commands.SweepSharedFiles():
+                loop.run_in_executor(self._thread, self._sweep_shared, command)
 
     async def run(self) -> None:
         """Stores checkpoints until cancelled."""
@@ -208,7 +213,24 @@ class CheckpointStore:
 
     def _drop(self, checkpoint_id: int) -> None:
         path = self._paths.pop(checkpoint_id)
-        self._try(lambda: CheckpointStorage(path).delete_directory(""))
+        own = self._opened().at(f"chk-{checkpoint_id}")
+        # Of its own, the core knows which shared files go with it.
+        self._try(lambda: own.delete_directory("") if path == own.uri else delete_checkpoint(path))
+
+    def _sweep_shared(self, command: commands.SweepSharedFiles) -> None:
+        def sweep() -> None:
+            storage = self._opened()
+            found = (f"{SHARED}/{name}" for name in storage.at(SHARED).files())
+            left = [
+                path
+                for path in found
+                if path not in command.kept and (writer_of(path) or command.before) < command.before
+            ]
+            if left:
+                log.info("files that no checkpoint refers to", files=len(left))
+            storage.delete(left)
+
+        self._try(sweep)
 
     def _sweep(self, before: int, kept: Set[int]) -> None:
         """Deletes the directories of checkpoints that no row names and none will."""

@@ -333,6 +333,7 @@ class TaskExecutorMessages:
                     attempt_ids=command.attempt_ids,
                     splits={str(attempt): n for attempt, n in command.splits.items()},
                     stops=command.stops,
+                    base=command.base,
                 )
                 return self._message(trigger_checkpoint=trigger)
             case commands.DrainTasks():

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import structlog
+
 from firesteel._proto import dispatcher_pb2
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.checkpoints.metadata import read_metadata
@@ -14,6 +16,8 @@ from firesteel.common.checkpoints.storage import StorageError
 from firesteel.common.config import Configuration, options
 from firesteel.common.rpc.convert import job_graph_from_proto
 from jobmaster.core.checkpoints.recovery import Recovery
+
+_log = structlog.get_logger(__name__)
 
 
 def recovery_of(
@@ -55,4 +59,20 @@ def _own(epoch: int, checkpoints: Sequence[CompleteCheckpoint]) -> Recovery:
         latest=metadata,
         latest_epoch=latest.epoch,
         restored_from=latest.path if latest.savepoint else "",
+        shared_files=_shared_files(checkpoints),
     )
+
+
+def _shared_files(
+    checkpoints: Sequence[CompleteCheckpoint],
+) -> dict[int, tuple[str, ...]] | None:
+    """None: those of one that is not the latest cannot be read."""
+    try:
+        return {
+            checkpoint.checkpoint_id: read_metadata(checkpoint.path).shared_files
+            for checkpoint in checkpoints
+            if not checkpoint.savepoint
+        }
+    except StorageError as error:
+        _log.warning("shared files of checkpoints are left over", cause=str(error))
+        return None

@@ -36,7 +36,7 @@ class Job(Protocol):
     def post(self, event: events.Event) -> None: ...
 
     async def take_checkpoint(
-        self, *, savepoint: bool, into: str, stop: bool, drain: bool
+        self, *, savepoint: bool, into: str, stop: bool, drain: bool, full: bool
     ) -> job_master_pb2.TakeCheckpointResponse: ...
 
     def details(self) -> job_master_pb2.JobDetails: ...
@@ -190,6 +190,7 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
                 into=request.directory,
                 stop=request.stop,
                 drain=request.drain,
+                full=request.full,
             )
         except FiresteelError as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))

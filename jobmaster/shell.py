@@ -173,11 +173,11 @@ class RunningJob:
         self.driver.post(event)
 
     async def take_checkpoint(
-        self, *, savepoint: bool, into: str, stop: bool, drain: bool
+        self, *, savepoint: bool, into: str, stop: bool, drain: bool, full: bool
     ) -> job_master_pb2.TakeCheckpointResponse:
         """Returns when it is complete. `into`: the directory in which a savepoint's is made; empty:
         the configured one. `stop`: the job ends with it; `drain`: its sources end first.
-        Raises FiresteelError.
+        `full`: of a checkpoint, it refers to no file of an earlier one. Raises FiresteelError.
         """
         what = "savepoint" if savepoint else "checkpoint"
         path = await self._savepoint_path(into) if savepoint else ""
@@ -185,7 +185,7 @@ class RunningJob:
         answer = self._requests[request] = asyncio.get_running_loop().create_future()
         self.post(
             events.CheckpointRequested(
-                request=request, savepoint_path=path, stops=stop, drains=drain
+                request=request, savepoint_path=path, stops=stop, drains=drain, full=full
             )
         )
         try:
@@ -283,6 +283,7 @@ class RunningJob:
                 commands.StoreCheckpoint()
                 | commands.DropCheckpoint()
                 | commands.DropCheckpointFiles()
+                | commands.SweepSharedFiles()
                 | commands.DropAllCheckpoints()
             ):
                 self._checkpoints.execute(command)

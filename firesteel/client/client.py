@@ -154,12 +154,13 @@ class Client:
         """
         return str(self._take_checkpoint(job_id, savepoint=True, directory=directory).path)
 
-    def checkpoint(self, job_id: str) -> int:
-        """Takes a checkpoint of a running job now, and returns its id when it is complete.
+    def checkpoint(self, job_id: str, *, full: bool = False) -> int:
+        """Takes a checkpoint of a running job now, and returns its id when it is complete. `full`:
+        it refers to no file of an earlier one (execution.checkpointing.incremental).
 
         Raises JobNotFound, or FiresteelError if no checkpoint was taken.
         """
-        return int(self._take_checkpoint(job_id, savepoint=False).checkpoint_id)
+        return int(self._take_checkpoint(job_id, savepoint=False, full=full).checkpoint_id)
 
     def stop(self, job_id: str, directory: str = "", *, drain: bool = False) -> str:
         """Ends a running job with a savepoint, and returns its path when that is complete: the job
@@ -182,6 +183,7 @@ class Client:
         directory: str = "",
         stop: bool = False,
         drain: bool = False,
+        full: bool = False,
     ) -> Any:
         request = job_master_pb2.TakeCheckpointRequest(
             job_id=job_id,
@@ -189,6 +191,7 @@ class Client:
             directory=absolute(directory),
             stop=stop,
             drain=drain,
+            full=full,
         )
         try:
             return self._dispatcher.TakeCheckpoint(request)  # takes as long as it takes

@@ -34,6 +34,9 @@ class KeyGroupRange:
     def __contains__(self, key_group: int) -> bool:
         return self.first <= key_group < self.end
 
+    def overlaps(self, other: KeyGroupRange) -> bool:
+        return self.first < other.end and other.first < self.end
+
     def __len__(self) -> int:
         return self.end - self.first
 

@@ -118,6 +118,7 @@ class TriggerCheckpoint:
     at_least_once: bool
     attempt_ids: tuple[AttemptId, ...]
     splits: dict[AttemptId, int]  # how many a source was assigned, where there are any
+    base: int | None = None  # see `core.checkpoints.commands`
     stops: bool = False  # sources produce nothing after it, unless it is given up
 
 
@@ -219,6 +220,14 @@ class DropCheckpointFiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SweepSharedFiles:
+    """Delete shared files that checkpoints before this one have written, except those kept."""
+
+    before: int
+    kept: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportStatus:
     """The job has a new status: report it to the Dispatcher at once; a terminal one with the
     details to keep.
@@ -271,6 +280,7 @@ Command: TypeAlias = (
     | AnswerRequest
     | DropCheckpoint
     | DropCheckpointFiles
+    | SweepSharedFiles
     | DropAllCheckpoints
     | ReportStatus
     | ReportProgress

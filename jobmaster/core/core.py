@@ -185,6 +185,7 @@ class JobMasterCore:
                     path=event.savepoint_path,
                     stops=event.stops,
                     drains=event.drains,
+                    full=event.full,
                 )
                 job.out += job.checkpoints.requested(asked, now)
             case events.ResourceManagerConnected():

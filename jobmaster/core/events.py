@@ -193,6 +193,7 @@ class CheckpointRequested:
     savepoint_path: str = ""  # of the directory to make for it; empty: a checkpoint
     stops: bool = False  # the job ends with the savepoint
     drains: bool = False  # stops: its sources end first
+    full: bool = False  # it refers to no file of an earlier checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

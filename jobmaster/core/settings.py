@@ -107,6 +107,7 @@ def _checkpoints_from(conf: Configuration) -> CheckpointSettings | None:
         unaligned=unaligned,
         aligned_timeout_s=conf.get(options.CHECKPOINT_ALIGNED_TIMEOUT),
         at_least_once=at_least_once,
+        incremental=conf.get(options.CHECKPOINT_INCREMENTAL),
     )
 
 

@@ -137,6 +137,7 @@ def barrier(trigger: tasks_pb2.TriggerCheckpoint) -> CheckpointBarrier:
             trigger.aligned_timeout_ms if trigger.HasField("aligned_timeout_ms") else None
         ),
         at_least_once=trigger.at_least_once,
+        base=trigger.base if trigger.HasField("base") else None,
     )
 
 

@@ -599,7 +599,9 @@ def test_what_cannot_take_part_is_refused_before_data_flows(
 def test_a_job_begins_from_a_savepoint_with_another_parallelism(
     session: Session, tmp_path: Path
 ) -> None:
-    """The first job goes on after its first savepoint, and ends with its second."""
+    """The first job goes on after its first savepoint, and ends with its second. The next one has
+    another backend, fails twice and goes on from incremental checkpoints.
+    """
     first, second, flags = (tmp_path / name for name in ("first", "second", "flags"))
     flags.mkdir()
     for flag in ("raised", "killed"):
@@ -632,9 +634,18 @@ def test_a_job_begins_from_a_savepoint_with_another_parallelism(
     env.from_source(SequenceSource(0, 1)).sink_to(FileSink(str(second)), uid="other")
     with pytest.raises(SubmissionRejected, match=r"which the program has not; .*\(uid other\)"):
         session.submit(env)
-    env = Environment(parallelism=2, configuration=restored)
+    rocksdb = {
+        **CHECKPOINTS,
+        **restored,
+        "state.backend.type": "rocksdb",
+        "execution.checkpointing.incremental": "true",
+    }
+    env = Environment(parallelism=2, configuration=rocksdb)
+    for flag in ("raised", "killed"):
+        (flags / flag).unlink()
     numbered(env, flags, second).sink_to(FileSink(str(second)))
     assert session.run(env).status.name == "FINISHED"
+    assert {path.name for path in flags.iterdir()} == {"raised", "killed"}
     before, after = (
         ds.dataset(folder, format="parquet").to_table().to_pandas() for folder in (first, second)
     )

@@ -83,7 +83,7 @@ def stop(job: str, directory: str | None, drain: bool, address: str | None) -> N
 
 @click.command(epilog="\b\nExamples:\n  firesteel checkpoint 8a3f")
 @click.argument("job", metavar="JOB")
-@click.option("--full", is_flag=True, help="All of the state: every checkpoint has all of it yet.")
+@click.option("--full", is_flag=True, help="Refer to no file of earlier ones (incremental).")
 @_address_option
 def checkpoint(job: str, full: bool, address: str | None) -> None:
     """Takes a checkpoint of a running job now. JOB is its id, the beginning of its id, or its
@@ -92,5 +92,5 @@ def checkpoint(job: str, full: bool, address: str | None) -> None:
     with connect(address) as client:
         job_id = resolve_job(client, job)
         click.echo(f"Triggering checkpoint for job {job_id}.")
-        checkpoint_id = client.checkpoint(job_id)
+        checkpoint_id = client.checkpoint(job_id, full=full)
     click.echo(f"Checkpoint {checkpoint_id} completed.")

@@ -17,7 +17,10 @@ from google.protobuf.message import DecodeError
 
 from firesteel._proto import checkpoints_pb2 as pb
 from firesteel.common.checkpoints.descriptions import StateDescription, StateDescriptions
+from firesteel.common.checkpoints.shared import is_shared
 from firesteel.common.checkpoints.state import (
+    DatabaseFile,
+    DatabaseHandle,
     InFlight,
     KeyedHandle,
     KeyGroupSlice,
@@ -27,6 +30,7 @@ from firesteel.common.checkpoints.state import (
 from firesteel.common.checkpoints.storage import METADATA, CheckpointStorage, StorageError
 from firesteel.common.ids import JobId, OperatorId, ResultId
 from firesteel.common.job_graph import Partitioner
+from firesteel.common.key_groups import KeyGroupRange
 
 VERSION = 1
 _MAGIC = b"firestlC"
@@ -55,7 +59,7 @@ class CheckpointedOperator:
 
     @property
     def keyed(self) -> bool:
-        return any(snapshot.keyed for snapshot in self.subtasks.values())
+        return any(snapshot.keyed or snapshot.databases for snapshot in self.subtasks.values())
 
     def __str__(self) -> str:
         return f"{self.name!r} (uid {self.uid})" if self.uid else f"{self.name!r} (without a uid)"
@@ -69,6 +73,17 @@ class CheckpointMetadata:
     timestamp_ms: int  # of its trigger
     savepoint: bool
     operators: tuple[CheckpointedOperator, ...]
+
+    @property
+    def shared_files(self) -> tuple[str, ...]:
+        """Those that other checkpoints of the job may refer to, too."""
+        return tuple(
+            file.path
+            for operator in self.operators
+            for snapshot in operator.subtasks.values()
+            for file in snapshot.files
+            if is_shared(file.path)
+        )
 
 
 def encode(metadata: CheckpointMetadata) -> bytes:
@@ -184,6 +199,20 @@ def _snapshot_to_proto(snapshot: OperatorSnapshot) -> pb.OperatorSnapshot:
             )
             for handle in snapshot.keyed
         ],
+        databases=[
+            pb.DatabaseHandle(
+                checkpoint_id=database.checkpoint_id,
+                first_key_group=database.key_groups.first,
+                end_key_group=database.key_groups.end,
+                tables=[
+                    pb.DatabaseHandle.Table(name=table.name, file=_file_to_proto(table.file))
+                    for table in database.tables
+                ],
+                rest=_file_to_proto(database.rest),
+                new_bytes=database.new_bytes,
+            )
+            for database in snapshot.databases
+        ],
         in_flight=[
             pb.InFlight(
                 result_id=handle.result_id,
@@ -216,6 +245,19 @@ def _snapshot_from_proto(message: pb.OperatorSnapshot) -> OperatorSnapshot:
                 ),
             )
             for handle in message.keyed
+        ),
+        databases=tuple(
+            DatabaseHandle(
+                checkpoint_id=database.checkpoint_id,
+                key_groups=KeyGroupRange(database.first_key_group, database.end_key_group),
+                tables=tuple(
+                    DatabaseFile(table.name, _file_from_proto(table.file))
+                    for table in database.tables
+                ),
+                rest=_file_from_proto(database.rest),
+                new_bytes=database.new_bytes,
+            )
+            for database in message.databases
         ),
         in_flight=tuple(
             InFlight(

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.common.ids import OperatorId, ResultId
 from firesteel.common.job_graph import Partitioner
+from firesteel.common.key_groups import KeyGroupRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,26 @@ class KeyedHandle:
     slices: tuple[KeyGroupSlice, ...]  # ascending
 
 
+class DatabaseFile(NamedTuple):
+    name: str  # in the database
+    file: StateFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseHandle:
+    """Keyed state as the files of a RocksDB. Some may have been written by earlier checkpoints."""
+
+    checkpoint_id: int  # of the one that it is part of
+    key_groups: KeyGroupRange
+    tables: tuple[DatabaseFile, ...]  # which never change
+    rest: StateFile  # the database's other files, pickled: their names and contents
+    new_bytes: int  # of the files that this checkpoint has written
+
+    @property
+    def files(self) -> tuple[StateFile, ...]:
+        return (*(table.file for table in self.tables), self.rest)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlight:
     """Batches that a checkpoint has overtaken on their way to one subtask, by one edge."""
@@ -58,6 +79,7 @@ class OperatorSnapshot:
 
     operator_id: OperatorId
     keyed: tuple[KeyedHandle, ...] = ()
+    databases: tuple[DatabaseHandle, ...] = ()
     in_flight: tuple[InFlight, ...] = ()  # to its inputs
     lists: Mapping[str, Items] = field(default_factory=dict)
     union_lists: Mapping[str, Items] = field(default_factory=dict)
@@ -68,16 +90,18 @@ class OperatorSnapshot:
 
     @property
     def empty(self) -> bool:
-        state = self.keyed or self.lists or self.union_lists or self.broadcasts
+        state = self.keyed or self.databases or self.lists or self.union_lists or self.broadcasts
         return not (state or self.in_flight or self.finished)
 
     @property
     def files(self) -> tuple[StateFile, ...]:
         handles: Sequence[KeyedHandle | InFlight] = (*self.keyed, *self.in_flight)
-        return tuple(handle.file for handle in handles)
+        databases = (file for database in self.databases for file in database.files)
+        return (*(handle.file for handle in handles), *databases)
 
     @property
     def size_bytes(self) -> int:
+        """What its checkpoint has written."""
         items: Sequence[bytes] = [
             item
             for states in (self.lists, self.union_lists)
@@ -86,6 +110,7 @@ class OperatorSnapshot:
         ]
         return (
             sum(s.size_bytes for handle in self.keyed for s in handle.slices)
+            + sum(database.new_bytes for database in self.databases)
             + sum(handle.file.size_bytes for handle in self.in_flight)
             + sum(map(len, items))
             + sum(map(len, self.broadcasts.values()))

@@ -87,6 +87,24 @@ class CheckpointStorage:
         """All of a file."""
         return self._read(file, 0, file.size_bytes, file.checksum)
 
+    def read_to(self, file: StateFile, path: str | os.PathLike[str]) -> None:
+        """All of a file, into a local one."""
+        where = f"the file {file.path} of {self.uri}"
+        digest, size_bytes = xxhash.xxh3_128(), 0
+        with (
+            self._errors(f"{where} cannot be read"),
+            self._fs.open_input_stream(self._path(file.path)) as source,
+            open(path, "wb") as target,
+        ):
+            while chunk := source.read(_COPY_BYTES):
+                target.write(chunk)
+                digest.update(chunk)
+                size_bytes += len(chunk)
+        if size_bytes != file.size_bytes:
+            raise _cut_short(where, 0, file.size_bytes, size_bytes)
+        if digest.hexdigest() != file.checksum:
+            raise _damaged(where, 0, size_bytes, digest.hexdigest(), file.checksum)
+
     def read_slice(self, file: StateFile, part: KeyGroupSlice) -> bytes:
         return self._read(file, part.offset, part.size_bytes, part.checksum)
 
@@ -195,16 +213,10 @@ class CheckpointStorage:
         ):
             content: bytes = source.read_at(size_bytes, offset)
         if len(content) != size_bytes:
-            raise StorageError(
-                f"{where} is cut short: {size_bytes} bytes were written at {offset},"
-                f" {len(content)} are left"
-            )
+            raise _cut_short(where, offset, size_bytes, len(content))
         found = xxhash.xxh3_128_hexdigest(content)
         if found != checksum:
-            raise StorageError(
-                f"{where} is damaged: the {size_bytes} bytes at {offset} have checksum {found},"
-                f" not {checksum}"
-            )
+            raise _damaged(where, offset, size_bytes, found, checksum)
         return content
 
     @contextmanager
@@ -214,6 +226,20 @@ class CheckpointStorage:
         except OSError as error:
             reason = error.strerror or str(error)
             raise StorageError(f"{problem}: {reason}") from error
+
+
+def _cut_short(where: str, offset: int, written_bytes: int, left_bytes: int) -> StorageError:
+    return StorageError(
+        f"{where} is cut short: {written_bytes} bytes were written at {offset},"
+        f" {left_bytes} are left"
+    )
+
+
+def _damaged(where: str, offset: int, size_bytes: int, found: str, checksum: str) -> StorageError:
+    return StorageError(
+        f"{where} is damaged: the {size_bytes} bytes at {offset} have checksum {found},"
+        f" not {checksum}"
+    )
 
 
 def _file_system(uri: str, option: str) -> tuple[Any, str]:

@@ -338,6 +338,13 @@ CHECKPOINT_ALIGNED_TIMEOUT = _checkpoints.option(
     0.0,
     "Barriers overtake only where they have waited this long; 0: at once. With unaligned.enabled.",
 )
+CHECKPOINT_INCREMENTAL = _checkpoints.option(
+    "execution.checkpointing.incremental",
+    "bool",
+    False,
+    "Whether a checkpoint of the rocksdb backend refers to files of earlier ones instead of writing"
+    " them again.",
+)
 CHECKPOINT_TIMEOUT = _checkpoints.option(
     "execution.checkpointing.timeout",
     "duration",

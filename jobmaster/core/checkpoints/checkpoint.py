@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 
+from firesteel.common.checkpoints.shared import is_shared
 from firesteel.common.checkpoints.state import OperatorSnapshot
 from firesteel.common.ids import AttemptId, OperatorId, VertexId
 from firesteel.common.states import IllegalTransition
@@ -58,6 +59,17 @@ class Snapshot:
     def union_lists(self) -> frozenset[OperatorId]:
         """Operators with union list state: all of their subtasks have to take part (spec 001)."""
         return frozenset(o.operator_id for o in self.operators if o.union_lists)
+
+    @property
+    def shared_files(self) -> tuple[str, ...]:
+        """Those that other checkpoints may refer to."""
+        return tuple(
+            table.file.path
+            for operator in self.operators
+            for database in operator.databases
+            for table in database.tables
+            if is_shared(table.file.path)
+        )
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -112,7 +124,12 @@ class Checkpoint:
 
     @property
     def size_bytes(self) -> int:
+        """What it has written."""
         return sum(snapshot.size_bytes for snapshot in self.snapshots.values())
+
+    @property
+    def shared_files(self) -> tuple[str, ...]:
+        return tuple(path for found in self.snapshots.values() for path in found.shared_files)
 
     def duration_s(self, now: float) -> float:
         return (now if self.ended_at is None else self.ended_at) - self.triggered_at

@@ -20,6 +20,9 @@ class TriggerCheckpoint:
     aligned_timeout_ms: int | None = None  # None: it stays as it begins
     at_least_once: bool = False
     stops: bool = False  # sources produce nothing after it, unless it is given up
+    # Incremental: the complete checkpoint whose files it may refer to, 0 for none. None: all files
+    # are its own.
+    base: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +71,23 @@ class DropSnapshots:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DropFiles:
+    """No checkpoint refers to these any more."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepSharedFiles:
+    """Delete what checkpoints before this one have written to the shared folder, except these: it
+    is of attempts that died before they acknowledged, and of earlier masters.
+    """
+
+    before: int
+    kept: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRequest:
     """A checkpoint or savepoint that somebody asked for has come to its end."""
 
@@ -90,6 +110,8 @@ Command: TypeAlias = (
     | StoreCheckpoint
     | DropCheckpoint
     | DropSnapshots
+    | DropFiles
+    | SweepSharedFiles
     | AnswerRequest
     | TooManyFailures
 )

@@ -26,7 +26,7 @@ or, if a process died that had written some, none once a later one is complete.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from firesteel.common.ids import AttemptId, OperatorId
@@ -36,14 +36,17 @@ from jobmaster.core.checkpoints.commands import (
     Command,
     DrainTasks,
     DropCheckpoint,
+    DropFiles,
     DropSnapshots,
     NotifyCheckpoint,
     StoreCheckpoint,
+    SweepSharedFiles,
     TooManyFailures,
     TriggerCheckpoint,
 )
 from jobmaster.core.checkpoints.plan import NotPossible, plan_checkpoint
 from jobmaster.core.checkpoints.settings import CheckpointSettings
+from jobmaster.core.checkpoints.shared_files import SharedFiles
 from jobmaster.core.coordinators.base import Json
 from jobmaster.core.execution_graph import Execution, ExecutionGraph
 
@@ -59,6 +62,7 @@ class Request:
     path: str = ""  # of a savepoint: the directory that is made for it
     stops: bool = False  # the job ends with it
     drains: bool = False  # stops: sources end first, so that it is the last checkpoint
+    full: bool = False  # it refers to no file of an earlier one
 
 
 class CheckpointCoordinator:
@@ -73,8 +77,11 @@ class CheckpointCoordinator:
         next_id: int = 1,
         retained: tuple[int, ...] = (),
         latest: int | None = None,
+        shared_files: Mapping[int, Iterable[str]] | None = None,
     ) -> None:
-        """`next_id`, `retained` and `latest` are what an earlier master has left."""
+        """The last four are what an earlier master has left; `shared_files`: of its retained
+        checkpoints.
+        """
         self.next_id = next_id
         self.retained = list(retained)  # complete checkpoints, oldest first; no savepoints
         self.latest = latest  # of all kinds: restored on failure
@@ -83,6 +90,10 @@ class CheckpointCoordinator:
         self.last_completed: Checkpoint | None = None
         self.stale = 0  # acknowledgements that nothing waited for
         self.history: deque[Checkpoint] = deque(maxlen=_HISTORY)  # ended ones, oldest first
+        self.shared = SharedFiles(shared_files or {})
+        # A retained checkpoint may refer to files that nobody knows: none is looked for.
+        self._sweeps = settings.incremental and shared_files is not None
+        self._swept = False  # since the job runs
         self._settings = settings
         self._graph = graph
         self._snapshot_coordinators = snapshot_coordinators
@@ -117,6 +128,7 @@ class CheckpointCoordinator:
         tasks had processed their data before the last of them ran.
         """
         self._running, self._stopped = True, False
+        self._swept = False
         self._data_ended.intersection_update(self._graph.attempts)
         interval_s = self._settings.interval_s
         if interval_s is not None:
@@ -270,6 +282,10 @@ class CheckpointCoordinator:
         )
         self.next_id += 1
         self._pending[checkpoint.checkpoint_id] = checkpoint
+        base = None
+        if settings.incremental and kind is Kind.CHECKPOINT:
+            base = 0 if request is not None and request.full else self._base()
+        self.shared.begun(checkpoint.checkpoint_id, base or 0)
         overtakes = settings.unaligned and kind is Kind.CHECKPOINT
         return [
             TriggerCheckpoint(
@@ -286,8 +302,14 @@ class CheckpointCoordinator:
                 ),
                 at_least_once=settings.at_least_once and kind is Kind.CHECKPOINT,
                 stops=checkpoint.stops,
+                base=base,
             )
         ]
+
+    def _base(self) -> int:
+        """The latest complete checkpoint of this job; 0: there is none."""
+        latest = self.retained[-1] if self.retained else 0
+        return latest if self.shared.knows(latest) else 0
 
     # ---- answers of the tasks
 
@@ -301,6 +323,10 @@ class CheckpointCoordinator:
                 return [DropSnapshots(checkpoint_id=checkpoint_id, snapshots=(snapshot,))]
             return []  # the same message twice: its files are part of the checkpoint
         checkpoint.snapshots[attempt_id] = snapshot
+        if missing := self.shared.missing(checkpoint_id, snapshot.shared_files):
+            name = checkpoint.plan.to_acknowledge[attempt_id].name
+            cause = f"task {name} refers to {missing[0]}, which no retained checkpoint has"
+            return [*self._fail(checkpoint, cause, now), *self._begin_requested(now)]
         if not checkpoint.complete:
             return []
         torn = checkpoint.torn_union_list()
@@ -366,11 +392,19 @@ class CheckpointCoordinator:
         for older in self.pending:
             if older.checkpoint_id < checkpoint_id and older.kind is Kind.CHECKPOINT:
                 commands += self._fail(older, f"checkpoint {checkpoint_id} was complete first", now)
+        if checkpoint.kind is Kind.CHECKPOINT:
+            commands += _dropped(self.shared.completed(checkpoint_id, checkpoint.shared_files))
+        else:
+            commands += _dropped(self.shared.given_up(checkpoint_id))
         for subsumed in self._subsumed_by(checkpoint):
             self.retained.remove(subsumed)
             commands.append(DropCheckpoint(checkpoint_id=subsumed))
+            commands += _dropped(self.shared.dropped(subsumed))
         if checkpoint.kind is Kind.CHECKPOINT:
             self.retained.append(checkpoint_id)
+            if self._sweeps and not self._swept:
+                self._swept = True
+                commands.append(SweepSharedFiles(before=checkpoint_id, kept=self.shared.reachable))
         return [*commands, *self._store_next(), *self._begin_requested(now)]
 
     def not_stored(
@@ -429,6 +463,7 @@ class CheckpointCoordinator:
                     snapshots=tuple(checkpoint.snapshots.values()),
                 )
             )
+        commands += _dropped(self.shared.given_up(checkpoint.checkpoint_id))
         commands += self._answer(checkpoint)
         if checkpoint.drains and self._running:
             cause = f"{checkpoint}, with which the job was to end, failed: {cause}"
@@ -472,6 +507,10 @@ class CheckpointCoordinator:
                 request=checkpoint.request, checkpoint=checkpoint, failure=checkpoint.failure
             )
         ]
+
+
+def _dropped(paths: list[str]) -> list[Command]:
+    return [DropFiles(paths=tuple(paths))] if paths else []
 
 
 def _refusal(request: Request, cause: str) -> AnswerRequest:

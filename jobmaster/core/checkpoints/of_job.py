@@ -48,6 +48,7 @@ class JobCheckpoints:
                 next_id=recovery.first_checkpoint_id,
                 retained=recovery.retained,
                 latest=None if latest is None else latest.checkpoint_id,
+                shared_files=recovery.shared_files,
             )
         )
         self.failure = ""  # why the job is to fail: too many checkpoints have
@@ -252,6 +253,7 @@ class JobCheckpoints:
                         attempt_ids=attempts,
                         splits={a: splits[a] for a in attempts if splits.get(a)},
                         stops=command.stops,
+                        base=command.base,
                     )
                     for task_executor_id, attempts in _by_task_executor(command.executions)
                 ]
@@ -288,8 +290,14 @@ class JobCheckpoints:
             case wanted.DropCheckpoint():
                 return [commands.DropCheckpoint(checkpoint_id=command.checkpoint_id)]
             case wanted.DropSnapshots():
-                paths = tuple(path for snapshot in command.snapshots for path in snapshot.files)
+                assert self.coordinator is not None
+                found = (path for snapshot in command.snapshots for path in snapshot.files)
+                paths = tuple(self.coordinator.shared.unreachable(found))
                 return [commands.DropCheckpointFiles(paths=paths)] if paths else []
+            case wanted.DropFiles(paths=paths):
+                return [commands.DropCheckpointFiles(paths=paths)]
+            case wanted.SweepSharedFiles(before=before, kept=kept):
+                return [commands.SweepSharedFiles(before=before, kept=kept)]
             case wanted.AnswerRequest(request=request, checkpoint=checkpoint, failure=failure):
                 checkpoint_id = checkpoint.checkpoint_id if checkpoint is not None else 0
                 return [

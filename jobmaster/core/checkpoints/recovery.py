@@ -8,8 +8,8 @@ that an earlier master still deletes is anybody else's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.checkpoints.metadata import CheckpointMetadata
@@ -25,6 +25,8 @@ class Recovery:
     latest: CheckpointMetadata | None = None  # the job begins with its state
     latest_epoch: int = 1  # of the master that took it
     restored_from: str = ""  # what its paths are relative to; empty: the job's directory
+    # Of retained checkpoints of the job; None: those of one cannot be read.
+    shared_files: Mapping[int, tuple[str, ...]] | None = field(default_factory=dict)
     claimed: CompleteCheckpoint | None = None  # of another job, and this one's own from now on
 
     @property

@@ -28,6 +28,7 @@ def assign(operator: CheckpointedOperator, parallelism: int) -> list[OperatorSna
     """
     snapshots = [operator.subtasks[subtask] for subtask in sorted(operator.subtasks)]
     handles = [handle for snapshot in snapshots for handle in snapshot.keyed]
+    databases = [database for snapshot in snapshots for database in snapshot.databases]
     unchanged = parallelism == operator.parallelism
     nothing = OperatorSnapshot(operator_id=operator.operator_id)
     lists = _by_name([snapshot.lists for snapshot in snapshots])
@@ -49,6 +50,13 @@ def assign(operator: CheckpointedOperator, parallelism: int) -> list[OperatorSna
         OperatorSnapshot(
             operator_id=operator.operator_id,
             keyed=_cut(handles, key_group_range(subtask, parallelism, operator.max_parallelism)),
+            databases=tuple(
+                database
+                for database in databases
+                if database.key_groups.overlaps(
+                    key_group_range(subtask, parallelism, operator.max_parallelism)
+                )
+            ),
             lists=(
                 operator.subtasks.get(subtask, nothing).lists
                 if unchanged

@@ -28,6 +28,7 @@ class CheckpointSettings:
     unaligned: bool = False
     aligned_timeout_s: float = 0.0  # how long they are aligned before they become unaligned
     at_least_once: bool = False
+    incremental: bool = False  # a checkpoint may refer to files of an earlier one
     num_retained: int = 1
     retention: Retention = Retention.NEVER
     after_tasks_finish: bool = True

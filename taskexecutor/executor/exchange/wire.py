@@ -53,7 +53,7 @@ _BATCH_BODY = struct.Struct("<QIQ")
 _SEQUENCE = struct.Struct("<Q")
 _WATERMARK_BODY = struct.Struct("<Qq")
 _FLAG_BODY = struct.Struct("<QB")
-_BARRIER_BODY = struct.Struct("<QqqqB")
+_BARRIER_BODY = struct.Struct("<QqqqBq")
 _LENGTH = struct.Struct("<I")
 
 
@@ -163,6 +163,7 @@ def encode_event(channel: int, sequence: int, event: StreamEvent) -> bytes:
                 event.timestamp_ms,
                 -1 if timeout_ms is None else timeout_ms,
                 flags,
+                -1 if event.base is None else event.base,
             )
         case EndOfData():
             return _HEAD.pack(_END_OF_DATA, channel) + _FLAG_BODY.pack(sequence, event.finished)
@@ -233,7 +234,7 @@ def _decode_event(kind: int, metadata: bytes, at: int) -> tuple[int, StreamEvent
         sequence, flag = _FLAG_BODY.unpack_from(metadata, at)
         return sequence, StreamStatus(bool(flag)), at + _FLAG_BODY.size
     if kind == _BARRIER:
-        sequence, checkpoint_id, timestamp_ms, timeout_ms, flags = _BARRIER_BODY.unpack_from(
+        sequence, checkpoint_id, timestamp_ms, timeout_ms, flags, base = _BARRIER_BODY.unpack_from(
             metadata, at
         )
         barrier = CheckpointBarrier(
@@ -243,6 +244,7 @@ def _decode_event(kind: int, metadata: bytes, at: int) -> tuple[int, StreamEvent
             unaligned=bool(flags & 2),
             aligned_timeout_ms=None if timeout_ms < 0 else timeout_ms,
             at_least_once=bool(flags & 4),
+            base=None if base < 0 else base,
         )
         return sequence, barrier, at + _BARRIER_BODY.size
     if kind == _END_OF_DATA:

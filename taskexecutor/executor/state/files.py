@@ -28,20 +28,28 @@ from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.ids import OperatorId
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.state.in_flight import restored_in_flight
+from taskexecutor.executor.state.keyed import RestoredDatabase, SnapshotTarget
 from taskexecutor.executor.state.operator_state import OperatorStateSnapshot, RestoredOperatorState
 
 
 def write_snapshot(
-    storage: CheckpointStorage, path: str, operator_id: OperatorId, snapshot: OperatorStateSnapshot
+    storage: CheckpointStorage,
+    path: str,
+    operator_id: OperatorId,
+    snapshot: OperatorStateSnapshot,
+    target: SnapshotTarget | None = None,
 ) -> OperatorSnapshot:
-    """Writes keyed state to the file `path`, if there is any. Needs no lock: the state may change
-    meanwhile, the snapshot does not. Raises StorageError, and FiresteelError for a value that
-    cannot be written.
+    """Writes keyed state to the file `path`, if there is any, and to `target` what its backend has
+    a format of its own for; None: all backends can read all of it. Needs no lock: the state may
+    change meanwhile, the snapshot does not. Raises StorageError, and FiresteelError for a value
+    that cannot be written.
     """
-    handle = _write_keyed(storage, path, snapshot)
+    database = None if target is None else snapshot.keyed.write(target)
+    handle = _write_keyed(storage, path, snapshot, with_backend=database is None)
     return OperatorSnapshot(
         operator_id=operator_id,
         keyed=(handle,) if handle is not None else (),
+        databases=(database,) if database is not None else (),
         lists=_encoded(snapshot.lists),
         union_lists=_encoded(snapshot.union_lists),
         broadcasts={
@@ -57,6 +65,9 @@ def read_snapshot(storage: CheckpointStorage, snapshot: OperatorSnapshot) -> Res
     """
     return RestoredOperatorState(
         keyed=_read_keyed(storage, snapshot.keyed),
+        databases=[
+            RestoredDatabase(storage=storage, handle=handle) for handle in snapshot.databases
+        ],
         in_flight=[restored_in_flight(storage, handle) for handle in snapshot.in_flight],
         lists={name: [pickle.loads(item) for item in v] for name, v in snapshot.lists.items()},
         union_lists={
@@ -80,9 +91,11 @@ class _KeyGroup:
             raise _unwritable(self.entries, error) from error
 
 
-def encoded(snapshot: OperatorStateSnapshot) -> Iterator[tuple[int, bytes]]:
+def encoded(
+    snapshot: OperatorStateSnapshot, *, with_backend: bool = True
+) -> Iterator[tuple[int, bytes]]:
     """Keyed state by ascending key group; key groups without any are omitted. One is in memory at
-    a time, as far as the backend does not hold all.
+    a time, as far as the backend does not hold all. `with_backend`: else only what is beside it.
     """
     groups: dict[int, _KeyGroup] = {}  # what the backend does not have
     for entry in snapshot.timers.entries():
@@ -91,7 +104,7 @@ def encoded(snapshot: OperatorStateSnapshot) -> Iterator[tuple[int, bytes]]:
     for name, kept in snapshot.rows.items():
         for key_group, table in kept.by_key_group():
             groups.setdefault(key_group, _KeyGroup()).tables.append((name, table))
-    for key_group, entries in snapshot.keyed.entries_by_key_group():
+    for key_group, entries in snapshot.keyed.entries_by_key_group() if with_backend else ():
         for before in sorted(group for group in groups if group < key_group):
             yield before, groups.pop(before).to_bytes()
         group = groups.pop(key_group, _KeyGroup())
@@ -102,13 +115,13 @@ def encoded(snapshot: OperatorStateSnapshot) -> Iterator[tuple[int, bytes]]:
 
 
 def _write_keyed(
-    storage: CheckpointStorage, path: str, snapshot: OperatorStateSnapshot
+    storage: CheckpointStorage, path: str, snapshot: OperatorStateSnapshot, *, with_backend: bool
 ) -> KeyedHandle | None:
     slices: list[KeyGroupSlice] = []
 
     def chunks() -> Iterator[bytes]:
         offset = 0
-        for key_group, content in encoded(snapshot):
+        for key_group, content in encoded(snapshot, with_backend=with_backend):
             checksum = xxhash.xxh3_128_hexdigest(content)
             slices.append(KeyGroupSlice(key_group, offset, len(content), checksum))
             offset += len(content)

@@ -8,12 +8,15 @@ are merged into one, at the cost of what was written meanwhile.
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from firesteel.common.checkpoints.key_group_content import KeyedStateEntry
+from firesteel.common.checkpoints.state import DatabaseHandle
 from firesteel.common.key_groups import KeyGroupRange
+from taskexecutor.executor.state.keyed import RestoredDatabase, SnapshotTarget
 
 _REMOVED: Final = object()  # hides the value in a lower layer
 _ABSENT: Final = object()
@@ -87,8 +90,10 @@ class HashMapKeyedStateBackend:
             self._live_snapshots += 1
         return HashMapSnapshot(frozen, self._key_group_of, self._released)
 
-    def restore(self, entries: Iterable[KeyedStateEntry]) -> None:
-        for entry in entries:
+    def restore(
+        self, entries: Iterable[KeyedStateEntry], databases: Sequence[RestoredDatabase] = ()
+    ) -> None:
+        for entry in itertools.chain(entries, *map(database_entries, databases)):
             if self._key_group_of(entry.key) in self._key_groups:
                 self._top[(entry.name, entry.key, entry.namespace)] = entry.value
 
@@ -144,6 +149,9 @@ class HashMapSnapshot:
         for key_group in sorted(groups):
             yield key_group, groups[key_group]
 
+    def write(self, target: SnapshotTarget) -> DatabaseHandle | None:
+        return None
+
     def release(self) -> None:
         if self._layers is not None:
             self._layers = None
@@ -162,3 +170,11 @@ def _visible(layers: Iterable[_Layer]) -> Iterator[KeyedStateEntry]:
                 seen.add(where)
             if value is not _REMOVED:
                 yield KeyedStateEntry(*where, value)
+
+
+def database_entries(database: RestoredDatabase) -> Iterator[KeyedStateEntry]:
+    """All of a database that a rocksdb backend has written."""
+    # Imported late: 10 MB that few slots need.
+    from taskexecutor.executor.state.rocksdb import read_entries
+
+    return read_entries(database)

@@ -4,11 +4,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from firesteel.common.checkpoints.key_group_content import KeyedStateEntry
+from firesteel.common.checkpoints.state import DatabaseHandle, StateFile
+from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.key_groups import KeyGroupRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotTarget:
+    """Where one operator's part of a checkpoint goes that need not be in the format that every
+    backend reads.
+    """
+
+    storage: CheckpointStorage
+    checkpoint_id: int
+    name: str  # what names of its files begin with: no other part of the checkpoint has it
+    base: int | None  # see CheckpointBarrier
+    written: list[str]  # paths, added before they are written
+
+    def write(self, path: str, chunks: Iterable[bytes]) -> StateFile:
+        self.written.append(path)
+        return self.storage.write(path, chunks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoredDatabase:
+    storage: CheckpointStorage
+    handle: DatabaseHandle
 
 
 class KeyedStateSnapshot(Protocol):
@@ -18,6 +44,11 @@ class KeyedStateSnapshot(Protocol):
 
     def entries_by_key_group(self) -> Iterator[tuple[int, list[KeyedStateEntry]]]:
         """Every entry, by ascending key group; key groups without state are omitted."""
+
+    def write(self, target: SnapshotTarget) -> DatabaseHandle | None:
+        """Every entry, in a format of the backend's own. None: it has none, use
+        `entries_by_key_group`.
+        """
 
     def key_group_of(self, key: Any) -> int: ...
 
@@ -52,7 +83,9 @@ class KeyedState(Protocol):
     def snapshot(self) -> KeyedStateSnapshot:
         """The synchronous part of a checkpoint: constant time in the size of the state."""
 
-    def restore(self, entries: Iterable[KeyedStateEntry]) -> None:
+    def restore(
+        self, entries: Iterable[KeyedStateEntry], databases: Sequence[RestoredDatabase] = ()
+    ) -> None:
         """Fills an empty backend with the entries of its key groups."""
 
     def close(self) -> None: ...

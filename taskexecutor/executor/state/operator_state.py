@@ -14,7 +14,7 @@ import pyarrow as pa
 from firesteel.common.checkpoints.descriptions import StateDescription, StateDescriptions
 from firesteel.common.checkpoints.key_group_content import KeyedStateEntry, RowsSlice
 from taskexecutor.executor.state.in_flight import RestoredInFlight
-from taskexecutor.executor.state.keyed import KeyedState, KeyedStateSnapshot
+from taskexecutor.executor.state.keyed import KeyedState, KeyedStateSnapshot, RestoredDatabase
 from taskexecutor.executor.state.keyed_rows import RowsSnapshot, TaskKeyedRows
 from taskexecutor.executor.state.keyed_timers import KeyedTimers, is_timer
 
@@ -24,6 +24,7 @@ class RestoredOperatorState:
     """What a subtask restores, already redistributed to its parallelism."""
 
     keyed: Iterable[KeyedStateEntry | RowsSlice] = ()
+    databases: Sequence[RestoredDatabase] = ()
     in_flight: Sequence[RestoredInFlight] = ()  # to the inputs of the operator
     lists: dict[str, list[Any]] = field(default_factory=dict)  # this subtask's share
     union_lists: dict[str, list[Any]] = field(default_factory=dict)  # every subtask's, concatenated
@@ -65,7 +66,7 @@ class TaskOperatorState:
         self.restored_states = state.states
         if restored is not None:
             timers: list[KeyedStateEntry] = []
-            keyed.restore(self._entries(restored.keyed, timers))
+            keyed.restore(self._entries(restored.keyed, timers), restored.databases)
             self.timers = KeyedTimers.of(timers)
         self._lists = {name: list(items) for name, items in state.lists.items()}
         self._union_lists = {name: list(items) for name, items in state.union_lists.items()}

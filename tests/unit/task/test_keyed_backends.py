@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +25,23 @@ from hypothesis.stateful import (
 )
 
 from firesteel.common.checkpoints.metadata import CheckpointedOperator
-from firesteel.common.checkpoints.storage import CheckpointStorage
+from firesteel.common.checkpoints.state import DatabaseHandle, OperatorSnapshot
+from firesteel.common.checkpoints.storage import CheckpointStorage, StorageError
 from firesteel.common.ids import OperatorId
 from firesteel.common.key_groups import KeyGroupRange, key_group, key_group_range
 from firesteel.errors import FiresteelError
+from jobmaster.core.checkpoints.checkpoint import Snapshot
 from jobmaster.core.checkpoints.restore import assign
+from jobmaster.core.checkpoints.shared_files import SharedFiles
 from taskexecutor.executor.state import (
     CreateKeyedState,
     KeyedState,
     KeyedStateEntry,
+    OperatorStateSnapshot,
     TaskOperatorState,
 )
 from taskexecutor.executor.state.files import read_snapshot, write_snapshot
+from taskexecutor.executor.state.keyed import RestoredDatabase, SnapshotTarget
 from taskexecutor.executor.state.rocksdb import RocksDbKeyedStateBackend
 from tests.backends import BACKENDS, creator, databases
 
@@ -151,28 +157,52 @@ def test_a_value_that_is_owned_is_changed_in_place_and_no_snapshot_sees_it(
         snapshot.release()
 
 
+@dataclass
+class Pending:
+    checkpoint_id: int
+    base: int | None
+    savepoint: bool
+    subtasks: list[tuple[TaskOperatorState, OperatorStateSnapshot]]
+    model: dict[Any, Any]
+
+
 class History(RuleBasedStateMachine):
-    """State of an operator over its changes, snapshots, failures and parallelisms."""
+    """State of an operator over its changes, checkpoints, failures, parallelisms and backends. What
+    the registry says is deleted at once.
+    """
 
     kind = ""
 
-    @initialize(layer_bytes=st.sampled_from([0, 1_000, 1 << 20]), parallelism=st.integers(1, 3))
-    def begin(self, layer_bytes: int, parallelism: int) -> None:
+    @initialize(
+        layer_bytes=st.sampled_from([0, 1_000, 1 << 20]),
+        parallelism=st.integers(1, 3),
+        incremental=st.booleans(),
+    )
+    def begin(self, layer_bytes: int, parallelism: int, incremental: bool) -> None:
         self.folder = databases()
         self.path = self.folder.__enter__()
         self.storage = CheckpointStorage(str(self.path / "checkpoints"))
-        self.create = creator(self.kind, self.path, layer_bytes=layer_bytes)
-        self.checkpoints = 0
-        self.model: dict[tuple[str, Any, Any], Any] = {}
-        self.waiting: list[tuple[list[Any], dict[Any, Any]]] = []
-        self.subtasks: list[KeyedState] = []
-        self.start(parallelism, None)
+        self.layer_bytes = layer_bytes
+        self.incremental = incremental
+        self.checkpoint_id = self.attempt = 0
+        self.shared = SharedFiles({})
+        self.latest: tuple[int, CheckpointedOperator, dict[Any, Any]] | None = None
+        self.pending: list[Pending] = []
+        self.start(self.kind, parallelism)
 
-    def start(self, parallelism: int, operator: CheckpointedOperator | None) -> None:
-        self.subtasks = []
-        parts = assign(operator, parallelism) if operator is not None else [None] * parallelism
+    def start(self, kind: str, parallelism: int) -> None:
+        """From the latest checkpoint."""
+        self.attempt += 1
+        create = creator(kind, self.path, layer_bytes=self.layer_bytes)
+        self.model: dict[tuple[str, Any, Any], Any] = {}
+        parts: list[OperatorSnapshot | None] = [None] * parallelism
+        if self.latest is not None:
+            _, operator, self.model = self.latest
+            parts = list(assign(operator, parallelism))
+        self.model = dict(self.model)
+        self.subtasks: list[KeyedState] = []
         for subtask, part in enumerate(parts):
-            keyed = self.create(key_group_range(subtask, parallelism, GROUPS), group_of)
+            keyed = create(key_group_range(subtask, parallelism, GROUPS), group_of)
             restored = None if part is None else read_snapshot(self.storage, part)
             TaskOperatorState(keyed, restored, max_parallelism=GROUPS)
             self.subtasks.append(keyed)
@@ -203,34 +233,46 @@ class History(RuleBasedStateMachine):
         self.at(key).remove(name, key, namespace)
         self.model.pop((name, key, namespace), None)
 
-    @rule()
-    def snapshot(self) -> None:
-        self.waiting.append(([keyed.snapshot() for keyed in self.subtasks], dict(self.model)))
+    @rule(savepoint=st.booleans())
+    def trigger(self, savepoint: bool) -> None:
+        self.checkpoint_id += 1
+        base = None
+        if self.incremental and not savepoint:
+            latest = 0 if self.latest is None else self.latest[0]
+            base = latest if self.shared.knows(latest) else 0
+        self.shared.begun(self.checkpoint_id, base or 0)
+        states = [TaskOperatorState(keyed, None, max_parallelism=GROUPS) for keyed in self.subtasks]
+        taken = [(state, state.snapshot()) for state in states]
+        self.pending.append(Pending(self.checkpoint_id, base, savepoint, taken, dict(self.model)))
 
-    @precondition(lambda self: self.waiting)
-    @rule(written=st.booleans())
-    def end_snapshot(self, written: bool) -> None:
-        snapshots, then = self.waiting.pop(0)
-        if written:
-            found = {}
-            for snapshot in snapshots:
-                for group, entries in snapshot.entries_by_key_group():
-                    assert all(group_of(entry.key) == group for entry in entries)
-                    found |= contents(entries)
-            assert found == then
-        for snapshot in snapshots:
-            snapshot.release()
-
-    @rule(parallelism=st.integers(1, 3))
-    def restore(self, parallelism: int) -> None:
-        """A checkpoint, then a failure."""
-        self.checkpoints += 1
+    @precondition(lambda self: self.pending)
+    @rule(completes=st.booleans())
+    def write(self, completes: bool) -> None:
+        found = self.pending.pop(0)
         written = {}
-        for subtask, keyed in enumerate(self.subtasks):
-            snapshot = TaskOperatorState(keyed, None, max_parallelism=GROUPS).snapshot()
-            path = f"chk-{self.checkpoints}/{subtask}"
-            written[subtask] = write_snapshot(self.storage, path, OPERATOR, snapshot)
+        for subtask, (_, snapshot) in enumerate(found.subtasks):
+            name = f"{self.attempt}-{subtask}"
+            target = SnapshotTarget(
+                storage=self.storage,
+                checkpoint_id=found.checkpoint_id,
+                name=name,
+                base=found.base,
+                written=[],
+            )
+            written[subtask] = write_snapshot(
+                self.storage,
+                f"chk-{found.checkpoint_id}/{name}",
+                OPERATOR,
+                snapshot,
+                None if found.savepoint else target,
+            )
             snapshot.keyed.release()
+        files = Snapshot(operators=tuple(written.values()))
+        assert not self.shared.missing(found.checkpoint_id, files.shared_files)
+        if not completes:
+            self.storage.delete(self.shared.unreachable(files.files))
+            self.storage.delete(self.shared.given_up(found.checkpoint_id))
+            return
         operator = CheckpointedOperator(
             operator_id=OPERATOR,
             uid="",
@@ -239,8 +281,16 @@ class History(RuleBasedStateMachine):
             max_parallelism=GROUPS,
             subtasks=written,
         )
+        before, self.latest = self.latest, (found.checkpoint_id, operator, found.model)
+        self.storage.delete(self.shared.completed(found.checkpoint_id, files.shared_files))
+        if before is not None:
+            self.storage.delete_directory(f"chk-{before[0]}")
+            self.storage.delete(self.shared.dropped(before[0]))
+
+    @rule(kind=st.sampled_from(BACKENDS), parallelism=st.integers(1, 3))
+    def fail(self, kind: str, parallelism: int) -> None:
         self.end()
-        self.start(parallelism, operator)
+        self.start(kind, parallelism)
 
     @invariant()
     def is_the_dictionary(self) -> None:
@@ -252,11 +302,18 @@ class History(RuleBasedStateMachine):
         for (name, key, namespace), value in self.model.items():
             assert self.at(key).get(name, key, namespace) == value
 
+    @invariant()
+    def nothing_unreachable_is_kept(self) -> None:
+        """Nor is anything reachable gone."""
+        found = {path for path in self.storage.files() if path.startswith("shared/")}
+        assert found == self.shared.reachable
+
     def end(self) -> None:
-        for snapshots, _ in self.waiting:
-            for snapshot in snapshots:
-                snapshot.release()
-        self.waiting = []
+        for pending in self.pending:
+            for _, snapshot in pending.subtasks:
+                snapshot.keyed.release()
+            self.storage.delete(self.shared.given_up(pending.checkpoint_id))
+        self.pending = []
         for keyed in self.subtasks:
             keyed.close()
 
@@ -354,10 +411,80 @@ def test_a_snapshot_is_written_while_the_state_goes_on_changing(folder: Path) ->
     backend.close()
 
 
+def target(storage: CheckpointStorage, checkpoint_id: int, base: int | None) -> SnapshotTarget:
+    return SnapshotTarget(
+        storage=storage, checkpoint_id=checkpoint_id, name="task", base=base, written=[]
+    )
+
+
+def checkpoint(
+    backend: KeyedState, storage: CheckpointStorage, checkpoint_id: int, base: int | None
+) -> DatabaseHandle:
+    snapshot = backend.snapshot()
+    handle = snapshot.write(target(storage, checkpoint_id, base))
+    snapshot.release()
+    assert handle is not None
+    return handle
+
+
+def test_an_incremental_checkpoint_writes_only_what_has_changed(folder: Path) -> None:
+    storage = CheckpointStorage(str(folder / "checkpoints"))
+    backend = rocksdb(folder, layer_bytes=1 << 20)
+    for key in range(5_000):
+        backend.put("s", key, str(key) * 10)
+    first = checkpoint(backend, storage, 1, 0)
+    for key in range(0, 5_000, 100):
+        backend.put("s", key, "changed")
+    second = checkpoint(backend, storage, 2, 1)
+    assert second.new_bytes < first.new_bytes / 5
+    assert set(first.tables) < set(second.tables)
+    third = checkpoint(backend, storage, 3, 0)
+    assert third.new_bytes > first.new_bytes, "it was to refer to no earlier one"
+    whole = checkpoint(backend, storage, 4, None)
+    assert all(file.path.startswith("chk-4/") for file in whole.files)
+    backend.close()
+
+
+def test_a_restored_database_goes_on_with_the_files_that_its_checkpoint_has(folder: Path) -> None:
+    storage = CheckpointStorage(str(folder / "checkpoints"))
+    backend = rocksdb(folder)
+    for key in range(1_000):
+        backend.put("s", key, key)
+    first = checkpoint(backend, storage, 1, 0)
+    backend.close()
+    again = rocksdb(folder)
+    again.restore((), [RestoredDatabase(storage=storage, handle=first)])
+    assert again.get("s", 7) == 7
+    again.put("s", 7, 8)
+    second = checkpoint(again, storage, 2, 1)
+    assert set(first.tables) < set(second.tables)
+    assert contents(again.entries("s"))["s", 7, None] == 8
+    again.close()
+
+
+def test_a_damaged_table_is_never_restored(folder: Path) -> None:
+    storage = CheckpointStorage(str(folder / "checkpoints"))
+    backend = rocksdb(folder)
+    for key in range(1_000):
+        backend.put("s", key, key)
+    handle = checkpoint(backend, storage, 1, 0)
+    backend.close()
+    path = folder / "checkpoints" / handle.tables[0].file.path
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.write_bytes(damaged)
+    for kind in BACKENDS:
+        again = creator(kind, folder)(KeyGroupRange(0, GROUPS), group_of)
+        with pytest.raises(StorageError, match=f"the file {handle.tables[0].file.path} .* damaged"):
+            again.restore((), [RestoredDatabase(storage=storage, handle=handle)])
+        again.close()
+
+
 LARGE = """
 import os, sys
 from pathlib import Path
 from firesteel.common.key_groups import KeyGroupRange, key_group
+from taskexecutor.executor.state.keyed import SnapshotTarget
 from taskexecutor.executor.state.rocksdb import RocksDbKeyedStateBackend, RocksDbMemory
 
 def resident():

@@ -11,16 +11,20 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from firesteel.common.checkpoints.key_group_content import KeyedStateEntry
+from firesteel.common.checkpoints.state import DatabaseHandle
 from firesteel.common.key_groups import KeyGroupRange
 from firesteel.errors import FiresteelError
+from taskexecutor.executor.state.keyed import RestoredDatabase, SnapshotTarget
 from taskexecutor.executor.state.rocksdb import keys
 from taskexecutor.executor.state.rocksdb.database import Database, RocksDbMemory
+from taskexecutor.executor.state.rocksdb.files import Tables, read_database, write_database
 
 _ENTRY_BYTES = 200  # of a layer's entry beside key and value
 _WAITING_LAYERS = 4  # how much larger a layer may be while a snapshot waits for another thread
@@ -66,6 +70,7 @@ class RocksDbKeyedStateBackend:
         self._layers_lock = threading.Lock()
         self._database: Database | None = None
         self._database_lock = threading.Lock()  # held by whoever writes to the database
+        self.tables = Tables()  # in earlier checkpoints
         self._waiting: list[RocksDbSnapshot] = []  # not made yet, in their order
         self._snapshots = 0
         self._closed = False
@@ -124,7 +129,10 @@ class RocksDbKeyedStateBackend:
         if self._database is None:
             return
         for key_group in range(self._key_groups.first, self._key_groups.end):
-            for where, value in self._database.items(keys.of_key_group(key_group) + state):
+            first = keys.of_key_group(key_group) + state
+            for where, value in self._database.items(first):
+                if not where.startswith(first):
+                    break
                 if where not in changed:
                     yield _entry(where, value)
 
@@ -137,10 +145,37 @@ class RocksDbKeyedStateBackend:
             self._push()
         return snapshot
 
-    def restore(self, entries: Iterable[KeyedStateEntry]) -> None:
+    def restore(
+        self, entries: Iterable[KeyedStateEntry], databases: Sequence[RestoredDatabase] = ()
+    ) -> None:
+        self._restore(databases)
         for entry in entries:
             if self.key_group_of(entry.key) in self._key_groups:
                 self.put(entry.name, entry.key, entry.value, entry.namespace)
+
+    def _restore(self, databases: Sequence[RestoredDatabase]) -> None:
+        """The one with the most of the own key groups is taken as it is, without those that are not
+        its own any more; what is needed of the others is copied.
+        """
+        own = self._key_groups
+        ordered = sorted(databases, key=lambda d: _common(d.handle.key_groups, own), reverse=True)
+        for n, database in enumerate(ordered):
+            if self._directory is None:
+                self._directory = self._new_directory()
+            path = self._directory / (f"restored-{n}" if n else "db")
+            read_database(database.storage, database.handle, path)
+            if n == 0:
+                self.tables.remember(database.handle)
+                opened = self._opened()
+                opened.remove_range(b"", keys.of_key_group(own.first))
+                opened.remove_range(keys.of_key_group(own.end), keys.AFTER_ALL)
+            else:
+                other = Database(path, self._memory, read_only=True)
+                self._opened().write(
+                    other.items(keys.of_key_group(own.first), keys.of_key_group(own.end))
+                )
+                other.close()
+                shutil.rmtree(path)
 
     def close(self) -> None:
         with self._database_lock:
@@ -283,6 +318,13 @@ class RocksDbSnapshot:
         finally:
             database.close()
 
+    def write(self, target: SnapshotTarget) -> DatabaseHandle | None:
+        path = self.made()
+        backend = self._backend
+        if path is None:
+            return None
+        return write_database(path, target, backend.tables, backend.key_groups)
+
     def key_group_of(self, key: Any) -> int:
         return self._backend.key_group_of(key)
 
@@ -301,6 +343,24 @@ class RocksDbSnapshot:
             raise ValueError("the snapshot was released")
         self._backend.make(self)
         return self.path
+
+
+def read_entries(database: RestoredDatabase) -> Iterator[KeyedStateEntry]:
+    """All of a database in a checkpoint, for another backend."""
+    with tempfile.TemporaryDirectory(prefix="restored-") as folder:
+        path = Path(folder) / "db"
+        read_database(database.storage, database.handle, path)
+        opened = Database(path, RocksDbMemory(0), read_only=True)
+        try:
+            for where, value in opened.items():
+                yield _entry(where, value)
+        finally:
+            opened.close()
+
+
+def _common(some: KeyGroupRange, others: KeyGroupRange) -> int:
+    """How many key groups are in both."""
+    return max(0, min(some.end, others.end) - max(some.first, others.first))
 
 
 def _entry(where: bytes, value: bytes) -> KeyedStateEntry:

@@ -83,12 +83,12 @@ class Database:
             with self._errors():
                 self._db.delete_range(first, end, self._write_options)
 
-    def items(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """Those whose keys begin so, in order."""
+    def items(self, first: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Those with first <= key < end, in order."""
         with self._errors():
-            found = cast("Iterator[tuple[bytes, bytes]]", self._db.items(from_key=prefix or None))
-            for key, value in found:
-                if not key.startswith(prefix):
+            found = self._db.items(from_key=first or None)
+            for key, value in cast("Iterator[tuple[bytes, bytes]]", found):
+                if end is not None and key >= end:
                     return
                 yield key, value
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from firesteel.errors import FiresteelError
 
+AFTER_ALL = b"\xff" * 4  # no key group is this large
 _VERSION = 2
 _PLAIN = frozenset((int, str, bytes, bool, type(None)))
 _PICKLED = (

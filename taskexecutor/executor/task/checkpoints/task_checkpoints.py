@@ -26,6 +26,7 @@ from firesteel.elements import CheckpointBarrier
 from taskexecutor.executor.state import OperatorStateSnapshot
 from taskexecutor.executor.state.files import write_snapshot
 from taskexecutor.executor.state.in_flight import BatchesByProducer, write_in_flight
+from taskexecutor.executor.state.keyed import SnapshotTarget
 from taskexecutor.executor.task.chain import OperatorChain
 from taskexecutor.executor.task.interfaces import (
     Acknowledged,
@@ -60,6 +61,8 @@ class _ToWrite(NamedTuple):
     start_delay_ms: float
     alignment_ms: float
     sync_ms: float
+    savepoint: bool
+    base: int | None
     in_flight: Sequence[InputInFlight] = ()
 
     def release(self) -> None:
@@ -143,6 +146,8 @@ class TaskCheckpoints:
             times.start_delay_ms,
             times.alignment_ms,
             sync_ms,
+            barrier.savepoint,
+            barrier.base,
         )
 
     def _put(self, work: _ToWrite) -> None:
@@ -219,9 +224,22 @@ class TaskCheckpoints:
                 if self._closed.is_set():
                     self._delete(paths)
                     return None
-                path = f"chk-{work.checkpoint_id}/{self._attempt_id}-{operator_id[:8]}"
+                name = f"{self._attempt_id}-{operator_id[:8]}"
+                path = f"chk-{work.checkpoint_id}/{name}"
                 paths.append(path)
-                written.append(write_snapshot(storage, path, operator_id, snapshot))
+                # A savepoint can be restored with another backend.
+                target = SnapshotTarget(
+                    storage=storage,
+                    checkpoint_id=work.checkpoint_id,
+                    name=name,
+                    base=work.base,
+                    written=paths,
+                )
+                written.append(
+                    write_snapshot(
+                        storage, path, operator_id, snapshot, None if work.savepoint else target
+                    )
+                )
             for number, found in enumerate(work.in_flight):
                 path = f"chk-{work.checkpoint_id}/{self._attempt_id}-in-{number}"
                 paths.append(path)

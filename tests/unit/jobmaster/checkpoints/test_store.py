@@ -11,9 +11,21 @@ import grpc
 import pytest
 
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
-from firesteel.common.checkpoints.metadata import CheckpointMetadata, read_metadata
+from firesteel.common.checkpoints.metadata import (
+    CheckpointedOperator,
+    CheckpointMetadata,
+    encode,
+    read_metadata,
+)
+from firesteel.common.checkpoints.state import (
+    DatabaseFile,
+    DatabaseHandle,
+    OperatorSnapshot,
+    StateFile,
+)
 from firesteel.common.checkpoints.storage import CheckpointStorage
-from firesteel.common.ids import JobId
+from firesteel.common.ids import JobId, OperatorId
+from firesteel.common.key_groups import KeyGroupRange
 from firesteel.common.rpc.server import bind, new_server
 from firesteel.common.service.platform import SYSTEM
 from jobmaster.checkpoint_store import CheckpointStore
@@ -175,3 +187,57 @@ async def test_what_failed_checkpoints_have_left_is_deleted_when_a_later_one_is_
     await world.complete(8, unsettled=frozenset({5, 8}))
     left = ["chk-3/_metadata", "chk-5/savepoint", "chk-6/_metadata", "chk-8/_metadata", *others]
     assert await world.files() == sorted(f"{JOB}/{path}" for path in left)
+
+
+async def test_shared_files_that_nothing_refers_to_are_swept(world: World) -> None:
+    storage = CheckpointStorage(str(world.directory)).at(JOB)
+    for name in ("3-kept", "3-left", "9-of a later one", "odd"):
+        storage.write(f"shared/{name}", [b"x"])
+    world.store.execute(commands.SweepSharedFiles(before=9, kept=frozenset({"shared/3-kept"})))
+    assert await world.files() == [
+        f"{JOB}/shared/{name}" for name in ("3-kept", "9-of a later one", "odd")
+    ]
+
+
+async def test_a_claimed_checkpoint_goes_with_the_shared_files_that_are_only_its_own(
+    world: World, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = CheckpointStorage(str(tmp_path_factory.mktemp("other job")))
+    a, b = (other.write(f"shared/1-{name}", [b"x"]) for name in "ab")
+    for checkpoint_id, files in ((1, (a, b)), (2, (b,))):
+        rest = other.write(f"chk-{checkpoint_id}/rest", [b"x"])
+        content = encode(with_tables(checkpoint_id, files, rest))
+        other.write(f"chk-{checkpoint_id}/_metadata", [content])
+    world.store._paths[1] = other.at("chk-1").uri
+    world.store.execute(commands.DropCheckpoint(checkpoint_id=1))
+    await world.files()
+    assert other.files() == ["chk-2/_metadata", "chk-2/rest", "shared/1-b"]
+
+
+def with_tables(
+    checkpoint_id: int, files: tuple[StateFile, ...], rest: StateFile
+) -> CheckpointMetadata:
+    database = DatabaseHandle(
+        checkpoint_id=checkpoint_id,
+        key_groups=KeyGroupRange(0, 8),
+        tables=tuple(DatabaseFile(file.path, file) for file in files),
+        rest=rest,
+        new_bytes=1,
+    )
+    operator_id = OperatorId("0" * 32)
+    operator = CheckpointedOperator(
+        operator_id=operator_id,
+        uid="",
+        name="a",
+        parallelism=1,
+        max_parallelism=8,
+        subtasks={0: OperatorSnapshot(operator_id=operator_id, databases=(database,))},
+    )
+    return CheckpointMetadata(
+        checkpoint_id=checkpoint_id,
+        job_id=JOB,
+        job_name="a job",
+        timestamp_ms=5,
+        savepoint=False,
+        operators=(operator,),
+    )

@@ -1,0 +1,90 @@
+"""A database's files in checkpoints. Its tables never change, and a name is never used twice in one
+database: a table that an earlier checkpoint has need not be written again.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+from firesteel.common.checkpoints.shared import is_shared, shared_path
+from firesteel.common.checkpoints.state import DatabaseFile, DatabaseHandle, StateFile
+from firesteel.common.checkpoints.storage import CheckpointStorage
+from firesteel.common.key_groups import KeyGroupRange
+from taskexecutor.executor.state.keyed import SnapshotTarget
+
+_CHUNK_BYTES = 4 << 20
+_REMEMBERED = 10  # checkpoints
+_TABLES = ".sst"
+_IGNORED = ("LOG", "LOCK", "IDENTITY")
+
+
+class Tables:
+    """Which tables earlier checkpoints have. The thread that writes checkpoints uses it."""
+
+    def __init__(self) -> None:
+        self._by_checkpoint: dict[int, dict[str, StateFile]] = {}
+
+    def of(self, checkpoint_id: int) -> dict[str, StateFile]:
+        return self._by_checkpoint.get(checkpoint_id, {})
+
+    def remember(self, handle: DatabaseHandle, base: int = 0) -> None:
+        """`base`: no later checkpoint builds on one before this."""
+        self._by_checkpoint[handle.checkpoint_id] = {
+            name: file for name, file in handle.tables if is_shared(file.path)
+        }
+        newest = sorted(self._by_checkpoint)[-_REMEMBERED:]
+        for checkpoint_id in list(self._by_checkpoint):
+            if checkpoint_id != base and (checkpoint_id < base or checkpoint_id not in newest):
+                del self._by_checkpoint[checkpoint_id]
+
+
+def write_database(
+    path: Path, target: SnapshotTarget, known: Tables, key_groups: KeyGroupRange
+) -> DatabaseHandle:
+    """`path`: what `Database.snapshot` has made. Raises StorageError."""
+    base = known.of(target.base) if target.base else {}
+    tables: list[DatabaseFile] = []
+    rest: dict[str, bytes] = {}
+    new_bytes = 0
+    for file in sorted(path.iterdir()):
+        if file.suffix == _TABLES:
+            written = base.get(file.name)
+            if written is None:
+                name = f"{target.name}-{file.name}"
+                written = target.write(
+                    f"chk-{target.checkpoint_id}/{name}"
+                    if target.base is None
+                    else shared_path(target.checkpoint_id, name),
+                    _chunks(file),
+                )
+                new_bytes += written.size_bytes
+            tables.append(DatabaseFile(file.name, written))
+        elif not (file.name.startswith(_IGNORED) or file.suffix == ".log"):
+            rest[file.name] = file.read_bytes()
+    packed = pickle.dumps(rest, protocol=5)
+    handle = DatabaseHandle(
+        checkpoint_id=target.checkpoint_id,
+        key_groups=key_groups,
+        tables=tuple(tables),
+        rest=target.write(f"chk-{target.checkpoint_id}/{target.name}-database", [packed]),
+        new_bytes=new_bytes + len(packed),
+    )
+    known.remember(handle, target.base or 0)
+    return handle
+
+
+def read_database(storage: CheckpointStorage, handle: DatabaseHandle, path: Path) -> None:
+    """Into a new directory. Raises StorageError."""
+    path.mkdir(parents=True)
+    for name, content in pickle.loads(storage.read(handle.rest)).items():
+        (path / name).write_bytes(content)
+    for name, file in handle.tables:
+        storage.read_to(file, path / name)
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            yield chunk
