@@ -35,6 +35,7 @@ from jobmaster.core import commands, events
 log = structlog.get_logger(__name__)
 
 ATTEMPT_TIMEOUT_S = 10.0
+_COPIES_AT_ONCE = 8  # an object store takes its time for each, however small
 # The Dispatcher's answers; after anything else nobody knows whether the row is there.
 _NOT_WRITTEN = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT)
 _SUPERSEDED = (grpc.StatusCode.FAILED_PRECONDITION,)
@@ -188,8 +189,10 @@ class CheckpointStore:
         savepoint = CheckpointStorage(command.savepoint_path, option="the savepoint's directory")
         folder = f"chk-{command.metadata.checkpoint_id}"
         try:
-            for name in storage.at(folder).files():
-                storage.copy(f"{folder}/{name}", savepoint)
+            paths = [f"{folder}/{name}" for name in storage.at(folder).files()]
+            with ThreadPoolExecutor(_COPIES_AT_ONCE) as copying:
+                for _ in copying.map(lambda path: storage.copy(path, savepoint), paths):
+                    pass
             savepoint.write(METADATA, [encode(command.metadata)])
         except StorageError:
             self._try(lambda: savepoint.delete_directory(""))

@@ -49,7 +49,7 @@ def _own(epoch: int, checkpoints: Sequence[CompleteCheckpoint]) -> Recovery:
     try:
         metadata = read_metadata(latest.path)
     except StorageError as error:
-        raise StorageError(
+        raise type(error)(
             f"the job's JobMaster has ended, and checkpoint {latest.checkpoint_id}, its latest,"
             f" cannot be restored: {error}"
         ) from error

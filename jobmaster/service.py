@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 import structlog
+import tenacity
 
 from firesteel._proto import (
     common_pb2,
@@ -21,6 +22,7 @@ from firesteel._proto import (
     job_master_pb2_grpc,
 )
 from firesteel.common import metrics
+from firesteel.common.checkpoints.storage import StorageAway
 from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.ids import IdSource
 from firesteel.common.rpc.checkpoints import complete_checkpoint_from_proto
@@ -40,6 +42,7 @@ from jobmaster.shell import RunningJob
 log = structlog.get_logger(__name__)
 
 DISPATCHER_GRACE_S = 60.0  # a Dispatcher away for longer never learns how the job ended
+_RESTORE_ATTEMPTS = 10  # of which one takes up to ten seconds itself
 _GOODBYE_S = 1.0  # at the end: how long TaskExecutors have to read their Goodbye
 
 
@@ -185,11 +188,22 @@ class JobMasterProcess:
             self._run_job(start, settings, Recovery(epoch=start.epoch))
 
     async def _restore(self, start: dispatcher_pb2.StartJob, settings: JobSettings) -> None:
-        """Goes on from exactly the latest checkpoint, or not at all (invariant 6)."""
+        """Goes on from exactly the latest checkpoint, or not at all (invariant 6). While nobody
+        can read it, for a minute or more, it tries again.
+        """
         conf = self._conf.with_overrides(dict(start.job_graph.config))
         checkpoints = [complete_checkpoint_from_proto(c) for c in start.checkpoints]
         try:
-            recovery = await asyncio.to_thread(recovery_of, start, conf, checkpoints)
+            async for attempt in tenacity.AsyncRetrying(
+                retry=tenacity.retry_if_exception_type(StorageAway),
+                wait=tenacity.wait_exponential(multiplier=0.5, max=10.0),
+                stop=tenacity.stop_after_attempt(_RESTORE_ATTEMPTS),
+                before_sleep=_not_restored,
+                sleep=asyncio.sleep,
+                reraise=True,
+            ):
+                with attempt:
+                    recovery = await asyncio.to_thread(recovery_of, start, conf, checkpoints)
         except FiresteelError as error:
             self._reject(start, f"{error}. Nothing was deleted")
             return
@@ -249,3 +263,8 @@ class JobMasterProcess:
             self._over.set()
         else:
             self.job.post(events.DispatcherLost())
+
+
+def _not_restored(state: tenacity.RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome is not None else None
+    log.warning("the latest checkpoint cannot be read; trying again", reason=str(error))

@@ -47,7 +47,7 @@ def read_restored(graph: JobGraph, conf: Configuration) -> Restored | None:
     try:
         metadata = read_metadata(directory)
     except StorageError as error:
-        raise StorageError(
+        raise type(error)(
             f"{path!r} cannot be restored: {error}. Name the directory of a savepoint or checkpoint"
             f" ({options.RECOVERY_PATH.key})"
         ) from error

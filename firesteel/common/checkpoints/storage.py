@@ -36,6 +36,10 @@ class StorageError(FiresteelError):
     """A directory that cannot be used, or a file that is missing, cut short or damaged."""
 
 
+class StorageAway(StorageError):
+    """An object store does not answer, or not now: nothing is known of its files."""
+
+
 class CheckpointStorage:
     """One directory and what is below it. Every method may be called from any thread, and raises
     StorageError.
@@ -225,7 +229,8 @@ class CheckpointStorage:
             yield
         except OSError as error:
             reason = error.strerror or str(error)
-            raise StorageError(f"{problem}: {reason}") from error
+            away = self._fs.type_name != "local" and not isinstance(error, FileNotFoundError)
+            raise (StorageAway if away else StorageError)(f"{problem}: {reason}") from error
 
 
 def _cut_short(where: str, offset: int, written_bytes: int, left_bytes: int) -> StorageError:

@@ -24,11 +24,14 @@ from firesteel._proto import (
     resource_manager_pb2_grpc,
     tasks_pb2,
 )
+from firesteel.common.checkpoints.metadata import CheckpointMetadata, encode
+from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.process import Child, spawn
 from firesteel.common.rpc.convert import job_graph_to_proto, profile_to_proto
 from firesteel.common.rpc.server import aio_channel, bind, new_server
 from jobmaster.testing import SLOT_PROFILE, job, operator_id, vertex
+from tests.object_store import ObjectStore
 
 EPOCH = 7
 TIMEOUT_S = 60.0
@@ -327,6 +330,37 @@ async def test_a_checkpoint_that_cannot_be_read_fails_the_job_and_nothing_is_del
     await cluster.acknowledge(common_pb2.JOB_FAILED)
     assert await asyncio.wait_for(cluster.process.wait(), TIMEOUT_S) == 0
     assert [path.exists() for path in paths] == [True, True]
+
+
+async def test_a_job_waits_for_the_store_that_has_its_checkpoint(
+    object_store: ObjectStore, cluster: Cluster
+) -> None:
+    graph = job(vertex("a", 1))
+    directory = object_store.uri("waits")
+    graph.config["execution.checkpointing.interval"] = "1 s"
+    graph.config["execution.checkpointing.dir"] = directory
+    metadata = CheckpointMetadata(
+        checkpoint_id=2,
+        job_id=graph.job_id,
+        job_name=graph.name,
+        timestamp_ms=5,
+        savepoint=False,
+        operators=(),
+    )
+    found = CheckpointStorage(directory).at(graph.job_id).at("chk-2")
+    found.write("_metadata", [encode(metadata)])
+    log = cluster.tmp_path / "jobmaster.log"
+    object_store.stop()
+    try:
+        await cluster.start_job(
+            graph, [dispatcher_pb2.CompleteCheckpoint(checkpoint_id=2, path=found.uri)]
+        )
+        async with asyncio.timeout(TIMEOUT_S):
+            while "checkpoint cannot be read; trying again" not in log.read_text():
+                await asyncio.sleep(0.02)
+    finally:
+        object_store.start()
+    assert await cluster.resource_manager.declared() == [1], "the job runs"
 
 
 async def test_a_cancel_ends_the_tasks_and_a_stale_stream_is_refused(cluster: Cluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,25 @@ async def test_a_savepoint_has_copies_of_its_files_and_nothing_else_refers_to_it
     assert files == ["savepoints/savepoint-1/_metadata", "savepoints/savepoint-1/chk-1/state"]
     assert world.dispatcher.asked[-1].checkpoint.path == str(path)
     assert read_metadata(str(path)).savepoint
+
+
+async def test_files_of_a_savepoint_are_copied_side_by_side(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = CheckpointStorage(str(tmp_path)).at(JOB)
+    for name in ("a", "b"):
+        job.write(f"chk-1/{name}", [name.encode()])
+    together = threading.Barrier(2, timeout=60.0)
+    copy = CheckpointStorage.copy
+
+    def copy_together(storage: CheckpointStorage, path: str, to: CheckpointStorage) -> None:
+        together.wait()
+        copy(storage, path, to)
+
+    monkeypatch.setattr(CheckpointStorage, "copy", copy_together)
+    path = tmp_path / "savepoint-1"
+    assert await world.complete(1, savepoint=str(path)) == events.CheckpointStored(checkpoint_id=1)
+    assert sorted(found.name for found in (path / "chk-1").iterdir()) == ["a", "b"]
 
 
 async def test_a_row_that_was_certainly_not_written_fails_the_checkpoint(world: World) -> None:
