@@ -4,11 +4,14 @@ numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 
@@ -22,16 +25,17 @@ from firesteel.plan.specs import (
     WatermarkSpec,
     WindowSpec,
 )
-from taskexecutor.executor.spark.bundles import source_columns
+from taskexecutor.executor.aggregation.merging import merge_partials, merges_of
+from taskexecutor.executor.spark.bundles import grouped_columns
+from taskexecutor.executor.spark.bundles.grouped_columns import GroupedColumns
 from taskexecutor.executor.spark.bundles.plans import BundlePlans
-from taskexecutor.executor.spark.bundles.source_columns import (
-    ColumnPlan,
-    ColumnPlans,
-    GroupedColumns,
-)
+from taskexecutor.executor.spark.bundles.source_columns import ColumnPlan, ColumnPlans
 from taskexecutor.executor.spark.columns.bundles import ColumnBundles
+from taskexecutor.executor.spark.columns.rows import frame
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.plans import composed
+from taskexecutor.executor.spark.plans.kept import temporary_conf
+from taskexecutor.executor.spark.plans.leaf_columns import BySecond, leaf_columns
 from taskexecutor.executor.spark.plans.row_partials import row_partials
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
 from taskexecutor.executor.spark.transfer import BundleLoader
@@ -174,6 +178,9 @@ AS_THEY_ARE = [
     "max(Ratio) AS c3",
     "min(part) AS c4",
     "max(5) AS c5",
+    "count(n) AS g1",
+    "sum(small) AS f1",  # of numbers of another type
+    "avg(part) AS f2",
 ]
 NOT_ONLY_NUMBERS = [
     "min(word) AS d1",
@@ -227,16 +234,145 @@ def test_columns_that_are_grouped_as_they_are_do_not_go_through_spark(
 @pytest.mark.parametrize(
     "aggregate",
     [
-        "count(*) FILTER (WHERE flag) AS a",
         "sum(n + 1) AS a",
-        "sum(small) AS a",  # of numbers of another type
-        "max(struct(n, part + 1)) AS a",
+        "sum(price) AS a",
+        "sum(n) FILTER (WHERE flag) AS a",
     ],
 )
 def test_what_has_to_be_computed_goes_through_spark(engine: SparkEngine, aggregate: str) -> None:
     plans = column_plans(engine, lambda df: df, aggregate_spec(("key",), None, [aggregate]))
     assert isinstance(plans.plan(), ColumnPlan)
     plans.close()
+
+
+OF_TIMES = (
+    "date_format(at, 'yyyy-MM-dd') AS date",
+    "concat(hour(at), ':', minute(at), ':', second(at), to_date(at)) AS clock",
+)
+WITH_CONDITIONS = [
+    "count(*) AS a1",
+    "count(*) FILTER (WHERE n < 0) AS a2",
+    "count(*) FILTER (WHERE n >= 0 AND (flag OR ratio > 1)) AS a3",
+    "count(flag) FILTER (WHERE word <> 'x') AS a4",
+    "count(n, ratio) AS a5",
+    "count(ratio) AS a6",
+    "count(word) AS a7",
+    "count(clock) AS a8",
+    "sum(n) AS b1",
+    "sum(small) AS b2",
+    "sum(ratio) AS b3",
+    "avg(n) AS b4",
+    "avg(ratio) AS b5",
+    "min(n) AS c1",
+    "max(n) AS c2",
+    "min(ratio) AS c3",
+    "max(single) AS c4",
+    "min(at) AS c5",
+    "max(day) AS c6",
+]
+_NUMBERS = st.sampled_from([0.0, -0.0, 0.5, -2.0, float("nan"), float("inf"), -float("inf")])
+_TIMES_US = st.builds(
+    lambda second, micros: second * 1_000_000 + micros,
+    # Days that begin at 1 o'clock, zones before there were any, and the epoch.
+    st.sampled_from([0, -1, 1_540_695_600, 1_540_695_599, -2_208_988_800, -3_000_000_001])
+    | st.integers(-(10**10), 10**10),
+    st.sampled_from([0, 1, 999_999]),
+)
+_ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "part": st.sampled_from([None, 0, -1]),
+            "at": st.none() | _TIMES_US,
+            "n": st.none() | st.integers(-(2**40), 2**40),
+            "small": st.none() | st.integers(-(2**15), 2**15 - 1),
+            "ratio": st.none() | _NUMBERS,
+            "single": st.none() | _NUMBERS,
+            "word": st.sampled_from([None, "x", ""]),
+            "flag": st.none() | st.booleans(),
+            "day": st.none() | st.integers(-(10**5), 10**5),
+        }
+    ),
+    min_size=1,
+    max_size=60,
+)
+
+
+@pytest.mark.parametrize(
+    ("zone", "others"),
+    [
+        ("UTC", []),
+        ("America/Sao_Paulo", ["count(DISTINCT n) FILTER (WHERE flag) AS d1"]),
+        ("Europe/Amsterdam", ["max(struct(small, clock, n)) AS d1", "collect_set(word) AS d2"]),
+    ],
+)
+def test_conditions_and_texts_of_times_are_computed_for_columns_that_are_grouped(
+    engine: SparkEngine, monkeypatch: pytest.MonkeyPatch, zone: str, others: list[str]
+) -> None:
+    spec = aggregate_spec(("part", "date", "clock"), None, WITH_CONDITIONS + others)
+
+    def with_texts(df: DataFrame) -> DataFrame:
+        return df.selectExpr("*", *OF_TIMES)
+
+    with session_zone(engine, zone):
+        plans = column_plans(engine, with_texts, spec)
+        plan = plans.plan()
+        assert isinstance(plan, GroupedColumns)
+        monkeypatch.setattr(plan, "_rows", 40)
+
+        @settings(max_examples=8)
+        @given(rows=_ROWS)
+        def equal_to_spark(rows: list[dict[str, object]]) -> None:
+            given = pa.Table.from_pylist(rows, schema=ROWS)
+            with BundleLoader(engine.session, engine.bundles, ROWS).dataframe(
+                given.to_batches()
+            ) as frame:
+                texts = with_texts(frame)
+                right = composed.partial_window_aggregate(texts, spec, cores=1)
+                schema = to_arrow(right.schema)
+                expected = right.toArrow().cast(schema)
+            found = list(plan.run(given.select(sorted(plan.columns)), schema, "test"))
+            merged = merge_partials(
+                pa.Table.from_batches(found), spec.key_columns, merges_of(spec.aggregates)
+            )
+            assert_same(
+                ordered(merged.to_pylist(), [*spec.key_columns]),
+                ordered(
+                    merge_partials(
+                        expected, spec.key_columns, merges_of(spec.aggregates)
+                    ).to_pylist(),
+                    [*spec.key_columns],
+                ),
+            )
+
+        equal_to_spark()
+        plans.close()
+
+
+@contextmanager
+def session_zone(engine: SparkEngine, zone: str) -> Iterator[None]:
+    with temporary_conf(engine.session, {"spark.sql.session.timeZone": zone}):
+        yield
+
+
+@pytest.mark.parametrize(
+    ("key", "by_second"),
+    [
+        ("date_format(at, 'HH')", True),
+        ("CASE WHEN hour(at) > 8 THEN 'day' END", True),
+        ("CAST(at AS DATE)", True),
+        ("date_format(at, 'HH:mm:ss.SSS')", False),
+        ("date_format(CAST(day AS TIMESTAMP), 'HH')", False),
+        ("concat(date_format(at, 'HH'), word)", False),
+        ("unix_timestamp(at)", False),  # rounds towards zero
+        ("date_trunc('millisecond', at)", False),
+    ],
+)
+def test_what_is_the_same_for_a_second_is_computed_once_for_it(
+    engine: SparkEngine, key: str, by_second: bool
+) -> None:
+    rows = frame(engine, to_spark(ROWS)).selectExpr(f"{key} AS key")
+    (found,) = leaf_columns(engine, rows._jdf.queryExecution().executedPlan()) or ()
+    assert found == (BySecond("at") if by_second else None)
 
 
 def test_rows_that_are_filtered_go_through_spark(engine: SparkEngine) -> None:
@@ -279,7 +415,7 @@ def test_the_aggregate_of_a_plan_is_built_once(
 def test_more_rows_are_grouped_at_once_if_keys_are_many(
     engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_columns, "_GROUPED_ROWS", 100)
+    monkeypatch.setattr(grouped_columns, "_GROUPED_ROWS", 100)
     rows = table(some_rows(4))
     for key, expected in (("part", [100, 100, 100, 100]), ("n", [100, 300])):
         plans = column_plans(engine, lambda df: df, aggregate_spec((key,), None, ["count(*) AS a"]))

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from taskexecutor.executor.aggregation.columns import numbers_in
+
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
 _DENSE = 4  # a range of up to this many times the rows is counted instead of hashed
@@ -111,9 +113,9 @@ def _codes(column: pa.Array) -> tuple[Ints, int]:
     """Codes of one column, and a bound that they are below; not every code need occur."""
     if not len(column):
         return np.empty(0, np.int64), 0
-    if pa.types.is_dictionary(column.type) and len(column.dictionary) == 1:
-        if not column.null_count:
-            return np.zeros(len(column), np.int64), 1
+    if pa.types.is_dictionary(column.type):
+        if not column.indices.null_count:
+            return _codes_of_indices(column)
         column = column.dictionary_decode()
     numbers = whole_numbers(column)
     if numbers is not None:
@@ -129,6 +131,13 @@ def _codes(column: pa.Array) -> tuple[Ints, int]:
         )
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
         return _codes_of_nested(column)
+
+
+def _codes_of_indices(column: pa.DictionaryArray) -> tuple[Ints, int]:
+    if len(column.dictionary) == 1:
+        return np.zeros(len(column), np.int64), 1
+    codes, count = _codes(column.dictionary)
+    return codes[numbers_in(column.indices)], count
 
 
 def _alike(column: pa.Array) -> pa.Array:

@@ -7,7 +7,7 @@ of different conditions the value is for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from taskexecutor.executor.aggregation.columns import numbers_in
 from taskexecutor.executor.aggregation.dense_partials import as_keys
 from taskexecutor.executor.aggregation.grouping import (
     Groups,
@@ -26,6 +27,7 @@ from taskexecutor.executor.aggregation.grouping import (
 from taskexecutor.executor.aggregation.merging import merge_column
 
 _DENSE = 16  # a range of up to this many times the numbers is marked instead of sorted
+_TABLE = 2  # so many times the rows, a table of all combinations of conditions may have
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,8 @@ class Values:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPartials:
-    """The rows' columns: keys, the time in microseconds if there are panes, those of `plain`,
-    `values`.
+    """The rows' columns: keys, the time in microseconds if there are panes, and others that are
+    named by their places.
     """
 
     schema: pa.Schema  # of the result: keys, start and end of the pane, partial columns, row count
@@ -48,8 +50,13 @@ class RowPartials:
     pane_us: int  # 0 without panes
     offset_us: int  # of the panes
     merges: Mapping[str, str]  # of the partial columns but the row count
-    plain: tuple[str, ...]  # partial columns that the rows give; of others, each row counts 1
+    # Partial columns, and which column gives them. Of partial columns that are named nowhere, each
+    # row counts 1.
+    plain: tuple[tuple[str, int], ...]
     values: tuple[Values, ...]
+    present: tuple[tuple[str, int], ...] = ()  # counts of rows that have a value in a column
+    counts: tuple[tuple[str, int], ...] = ()  # counts of rows that meet a condition, by its bit
+    bits: int | None = None  # the place of the column of these bits
 
     def grouped(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """One row per key and pane."""
@@ -64,15 +71,19 @@ class RowPartials:
             start = pc.add(pc.multiply(pane, self.pane_us), self.offset_us)
             result += [start, pc.add(start, self.pane_us)]
         names = self.schema.names[len(result) :]
-        columns = dict(zip(self.plain, rows.columns[len(by) :], strict=False))
-        lists = {name: made for each in self.values for name, made in _sets(rows, each, groups)}
-        for name in self.plain:
+        columns = {name: rows.column(place) for name, place in self.plain}
+        made = {name: each for values in self.values for name, each in _sets(rows, values, groups)}
+        for name, column in columns.items():
             if self.merges[name] == "list":
-                lists[name] = _all_values(columns[name], groups)
+                made[name] = _all_values(column, groups)
         counts = pa.array(np.bincount(groups.codes, minlength=groups.count))
+        for name, place in self.present:
+            made[name] = _present(rows.column(place), groups, counts)
+        if self.bits is not None:
+            made |= _met(numbers_in(rows.column(self.bits)), self.counts, groups)
         for name in names:
-            if name in lists:
-                result.append(lists[name])
+            if name in made:
+                result.append(made[name])
             elif name in columns:
                 result.append(merge_column(self.merges[name], columns[name], groups, columns))
             else:
@@ -92,7 +103,34 @@ class RowPartials:
 
 
 def _of_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
     return array if array.type == kind else array.cast(kind)
+
+
+def _present(column: pa.Array, groups: Groups, counts: pa.Array) -> pa.Array:
+    """How many rows of each group have a value. `counts`: how many there are."""
+    if not column.null_count:
+        return counts
+    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    return pa.array(np.bincount(groups.codes[valid], minlength=groups.count))
+
+
+def _met(
+    bits: Ints, wanted: Sequence[tuple[str, int]], groups: Groups
+) -> Iterator[tuple[str, pa.Array]]:
+    """How many rows of each group have each bit."""
+    width = max(bit for _, bit in wanted) + 1
+    if groups.count << width <= _TABLE * len(bits):  # one pass for all of them
+        table = np.bincount(groups.codes << width | bits, minlength=groups.count << width)
+        table = table.reshape(groups.count, 1 << width)
+        for name, bit in wanted:
+            with_bit = np.flatnonzero(np.arange(1 << width) & 1 << bit)
+            yield name, pa.array(table[:, with_bit].sum(axis=1))
+        return
+    for name, bit in wanted:
+        codes = groups.codes[(bits & 1 << bit) != 0]
+        yield name, pa.array(np.bincount(codes, minlength=groups.count))
 
 
 def _sets(rows: pa.RecordBatch, values: Values, groups: Groups) -> list[tuple[str, pa.Array]]:

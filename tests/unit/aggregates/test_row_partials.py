@@ -75,7 +75,7 @@ def _grouped(
         pane_us=0,
         offset_us=0,
         merges=merges,
-        plain=() if lists else tuple(merges),
+        plain=() if lists else tuple((name, 1) for name in merges),
         values=(Values(1, tuple(zip(merges, range(3), strict=True)), 2),) if lists else (),
     )
     found: list[dict[str, Any]] = grouping.grouped(

@@ -6,12 +6,10 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from firesteel.operator import PlanMeter
 from firesteel.plan.specs import Spec, WatermarkSpec
-from taskexecutor.executor.aggregation.columns import as_array
-from taskexecutor.executor.aggregation.row_partials import RowPartials
+from taskexecutor.executor.spark.bundles.grouped_columns import GroupedColumns, latest_us
 from taskexecutor.executor.spark.columns import rows
 from taskexecutor.executor.spark.columns.bundles import ColumnBundles
 from taskexecutor.executor.spark.columns.sink import ColumnSink
@@ -20,25 +18,20 @@ from taskexecutor.executor.spark.plans.composed import event_time_us
 from taskexecutor.executor.spark.plans.kept import (
     ATTEMPTS,
     ROW_BY_ROW,
-    KeptPlan,
     NotKept,
     attempted,
     keep,
 )
-from taskexecutor.executor.spark.plans.leaf_columns import LeafColumn, decoded, leaf_columns
+from taskexecutor.executor.spark.plans.leaf_columns import leaf_columns
 from taskexecutor.executor.spark.plans.row_observer import RowObserver
 from taskexecutor.executor.spark.plans.row_partials import GivenRows
-from taskexecutor.executor.spark.schemas import conform, to_arrow
+from taskexecutor.executor.spark.schemas import to_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
 _TIME = pa.timestamp("us", "UTC")
-# Rows that are grouped at once: what belongs to more of them leaves the processor's caches. If
-# there is a group for less than `_FEW` rows, fewer groups are worth more than that.
-_GROUPED_ROWS, _MOST_ROWS = 65_536, 1_048_576
-_FEW = 8
 
 
 class ColumnPlans:
@@ -98,9 +91,9 @@ class ColumnPlans:
         if engine.code.type("FiresteelTable").asksForFile(kept.physical):
             raise NotKept("it asks for the file that a row is in")
         if kept.grouping is not None and self._time_is_plain:
-            given = leaf_columns(kept.physical)
+            given = leaf_columns(engine, kept.physical)
             if given is not None:
-                return GroupedColumns(kept, kept.grouping, given, time, self._meter)
+                return GroupedColumns(engine, kept, given, time, self._meter)
         if self._readers_skip_rows and rows.may_skip_rows(engine, kept.physical):
             self._attempts = 0
             raise NotKept("Spark's own reader may leave out rows that a condition does not want")
@@ -114,10 +107,17 @@ class ColumnPlans:
         return bool(to_arrow(self._schema).field(self._watermarks.column).type == _TIME)
 
     def _by_arrow(self, given: GivenRows) -> bool:
-        if given.numbers:
-            physical = given.frame._jdf.queryExecution().executedPlan()
-            return self._time_is_plain and leaf_columns(physical) is not None
-        return ColumnSink.suits(self._engine, given.frame.schema)
+        if not ColumnSink.suits(self._engine, given.frame.schema):
+            return False
+        if not given.numbers:
+            return True
+        if not self._time_is_plain:
+            return False
+        columns = leaf_columns(self._engine, given.frame._jdf.queryExecution().executedPlan())
+        return columns is not None and all(
+            column is not None or place == given.grouping.bits
+            for place, column in enumerate(columns)
+        )
 
 
 class SourcePlan(Protocol):
@@ -193,68 +193,9 @@ class ColumnPlan:
         if isinstance(self._times, RowObserver):
             self._times.reset()
         elif self._times is not None:
-            self._latest_us = _latest_us(table.column(self._times))
+            self._latest_us = latest_us(table.column(self._times))
         self._meter.ran_kept()
         yield from self._bundles.run(table, schema, group)
 
     def close(self) -> None:
         self._bundles.close()
-
-
-class GroupedColumns:
-    """A plan of rows whose columns are grouped as they are: they need not go through Spark."""
-
-    outdated = False
-    takes_dictionaries = False
-
-    def __init__(
-        self,
-        kept: KeptPlan,
-        grouping: RowPartials,
-        given: Sequence[LeafColumn],
-        time: str | None,
-        meter: PlanMeter,
-    ) -> None:
-        """`given`: what `grouping` groups. `time`: the column of event times."""
-        self._grouping = grouping
-        self._given = given
-        self._time = time
-        self._meter = meter
-        self._rows = _GROUPED_ROWS
-        self.frame = kept.frame
-        self.columns = {name for each in given for name in each.reads}
-        self.columns |= {time} if time is not None else set()
-        self.latest_us: int | None = None  # of the last run: the latest event time, if there is any
-
-    def run(
-        self, table: pa.Table, schema: pa.Schema, group: str
-    ) -> Generator[pa.RecordBatch, None, None]:
-        """The results in batches of exactly `schema`, each computed on demand. `table` has the
-        plan's `columns`, and may have others.
-        """
-        self.latest_us = None
-        if self._time is not None:
-            self.latest_us = _latest_us(table.column(self._time))
-        self._meter.ran_kept()
-        start = 0
-        while start < table.num_rows:
-            part = table.slice(start, self._rows)
-            start += part.num_rows
-            rows = pa.RecordBatch.from_arrays(
-                [as_array(column) for column in part.columns], schema=part.schema
-            )
-            keys = self._grouping.keys
-            given = [each.of(rows) for each in self._given]
-            given[keys:] = map(decoded, given[keys:])
-            names = [str(place) for place in range(len(given))]
-            grouped = self._grouping.grouped(pa.RecordBatch.from_arrays(given, names))
-            if grouped.num_rows * _FEW > part.num_rows:
-                self._rows = _MOST_ROWS
-            yield conform(grouped, schema)
-
-    def close(self) -> None: ...
-
-
-def _latest_us(times: pa.ChunkedArray) -> int | None:
-    latest: int | None = pc.max(times).cast(pa.int64()).as_py()
-    return latest

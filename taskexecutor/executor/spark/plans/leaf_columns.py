@@ -1,5 +1,5 @@
 """Columns of a plan that are columns of its leaf, or need no more than Arrow: constants, structs,
-times as numbers.
+times as numbers, integers as wider ones. And those that are the same for all times of a second.
 """
 
 from __future__ import annotations
@@ -9,10 +9,23 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.plans.row_observer import RowObserver
 
 _TRANSPARENT = frozenset({"ColumnarToRowExec", "WholeStageCodegenExec", "InputAdapter"})
 _CONSTANTS = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64()}
+_WIDER = {  # what numbers can be as well, whatever they are
+    "tinyint": {"smallint", "int", "bigint", "double"},
+    "smallint": {"int", "bigint", "double"},
+    "int": {"bigint", "double"},
+    "bigint": {"double"},  # the nearest one, to Spark and to Arrow
+}
+_NUMBERS = {
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+}
 
 
 class LeafColumn(NamedTuple):
@@ -21,9 +34,17 @@ class LeafColumn(NamedTuple):
     of: Callable[[pa.RecordBatch], pa.Array]
 
 
-def leaf_columns(physical: Any) -> list[LeafColumn] | None:
-    """The columns of a plan over `columns.rows.frame`; None unless there are some, all of them are
-    such columns, and of all rows. An observer of rows may look at them.
+class BySecond(NamedTuple):
+    """A column that the plan computes from this column of times, of which only the second matters:
+    neither a fraction of it nor any other column.
+    """
+
+    time: str
+
+
+def leaf_columns(engine: SparkEngine, physical: Any) -> list[LeafColumn | BySecond | None] | None:
+    """The columns of a plan over `columns.rows.frame`, with None for those that are others. None
+    unless there are some, and of all rows. An observer of rows may look at them.
     """
     projections: list[dict[int, Any]] = []  # what columns are, by the ids of their expressions
     node = physical
@@ -36,9 +57,29 @@ def leaf_columns(physical: Any) -> list[LeafColumn] | None:
             return None
         node = node.child()
     names = {each.exprId().id(): str(each.name()) for each in _items(node.output())}
-    found = [_made(each, projections, names) for each in _items(physical.output())]
-    columns = [each for each in found if each is not None]
-    return columns if columns and len(columns) == len(found) else None
+    return [
+        _made(each, projections, names) or _by_second(engine, each, projections, names)
+        for each in _items(physical.output())
+    ] or None
+
+
+def _by_second(
+    engine: SparkEngine,
+    expression: Any,
+    projections: list[dict[int, Any]],
+    names: Mapping[int, str],
+) -> BySecond | None:
+    if not projections:
+        return None
+    made = projections[0][expression.exprId().id()]
+    if len(projections) > 1:
+        made = made.child() if _kind(made) == "Alias" else made
+        if _kind(made) != "AttributeReference":
+            return None
+        return _by_second(engine, made, projections[1:], names)
+    engine.code.load("FiresteelSeconds")
+    found = engine.code.type("FiresteelSeconds").timeOf(made)
+    return None if found is None else BySecond(names[found.exprId().id()])
 
 
 def _made(
@@ -52,6 +93,14 @@ def _made(
             return _as_it_is(names[expression.exprId().id()])
         case "AttributeReference":
             return _made(projections[0][expression.exprId().id()], projections[1:], names)
+        case "Cast":
+            number = _made(expression.child(), projections, names)
+            kind = expression.dataType().simpleString()
+            if number is None or kind not in _WIDER.get(
+                expression.child().dataType().simpleString(), ()
+            ):
+                return None
+            return _wider(number, _NUMBERS[kind])
         case "UnixMicros":
             times = _made(expression.child(), projections, names)
             return None if times is None else _micros(times)
@@ -67,6 +116,10 @@ def _made(
 
 def _as_it_is(name: str) -> LeafColumn:
     return LeafColumn(frozenset({name}), lambda rows: rows.column(name))
+
+
+def _wider(number: LeafColumn, kind: pa.DataType) -> LeafColumn:
+    return LeafColumn(number.reads, lambda rows: decoded(number.of(rows)).cast(kind, safe=False))
 
 
 def _micros(times: LeafColumn) -> LeafColumn:

@@ -11,6 +11,8 @@ them.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -28,7 +30,9 @@ _SETS = frozenset({"set", "distinct"})
 _EXTREMES = frozenset({"min", "max"})
 _BIT_COUNT = 31  # of an integer of Spark's, without the sign
 _EACH = RowPartial("1L", otherwise="0L")  # counts every row
-_NAME = re.compile(r"\w+|`[^`]+`")
+_NAME = r"(?:\w+|`[^`]+`)"
+_NUMBER = re.compile(rf"{_NAME}|double\({_NAME}\)")
+_HAS_VALUE = re.compile(rf"\(({_NAME})\) IS NOT NULL")
 
 
 class GivenRows(NamedTuple):
@@ -70,20 +74,25 @@ def row_partials(
     if spec.window is not None and spec.in_event_time:
         pane_us, offset_us = spec.window.pane_us, spec.window.offset_us
         columns.add(sql.expr(composed.event_time_us(spec.time_column, spec.time_shift_us)))
-    plain: list[str] = []
+    plain: list[tuple[str, int]] = []
+    counted: list[tuple[str, str]] = []  # name, condition
     sets: dict[str, list[tuple[str, str]]] = {}  # by value: name, condition
     for name, how in merges.items():
         each = of_row[name]
         if how in _SETS:
             sets.setdefault(each.value, []).append((name, each.condition))
+        elif _is_count(each):
+            counted.append((name, each.condition))
         elif each != _EACH:
-            columns.add(_given(each).cast(_row_kind(how, kinds[name])))
-            plain.append(name)
-    values = []
-    for value, wanted in sets.items():
-        if len({condition for _, condition in wanted}) > _BIT_COUNT:
-            return None
-        values.append(columns.values(value, wanted))
+            plain.append((name, columns.given(each, _row_kind(how, kinds[name]))))
+    present = [(name, columns.with_values(condition)) for name, condition in counted]
+    counted = [each for each, (_, place) in zip(counted, present, strict=True) if place is None]
+    if any(
+        len({condition for _, condition in each}) > _BIT_COUNT for each in (*sets.values(), counted)
+    ):
+        return None
+    values = [columns.values(value, wanted) for value, wanted in sets.items()]
+    conditions = list(dict.fromkeys(condition for _, condition in counted))
     grouping = RowPartials(
         schema=schema,
         keys=len(spec.key_columns),
@@ -92,6 +101,9 @@ def row_partials(
         merges=merges,
         plain=tuple(plain),
         values=tuple(values),
+        present=tuple((name, place) for name, place in present if place is not None),
+        counts=tuple((name, conditions.index(condition)) for name, condition in counted),
+        bits=columns.bits(conditions) if conditions else None,
     )
     return GivenRows(columns.frame(), grouping, numbers)
 
@@ -102,6 +114,7 @@ class _Columns:
     def __init__(self, rows: DataFrame) -> None:
         self._rows = rows
         self._columns: list[Column] = []
+        self._given: dict[tuple[RowPartial, str], int] = {}  # the places of values of a type
         self._bits: dict[tuple[str, ...], int] = {}  # the places of columns of conditions
 
     def add(self, column: Column) -> int:
@@ -109,21 +122,50 @@ class _Columns:
         self._columns.append(column.alias(f"_{len(self._columns)}"))
         return len(self._columns) - 1
 
-    def values(self, value: str, wanted: list[tuple[str, str]]) -> Values:
-        """`wanted`: the names of the columns with lists of these values, and the conditions."""
+    def given(self, each: RowPartial, kind: DataType) -> int:
+        """Returns the place of what each row gives, as a value of this type."""
+        key = each, kind.simpleString()
+        if key not in self._given:
+            self._given[key] = self.add(_given(each).cast(kind))
+        return self._given[key]
+
+    def with_values(self, condition: str) -> int | None:
+        """If the condition is that a column has a value: the place of this column, if it is there
+        anyway or has numbers.
+        """
+        found = _HAS_VALUE.fullmatch(condition)
+        if found is None:
+            return None
+        each = RowPartial(found[1])
+        for (given, _), place in self._given.items():
+            if given == each:
+                return place
+        schema = self._rows.select(_given(each)).schema
+        if not _is_number(to_arrow(schema).field(0).type):
+            return None
+        return self.given(each, schema.fields[0].dataType)
+
+    def bits(self, conditions: Sequence[str]) -> int:
+        """Returns the place of a number of bits, one for each condition that a row meets; an empty
+        one is met by all.
+        """
         from pyspark.sql import functions as sql
 
+        met = tuple(each or "true" for each in conditions)
+        if met not in self._bits:
+            bits = (f"IF({each}, {1 << bit}, 0)" for bit, each in enumerate(met))
+            self._bits[met] = self.add(sql.expr(" | ".join(bits)))
+        return self._bits[met]
+
+    def values(self, value: str, wanted: list[tuple[str, str]]) -> Values:
+        """`wanted`: the names of the columns with lists of these values, and the conditions."""
         conditions = list(dict.fromkeys(condition for _, condition in wanted))
         counts = "" if "" in conditions else " OR ".join(f"({each})" for each in conditions)
         place = self.add(_given(RowPartial(value, counts)))
         lists = tuple((name, conditions.index(condition)) for name, condition in wanted)
         if len(conditions) == 1:
             return Values(place, lists, None)
-        met = tuple(each or "true" for each in conditions)
-        if met not in self._bits:
-            bits = (f"IF({each}, {1 << bit}, 0)" for bit, each in enumerate(met))
-            self._bits[met] = self.add(sql.expr(" | ".join(bits)))
-        return Values(place, lists, self._bits[met])
+        return Values(place, lists, self.bits(conditions))
 
     def frame(self) -> DataFrame:
         return self._rows.select(*self._columns)
@@ -147,8 +189,17 @@ def _row_kind(how: str, kind: DataType) -> DataType:
     return kind.elementType
 
 
+def _is_count(each: RowPartial) -> bool:
+    """Whether it counts the rows that meet its condition."""
+    return bool(each.condition) and replace(each, condition="") == _EACH
+
+
 def _may_be_column(each: RowPartial) -> bool:
-    return each == _EACH or (not each.condition and _NAME.fullmatch(each.value) is not None)
+    return (
+        each == _EACH
+        or _is_count(each)
+        or (not each.condition and _NUMBER.fullmatch(each.value) is not None)
+    )
 
 
 def _is_number(kind: pa.DataType) -> bool:

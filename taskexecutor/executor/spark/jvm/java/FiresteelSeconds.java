@@ -2,6 +2,7 @@ package org.apache.spark.unsafe;
 
 import java.io.Serializable;
 import java.util.ArrayList;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.catalyst.expressions.BinaryExpression;
 import org.apache.spark.sql.catalyst.expressions.Cast;
 import org.apache.spark.sql.catalyst.expressions.DateFormatClass;
@@ -14,6 +15,7 @@ import org.apache.spark.sql.catalyst.expressions.UnaryExpression;
 import org.apache.spark.sql.catalyst.expressions.objects.Invoke;
 import org.apache.spark.sql.catalyst.util.Iso8601TimestampFormatter;
 import org.apache.spark.sql.execution.SparkPlan;
+import org.apache.spark.sql.types.AtomicType;
 import org.apache.spark.sql.types.DateType;
 import org.apache.spark.sql.types.ObjectType;
 import org.apache.spark.sql.types.TimestampType;
@@ -70,6 +72,31 @@ public final class FiresteelSeconds implements Serializable {
     /** The plan, of which no part is generated yet, with such functions by second. */
     public static SparkPlan bySecond(SparkPlan plan) {
         return (SparkPlan) plan.transformAllExpressions(new FiresteelSecondsRule());
+    }
+
+    /** The column of times whose seconds the expression needs, and nothing else; null if there is no
+        such column. */
+    public static Attribute timeOf(Expression each) {
+        if (!each.deterministic() || !(each.dataType() instanceof AtomicType)) return null;
+        ArrayList found = new ArrayList();
+        if (!collect(each, found) || found.isEmpty()) return null;
+        Attribute time = (Attribute) found.get(0);
+        for (int i = 1; i < found.size(); i++)
+            if (!((Attribute) found.get(i)).exprId().equals(time.exprId())) return null;
+        return time;
+    }
+
+    /** Adds the columns of times; false if anything else is needed, too. */
+    private static boolean collect(Expression each, ArrayList found) {
+        if (each instanceof Literal) return true;
+        if (suits(each)) {
+            Object time = each.children().head();
+            return time instanceof Attribute && found.add(time);
+        }
+        if (each.children().isEmpty()) return false;
+        for (int i = 0; i < each.children().size(); i++)
+            if (!collect((Expression) each.children().apply(i), found)) return false;
+        return true;
     }
 
     static boolean suits(Object each) {

@@ -1,0 +1,147 @@
+"""Rows of a source whose columns are grouped by Arrow: what they give to the partial results is in
+Arrow's columns already. What is not, Spark computes, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from firesteel.operator import PlanMeter
+from taskexecutor.executor.aggregation.columns import as_array, column_of, numbers_in
+from taskexecutor.executor.aggregation.grouping import Groups, group
+from taskexecutor.executor.spark.columns.bundles import ColumnBundles
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.spark.plans.kept import KeptPlan
+from taskexecutor.executor.spark.plans.leaf_columns import BySecond, LeafColumn, decoded
+from taskexecutor.executor.spark.schemas import conform, to_arrow
+
+_SECOND_US = 1_000_000
+# Rows that are grouped at once: what belongs to more of them leaves the processor's caches. If
+# there is a group for less than `_FEW` rows, fewer groups are worth more than that. So are fewer
+# lists of distinct values.
+_GROUPED_ROWS, _LISTED_ROWS, _MOST_ROWS = 65_536, 262_144, 1_048_576
+_FEW = 8
+
+
+class GroupedColumns:
+    """A plan of rows whose columns are grouped. Runs once at a time."""
+
+    outdated = False
+    takes_dictionaries = False
+
+    def __init__(
+        self,
+        engine: SparkEngine,
+        kept: KeptPlan,
+        given: Sequence[LeafColumn | BySecond | None],
+        time: str | None,
+        meter: PlanMeter,
+    ) -> None:
+        """`given`: the columns of the plan's rows. `time`: the column of event times."""
+        assert kept.grouping is not None
+        self._grouping = kept.grouping
+        self._given = [each if isinstance(each, LeafColumn) else None for each in given]
+        self._time = time
+        self._meter = meter
+        self._rows = _LISTED_ROWS if self._grouping.values else _GROUPED_ROWS
+        self._computed: list[_Computed] = []
+        for seconds in dict.fromkeys(each for each in given if not isinstance(each, LeafColumn)):
+            places = [place for place, each in enumerate(given) if each == seconds]
+            kind = _Computed if seconds is None else _OfSeconds
+            self._computed.append(kind(engine, kept, places, meter))
+        self.frame = kept.frame
+        self.columns = {name for each in self._given if each is not None for name in each.reads}
+        self.columns.update(*(each.reads for each in self._computed))
+        self.columns |= {time} if time is not None else set()
+        self.latest_us: int | None = None  # of the last run: the latest event time, if there is any
+
+    def run(
+        self, table: pa.Table, schema: pa.Schema, job_group: str
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """The results in batches of exactly `schema`, each computed on demand. `table` has the
+        plan's `columns`, and may have others.
+        """
+        self.latest_us = None
+        if self._time is not None:
+            self.latest_us = latest_us(table.column(self._time))
+        self._meter.ran_kept()
+        computed = {
+            place: column for each in self._computed for place, column in each.run(table, job_group)
+        }
+        start = 0
+        while start < table.num_rows:
+            part = table.slice(start, self._rows)
+            rows = pa.RecordBatch.from_arrays(
+                [as_array(column) for column in part.columns], schema=part.schema
+            )
+            given = [
+                computed[place].slice(start, len(rows)) if each is None else each.of(rows)
+                for place, each in enumerate(self._given)
+            ]
+            start += len(rows)
+            keys = self._grouping.keys
+            given[keys:] = map(decoded, given[keys:])
+            names = [str(place) for place in range(len(given))]
+            grouped = self._grouping.grouped(pa.RecordBatch.from_arrays(given, names))
+            if grouped.num_rows * _FEW > len(rows):
+                self._rows = _MOST_ROWS
+            yield conform(grouped, schema)
+
+    def close(self) -> None:
+        for each in self._computed:
+            each.close()
+
+
+class _Computed:
+    """Columns that Spark computes for each row, and the columns that these need."""
+
+    def __init__(
+        self, engine: SparkEngine, kept: KeptPlan, places: Sequence[int], meter: PlanMeter
+    ) -> None:
+        """`places`: of the columns, among those of the plan's rows."""
+        names = kept.rows.columns
+        rows = kept.rows.select(*(names[place] for place in places))
+        physical = rows._jdf.queryExecution().executedPlan()
+        self._places = places
+        self._schema = to_arrow(rows.schema)
+        self._bundles = ColumnBundles(engine, KeptPlan(rows, rows, physical, ()), meter)
+        self.reads = self._bundles.columns
+
+    def run(self, table: pa.Table, job_group: str) -> Iterator[tuple[int, pa.Array]]:
+        """The columns, by their places."""
+        batches = self._bundles.run(table, self._schema, job_group)
+        computed = pa.Table.from_batches(batches, self._schema)
+        yield from zip(self._places, map(as_array, computed.columns), strict=True)
+
+    def close(self) -> None:
+        self._bundles.close()
+
+
+class _OfSeconds(_Computed):
+    """Columns that are the same for all times of a second: computed for one time of each."""
+
+    def run(self, table: pa.Table, job_group: str) -> Iterator[tuple[int, pa.Array]]:
+        (name,) = self.reads
+        times = as_array(table.column(name))
+        seconds = _seconds(times)
+        one_each = times.take(column_of(seconds.first_rows()))
+        for place, column in super().run(pa.table({name: one_each}), job_group):
+            different = column.dictionary_encode(null_encoding="encode")
+            codes = numbers_in(different.indices)[seconds.codes]
+            yield place, pa.DictionaryArray.from_arrays(pa.array(codes), different.dictionary)
+
+
+def _seconds(times: pa.Array) -> Groups:
+    """The rows of each second, and those without a time."""
+    seconds = column_of(numbers_in(times) // _SECOND_US)
+    if times.null_count:
+        seconds = pc.if_else(times.is_valid(), seconds, None)
+    return group([seconds])
+
+
+def latest_us(times: pa.ChunkedArray) -> int | None:
+    latest: int | None = pc.max(times).cast(pa.int64()).as_py()
+    return latest
