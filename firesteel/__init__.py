@@ -75,4 +75,8 @@ def __getattr__(name: str) -> Any:
         import importlib
 
         return getattr(importlib.import_module(_HOMES[name]), name)
+    if name == "savepoint":
+        import firesteel.savepoint
+
+        return firesteel.savepoint
     raise AttributeError(f"module 'firesteel' has no attribute {name!r}")

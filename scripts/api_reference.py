@@ -15,6 +15,7 @@ PAGES = (
     "firesteel.latest_operator",
     "firesteel.operator",
     "firesteel.row_operations",
+    "firesteel.savepoint",
     "firesteel.testing",
 )
 

@@ -148,6 +148,14 @@ class JobClient:
         """
         self._client().cancel(self.job_id)
 
+    def savepoint(self, directory: str = "") -> str:
+        """Takes a savepoint, and returns its path: see `Client.savepoint`."""
+        return self._client().savepoint(self.job_id, directory)
+
+    def stop(self, directory: str = "", *, drain: bool = False) -> str:
+        """Ends the job with a savepoint, and returns its path: see `Client.stop`."""
+        return self._client().stop(self.job_id, directory, drain=drain)
+
     def result(self, timeout_s: float | None = None) -> JobResult:
         """Waits until the job has FINISHED. Ctrl-C cancels the job, as in `execute`.
 

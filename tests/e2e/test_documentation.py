@@ -35,7 +35,9 @@ def test_every_snippet_runs(
     program.write_text(text)
     context = ExecutionContext(mode="remote", address=session.address)
     run_program(program, (), context)
-    assert len(context.executed) == text.count(".execute(") + text.count(".execute_and_collect(")
+    assert len(context.executed) == sum(
+        text.count(f".{method}(") for method in ("execute", "execute_async", "execute_and_collect")
+    )
     jobs = {job.job_id: job.status.name for job in session.client.list_jobs()}
     assert {jobs[job_id] for job_id in context.executed} == {"FINISHED"}
     if page == "programs":

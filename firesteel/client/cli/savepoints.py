@@ -5,6 +5,9 @@ from __future__ import annotations
 import click
 
 from firesteel.client.cli.arguments import address_option, connect, resolve_job
+from firesteel.client.render import savepoint_report
+from firesteel.client.render.tables import console
+from firesteel.savepoint import read
 
 _address_option = address_option(otherwise="localhost:6123")
 
@@ -13,14 +16,22 @@ _address_option = address_option(otherwise="localhost:6123")
     epilog="\b\nExamples:\n"
     "  firesteel savepoint 8a3f /shared/savepoints\n"
     "  firesteel run -s /shared/savepoints/savepoint-8a3f5f-0123456789ab job.py\n"
+    "  firesteel savepoint --show /shared/savepoints/savepoint-8a3f5f-0123456789ab\n"
     "  firesteel savepoint --dispose /shared/savepoints/savepoint-8a3f5f-0123456789ab"
 )
 @click.argument("job", metavar="[JOB]", required=False)
 @click.argument("directory", metavar="[DIR]", required=False)
 @click.option("-d", "--dispose", metavar="PATH", help="Delete this savepoint instead.")
+@click.option("--show", metavar="PATH", help="List the states of this savepoint instead.")
+@click.option("--full", is_flag=True, help="With --show: read them, to tell their rows and sizes.")
 @_address_option
 def savepoint(
-    job: str | None, directory: str | None, dispose: str | None, address: str | None
+    job: str | None,
+    directory: str | None,
+    dispose: str | None,
+    show: str | None,
+    full: bool,
+    address: str | None,
 ) -> None:
     """Takes a savepoint of a running job, which goes on. JOB is its id, the beginning of its id, or
     its name.
@@ -30,8 +41,14 @@ def savepoint(
     until it is deleted. One is made for it in DIR: a path or a URI, else that of
     execution.checkpointing.savepoint-dir.
     """
-    if (job is None) == (dispose is None):
-        raise click.UsageError("name the JOB to take a savepoint of, or one to --dispose")
+    if [job, dispose, show].count(None) != 2:
+        raise click.UsageError(
+            "name the JOB to take a savepoint of, or one to --dispose or to --show"
+        )
+    if show is not None:
+        for part in savepoint_report.savepoint(read(show), full=full):
+            console().print(part)
+        return
     with connect(address) as client:
         if dispose is not None:
             client.dispose_savepoint(dispose)

@@ -43,9 +43,8 @@ def read_restored(graph: JobGraph, conf: Configuration) -> Restored | None:
             "a job that begins from a savepoint takes checkpoints, too: set"
             f" {options.CHECKPOINT_INTERVAL.key} and {options.CHECKPOINT_DIR.key}"
         )
-    directory = directory_of(path)
     try:
-        metadata = read_metadata(directory)
+        found = open_checkpoint(path)
     except StorageError as error:
         raise type(error)(
             f"{path!r} cannot be restored: {error}. Name the directory of a savepoint or checkpoint"
@@ -53,9 +52,16 @@ def read_restored(graph: JobGraph, conf: Configuration) -> Restored | None:
         ) from error
     check_fits(
         graph,
-        metadata.operators,
+        found.metadata.operators,
         allow_non_restored_state=conf.get(options.RECOVERY_ALLOW_UNMATCHED),
     )
+    return found
+
+
+def open_checkpoint(path: str) -> Restored:
+    """`path`: of the directory, or of the `_metadata` in it. Raises StorageError."""
+    directory = directory_of(path)
+    metadata = read_metadata(directory)
     where, mark, query = directory.partition("?")
     above = where.rpartition("/")[0]
     base = directory if metadata.savepoint else f"{above}{mark}{query}"

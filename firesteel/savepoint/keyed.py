@@ -1,0 +1,341 @@
+"""Keyed state as tables, a key group at a time: by Spark's workers, or all of it into memory."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from firesteel.common.checkpoints.descriptions import StateDescription, StateKind
+from firesteel.common.checkpoints.key_group_content import (
+    EVENT_TIME_TIMERS,
+    PROCESSING_TIME_TIMERS,
+    KeyedStateEntry,
+    RowsSlice,
+    decode_key_group,
+)
+from firesteel.common.checkpoints.metadata import CheckpointedOperator
+from firesteel.common.checkpoints.state import KeyGroupSlice, StateFile
+from firesteel.common.checkpoints.storage import CheckpointStorage
+from firesteel.savepoint.tables import (
+    TIME,
+    StateTable,
+    ValuesTable,
+    array_of,
+    arrow_type,
+    cannot_import,
+    fields_of,
+    unique,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructField
+
+_DECLARED = "user."  # before the names of states that a program declares
+_TIMERS = "timers"
+_PARTITIONS = 64  # of a DataFrame, at most
+_TIMER_DOMAINS = {EVENT_TIME_TIMERS: "event_time", PROCESSING_TIME_TIMERS: "processing_time"}
+# The columns that operators add to rows: what they are called here.
+_ADDED = {
+    "_pane_start": "pane_start",
+    "_session_start": "session_start",
+    "_session_end": "session_end",
+    "_fresh": "not_fired",
+    "_time": "time",
+    "_rows": "rows",
+}
+_TIMES = ("_pane_start", "_session_start", "_session_end", "_time")
+
+
+class Stored(NamedTuple):
+    """The state of one key group in one file."""
+
+    file: StateFile
+    part: KeyGroupSlice
+
+
+@dataclass(frozen=True)
+class KeyGroups:
+    """The keyed state of an operator, wherever it is read: by Spark's workers, too."""
+
+    what: str  # the operator, for errors
+    directory: str
+    stored: tuple[Stored, ...]
+
+    def read(self, number: int) -> Iterator[KeyedStateEntry | RowsSlice]:
+        """One of `stored`. Raises FiresteelError."""
+        file, part = self.stored[number]
+        content = CheckpointStorage(self.directory).read_slice(file, part)
+        try:
+            yield from decode_key_group(content)
+        except (ImportError, AttributeError) as error:
+            raise cannot_import(f"the state of {self.what}", error) from error
+
+    def read_all(self) -> Iterator[KeyedStateEntry | RowsSlice]:
+        for number in range(len(self.stored)):
+            yield from self.read(number)
+
+
+class KeyedStates:
+    def __init__(self, operator: CheckpointedOperator, directory: str) -> None:
+        stored = tuple(
+            Stored(handle.file, part)
+            for _, snapshot in sorted(operator.subtasks.items())
+            for handle in snapshot.keyed
+            for part in handle.slices
+        )
+        self._groups = KeyGroups(str(operator), directory, stored)
+        self._states = operator.states
+
+    @functools.cached_property
+    def tables(self) -> dict[str, StateTable]:
+        """By name. If the program did not declare its states before it ran, all are read."""
+        found: dict[str, StateTable] = {
+            name: _table_of(self._groups, name, state) for name, state in self._states.items()
+        }
+        if not self._states:
+            for entry_name in dict.fromkeys(entry.name for entry in self._groups.read_all()):
+                if entry_name in _TIMER_DOMAINS:
+                    found[_TIMERS] = _FunctionTimers(self._groups)
+                else:
+                    name = entry_name.removeprefix(_DECLARED)
+                    found[name] = _Undeclared(self._groups, entry_name)
+        for state in self._states.values():
+            if state.keys is not None:
+                (name,) = unique([_TIMERS], "firesteel.", found)
+                found[name] = _ProcessorTimers(self._groups, "timers", {}, state)
+                break
+        return found
+
+
+class _Table:
+    """Of which the schema is known: it is read a key group at a time."""
+
+    def __init__(
+        self, groups: KeyGroups, kind: str, meaning: Mapping[str, str], state: StateDescription
+    ) -> None:
+        self.kind = kind
+        self.meaning = meaning
+        self._groups = groups
+        self._state = state
+
+    def schema(self) -> pa.Schema:
+        raise NotImplementedError
+
+    def part(self, found: Iterable[KeyedStateEntry | RowsSlice]) -> list[pa.Table]:
+        """Of one key group."""
+        raise NotImplementedError
+
+    def to_arrow(self) -> pa.Table:
+        tables = [
+            table
+            for number in range(len(self._groups.stored))
+            for table in self.part(self._groups.read(number))
+        ]
+        return pa.concat_tables([self.schema().empty_table(), *tables])
+
+    def to_spark(self, spark: SparkSession) -> DataFrame:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        count = len(self._groups.stored)
+        groups, part = self._groups, self.part
+
+        def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    for table in part(groups.read(number)):
+                        yield from table.to_batches()
+
+        numbers = spark.range(0, count, 1, max(1, min(count, _PARTITIONS)))
+        schema = from_arrow_schema(self.schema(), prefer_timestamp_ntz=True)
+        return numbers.mapInArrow(read, schema)
+
+
+class _Declared(_Table):
+    """A value, list or map state of a processor."""
+
+    def __init__(self, groups: KeyGroups, name: str, state: StateDescription) -> None:
+        super().__init__(groups, state.kind.value, {}, state)
+        self._name = _DECLARED + name
+        self._keys = fields_of(state.keys)
+        self._map_keys = [] if state.map_keys is None else fields_of(state.map_keys)
+        self._values = fields_of(state.values)
+
+    @property
+    def _types(self) -> list[tuple[str, pa.DataType]]:
+        keys = [field.name for field in self._keys]
+        position = ["position"] if self._state.kind is StateKind.LIST else []
+        names = [*keys, *unique(position, "list_", keys)]
+        names += unique([field.name for field in self._map_keys], "map_", names)
+        names += unique([field.name for field in self._values], "value_", names)
+        types = [arrow_type(field.dataType) for field in self._keys]
+        types += [pa.int64()] * len(position)
+        types += [arrow_type(field.dataType) for field in (*self._map_keys, *self._values)]
+        if self._state.ttl_ms is not None:
+            names += unique(["expires"], "state_", names)
+            types.append(TIME)
+        return list(zip(names, types, strict=True))
+
+    def schema(self) -> pa.Schema:
+        return pa.schema(self._types)
+
+    def part(self, found: Iterable[KeyedStateEntry | RowsSlice]) -> list[pa.Table]:
+        keys: list[Any] = []
+        positions: list[int] = []
+        map_keys: list[Any] = []
+        values: list[Any] = []
+        for entry in found:
+            if entry.name != self._name or not isinstance(entry, KeyedStateEntry):
+                continue
+            match self._state.kind:
+                case StateKind.LIST:
+                    positions += range(len(entry.value))
+                    values += entry.value
+                    keys += [entry.key] * len(entry.value)
+                case StateKind.MAP:
+                    map_keys += entry.value
+                    values += entry.value.values()
+                    keys += [entry.key] * len(entry.value)
+                case _:
+                    values.append(entry.value)
+                    keys.append(entry.key)
+        if not values:
+            return []
+        columns = _columns(keys, self._keys)
+        if self._state.kind is StateKind.LIST:
+            columns.append(pa.array(positions, pa.int64()))
+        columns += _columns(map_keys, self._map_keys)
+        dated = self._state.ttl_ms is not None
+        columns += _columns([v for _, v in values] if dated else values, self._values)
+        if dated:
+            columns.append(pa.array([expiry_ms * 1000 for expiry_ms, _ in values], TIME))
+        return [pa.Table.from_arrays(columns, schema=self.schema())]
+
+
+class _ProcessorTimers(_Table):
+    """Of a processor, in its time mode."""
+
+    def schema(self) -> pa.Schema:
+        keys = fields_of(self._state.keys)
+        names = [field.name for field in keys]
+        types = [(field.name, arrow_type(field.dataType)) for field in keys]
+        return pa.schema([*types, (unique(["time"], "timer_", names)[0], TIME)])
+
+    def part(self, found: Iterable[KeyedStateEntry | RowsSlice]) -> list[pa.Table]:
+        timers = [
+            (entry.key, time_ms)
+            for entry in found
+            if isinstance(entry, KeyedStateEntry) and entry.name == _TIMERS
+            for time_ms in sorted(entry.value)
+        ]
+        if not timers:
+            return []
+        columns = _columns([key for key, _ in timers], fields_of(self._state.keys))
+        columns.append(pa.array([time_ms * 1000 for _, time_ms in timers], TIME))
+        return [pa.Table.from_arrays(columns, schema=self.schema())]
+
+
+class _Rows(_Table):
+    """State in columns: of windows, aggregates and rows without duplicates."""
+
+    def __init__(self, groups: KeyGroups, name: str, state: StateDescription) -> None:
+        super().__init__(groups, StateKind.ROWS.value, state.meaning, state)
+        self._name = name
+
+    def schema(self) -> pa.Schema:
+        """That of the first rows; without rows, of no column."""
+        for number in range(len(self._groups.stored)):
+            for table in self.part(self._groups.read(number)):
+                return table.schema
+        return pa.schema([])
+
+    def part(self, found: Iterable[KeyedStateEntry | RowsSlice]) -> list[pa.Table]:
+        return [
+            self._shown(rows.table)
+            for rows in found
+            if isinstance(rows, RowsSlice) and rows.name == self._name
+        ]
+
+    def _shown(self, table: pa.Table) -> pa.Table:
+        columns = table.columns
+        names: list[str] = []
+        for place, field in enumerate(table.schema):
+            name = _ADDED.get(field.name, field.name)
+            if text := self._state.columns.get(field.name):
+                name = text.removesuffix(f" {field.type}")
+            if field.name in _TIMES and pa.types.is_int64(field.type):
+                columns[place] = columns[place].cast(pa.timestamp("us")).cast(TIME)
+            names += unique([name], "_", names)
+        return pa.table(columns, names)
+
+
+class _Undeclared(ValuesTable):
+    """Of an operator whose states have no schema: `co_process`, operators of your own."""
+
+    kind = "keyed"
+
+    def __init__(self, groups: KeyGroups, name: str) -> None:
+        self._groups = groups
+        self._name = name
+
+    def columns(self) -> Mapping[str, Sequence[Any]]:
+        entries = [
+            entry
+            for entry in self._groups.read_all()
+            if isinstance(entry, KeyedStateEntry) and entry.name == self._name
+        ]
+        columns = _key_columns([entry.key for entry in entries])
+        if any(entry.namespace is not None for entry in entries):
+            columns["namespace"] = [entry.namespace for entry in entries]
+        columns["value"] = [entry.value for entry in entries]
+        return columns
+
+
+class _FunctionTimers(ValuesTable):
+    """Timers that the task keeps, as those of `co_process`."""
+
+    kind = "timers"
+
+    def __init__(self, groups: KeyGroups) -> None:
+        self._groups = groups
+
+    def columns(self) -> Mapping[str, Sequence[Any]]:
+        timers = [
+            (entry.key, _TIMER_DOMAINS[entry.name], *entry.namespace)
+            for entry in self._groups.read_all()
+            if isinstance(entry, KeyedStateEntry) and entry.name in _TIMER_DOMAINS
+        ]
+        columns = _key_columns([key for key, *_ in timers])
+        per_us = {"event_time": 1, "processing_time": 1000}
+        columns["time"] = pa.array([at * per_us[of] for _, of, at, _ in timers], TIME)
+        columns["domain"] = [domain for _, domain, _, _ in timers]
+        if any(namespace is not None for *_, namespace in timers):
+            columns["namespace"] = [namespace for *_, namespace in timers]
+        return columns
+
+
+def _table_of(groups: KeyGroups, name: str, state: StateDescription) -> StateTable:
+    if state.kind is StateKind.ROWS:
+        return _Rows(groups, name, state)
+    if state.keys is None:
+        return _Undeclared(groups, _DECLARED + name)
+    return _Declared(groups, name, state)
+
+
+def _columns(values: Sequence[Sequence[Any]], fields: Sequence[StructField]) -> list[pa.Array]:
+    return [
+        array_of([value[place] for value in values], field.dataType)
+        for place, field in enumerate(fields)
+    ]
+
+
+def _key_columns(keys: Sequence[Any]) -> dict[str, Any]:
+    """The columns of keys of which only the values are known."""
+    width = max((len(key) for key in keys if isinstance(key, tuple)), default=1)
+    if width == 1:
+        return {"key": [key[0] if isinstance(key, tuple) else key for key in keys]}
+    return {f"key_{n + 1}": [key[n] for key in keys] for n in range(width)}
