@@ -69,7 +69,7 @@ class KeyGroups:
     def read(self, number: int) -> Iterator[KeyedStateEntry | RowsSlice]:
         """One of `stored`. Raises FiresteelError."""
         file, part = self.stored[number]
-        content = CheckpointStorage(self.directory).read_slice(file, part)
+        (content,) = CheckpointStorage(self.directory).read_slices(file, [part])
         try:
             yield from decode_key_group(content)
         except (ImportError, AttributeError) as error:

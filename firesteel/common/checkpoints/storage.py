@@ -15,7 +15,7 @@ Credentials are no part of a URI, which is in logs and in the job store.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 from urllib.parse import parse_qsl, urlsplit
@@ -28,6 +28,7 @@ from firesteel.errors import FiresteelError
 METADATA = "_metadata"
 _PART = ".part"
 _COPY_BYTES = 4 << 20
+_RUN_BYTES = 4 << 20
 _ATTEMPTS = 3  # at a request to S3, each of which may stay without an answer for a few seconds
 _WITHOUT_DIRECTORIES = ("s3", "gcs")  # what could be created there is an empty object
 
@@ -89,7 +90,11 @@ class CheckpointStorage:
 
     def read(self, file: StateFile) -> bytes:
         """All of a file."""
-        return self._read(file, 0, file.size_bytes, file.checksum)
+        where = f"the file {file.path} of {self.uri}"
+        with self._opened(file) as source:
+            content: bytes = source.read_at(file.size_bytes, 0)
+        _check(where, content, 0, file.size_bytes, file.checksum)
+        return content
 
     def read_to(self, file: StateFile, path: str | os.PathLike[str]) -> None:
         """All of a file, into a local one."""
@@ -109,8 +114,19 @@ class CheckpointStorage:
         if digest.hexdigest() != file.checksum:
             raise _damaged(where, 0, size_bytes, digest.hexdigest(), file.checksum)
 
-    def read_slice(self, file: StateFile, part: KeyGroupSlice) -> bytes:
-        return self._read(file, part.offset, part.size_bytes, part.checksum)
+    def read_slices(self, file: StateFile, parts: Sequence[KeyGroupSlice]) -> Iterator[bytes]:
+        """`parts` in the order of their offsets. Neighbours are read together, because each read of
+        an object store takes its time.
+        """
+        where = f"the file {file.path} of {self.uri}"
+        with self._opened(file) as source:
+            for run in _runs(parts):
+                begin, last = run[0].offset, run[-1]
+                content = source.read_at(last.offset + last.size_bytes - begin, begin)
+                for _, offset, size_bytes, checksum in run:
+                    found = content[offset - begin : offset - begin + size_bytes]
+                    _check(where, found, offset, size_bytes, checksum)
+                    yield found
 
     def read_unchecked(self, path: str) -> bytes:
         """A file that carries its own checksum."""
@@ -209,19 +225,13 @@ class CheckpointStorage:
                 os.unlink(part)
             raise
 
-    def _read(self, file: StateFile, offset: int, size_bytes: int, checksum: str) -> bytes:
-        where = f"the file {file.path} of {self.uri}"
+    @contextmanager
+    def _opened(self, file: StateFile) -> Iterator[Any]:
         with (
-            self._errors(f"{where} cannot be read"),
+            self._errors(f"the file {file.path} of {self.uri} cannot be read"),
             self._fs.open_input_file(self._path(file.path)) as source,
         ):
-            content: bytes = source.read_at(size_bytes, offset)
-        if len(content) != size_bytes:
-            raise _cut_short(where, offset, size_bytes, len(content))
-        found = xxhash.xxh3_128_hexdigest(content)
-        if found != checksum:
-            raise _damaged(where, offset, size_bytes, found, checksum)
-        return content
+            yield source
 
     @contextmanager
     def _errors(self, problem: str) -> Iterator[None]:
@@ -231,6 +241,30 @@ class CheckpointStorage:
             reason = error.strerror or str(error)
             away = self._fs.type_name != "local" and not isinstance(error, FileNotFoundError)
             raise (StorageAway if away else StorageError)(f"{problem}: {reason}") from error
+
+
+def _runs(parts: Sequence[KeyGroupSlice]) -> Iterator[list[KeyGroupSlice]]:
+    """Neighbours, as many as are small enough together."""
+    run: list[KeyGroupSlice] = []
+    for part in parts:
+        if run:
+            end = run[-1].offset + run[-1].size_bytes
+            too_large = part.offset + part.size_bytes - run[0].offset > _RUN_BYTES
+            if part.offset != end or too_large:
+                yield run
+                run = []
+        run.append(part)
+    if run:
+        yield run
+
+
+def _check(where: str, content: bytes, offset: int, size_bytes: int, checksum: str) -> None:
+    """Raises StorageError."""
+    if len(content) != size_bytes:
+        raise _cut_short(where, offset, size_bytes, len(content))
+    found = xxhash.xxh3_128_hexdigest(content)
+    if found != checksum:
+        raise _damaged(where, offset, size_bytes, found, checksum)
 
 
 def _cut_short(where: str, offset: int, written_bytes: int, left_bytes: int) -> StorageError:

@@ -139,8 +139,8 @@ def _read_keyed(
     storage: CheckpointStorage, handles: tuple[KeyedHandle, ...]
 ) -> Iterator[KeyedStateEntry | RowsSlice]:
     for handle in handles:
-        for part in handle.slices:
-            yield from decode_key_group(storage.read_slice(handle.file, part))
+        for content in storage.read_slices(handle.file, handle.slices):
+            yield from decode_key_group(content)
 
 
 def _encoded(states: dict[str, list[Any]]) -> dict[str, tuple[bytes, ...]]:

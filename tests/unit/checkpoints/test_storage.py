@@ -4,16 +4,19 @@ on S3.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+import xxhash
 
 from firesteel.common.checkpoints import storage as storage_module
 from firesteel.common.checkpoints.state import KeyGroupSlice, StateFile
@@ -55,13 +58,64 @@ def test_what_is_written_can_be_read_whole_and_in_parts(storage: CheckpointStora
     file = storage.write("job/chk-1/a", [b"abc", b"", b"defg"])
     assert (file.path, file.size_bytes) == ("job/chk-1/a", 7)
     assert storage.read(file) == b"abcdefg"
-    part = storage.write("x", [b"cde"])
-    assert storage.read_slice(file, KeyGroupSlice(4, 2, 3, part.checksum)) == b"cde"
+    storage.write("x", [b"cde"])
     assert storage.files() == ["job/chk-1/a", "x"]
     assert storage.directories() == ["job"]
     assert storage.exists("x")
     assert storage.at("job").read_unchecked("chk-1/a") == b"abcdefg"
     assert CheckpointStorage(storage.at("job").uri).files() == ["chk-1/a"]
+
+
+def sliced(parts: list[bytes]) -> list[KeyGroupSlice]:
+    ends = [0, *itertools.accumulate(map(len, parts))]
+    return [
+        KeyGroupSlice(number, offset, len(part), xxhash.xxh3_128_hexdigest(part))
+        for number, (offset, part) in enumerate(zip(ends, parts, strict=False))
+    ]
+
+
+class Counted:
+    """A file that counts how often it is read."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.reads = 0
+
+    def read_at(self, size_bytes: int, offset: int) -> bytes:
+        self.reads += 1
+        content: bytes = self._file.read_at(size_bytes, offset)
+        return content
+
+
+def test_slices_are_read_in_few_pieces_and_checked_one_by_one(
+    storage: CheckpointStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = [bytes([n]) * 1000 for n in range(100)] + [b"x" * (5 << 20), b"", b"y" * (3 << 20)]
+    slices = sliced(parts)
+    file = storage.write("a", parts)
+    reads: list[int] = []
+    opened = storage._opened
+
+    @contextmanager
+    def counted(file: StateFile) -> Iterator[Counted]:
+        with opened(file) as source:
+            yield (counted := Counted(source))
+            reads.append(counted.reads)
+
+    monkeypatch.setattr(storage, "_opened", counted)
+    assert list(storage.read_slices(file, slices)) == parts
+    wanted = [*slices[3:7], slices[9], *slices[20:30], slices[-1]]
+    assert list(storage.read_slices(file, wanted)) == [parts[part.key_group] for part in wanted]
+    assert list(storage.read_slices(file, [])) == []
+    assert reads == [3, 4, 0]
+    damaged = slices[5]._replace(checksum="0" * 32)
+    found = storage.read_slices(file, [*slices[3:5], damaged])
+    assert [next(found), next(found)] == parts[3:5]
+    with pytest.raises(StorageError, match=r"is damaged: the 1000 bytes at 5000 have checksum"):
+        next(found)
+    short = slices[-1]._replace(size_bytes=9 << 20)
+    with pytest.raises(StorageError, match=r"is cut short: 9437184 bytes were .* 3145728 are left"):
+        list(storage.read_slices(file, [short]))
 
 
 def test_a_file_of_several_parts(storage: CheckpointStorage) -> None:
