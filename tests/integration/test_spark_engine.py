@@ -21,6 +21,7 @@ from pyspark.errors import AnalysisException
 
 from firesteel import Environment, Tumbling, Watermarks
 from firesteel.common.operator_messages import SplitAssigned, SplitsExhausted
+from firesteel.common.units import MIB
 from firesteel.connectors import FileSink, FileSource
 from firesteel.errors import FiresteelError
 from firesteel.operator import TaskCancelled
@@ -324,6 +325,24 @@ def test_the_optimising_compiler_waits_for_code_that_lasts(engine: SparkEngine) 
     }
     # The JVM's own are 5,000, 15,000 and 40,000, which loops over rows keep.
     assert tuple(values.values()) == (20_000, 60_000, 40_000)
+
+
+def test_the_heap_of_an_idle_jvm_is_what_it_holds(engine: SparkEngine) -> None:
+    jvm: Any = engine.session._jvm
+    runtime = jvm.java.lang.Runtime.getRuntime()
+
+    def held_bytes() -> int:
+        engine.collect_garbage()
+        return int(runtime.totalMemory()) - int(runtime.freeMemory())
+
+    before = held_bytes()
+    buffer = jvm.java.nio.ByteBuffer.allocate(200 * MIB)
+    assert held_bytes() > before + 190 * MIB
+    assert int(runtime.totalMemory()) > before + 190 * MIB
+    del buffer
+    held = held_bytes()
+    # The young generation is a quarter of the old one.
+    assert int(runtime.totalMemory()) < max(64 * MIB, held * 1.4)
 
 
 def test_missing_files_are_named(engine: SparkEngine, tmp_path: Path) -> None:

@@ -37,6 +37,16 @@ def test_copies_take_the_places_of_the_jars_they_copy(tmp_path: Path) -> None:
     ]
 
 
+def test_only_clusters_have_the_jars_of_clusters_behind_those_of_the_archive() -> None:
+    local, cluster = class_path().split(":"), class_path("mine.jar", local=False).split(":")
+    assert cluster[: len(local)] == local, "the archive is valid for both"
+    *more, extra = cluster[len(local) :]
+    assert extra == "mine.jar"
+    assert sorted([*local, *more]) == sorted(map(str, (spark_home() / "jars").glob("*.jar")))
+    assert any("spark-kubernetes_" in jar for jar in more)
+    assert not any("hadoop" in jar or "parquet" in jar or "hive-exec" in jar for jar in more)
+
+
 def test_our_own_jar_comes_first(tmp_path: Path) -> None:
     (tmp_path / OWN_JAR).touch()
     assert class_path("mine.jar", tmp_path).split(":") == [

@@ -23,7 +23,7 @@ from taskexecutor.executor.spark.jvm import archive, gateway, heartbeat, mllib
 from taskexecutor.executor.spark.jvm.archive import ArchivedStart
 from taskexecutor.executor.spark.jvm.cancellation import CancellationWatch
 from taskexecutor.executor.spark.jvm.code import Code
-from taskexecutor.executor.spark.jvm.launch import Jvm, start_jvm
+from taskexecutor.executor.spark.jvm.launch import HEAP_FREE, FreeHeap, Jvm, start_jvm
 from taskexecutor.executor.spark.jvm.local_tasks import LocalTasks
 from taskexecutor.executor.spark.jvm.session import create_session, session_settings
 from taskexecutor.executor.spark.transfer import BundleStore
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _END_S = 5.0  # a JVM that was killed, or has broken its connections, has ended by then
+_IDLE_HEAP_FREE = FreeHeap(1, 3)
 _OUT_OF_MEMORY = 3  # the exit code of -XX:+ExitOnOutOfMemoryError
 
 _ENGINES: dict[int, SparkEngine] = {}  # by session; a process has one
@@ -142,11 +143,28 @@ class SparkEngine:
         return self._jvm is not None and self._jvm.alive
 
     def collect_garbage(self) -> None:
-        """Python's first: its references, in cycles too, keep Java's objects alive."""
+        """Python's first: its references, in cycles too, keep Java's objects alive.
+
+        The heap shrinks to what is left, and grows again as it is needed.
+        """
         gc.collect()
+        client = self.session._jvm._gateway_client  # type: ignore[union-attr]
+        gateway.release_garbage(client)
+        self._collect_and_shrink()
+        gc.collect(0)  # what that has referred to
+        gateway.release_garbage(client)
+
+    def _collect_and_shrink(self) -> None:
         jvm: Any = self.session._jvm
-        gateway.release_garbage(jvm._gateway_client)
-        jvm.System.gc()
+        bean = jvm.java.lang.Class.forName("com.sun.management.HotSpotDiagnosticMXBean")
+        options = jvm.java.lang.management.ManagementFactory.getPlatformMXBean(bean)
+        options.setVMOption("MinHeapFreeRatio", str(_IDLE_HEAP_FREE.least))
+        options.setVMOption("MaxHeapFreeRatio", str(_IDLE_HEAP_FREE.most))
+        try:
+            jvm.System.gc()
+        finally:
+            options.setVMOption("MaxHeapFreeRatio", str(HEAP_FREE.most))
+            options.setVMOption("MinHeapFreeRatio", str(HEAP_FREE.least))
 
     @contextlib.contextmanager
     def job_group(

@@ -6,6 +6,7 @@ What makes the start quick and the process small:
 * an archive of loaded classes (see `archive`), mapped instead of parsed and shared by all slots of
   the machine;
 * the serial collector on small slots, with a heap that starts small and shrinks again;
+* no jars on the class path that only a Spark cluster needs: the JVM keeps the directories of all;
 * fewer methods for the optimising compiler;
 * a lower priority for the optimising compiler's thread, whose work can wait until the session is
   up.
@@ -39,6 +40,18 @@ _COMPILER_NICENESS = 5
 _COMPILER_THREAD = "C2 Compiler"
 _TRIM_INTERVAL_MS = 2_000
 
+
+class FreeHeap(NamedTuple):
+    """How much of the heap a full collection leaves free, in percent."""
+
+    least: int
+    most: int
+
+
+# Each time that the heap has to grow, all of it is collected: it grows in large steps, and an idle
+# slot has it shrunk (`SparkEngine.collect_garbage`).
+HEAP_FREE = FreeHeap(25, 50)
+
 # The same as in org.apache.spark.launcher.JavaModuleOptions.
 _OPENED_PACKAGES = (
     "java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio",
@@ -53,6 +66,14 @@ _MODULE_OPTIONS = (
     "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
     *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
 )
+
+# Of Spark's jars, those of resource managers, of shells and of servers.
+_OF_CLUSTERS = (
+    "hive-beeline-*.jar", "hive-cli-*.jar", "jline-*.jar", "kubernetes-*.jar",
+    "scala-compiler-*.jar", "spark-connect_*.jar", "spark-hive-thriftserver_*.jar",
+    "spark-kubernetes_*.jar", "spark-pipelines_*.jar", "spark-repl_*.jar", "spark-yarn_*.jar",
+    "vertx-*.jar", "volcano-*.jar", "zjsonpatch-*.jar",
+)  # fmt: skip
 
 # Four times the JVM's default for methods, and its own for loops. Most of what a job calls some
 # thousand times it never calls again, since it plans once: optimising that takes as long as the
@@ -115,12 +136,17 @@ def spark_home() -> Path:
     return Path(pyspark.__file__).parent
 
 
-def class_path(extra: str = "", copies: Path | None = None) -> str:
+def class_path(extra: str = "", copies: Path | None = None, *, local: bool = True) -> str:
     """Spark's jars in a fixed order, and `extra` last: the class archive depends on the order.
 
-    A jar of the same name in the folder `copies` replaces Spark's; our own is the first.
+    A jar of the same name in the folder `copies` replaces Spark's; our own is the first. Those that
+    a `local` Spark does without follow the others.
     """
-    jars = sorted((spark_home() / "jars").glob("*.jar"))
+    folder = spark_home() / "jars"
+    of_clusters = {jar for pattern in _OF_CLUSTERS for jar in folder.glob(pattern)}
+    jars = sorted({*folder.glob("*.jar")} - of_clusters)
+    if not local:
+        jars += sorted(of_clusters)
     found = {copy.name: copy for copy in copies.glob("*.jar")} if copies is not None else {}
     paths = [str(found.get(jar.name, jar)) for jar in jars]
     if OWN_JAR in found:
@@ -134,20 +160,24 @@ def jvm_options(*, cores: int, heap_bytes: int) -> list[str]:
         if cores <= 2
         else ["-XX:+UseParallelGC", f"-XX:ParallelGCThreads={cores}"]
     )
-    start_heap_bytes = min(heap_bytes, 80 * MIB)  # enough for the start without a full collection
+    start_heap_bytes = min(heap_bytes, 64 * MIB)  # enough for the start without a full collection
     return [
         f"-Xmx{heap_bytes}",
         f"-Xms{start_heap_bytes}",
         *collector,
-        # Returns memory to the system after a job: an idle slot must be small.
-        "-XX:MinHeapFreeRatio=15",
-        "-XX:MaxHeapFreeRatio=30",
+        # What is free beyond that goes back to the system, at once.
+        f"-XX:MinHeapFreeRatio={HEAP_FREE.least}",
+        f"-XX:MaxHeapFreeRatio={HEAP_FREE.most}",
+        "-XX:-ShrinkHeapInSteps",
         "-XX:NewRatio=4",  # the young generation never returns what it has touched
         f"-XX:TrimNativeHeapInterval={_TRIM_INTERVAL_MS}",
         "-Xss1m",
         "-XX:-UsePerfData",
         # A JVM that has run out of memory is unreliable; one that has ended is replaced.
         "-XX:+ExitOnOutOfMemoryError",
+        # Calls that are made a few times need no classes of their own.
+        "-Djava.lang.invoke.MethodHandle.COMPILE_THRESHOLD=20",
+        "-Dsun.reflect.inflationThreshold=1000",
         "-Djava.net.preferIPv4Stack=true",
         "-Djava.awt.headless=true",
         "-Dio.netty.jfr.enabled=false",  # otherwise Netty starts the flight recorder
@@ -183,7 +213,9 @@ def start_jvm(
         f"-Dderby.system.home={temp_dir}",
         *extra_options,
         "-cp",
-        class_path(spark_conf.get("spark.driver.extraClassPath", ""), jar_copies),
+        class_path(
+            spark_conf.get("spark.driver.extraClassPath", ""), jar_copies, local=_local(spark_conf)
+        ),
         *_main(spark_conf),
     ]
     environment = {
