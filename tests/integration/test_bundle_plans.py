@@ -395,7 +395,7 @@ def test_functions_of_a_time_s_second(engine: SparkEngine) -> None:
     for text, expected in by_second.items():
         plan = made(engine, transforms(lambda df, text=text: df.selectExpr(f"{text} AS c")))
         assert isinstance(plan._plan, ColumnBundles)
-        changed = engine.code.type("FiresteelSeconds").bySecond(plan._plan.kept.physical)
+        changed = engine.code.type("FiresteelExpressions").replaced(plan._plan.kept.physical)
         assert ("FiresteelSeconds" in changed.toString()) == expected, text
         plan.close()
 
@@ -424,6 +424,34 @@ def test_products_of_decimals(engine: SparkEngine) -> None:
         kept = made(engine, specs)
         assert run(kept, table, schema) == right, text
         assert isinstance(kept._plan, ColumnBundles)
-        changed = engine.code.type("FiresteelProducts").inLongs(kept._plan.kept.physical)
+        changed = engine.code.type("FiresteelExpressions").replaced(kept._plan.kept.physical)
         assert ("FiresteelProducts" in changed.toString()) == expected, text
+        kept.close()
+
+
+def test_whole_numbers_as_texts(engine: SparkEngine) -> None:
+    """Digit by digit."""
+    powers = [
+        sign * 10**exponent + off
+        for exponent in range(19)
+        for sign in (1, -1)
+        for off in (-1, 0, 1)
+    ]
+    numbers = [*powers, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63), None]
+    table = [{"k": "a", "x": x, "t": 0} for x in numbers]
+    by_digits = {
+        "CAST(x AS STRING)": True,
+        "CAST(CAST(x % 2147483648 AS INT) AS STRING)": True,
+        "concat(k, x, '-', x % 7)": True,
+        "CAST(x AS DOUBLE) || 'd'": False,
+        "CAST(t AS STRING)": False,
+    }
+    for text, expected in by_digits.items():
+        specs = transforms(lambda df, text=text: df.selectExpr(f"{text} AS c"))
+        schema, right = planned(engine, specs, table)
+        kept = made(engine, specs)
+        assert run(kept, table, schema) == right, text
+        assert isinstance(kept._plan, ColumnBundles)
+        changed = engine.code.type("FiresteelExpressions").replaced(kept._plan.kept.physical)
+        assert ("FiresteelDigits" in changed.toString()) == expected, text
         kept.close()

@@ -66,10 +66,8 @@ class ColumnSink:
         each batch; it is larger then.
         """
         engine.code.load("FiresteelSink")
-        engine.code.load("FiresteelSeconds")
-        engine.code.load("FiresteelProducts")
-        self._seconds = engine.code.type("FiresteelSeconds")
-        self._products = engine.code.type("FiresteelProducts")
+        engine.code.load("FiresteelExpressions")
+        self._expressions = engine.code.type("FiresteelExpressions")
         self._session: Any = engine.session
         self._converting: AbstractContextManager[Any] = (
             meter.converting if meter is not None else nullcontext()
@@ -89,11 +87,9 @@ class ColumnSink:
     def fuse(self, plan: Any) -> Any:
         """The physical plan that puts its rows here. It has no columns, and few rows."""
         self._session._jvm.SparkSession.setActiveSession(self._session._jsparkSession)
-
-        def changed(plan: Any) -> Any:
-            return self.java.after(self._products.inLongs(self._seconds.bySecond(plan)))
-
-        return generated_anew(self._session, plan, changed)
+        return generated_anew(
+            self._session, plan, lambda each: self.java.after(self._expressions.replaced(each))
+        )
 
     def batches(self, rows: Any, task: LocalTask) -> Generator[pa.RecordBatch, None, None]:
         """What a fused plan's `rows` (an iterator in the JVM) leave here: batches of `schema`, in

@@ -24,8 +24,7 @@ SOURCES = (
     "FiresteelFileRDD",
     "FiresteelRowObserver",
     "FiresteelOnce",
-    "FiresteelSeconds",
-    "FiresteelProducts",
+    "FiresteelExpressions",
     "FiresteelSplit",
 )
 _NEIGHBOUR = f"{PACKAGE}.Platform"  # its package and class loader are theirs
