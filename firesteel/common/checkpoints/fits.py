@@ -4,6 +4,7 @@ those of their uids, or else of their places in the program.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable, Sequence, Set
 
 from firesteel.common.checkpoints.metadata import CheckpointedOperator
@@ -11,6 +12,7 @@ from firesteel.common.ids import ResultId
 from firesteel.common.job_graph import JobGraph, JobVertex, Operator, Partitioner
 from firesteel.errors import FiresteelError
 
+_EPOCH = datetime.datetime(1970, 1, 1)
 _OWNED_BY_SUBTASKS = (Partitioner.FORWARD, Partitioner.BROADCAST)
 
 
@@ -54,6 +56,7 @@ def check_fits(
             )
         if operator.keyed:
             _check_max_parallelism(operator, vertex)
+        _check_event_time(operator, vertex)
         _check_in_flight(operator, vertex, {edge.result_id for edge in graph.edges})
 
 
@@ -64,6 +67,36 @@ def _check_max_parallelism(operator: CheckpointedOperator, vertex: JobVertex) ->
             f" checkpointed with {operator.max_parallelism}: its keyed state is cut into that many"
             f" key groups, for good. Set max_parallelism={operator.max_parallelism}"
         )
+
+
+def event_times(operator: CheckpointedOperator) -> list[int]:
+    """Those that its subtasks had reached, ascending."""
+    found = {part.watermark_us for part in operator.subtasks.values()}
+    return sorted(watermark for watermark in found if watermark is not None)
+
+
+def _check_event_time(operator: CheckpointedOperator, vertex: JobVertex) -> None:
+    """What has fired, and which rows are late, is one thing for the keys of one subtask and another
+    for those of the next, if they had come to different times.
+    """
+    if vertex.parallelism == operator.parallelism:
+        return
+    if len(reached := event_times(operator)) > 1:
+        raise CannotRestore(
+            f"the subtasks of operator {operator} had reached different event times when it was"
+            f" checkpointed ({_shown_time(reached[0])} to {_shown_time(reached[-1])}), so it has to"
+            f" keep the parallelism {operator.parallelism}; the program has {vertex.parallelism}."
+            " A savepoint that is taken while no source is idle can be restored with any, an"
+            " unaligned checkpoint often not"
+        )
+
+
+def _shown_time(time_us: int) -> str:
+    try:
+        at = _EPOCH + datetime.timedelta(microseconds=time_us)
+    except OverflowError:
+        return f"{time_us} us"
+    return at.isoformat(sep=" ", timespec="milliseconds")
 
 
 def _check_in_flight(

@@ -229,6 +229,7 @@ def _snapshot_to_proto(snapshot: OperatorSnapshot) -> pb.OperatorSnapshot:
         union_lists={name: pb.Items(items=items) for name, items in snapshot.union_lists.items()},
         broadcasts=snapshot.broadcasts,
         states=states_to_proto(snapshot.states),
+        watermark_us=snapshot.watermark_us,
         finished=snapshot.finished,
     )
 
@@ -274,6 +275,7 @@ def _snapshot_from_proto(message: pb.OperatorSnapshot) -> OperatorSnapshot:
         },
         broadcasts=dict(sorted(message.broadcasts.items())),
         states=states_from_proto(message.states),
+        watermark_us=message.watermark_us if message.HasField("watermark_us") else None,
         finished=message.finished,
     )
 

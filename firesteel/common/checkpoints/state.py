@@ -84,6 +84,8 @@ class OperatorSnapshot:
     lists: Mapping[str, Items] = field(default_factory=dict)
     union_lists: Mapping[str, Items] = field(default_factory=dict)
     broadcasts: Mapping[str, bytes] = field(default_factory=dict)
+    # The event time that it had reached, on which depends what its state stands for.
+    watermark_us: int | None = None
     states: StateDescriptions = field(default_factory=dict)  # only where it is restored
     # All subtasks of the operator had finished before this attempt: it has nothing more to do.
     finished: bool = False

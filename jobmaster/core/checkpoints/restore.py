@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import assert_never
 
+from firesteel.common.checkpoints.fits import event_times
 from firesteel.common.checkpoints.metadata import CheckpointedOperator
 from firesteel.common.checkpoints.state import InFlight, Items, KeyedHandle, OperatorSnapshot
 from firesteel.common.job_graph import Partitioner
@@ -21,10 +22,10 @@ def assign(operator: CheckpointedOperator, parallelism: int) -> list[OperatorSna
 
     Keyed state goes where its keys go. Lists stay where they were, or, with another parallelism,
     are dealt out evenly in their order; a union list goes to everyone whole; of a broadcast state
-    all subtasks had the same, so everyone gets any of them. Batches in flight stay where they were,
-    too. With another parallelism, everyone reads all of those that are partitioned by keys, and
-    takes its own rows; where any subtask may take any row, they are dealt out; elsewhere
-    the parallelism stays (`check_fits`).
+    all subtasks had the same, so everyone gets any of them; and so with their event time. Batches
+    in flight stay where they were, too. With another parallelism, everyone reads all of those that
+    are partitioned by keys, and takes its own rows; where any subtask may take any row, they are
+    dealt out; elsewhere the parallelism stays (`check_fits`).
     """
     snapshots = [operator.subtasks[subtask] for subtask in sorted(operator.subtasks)]
     handles = [handle for snapshot in snapshots for handle in snapshot.keyed]
@@ -37,6 +38,8 @@ def assign(operator: CheckpointedOperator, parallelism: int) -> list[OperatorSna
         name: tuple(item for part in parts for item in part)
         for name, parts in _by_name([snapshot.union_lists for snapshot in snapshots]).items()
     }
+    # Of several, `check_fits` has refused another parallelism.
+    common_us = next(iter(event_times(operator)), None)
     in_flight = (
         [operator.subtasks.get(subtask, nothing).in_flight for subtask in range(parallelism)]
         if unchanged
@@ -66,6 +69,9 @@ def assign(operator: CheckpointedOperator, parallelism: int) -> list[OperatorSna
             broadcasts=broadcasts,
             in_flight=in_flight[subtask],
             states=operator.states,
+            watermark_us=(
+                operator.subtasks.get(subtask, nothing).watermark_us if unchanged else common_us
+            ),
             finished=operator.finished,
         )
         for subtask in range(parallelism)

@@ -253,6 +253,7 @@ def restored_from(snapshot: OperatorStateSnapshot) -> RestoredOperatorState:
         lists=snapshot.lists,
         union_lists=snapshot.union_lists,
         broadcasts=snapshot.broadcasts,
+        watermark_us=snapshot.watermark_us,
     )
     restored: RestoredOperatorState = pickle.loads(pickle.dumps(state))
     return restored

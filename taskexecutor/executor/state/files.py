@@ -55,6 +55,7 @@ def write_snapshot(
         broadcasts={
             name: _dumps(name, items) for name, items in snapshot.broadcasts.items() if items
         },
+        watermark_us=snapshot.watermark_us,
         finished=snapshot.finished,
     )
 
@@ -75,6 +76,7 @@ def read_snapshot(storage: CheckpointStorage, snapshot: OperatorSnapshot) -> Res
         },
         broadcasts={name: pickle.loads(value) for name, value in snapshot.broadcasts.items()},
         states=snapshot.states,
+        watermark_us=snapshot.watermark_us,
         finished=snapshot.finished,
     )
 

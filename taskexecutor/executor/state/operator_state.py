@@ -30,6 +30,7 @@ class RestoredOperatorState:
     union_lists: dict[str, list[Any]] = field(default_factory=dict)  # every subtask's, concatenated
     broadcasts: dict[str, dict[Any, Any]] = field(default_factory=dict)
     states: StateDescriptions = field(default_factory=dict)  # what keyed states are
+    watermark_us: int | None = None  # the event time that the operator had reached, if it keeps it
     finished: bool = False  # all subtasks of the operator had finished
 
 
@@ -43,6 +44,7 @@ class OperatorStateSnapshot:
     lists: dict[str, list[Any]]
     union_lists: dict[str, list[Any]]
     broadcasts: dict[str, dict[Any, Any]]
+    watermark_us: int | None = None
     # All subtasks of the operator had finished before this attempt: once finished, for good.
     finished: bool = False
 
@@ -64,6 +66,7 @@ class TaskOperatorState:
         self._restored_rows: dict[str, list[pa.Table]] = {}
         state = restored or RestoredOperatorState()
         self.restored_states = state.states
+        self.restored_watermark_us = state.watermark_us
         if restored is not None:
             timers: list[KeyedStateEntry] = []
             keyed.restore(self._entries(restored.keyed, timers), restored.databases)
@@ -127,7 +130,9 @@ class TaskOperatorState:
     def broadcast_state(self, name: str) -> dict[Any, Any]:
         return self._broadcasts.setdefault(name, {})
 
-    def snapshot(self, timers: KeyedTimers | None = None) -> OperatorStateSnapshot:
+    def snapshot(
+        self, timers: KeyedTimers | None = None, watermark_us: int | None = None
+    ) -> OperatorStateSnapshot:
         rows = {name: kept.snapshot() for name, kept in self._rows.items()}
         return OperatorStateSnapshot(
             keyed=self._keyed.snapshot(),
@@ -136,6 +141,7 @@ class TaskOperatorState:
             lists=copy.deepcopy(self._lists),
             union_lists=copy.deepcopy(self._union_lists),
             broadcasts=copy.deepcopy(self._broadcasts),
+            watermark_us=watermark_us,
             finished=self.finished_before,
         )
 

@@ -49,6 +49,7 @@ snapshots = st.builds(
     lists=items,
     union_lists=items,
     broadcasts=st.dictionaries(st.text(), st.binary(), max_size=2),
+    watermark_us=st.none() | st.integers(-(2**63), 2**63 - 1),
 )
 texts = st.dictionaries(st.text(), st.text(), max_size=2)
 descriptions = st.builds(

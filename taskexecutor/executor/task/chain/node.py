@@ -28,8 +28,6 @@ from taskexecutor.executor.timing.watermark_alignment import WatermarkAlignment
 from taskexecutor.executor.timing.watermarks import ValveEvent, WatermarkValve
 
 _POSITION = "firesteel.position"  # the list state of a source's position
-# The union list state of the operator's event time: (subtask, parallelism, watermark).
-_WATERMARK = "firesteel.watermark"
 
 
 class ChainNode:
@@ -87,29 +85,14 @@ class ChainNode:
 
     def initialize_state(self, state: TaskOperatorState) -> None:
         self.state = state
-        self._restore_event_time(state)
+        if state.restored_watermark_us is not None:
+            self._restored_us = state.restored_watermark_us
+            self.timers.restore_watermark(self._restored_us)
         for timer in state.timers.event_time:
             self.timers.register_event_time(timer.timestamp, timer.key, timer.namespace)
         for timer in state.timers.processing_time:
             self.timers.register_processing_time(timer.timestamp, timer.key, timer.namespace)
         self.operator.initialize_state(state)
-
-    def _restore_event_time(self, state: TaskOperatorState) -> None:
-        found = state.union_list_state(_WATERMARK)
-        task = self.context.task
-        here = task.subtask, task.parallelism
-        watermarks = {us for *where, us in found if tuple(where) == here}
-        if any(parallelism != task.parallelism for _, parallelism, _ in found):
-            watermarks = {us for _, _, us in found}
-        found.clear()
-        if len(watermarks) > 1:
-            raise FiresteelError(
-                f"{self.name} was checkpointed while its subtasks had reached different event"
-                f" times, so it cannot be restored with the parallelism {task.parallelism}: restore"
-                " it with the one that it had, or from another savepoint"
-            )
-        for self._restored_us in watermarks:
-            self.timers.restore_watermark(self._restored_us)
 
     def open(self) -> None:
         self.operator.open()
@@ -168,14 +151,10 @@ class ChainNode:
         self.operator.snapshot_state(checkpoint_id)
         if isinstance(self.operator, SourceOperator):
             self.state.list_state(_POSITION)[:] = [self.operator.position()]
-        watermark_us = self.timers.current_watermark_us
-        if self.operator.keeps_event_time:
-            # The end of event time is not kept: no row comes after it in this run.
-            known = MIN_TIMESTAMP_US < watermark_us < MAX_WATERMARK.timestamp_us
-            task = self.context.task
-            self.state.union_list_state(_WATERMARK)[:] = (
-                [(task.subtask, task.parallelism, watermark_us)] if known else []
-            )
+        reached_us = self.timers.current_watermark_us
+        # The end of event time is not kept: no row comes after it in this run.
+        ended = reached_us >= MAX_WATERMARK.timestamp_us
+        watermark_us = reached_us if self.operator.keeps_event_time and not ended else None
         timers = (
             None
             if self.operator.keeps_timers
@@ -183,7 +162,7 @@ class ChainNode:
                 self.timers.event_time.pending(), self.timers.processing_time.pending()
             )
         )
-        return OperatorId(self.member_ids[0]), self.state.snapshot(timers)
+        return OperatorId(self.member_ids[0]), self.state.snapshot(timers, watermark_us)
 
     def notify_checkpoint(self, checkpoint_id: int, *, completed: bool) -> None:
         if completed:

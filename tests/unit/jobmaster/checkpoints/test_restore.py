@@ -20,6 +20,7 @@ from firesteel.common.checkpoints.state import (
 from firesteel.common.ids import ResultId
 from firesteel.common.job_graph import JobGraph, Partitioner
 from firesteel.common.key_groups import key_group_range
+from firesteel.elements import MIN_TIMESTAMP_US
 from jobmaster.core.checkpoints.restore import (
     assign,
 )
@@ -136,6 +137,41 @@ def test_the_max_parallelism_of_keyed_state_is_for_good() -> None:
         check_fits(program(max_parallelism=7), [checkpointed(2, keyed=True)])
     check_fits(program(max_parallelism=7), [checkpointed(2, items=1)])
     check_fits(program(), [checkpointed(2, keyed=True)])
+
+
+def at(*reached_us: int | None) -> CheckpointedOperator:
+    """Its subtasks, each at its event time; some had come to the end of it, or had finished."""
+    parts = enumerate(snapshot(n, len(reached_us)) for n in range(len(reached_us)))
+    return CheckpointedOperator(
+        operator_id=operator_id("a"),
+        uid="u",
+        name="a",
+        parallelism=len(reached_us),
+        max_parallelism=MAX_PARALLELISM,
+        subtasks={
+            n: replace(part, watermark_us=us)
+            for (n, part), us in zip(parts, reached_us, strict=True)
+        },
+    )
+
+
+def test_subtasks_at_different_event_times_keep_their_number() -> None:
+    """Which windows have fired, and which rows are late, differs between them."""
+    differing, same = at(5_000_000, 15_000_000, 15_000_000), at(5, 5, None)
+    assert program().vertices[0].parallelism == 2
+    with pytest.raises(
+        CannotRestore,
+        match=r"'a' \(uid u\) had reached different event times .* \(1970-01-01 00:00:05.000 to "
+        r"1970-01-01 00:00:15.000\), so it has to keep the parallelism 3; the program has 2",
+    ):
+        check_fits(program(), [differing])
+    with pytest.raises(CannotRestore, match="different event times"):
+        check_fits(program(), [at(MIN_TIMESTAMP_US, 5, 5)])  # one had not come to any
+    assert [part.watermark_us for part in assign(differing, 3)] == [5_000_000, *[15_000_000] * 2]
+    check_fits(program(), [same])
+    assert [part.watermark_us for part in assign(same, 3)] == [5, 5, None]
+    assert [part.watermark_us for part in assign(same, 2)] == [5, 5]
+    check_fits(program(), [at(5)])
 
 
 def test_without_uids_another_operator_does_not_get_the_state_of_the_one_that_was_there() -> None:

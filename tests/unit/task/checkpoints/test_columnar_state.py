@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from firesteel.elements import MIN_TIMESTAMP_US
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
 from firesteel.plan.aggregates.parse import parse_aggregates
@@ -320,17 +321,14 @@ def test_rows_that_were_late_are_late_again(tmp_path: Path) -> None:
     assert [row["n"] for row in vertex.rows()] == [1, 12]
 
 
-def test_subtasks_at_different_event_times_keep_their_number(tmp_path: Path) -> None:
-    """Which windows have fired differs between them."""
+def test_each_subtask_goes_on_at_its_own_event_time(tmp_path: Path) -> None:
     vertex = Vertex(top(TumblingSpec(size_us=10)), PLAIN, None, ("key",), tmp_path)
-    vertex.restore(vertex.checkpoint(), 2)
+    vertex.restore(vertex.checkpoint(), 3)
     vertex.subtasks[0].watermark(5)
     vertex.subtasks[1].watermark(15)
-    checkpoint = vertex.checkpoint()
-    vertex.restore(checkpoint, 2)
-    assert [subtask.timers.current_watermark_us for subtask in vertex.subtasks] == [5, 15]
-    with pytest.raises(FiresteelError, match="reached different event times, so .* parallelism 3"):
-        vertex.restore(checkpoint, 3)
+    vertex.restore(vertex.checkpoint(), 3)
+    reached = [subtask.timers.current_watermark_us for subtask in vertex.subtasks]
+    assert reached == [5, 15, MIN_TIMESTAMP_US]
 
 
 def test_rows_of_an_operator_of_another_kind_are_refused(tmp_path: Path) -> None:
