@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dispatcher.job_store import JobStore
 from firesteel.common.checkpoints.metadata import read_metadata
 from firesteel.common.checkpoints.savepoint import directory_of
-from firesteel.common.checkpoints.storage import CheckpointStorage
+from firesteel.common.checkpoints.storage import METADATA, CheckpointStorage
+from firesteel.common.ids import JobId
 from firesteel.errors import FiresteelError
 
+_PARTS = (METADATA, "chk-")
 
-def dispose_savepoint(store: JobStore, path: str) -> None:
-    """`path`: its directory, or its `_metadata`. Raises FiresteelError."""
+
+def dispose_savepoint(store: JobStore, path: str, begun_from: Mapping[JobId, str]) -> None:
+    """`path`: its directory, or its `_metadata`; `begun_from`: the savepoints with which jobs began
+    that have not ended. Raises FiresteelError.
+    """
     storage = CheckpointStorage(directory_of(path))
     if not read_metadata(storage.uri).savepoint:
         raise FiresteelError(
             f"{path} is a checkpoint, not a savepoint: it belongs to its job, which deletes it"
         )
-    job_id = store.drop_savepoint(storage.uri)
+    others = [name for name in storage.files() if not name.startswith(_PARTS)]
+    if others:
+        raise FiresteelError(
+            f"{path} has files that are not the savepoint's, such as {others[0]}: nothing was"
+            f" deleted. Delete {METADATA} and chk-* yourself, or move the others away"
+        )
+    needed = (
+        job_id
+        for job_id, begun in begun_from.items()
+        if CheckpointStorage(directory_of(begun)).uri == storage.uri
+        and not store.checkpoints(job_id)
+    )
+    job_id = next(needed, None) or store.drop_savepoint(storage.uri)
     if job_id is not None:
         raise FiresteelError(
             f"job {job_id} would begin again from {path} if it failed now: wait for its next"

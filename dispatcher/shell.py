@@ -259,7 +259,12 @@ class Shell:
 
     async def dispose_savepoint(self, path: str) -> None:
         """Raises FiresteelError."""
-        await self._in_store(lambda: dispose_savepoint(self._store, path))
+        begun_from: dict[JobId, str] = {}
+        for job in list(self.core.jobs.values()):
+            graph = None if job.ended else await self._graph(job.graph_id)
+            if graph is not None and (begun := graph.config.get(options.RECOVERY_PATH.key)):
+                begun_from[job.job_id] = begun
+        await self._in_store(lambda: dispose_savepoint(self._store, path, begun_from))
 
     async def commit_checkpoint(
         self, job_id: JobId, epoch: int, checkpoint: CompleteCheckpoint, subsumed: Sequence[int]

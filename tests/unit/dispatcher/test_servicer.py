@@ -392,6 +392,18 @@ async def test_only_savepoints_that_no_job_needs_are_deleted(
         with pytest.raises(FiresteelError, match=problem):
             await asyncio.to_thread(client.dispose_savepoint, path)
         assert Path(path).exists()
+    graph = checkpointed_job(tmp_path / "c", execution__state_recovery__path=unknown)
+    await asyncio.to_thread(client.submit, graph)
+    mixed = directory("mixed", savepoint=True)
+    (tmp_path / "mixed" / "mine.txt").touch()
+    for path, problem in {
+        unknown: f"job {graph.job_id} would begin again from",
+        mixed: r"not the savepoint's, such as mine.txt: nothing was deleted",
+    }.items():
+        with pytest.raises(FiresteelError, match=problem):
+            await asyncio.to_thread(client.dispose_savepoint, path)
+        assert (Path(path) / "_metadata").exists()
+    await asyncio.to_thread(client.cancel, graph.job_id)
     await asyncio.to_thread(client.dispose_savepoint, unknown)
     assert not Path(unknown).exists()
     with pytest.raises(FiresteelError, match=f"job {JOB} is RUNNING, and has no JobMaster yet"):
