@@ -41,6 +41,7 @@ CHECKPOINTS = {
     "checkpoint_small": "small",
     "checkpoint_files": "files",
     "checkpoint_unaligned": "unaligned",
+    "state_rocksdb": "state_rocksdb",
     "recovery": "recovery",
 }
 GROUPS = {
