@@ -365,13 +365,17 @@ def test_nothing_is_left_of_a_closed_backend(folder: Path) -> None:
     assert list(folder.glob("tmp*")) == []
 
 
-def test_a_snapshot_of_an_ended_task_is_not_written(folder: Path) -> None:
+def test_a_snapshot_is_written_although_the_task_has_ended(folder: Path) -> None:
     backend = rocksdb(folder)
     backend.put("s", 1, "x")
-    snapshot = backend.snapshot()
+    snapshot, abandoned = backend.snapshot(), backend.snapshot()
     backend.close()
-    with pytest.raises(FiresteelError, match="the task has ended"):
-        list(snapshot.entries_by_key_group())
+    ((_, (entry,)),) = snapshot.entries_by_key_group()
+    assert entry.value == "x"
+    snapshot.release()
+    assert list(folder.glob("tmp*"))
+    abandoned.release()
+    assert not list(folder.glob("tmp*"))
 
 
 def test_a_value_that_cannot_be_pickled_is_named_when_it_is_put(folder: Path) -> None:

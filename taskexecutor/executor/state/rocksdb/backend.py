@@ -73,6 +73,7 @@ class RocksDbKeyedStateBackend:
         self.tables = Tables()  # in earlier checkpoints
         self._waiting: list[RocksDbSnapshot] = []  # not made yet, in their order
         self._snapshots = 0
+        self._unreleased = 0
         self._closed = False
 
     @property
@@ -141,6 +142,7 @@ class RocksDbKeyedStateBackend:
         with self._layers_lock:
             snapshot = RocksDbSnapshot(self, self._snapshots, self._top)
             self._snapshots += 1
+            self._unreleased += 1
             self._waiting.append(snapshot)
             self._push()
         return snapshot
@@ -178,19 +180,26 @@ class RocksDbKeyedStateBackend:
                 shutil.rmtree(path)
 
     def close(self) -> None:
-        with self._database_lock:
+        """The last snapshot takes the database with it: a task may end while one is written."""
+        self._owned = None
+        with self._layers_lock:
             self._closed = True
-            self._owned = None
+            unused = not self._unreleased
+        if unused:
+            self._dispose()
+
+    def _dispose(self) -> None:
+        with self._database_lock:
             self._top = {}
             self._layers = (self._top,)
-            self._waiting.clear()
             database, self._database = self._database, None
             try:
                 if database is not None:
                     database.close()
             finally:
-                if self._directory is not None:
-                    self._remove_directory(self._directory)
+                directory, self._directory = self._directory, None
+                if directory is not None:
+                    self._remove_directory(directory)
 
     def _find(self, where: bytes) -> bytes | None:
         for layer in reversed(self._layers):
@@ -245,18 +254,19 @@ class RocksDbKeyedStateBackend:
         gone from the layers afterwards.
         """
         with self._database_lock:
-            if self._closed:
-                raise FiresteelError("the task has ended")
             waiting = list(self._waiting)
             if snapshot in waiting:
                 for before in waiting[: waiting.index(snapshot) + 1]:
                     self._make(before)
 
-    def abandon(self, snapshot: RocksDbSnapshot) -> None:
-        """It need not be made."""
+    def released(self, snapshot: RocksDbSnapshot) -> None:
         with self._layers_lock:
             if snapshot in self._waiting:
                 self._waiting.remove(snapshot)
+            self._unreleased -= 1
+            unused = self._closed and not self._unreleased
+        if unused:
+            self._dispose()
 
     def _make(self, snapshot: RocksDbSnapshot) -> None:
         self._settle(snapshot.layer)
@@ -265,7 +275,9 @@ class RocksDbKeyedStateBackend:
             path = self._directory / f"snapshot-{snapshot.number}"
             self._database.snapshot(path)
             snapshot.path = path
-        self.abandon(snapshot)  # it does not wait any more
+        with self._layers_lock:
+            if snapshot in self._waiting:  # else it was released meanwhile
+                self._waiting.remove(snapshot)
         if snapshot.released:
             snapshot.remove()
 
@@ -329,9 +341,10 @@ class RocksDbSnapshot:
         return self._backend.key_group_of(key)
 
     def release(self) -> None:
-        self.released = True
-        self._backend.abandon(self)
-        self.remove()
+        if not self.released:
+            self.released = True
+            self.remove()
+            self._backend.released(self)
 
     def remove(self) -> None:
         if self.path is not None:
