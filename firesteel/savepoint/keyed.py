@@ -20,6 +20,7 @@ from firesteel.common.checkpoints.key_group_content import (
 from firesteel.common.checkpoints.metadata import CheckpointedOperator
 from firesteel.common.checkpoints.state import KeyGroupSlice, StateFile
 from firesteel.common.checkpoints.storage import CheckpointStorage
+from firesteel.errors import FiresteelError
 from firesteel.savepoint.tables import (
     TIME,
     StateTable,
@@ -90,10 +91,19 @@ class KeyedStates:
         )
         self._groups = KeyGroups(str(operator), directory, stored)
         self._states = operator.states
+        self._in_databases = any(part.databases for part in operator.subtasks.values())
 
     @functools.cached_property
     def tables(self) -> dict[str, StateTable]:
-        """By name. If the program did not declare its states before it ran, all are read."""
+        """By name. If the program did not declare its states before it ran, all are read. Raises
+        FiresteelError.
+        """
+        if self._in_databases:
+            raise FiresteelError(
+                f"the state of operator {self._groups.what} is in a RocksDB, which only tasks read:"
+                " checkpoints of state.backend.type rocksdb are. Take a savepoint"
+                " (`firesteel savepoint JOB`), or run a job from the checkpoint and take one of it"
+            )
         found: dict[str, StateTable] = {
             name: _table_of(self._groups, name, state) for name, state in self._states.items()
         }

@@ -12,7 +12,11 @@ from click.testing import CliRunner
 
 import firesteel
 from firesteel.client.cli import main
+from firesteel.common.checkpoints.metadata import CheckpointedOperator
+from firesteel.common.checkpoints.state import DatabaseHandle, OperatorSnapshot, StateFile
 from firesteel.common.checkpoints.storage import StorageError
+from firesteel.common.ids import OperatorId
+from firesteel.common.key_groups import KeyGroupRange
 from firesteel.errors import FiresteelError
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.specs import (
@@ -22,6 +26,7 @@ from firesteel.plan.specs import (
     TumblingSpec,
     WindowTopNSpec,
 )
+from firesteel.savepoint import SavedOperator
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.co_process import CoProcess
 from taskexecutor.executor.operators.drop_duplicates import DropDuplicates
@@ -202,3 +207,26 @@ def test_the_command_line_lists_states(written: Written) -> None:
     nowhere = CliRunner().invoke(main, ["savepoint", "--show", str(written.directory / "x")])
     assert nowhere.exit_code == 1
     assert "_metadata of" in nowhere.output
+
+
+def test_state_in_the_databases_of_a_checkpoint_is_refused() -> None:
+    operator_id = OperatorId("0" * 32)
+    database = DatabaseHandle(
+        checkpoint_id=1,
+        key_groups=KeyGroupRange(0, 8),
+        tables=(),
+        rest=StateFile(path="chk-1/rest", size_bytes=1, checksum=""),
+        new_bytes=1,
+    )
+    operator = CheckpointedOperator(
+        operator_id=operator_id,
+        uid="sold",
+        name="a",
+        parallelism=1,
+        max_parallelism=8,
+        subtasks={0: OperatorSnapshot(operator_id=operator_id, databases=(database,))},
+    )
+    saved = SavedOperator(operator, "/checkpoints")
+    for look in (list, len, lambda found: found["total"]):
+        with pytest.raises(FiresteelError, match=r"uid sold.* is in a RocksDB.* Take a savepoint"):
+            look(saved)
