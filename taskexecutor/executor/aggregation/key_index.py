@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from taskexecutor.executor.aggregation.columns import numbers_in
 from taskexecutor.executor.aggregation.dense_partials import (
     SMALL_TABLE,
     SPARSE,
     as_keys,
 )
 from taskexecutor.executor.aggregation.grouping import Ints, group, whole_numbers
+from taskexecutor.executor.aggregation.pair_set import PairSet
 
 # A lookup of at least one key per this many known ones is worth a pass over all of them.
 _FEW = 8
@@ -23,7 +25,7 @@ class KeyIndex:
     """For any keys, by the cheapest way for those seen so far."""
 
     def __init__(self) -> None:
-        self._index: DenseIndex | HashIndex = DenseIndex()
+        self._index: DenseIndex | HashIndex | PairIndex = DenseIndex()
 
     @property
     def count(self) -> int:
@@ -43,7 +45,11 @@ class KeyIndex:
             numbers = self._index.numbers(columns)
             if numbers is not None:
                 return numbers
-            self._index = HashIndex.of(self._index.keys())
+            known = self._index.keys()
+            pairs = len(columns) > 1 or whole_numbers(columns[0].slice(0, 0)) is not None
+            self._index = PairIndex() if pairs else HashIndex()
+            if known is not None:
+                self._index.numbers(known)
         return self._index.numbers(columns)
 
 
@@ -117,14 +123,6 @@ class HashIndex:
         # Made when it is first needed, and kept up to date from then on.
         self._numbers: dict[Any, int] | None = None
 
-    @classmethod
-    def of(cls, columns: list[pa.Array] | None) -> HashIndex:
-        """An index of these distinct keys, numbered in their order."""
-        index = cls()
-        if columns is not None:
-            index.numbers(columns)
-        return index
-
     def numbers(self, columns: list[pa.Array]) -> Ints:
         """The numbers of distinct keys."""
         if len(columns[0]) * _FEW >= self.count:
@@ -137,12 +135,7 @@ class HashIndex:
         return self._numbered(columns, found)
 
     def frozen(self) -> Callable[[], list[pa.Array] | None]:
-        known = tuple(self._known)
-        return lambda: (
-            [pa.concat_arrays(list(pieces)) for pieces in zip(*known, strict=True)]
-            if known
-            else None
-        )
+        return _concatenated(self._known)
 
     def _by_groups(self, columns: list[pa.Array]) -> Ints:
         if not self.count:
@@ -176,6 +169,69 @@ class HashIndex:
                 [pa.concat_arrays(list(pieces)) for pieces in zip(*self._known, strict=True)]
             ]
         return self._known[0]
+
+
+class PairIndex:
+    """For keys of several columns, and for integers: the number of the values so far and a value of
+    the next column are a pair of integers, which has a number in turn.
+    """
+
+    def __init__(self) -> None:
+        # The keys in the order of their numbers, in pieces of all key columns.
+        self._known: list[list[pa.Array]] = []
+        self._columns: list[_PairColumn] = []
+
+    @property
+    def count(self) -> int:
+        return self._columns[-1].pairs.count if self._columns else 0
+
+    def numbers(self, columns: list[pa.Array]) -> Ints:
+        """The numbers of distinct keys."""
+        if not self._columns:
+            found = [_PairColumn(place, column.type) for place, column in enumerate(columns)]
+            # The others first: the fewer different values there are so far, the better.
+            self._columns = sorted(found, key=lambda each: each.is_whole)
+        known = self.count
+        numbers = np.zeros(len(columns[0]), np.int64)
+        for each in self._columns:
+            numbers = each.numbers(numbers, columns[each.place])
+        new = np.flatnonzero(numbers >= known)
+        if len(new):
+            self._known.append([column.take(pa.array(new)) for column in columns])
+        return numbers
+
+    def frozen(self) -> Callable[[], list[pa.Array] | None]:
+        return _concatenated(self._known)
+
+
+class _PairColumn:
+    """One column of keys."""
+
+    def __init__(self, place: int, kind: pa.DataType) -> None:
+        self.place = place  # among the columns
+        self.is_whole = whole_numbers(pa.array([], kind)) is not None
+        self.pairs = PairSet()
+        self._values = KeyIndex()  # of values that are no integers
+
+    def numbers(self, first: Ints, column: pa.Array) -> Ints:
+        """Of the pairs of these numbers and the column's values."""
+        if not self.is_whole:
+            groups = group([column])
+            different = column.take(pa.array(groups.first_rows()))
+            return self.pairs.numbers(first, self._values.numbers([different])[groups.codes])
+        values = numbers_in(column).astype(np.int64, copy=False)
+        if not column.null_count:
+            return self.pairs.numbers(2 * first, values)
+        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        return self.pairs.numbers(2 * first + ~valid, np.where(valid, values, 0))
+
+
+def _concatenated(pieces: Sequence[list[pa.Array]]) -> Callable[[], list[pa.Array] | None]:
+    """Makes columns of pieces that all have."""
+    known = tuple(pieces)
+    return lambda: (
+        [pa.concat_arrays(list(each)) for each in zip(*known, strict=True)] if known else None
+    )
 
 
 def hashable(columns: list[pa.Array]) -> Any:

@@ -8,7 +8,7 @@ many keys cost a few passes over columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +17,10 @@ from taskexecutor.executor.aggregation.columns import as_array
 from taskexecutor.executor.aggregation.grouping import Groups, Ints
 from taskexecutor.executor.aggregation.key_index import KeyIndex
 from taskexecutor.executor.aggregation.merging import merge_column, merge_partials
+from taskexecutor.executor.aggregation.row_log import RowLog
 
+_PIECES = 16  # of the log, at least: rows are taken from a few as fast as from one
 LOG_ROWS = 262_144  # the log may have this many outdated rows, or as many as there are keys
-_CHUNKS = 16  # of the log, before they are concatenated
 
 
 class KeyedPartials:
@@ -29,7 +30,7 @@ class KeyedPartials:
         self._key_columns = key_columns
         self._merges = merges
         self._names = [*key_columns, *merges]
-        self._log: list[pa.RecordBatch] = []
+        self._log = RowLog(_PIECES)
         self._log_rows = 0
         self._places = np.empty(0, np.int64)  # in the log, by the number of the key
         self._index = KeyIndex()
@@ -51,14 +52,13 @@ class KeyedPartials:
             grown[: len(self._places)] = self._places
             self._places = grown
         self._places[numbers] = np.arange(self._log_rows, self._log_rows + bundle.num_rows)
-        self._log.append(bundle)
+        self._log.add(bundle)
         self._log_rows += bundle.num_rows
         if self._log_rows > 2 * self._index.count + LOG_ROWS:
-            self._log = [self.rows()]
+            rows, self._log = self.rows(), RowLog(_PIECES)
+            self._log.add(rows)
             self._log_rows = self._index.count
             self._places = np.arange(self._log_rows)
-        elif len(self._log) > _CHUNKS:
-            self._log = _one_batch(self._log)
         return bundle
 
     def rows(self) -> pa.RecordBatch:
@@ -67,12 +67,11 @@ class KeyedPartials:
 
     def frozen(self) -> Callable[[], pa.RecordBatch | None]:
         """Makes the rows as they are now, in any thread."""
-        log, places = tuple(self._log), self._places[: self._index.count].copy()
-        return lambda: pa.concat_batches(log).take(pa.array(places)) if log else None
+        pieces, places = self._log.pieces, self._places[: self._index.count].copy()
+        return lambda: _taken(pieces, places) if pieces else None
 
     def _read(self, places: Ints) -> pa.RecordBatch:
-        self._log = _one_batch(self._log)
-        return self._log[0].take(pa.array(places))
+        return _taken(self._log.pieces, places)
 
     def _joined(self, bundle: pa.RecordBatch, changed: Ints, old: pa.RecordBatch) -> pa.RecordBatch:
         """Merges `old`, the current rows of the keys of the bundle's rows `changed`, into the
@@ -119,5 +118,18 @@ def _small(sums: Ints) -> bool:
     return bool(sums.min() >= -(2**62) and sums.max() < 2**62)
 
 
-def _one_batch(log: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    return log if len(log) < 2 else [pa.concat_batches(log)]
+def _taken(pieces: Sequence[pa.RecordBatch], places: Ints) -> pa.RecordBatch:
+    """These rows, by their places in all pieces."""
+    if len(pieces) == 1:
+        return pieces[0].take(pa.array(places))
+    order = np.argsort(places)
+    places = places[order]
+    starts = np.cumsum([0, *(piece.num_rows for piece in pieces)])
+    cuts = np.searchsorted(places, starts).tolist()
+    found = [
+        piece.take(pa.array(places[begin:end] - start))
+        for piece, start, begin, end in zip(pieces, starts[:-1], cuts[:-1], cuts[1:], strict=True)
+    ]
+    back = np.empty(len(order), np.int64)
+    back[order] = np.arange(len(order))
+    return pa.concat_batches(found).take(pa.array(back))

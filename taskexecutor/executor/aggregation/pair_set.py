@@ -26,6 +26,20 @@ class PairSet:
 
     def add(self, first: Ints, second: Ints) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Whether each pair is new: neither in the set, nor added twice by this call."""
+        return self._added(first, second)[0]
+
+    def numbers(self, first: Ints, second: Ints) -> Ints:
+        """The number of each pair, which is added if it is new: pairs are numbered from 0 on, and
+        those of a call, if none is there twice, in their order.
+        """
+        _, places = self._added(first, second)
+        numbers: Ints = self._table[places].astype(np.int64)
+        return numbers
+
+    def _added(
+        self, first: Ints, second: Ints
+    ) -> tuple[np.ndarray[Any, np.dtype[np.bool_]], np.ndarray[Any, np.dtype[np.int64]]]:
+        """Adds pairs: whether each is new, and its place in the table."""
         rows, count = len(first), self.count
         self._reserve(count + rows)
         self._first[count : count + rows] = first
@@ -38,7 +52,7 @@ class PairSet:
             self._first[numbers] = first[added]
             self._second[numbers] = second[added]
         self.count = count + len(added)
-        return new
+        return new, places
 
     def frozen(self) -> tuple[np.ndarray[Any, np.dtype[np.int32]], Ints]:
         """The pairs that are there now, in the order in which they were added. They are not

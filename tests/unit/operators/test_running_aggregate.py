@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from decimal import Decimal
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from taskexecutor.executor.aggregation.dense_partials import DensePartials
 from taskexecutor.executor.aggregation.grouping import group, members
 from taskexecutor.executor.aggregation.keyed_partials import KeyedPartials
 from taskexecutor.executor.aggregation.merging import merge_partials
+from taskexecutor.executor.aggregation.row_log import RowLog
 from taskexecutor.executor.operators.running_aggregate import RunningAggregate
 
 DIGITS_38 = pa.array([9 * Decimal(10) ** 37], pa.decimal128(38, 0))
@@ -143,19 +146,27 @@ def test_what_is_not_dense_goes_on_in_the_log(rows: list[tuple[int | None, int |
     assert isinstance(operator._state, KeyedPartials)
 
 
+@pytest.mark.parametrize("kind", [key_index.HashIndex, key_index.PairIndex])
 @given(
     st.lists(
-        st.sets(st.tuples(st.none() | st.integers(0, 60), st.sampled_from(["x", "y", None]))),
+        st.sets(
+            st.tuples(
+                st.none() | st.integers(0, 60) | st.sampled_from([2**63 - 1, -(2**63)]),
+                st.sampled_from(["x", "y", None]),
+            )
+        ),
         max_size=12,
     ),
     st.booleans(),
 )
 def test_keys_keep_their_numbers(
-    bundles: list[set[tuple[int | None, str | None]]], few: bool
+    kind: Callable[[], key_index.HashIndex | key_index.PairIndex],
+    bundles: list[set[tuple[int | None, str | None]]],
+    few: bool,
 ) -> None:
     before, key_index._FEW = key_index._FEW, 0 if few else 8
     try:
-        index = key_index.HashIndex()
+        index = kind()
         expected: dict[tuple[int | None, str | None], int] = {}
         for bundle in map(list, bundles):
             if not bundle:
@@ -167,8 +178,24 @@ def test_keys_keep_their_numbers(
             found = index.numbers(columns).tolist()
             assert found == [expected.setdefault(key, len(expected)) for key in bundle]
             assert index.count == len(expected)
+        columns = index.frozen()() or [[], []]
+        assert [(a.as_py(), b.as_py()) for a, b in zip(*columns, strict=True)] == list(expected)
     finally:
         key_index._FEW = before
+
+
+@pytest.mark.parametrize("left", [0, 16])
+@given(st.lists(st.integers(1, 9) | st.just(100), max_size=60))
+def test_a_log_has_its_rows_in_few_pieces(left: int, sizes: list[int]) -> None:
+    log = RowLog(left)
+    numbers = pa.array(range(sum(sizes)))
+    for start, size in zip(accumulate(sizes, initial=0), sizes, strict=False):
+        before = log.pieces
+        log.add(pa.record_batch([numbers.slice(start, size)], ["n"]))
+        assert len(log.pieces) <= left + 1 + math.log2(start + size)
+        assert len(before) >= left or log.pieces[: len(before)] == before
+    found = [piece.column(0) for piece in log.pieces]
+    assert pa.chunked_array(found, numbers.type) == pa.chunked_array([numbers])
 
 
 def test_the_log_is_written_anew_when_most_of_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
