@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dispatcher.job_store import JobStore
+from firesteel.common.checkpoints.dispose import other_files
 from firesteel.common.checkpoints.metadata import read_metadata
 from firesteel.common.checkpoints.savepoint import directory_of
 from firesteel.common.checkpoints.storage import METADATA, CheckpointStorage
 from firesteel.common.ids import JobId
 from firesteel.errors import FiresteelError
-
-_PARTS = (METADATA, "chk-")
 
 
 def dispose_savepoint(store: JobStore, path: str, begun_from: Mapping[JobId, str]) -> None:
@@ -23,8 +22,7 @@ def dispose_savepoint(store: JobStore, path: str, begun_from: Mapping[JobId, str
         raise FiresteelError(
             f"{path} is a checkpoint, not a savepoint: it belongs to its job, which deletes it"
         )
-    others = [name for name in storage.files() if not name.startswith(_PARTS)]
-    if others:
+    if others := other_files(storage):
         raise FiresteelError(
             f"{path} has files that are not the savepoint's, such as {others[0]}: nothing was"
             f" deleted. Delete {METADATA} and chk-* yourself, or move the others away"

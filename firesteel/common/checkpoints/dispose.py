@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from firesteel.common.checkpoints.metadata import read_metadata
-from firesteel.common.checkpoints.storage import METADATA, CheckpointStorage, StorageError
+from firesteel.common.checkpoints.storage import METADATA, CheckpointStorage
+
+
+def other_files(savepoint: CheckpointStorage) -> list[str]:
+    """Files in the directory of a savepoint that are none of its own. Raises StorageError."""
+    return [name for name in savepoint.files() if not name.startswith((METADATA, "chk-"))]
 
 
 def delete_checkpoint(directory: str) -> None:
-    """With the shared files that no other checkpoint beside it refers to. Raises StorageError."""
-    try:
-        shared = set(read_metadata(directory).shared_files)
-    except StorageError:  # damaged or gone
-        shared = set()
-    CheckpointStorage(directory).delete_directory("")
+    """With the shared files that no other checkpoint beside it refers to, but without what somebody
+    has put beside a savepoint's files. Raises StorageError, also if it cannot be read: what is in
+    the directory then is not known.
+    """
+    metadata, storage = read_metadata(directory), CheckpointStorage(directory)
+    shared = set(metadata.shared_files)
+    if metadata.savepoint and (others := other_files(storage)):
+        storage.delete(sorted(set(storage.files()) - set(others)))
+        return
+    storage.delete_directory("")
     if not shared:
         return
     where, mark, query = directory.partition("?")  # of a URI

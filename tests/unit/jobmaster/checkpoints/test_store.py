@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +233,25 @@ async def test_a_claimed_checkpoint_goes_with_the_shared_files_that_are_only_its
     world.store.execute(commands.DropCheckpoint(checkpoint_id=1))
     await world.files()
     assert other.files() == ["chk-2/_metadata", "chk-2/rest", "shared/1-b"]
+
+
+async def test_a_claimed_savepoint_goes_without_what_is_beside_it(
+    world: World, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    alone, mixed, gone = (
+        CheckpointStorage(str(tmp_path_factory.mktemp("savepoint"))) for _ in range(3)
+    )
+    for storage in (alone, mixed):
+        rest = storage.write("chk-1/rest", [b"x"])
+        metadata = replace(with_tables(1, (), rest), savepoint=True)
+        storage.write("_metadata", [encode(metadata)])
+    for storage in (mixed, gone):
+        storage.write("mine", [b"x"])
+    for number, storage in enumerate((alone, mixed, gone), 1):
+        world.store._paths[number] = storage.uri
+        world.store.execute(commands.DropCheckpoint(checkpoint_id=number))
+    await world.files()
+    assert [storage.files() for storage in (alone, mixed, gone)] == [[], ["mine"], ["mine"]]
 
 
 def with_tables(
