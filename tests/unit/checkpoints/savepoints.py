@@ -97,7 +97,7 @@ class Written:
     def __init__(self, directory: Path) -> None:
         self.directory = directory / "savepoint"
         self._storage = CheckpointStorage(str(self.directory))
-        self._operators: list[CheckpointedOperator] = []
+        self.operators: list[CheckpointedOperator] = []
 
     def add(
         self, uid: str, harness: OperatorHarness, states: StateDescriptions | None = None
@@ -106,7 +106,7 @@ class Written:
         written = write_snapshot(self._storage, f"files/{uid}", operator_id, harness.snapshot())
         if states is None:
             states = harness.state.described_rows
-        self._operators.append(
+        self.operators.append(
             CheckpointedOperator(
                 operator_id=operator_id,
                 uid=uid,
@@ -125,7 +125,7 @@ class Written:
             job_name="sales",
             timestamp_ms=1000,
             savepoint=True,
-            operators=tuple(self._operators),
+            operators=tuple(self.operators),
         )
         self._storage.write("_metadata", [encode(metadata)])
         return firesteel.savepoint.read(str(self.directory))

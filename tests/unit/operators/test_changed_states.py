@@ -19,6 +19,8 @@ from firesteel.plan.specs import TransformWithStateSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.stateful import TransformWithState
 from taskexecutor.executor.operators.stateful.checks import check_processor
+from taskexecutor.executor.state import CreateKeyedState, HashMapKeyedStateBackend
+from tests.backends import BACKENDS, creator, databases
 
 IN = pa.schema([("key", pa.int64()), ("n", pa.int64())])
 OUT = pa.schema([("seen", pa.string())])
@@ -50,6 +52,7 @@ class Version:
         seen: Callable[[Any], Any],
         before: Version | None = None,
         now_ms: int = BEGAN_MS,
+        keep: CreateKeyedState = HashMapKeyedStateBackend,
     ) -> None:
         self.now_ms = now_ms
         spec = TransformWithStateSpec(
@@ -71,6 +74,7 @@ class Version:
             output_schema=OUT,
             name="program",
             restored=restored,
+            create_keyed_state=keep,
         )
 
     def says(self) -> Any:
@@ -185,6 +189,23 @@ def test_what_cannot_be_the_same_is_refused(before: Declare, after: Declare, say
         raise AssertionError(second.problem)
     with pytest.raises(FiresteelError, match=says.removeprefix("its state 's' ")):
         second.harness.open()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_values_of_all_keys_change(backend: str) -> None:
+    keys = pa.RecordBatch.from_pydict({"key": range(200), "n": range(200)}, schema=IN)
+    with databases() as folder:
+        keep = creator(backend, folder)
+        first = Version(value("a INT"), lambda state: state.update((1,)), keep=keep)
+        first.harness.open()
+        first.harness.process(keys)
+        second = Version(value("b INT, a DOUBLE"), lambda state: state.get(), first, keep=keep)
+        second.harness.open()
+        second.harness.process(keys)
+        second.harness.flush()
+        assert [row["seen"] for row in second.harness.rows()] == ["(None, 1.0)"] * 200
+        for version in (first, second):
+            version.harness.close()
 
 
 def test_a_state_that_is_deleted_first_may_become_another() -> None:

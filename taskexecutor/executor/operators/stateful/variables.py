@@ -43,12 +43,13 @@ class Variable:
 
     def convert(self, convert: Callable[[Any], Any]) -> None:
         """Replaces what is kept for each key, before it is used; by None: nothing is."""
-        for entry in list(self._backend.entries(self._entry)):
-            kept = convert(entry.value)
+        # Values may be more than the memory holds.
+        for key in [entry.key for entry in self._backend.entries(self._entry)]:
+            kept = convert(self._backend.get(self._entry, key))
             if kept is None:
-                self._backend.remove(self._entry, entry.key)
+                self._backend.remove(self._entry, key)
             else:
-                self._backend.put(self._entry, entry.key, kept)
+                self._backend.put(self._entry, key, kept)
 
     def delete(self) -> None:
         """Removes the values of all keys; the variable cannot be used any more."""
