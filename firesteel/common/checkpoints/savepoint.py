@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from firesteel.common.checkpoints.fits import check_fits
 from firesteel.common.checkpoints.metadata import CheckpointMetadata, read_metadata
-from firesteel.common.checkpoints.storage import METADATA, StorageError
+from firesteel.common.checkpoints.storage import METADATA, CheckpointStorage, StorageError
 from firesteel.common.config import Configuration, options
 from firesteel.common.job_graph import JobGraph
 from firesteel.errors import FiresteelError
@@ -45,6 +45,9 @@ def read_restored(graph: JobGraph, conf: Configuration) -> Restored | None:
         )
     try:
         found = open_checkpoint(path)
+        operators = found.metadata.operators
+        parts = [part for operator in operators for part in operator.subtasks.values()]
+        CheckpointStorage(found.base).check_whole(file for part in parts for file in part.files)
     except StorageError as error:
         raise type(error)(
             f"{path!r} cannot be restored: {error}. Name the directory of a savepoint or checkpoint"

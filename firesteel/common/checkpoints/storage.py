@@ -128,6 +128,21 @@ class CheckpointStorage:
                     _check(where, found, offset, size_bytes, checksum)
                     yield found
 
+    def check_whole(self, files: Iterable[StateFile]) -> None:
+        """Whether they are there, as long as they were written. Does not read them."""
+        expected = {self._path(file.path): file for file in files}
+        with self._errors(f"the files of {self.uri} cannot be listed"):
+            found = self._fs.get_file_info(list(expected))
+        for info in found:
+            file = expected[info.path]
+            if info.type.name != "File":
+                raise StorageError(f"the file {file.path} of {self.uri} is missing")
+            if info.size != file.size_bytes:
+                raise StorageError(
+                    f"the file {file.path} of {self.uri} is not whole: {file.size_bytes} bytes were"
+                    f" written, and {info.size} are there"
+                )
+
     def read_unchecked(self, path: str) -> bytes:
         """A file that carries its own checksum."""
         with (

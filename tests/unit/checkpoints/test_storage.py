@@ -54,6 +54,20 @@ def storage(place: Place) -> CheckpointStorage:
     return CheckpointStorage(place.uri)
 
 
+def test_files_that_are_missing_or_cut_short_are_found_without_reading(
+    storage: CheckpointStorage, place: Place
+) -> None:
+    files = [storage.write(f"job/{name}", [b"whole"]) for name in "abc"]
+    storage.check_whole(files)
+    storage.check_whole([])
+    place.put("job/b", b"who")
+    with pytest.raises(StorageError, match=r"job/b of .* not whole: 5 bytes were written, and 3 "):
+        storage.check_whole(files)
+    place.delete("job/a")
+    with pytest.raises(StorageError, match=r"the file job/a of .* is missing"):
+        storage.check_whole(files)
+
+
 def test_what_is_written_can_be_read_whole_and_in_parts(storage: CheckpointStorage) -> None:
     file = storage.write("job/chk-1/a", [b"abc", b"", b"defg"])
     assert (file.path, file.size_bytes) == ("job/chk-1/a", 7)

@@ -25,7 +25,8 @@ from firesteel.client.client import Client
 from firesteel.common.checkpoints import metadata
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.checkpoints.metadata import CheckpointedOperator
-from firesteel.common.checkpoints.state import OperatorSnapshot
+from firesteel.common.checkpoints.state import KeyedHandle, OperatorSnapshot
+from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.config import Configuration
 from firesteel.common.ids import JobId, JobMasterId
 from firesteel.common.job_graph import JobGraph
@@ -313,7 +314,13 @@ async def test_what_cannot_be_restored_is_refused_at_submission(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def write(name: str, operator: str = "a", uid: str = "") -> str:
-        state = OperatorSnapshot(operator_id=operator_id(operator), lists={"l": (b"x",)})
+        (tmp_path / name).mkdir()
+        file = CheckpointStorage(str(tmp_path / name)).write("state", [b"some state"])
+        state = OperatorSnapshot(
+            operator_id=operator_id(operator),
+            keyed=(KeyedHandle(file=file, slices=()),),
+            lists={"l": (b"x",)},
+        )
         found = CheckpointedOperator(
             operator_id=operator_id(operator),
             uid=uid,
@@ -332,19 +339,23 @@ async def test_what_cannot_be_restored_is_refused_at_submission(
                 operators=(found,),
             )
         )
-        (tmp_path / name).mkdir()
         (tmp_path / name / "_metadata").write_bytes(content)
         return str(tmp_path / name)
 
     good, other = write("good"), write("other", "gone", uid="u")
     cut = Path(write("cut")) / "_metadata"
     cut.write_bytes(cut.read_bytes()[:-1])
+    lacking, short = write("lacking"), write("short")
+    (Path(lacking) / "state").unlink()
+    (Path(short) / "state").write_bytes(b"some")
     monkeypatch.setattr(metadata, "VERSION", 99)
     newer = write("newer")
     monkeypatch.undo()
     for path, problem in {
         str(tmp_path / "none"): r"none' cannot be restored: .*No such file.* Name the directory",
         str(cut): r"is cut short or damaged",
+        lacking: r"the file state of .*lacking is missing",
+        short: r"state of .*short is not whole: 10 bytes were written, and 4 are there",
         newer: r"has format 99; this version of Firesteel reads up to",
         other: r"state of 'gone' \(uid u\), which the program has not; .*'a' \(without a uid\)",
     }.items():
