@@ -431,6 +431,7 @@ class TaskExecutorMessages:
                 addresses=locations.addresses,
                 address_index=locations.address_index,
                 attempt=locations.attempts,
+                ended=locations.ended,
             )
             known = self._locations[locations.result_id] = (locations, message.SerializeToString())
         return known[1]

@@ -55,6 +55,7 @@ class TaskEvent(Enum):
     REPORTED_CANCELED = 6  # it has closed after a cancel, or its slot is gone
     FAIL = 7  # it was rejected or raised, its slot died, or no slot can be had
     ADOPT = 8  # a new master waits for the report of the worker that runs it
+    RESTORED_FINISHED = 9  # it had finished in the checkpoint that is restored
 
 
 _T, _TE = ExecutionState, TaskEvent
@@ -65,6 +66,7 @@ TASK_TRANSITIONS: dict[ExecutionState, dict[TaskEvent, ExecutionState]] = {
         _TE.CANCEL: _T.CANCELED,  # nothing was asked for it yet
         _TE.FAIL: _T.FAILED,
         _TE.ADOPT: _T.RECONCILING,
+        _TE.RESTORED_FINISHED: _T.FINISHED,
     },
     _T.SCHEDULED: {
         _TE.DEPLOY: _T.DEPLOYING,

@@ -49,6 +49,7 @@ class ResultLocations:
     addresses: tuple[str, ...]  # distinct Flight addresses
     address_index: array[int]  # by producer subtask: index into addresses
     attempts: array[int]  # by producer subtask
+    ended: bool = False  # all producers had finished before the job was restored; no addresses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Literal
 from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.common.ids import AllocationId, IdSource, OperatorId, TaskExecutorId
 from firesteel.common.job_graph import JobGraph
-from firesteel.common.states import ExecutionState
+from firesteel.common.states import ExecutionState, TaskEvent
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands
 from jobmaster.core.checkpoints.of_job import JobCheckpoints
@@ -113,6 +113,23 @@ class Job:
         self.restarts += 1
         self.graph.start_over(self.ids, self.now_ms(now))
         self.restore_coordinators()
+
+    def restore_finished(self, now: float) -> None:
+        """What had finished in the checkpoint that is restored is not deployed again: all the
+        subtasks of a vertex and of those that feed it. Its consumers know that their input ended.
+
+        A vertex of which only some subtasks had finished runs as a whole: its state is divided
+        among all of them.
+        """
+        finished = self.checkpoints.finished_vertices()
+        for job_vertex in self.graph.vertices:
+            if job_vertex.vertex.vertex_id not in finished:
+                continue
+            for vertex in job_vertex.vertices:
+                vertex.current.apply(TaskEvent.RESTORED_FINISHED, self.now_ms(now))
+                self.out += self.coordinators.attempt_finished(
+                    vertex.current, now, self.graph.attempts
+                )
 
     def other_source(self) -> str:
         """Why a source cannot go on from what it restores; empty: all can."""

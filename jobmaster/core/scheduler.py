@@ -155,7 +155,17 @@ class Scheduler:
 
 
 def locate(result: IntermediateResult) -> ResultLocations:
-    """Where the producers of a result run. All of them must have been given their slots."""
+    """Where the producers of a result run. All of them must have been given their slots, or all
+    have finished before the job was restored.
+    """
+    if all(vertex.current.restored_finished for vertex in result.producer.vertices):
+        return ResultLocations(
+            result_id=result.edge.result_id,
+            addresses=(),
+            address_index=array("I"),
+            attempts=array("I"),
+            ended=True,
+        )
     addresses: dict[str, int] = {}
     address_index = array("I")
     attempts = array("I")

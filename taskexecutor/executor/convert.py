@@ -146,6 +146,7 @@ def _locations(message: tasks_pb2.ResultLocations) -> Locations:
         addresses=tuple(message.addresses),
         address_index=tuple(message.address_index),
         attempts=tuple(message.attempt),
+        ended=message.ended,
     )
 
 

@@ -419,6 +419,8 @@ def _sources(
 ) -> list[Partition]:
     found = []
     for edge, producers in zip(vertex.in_edges, vertex.in_parallelism, strict=True):
+        if locations[edge.result_id].ended:
+            continue
         attempts = locations[edge.result_id].attempt
         all_to_all = edge.pattern == job_graph_pb2.ALL_TO_ALL
         wanted = (

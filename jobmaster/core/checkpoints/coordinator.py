@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from firesteel.common.ids import AttemptId, OperatorId
+from firesteel.common.states import ExecutionState
 from jobmaster.core.checkpoints.checkpoint import Checkpoint, CheckpointState, Kind, Snapshot
 from jobmaster.core.checkpoints.commands import (
     AnswerRequest,
@@ -130,6 +131,11 @@ class CheckpointCoordinator:
         self._running, self._stopped = True, False
         self._swept = False
         self._data_ended.intersection_update(self._graph.attempts)
+        self._data_ended.update(  # also those that had finished before the job was restored
+            execution.attempt_id
+            for execution in self._graph.executions()
+            if execution.state is ExecutionState.FINISHED
+        )
         interval_s = self._settings.interval_s
         if interval_s is not None:
             self._due = now if self._only_ends else now + interval_s

@@ -11,7 +11,7 @@ from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.common.checkpoints.evolution import kept_states
 from firesteel.common.checkpoints.metadata import CheckpointedOperator, CheckpointMetadata
 from firesteel.common.checkpoints.state import OperatorSnapshot
-from firesteel.common.ids import AttemptId, OperatorId, TaskExecutorId
+from firesteel.common.ids import AttemptId, OperatorId, TaskExecutorId, VertexId
 from firesteel.common.states import JobStatus
 from jobmaster.core import commands
 from jobmaster.core.checkpoints import commands as wanted
@@ -222,6 +222,23 @@ class JobCheckpoints:
             for operator in latest.operators
             if operator.operator_id in parallelism  # else it is given up, as was asked for
         }
+
+    def finished_vertices(self) -> frozenset[VertexId]:
+        """The vertices that have nothing to do when the latest checkpoint is restored: they had
+        finished in it, and so had all that feed them. Empty if that is the whole job.
+        """
+        latest = self.latest
+        if latest is None:
+            return frozenset()
+        operators = {o.operator_id for o in latest.operators if o.finished}
+        finished: set[VertexId] = set()
+        for vertex in self._graph.vertices:  # producers come first
+            feeding = self._graph.inputs_of(vertex.vertex.vertex_id)
+            if all(o.operator_id in operators for o in vertex.vertex.operators) and all(
+                result.producer.vertex.vertex_id in finished for result in feeding
+            ):
+                finished.add(vertex.vertex.vertex_id)
+        return frozenset(finished) if len(finished) < len(self._graph.vertices) else frozenset()
 
     @property
     def restored_from(self) -> str:

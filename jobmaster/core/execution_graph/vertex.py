@@ -62,6 +62,11 @@ class Execution:
     def terminal(self) -> bool:
         return IS_TERMINAL[self.state._value_]
 
+    @property
+    def restored_finished(self) -> bool:
+        """Whether it had finished in the checkpoint that was restored, and was not deployed."""
+        return self.state is _S.FINISHED and self.slot is None
+
     def apply(self, event: TaskEvent, now_ms: int) -> None:
         """Moves to the state that the event leads to. Raises IllegalTransition with the story."""
         old = self.state

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from firesteel.common.job_graph import DistributionPattern, Partitioner, pointwise_producers
+from firesteel.elements import MAX_WATERMARK, EndOfData, EndOfPartition
 from taskexecutor.executor.exchange.client import Connections
 from taskexecutor.executor.exchange.errors import LocalProtocolError
 from taskexecutor.executor.exchange.gate import InputGate, Producer
@@ -20,11 +21,14 @@ from taskexecutor.executor.exchange.server import ExchangeServer
 
 @dataclass(frozen=True, slots=True)
 class Locations:
-    """Where the partitions of one result are. The last two have one entry per producer subtask."""
+    """Where the partitions of one result are. The second and third have one entry per producer
+    subtask.
+    """
 
     addresses: tuple[str, ...]  # distinct, host:port
     address_index: Sequence[int]  # into addresses
     attempts: Sequence[int]
+    ended: bool = False  # all producers had finished before the job was restored; no entries
 
 
 class Exchange:
@@ -95,7 +99,9 @@ class Exchange:
         locations: Locations,
         on_available: Callable[[], None],
     ) -> InputGate:
-        """The consumer's end of an edge: connects to its producers, without waiting for them."""
+        """The consumer's end of an edge: connects to its producers, without waiting for them. If
+        they had finished before, it has their last words already.
+        """
         pointwise = pattern is DistributionPattern.POINTWISE
         subtasks = (
             pointwise_producers(consumer, producers, consumers) if pointwise else range(producers)
@@ -104,14 +110,7 @@ class Exchange:
             job_id=job_id,
             result_id=result_id,
             consumer=consumer,
-            producers=[
-                Producer(
-                    subtask=p,
-                    attempt=locations.attempts[p],
-                    address=locations.addresses[locations.address_index[p]],
-                )
-                for p in subtasks
-            ],
+            producers=[_producer(locations, p) for p in subtasks],
             window_bytes=self._window_bytes,
             on_available=on_available,
             on_close=self._forget_gate,
@@ -121,7 +120,10 @@ class Exchange:
                 raise LocalProtocolError("the exchange is closed")
             self._gates.add(gate)
         for index, producer in enumerate(gate.producers):
-            if producer.address == self.address:
+            if locations.ended:
+                for sequence, event in enumerate((MAX_WATERMARK, EndOfData(), EndOfPartition())):
+                    gate.receive(index, event, sequence=sequence, count=1, size_bytes=0)
+            elif producer.address == self.address:
                 channel = LocalChannel(self._registry, gate, index)
                 gate.connect(index, channel)
                 self._registry.ask(
@@ -171,3 +173,10 @@ class Exchange:
     def _forget_gate(self, gate: InputGate) -> None:
         with self._lock:
             self._gates.discard(gate)
+
+
+def _producer(locations: Locations, subtask: int) -> Producer:
+    if locations.ended:
+        return Producer(subtask=subtask, attempt=-1, address="")
+    address = locations.addresses[locations.address_index[subtask]]
+    return Producer(subtask=subtask, attempt=locations.attempts[subtask], address=address)

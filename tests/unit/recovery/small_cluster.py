@@ -218,6 +218,11 @@ class SmallCluster:
         """Of the subtasks of the vertex whose name begins so."""
         return [e.state for e in self.core.graph.executions() if e.name.startswith(vertex_name)]
 
+    def deployed(self, vertex_name: str) -> bool:
+        """Whether subtasks of the vertex whose name begins so have run here."""
+        executions = [e for e in self.core.graph.executions() if e.name.startswith(vertex_name)]
+        return not any(execution.restored_finished for execution in executions)
+
     def tasks(self, vertex_name: str) -> list[StreamTask]:
         """That run, of the vertex whose name begins so."""
         tasks = [task for slot in self.slots for task in slot.tasks]

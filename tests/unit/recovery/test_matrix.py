@@ -85,6 +85,8 @@ def test_a_job_goes_on_from_what_was_complete_when_it_died(cell: Cell, tmp_path:
         cluster.run_to_end()
         assert cluster.core.graph.status is JobStatus.FINISHED, cluster.problems
         assert cluster.restored == metadata, "exactly this one"
+        assert cluster.deployed("Source: a") == (cell.finished < PARALLELISM)
+        assert cluster.deployed("count")
     union = [f"{subtask} of {PARALLELISM}" for subtask in range(PARALLELISM)]
     assert control.restored == [
         {"union": union, "rule": {"modulo": KEYS}, "begun": False} for _ in range(cell.then)

@@ -75,6 +75,23 @@ def test_every_record_arrives_once_and_both_tasks_finish(
     assert pair.source.final_metrics.records_out == pair.sink.final_metrics.records_in == 5000
 
 
+def test_a_task_whose_producers_had_finished_before_has_their_last_words(
+    exchanges: list[Exchange],
+) -> None:
+    journal = Journal()
+    sink = Run(
+        vertex(operator("sink", ())),
+        {"sink": RecordingOperator("sink", journal)},
+        in_edges=[(LINK_IN, 3)],
+        exchange=exchanges[0],
+        locations=Locations((), (), (), ended=True),
+    ).run()
+    assert sink.errors == []
+    assert sink.states[-1] is FINISHED
+    assert journal.calls.count("sink.process_watermark(max)") == 1
+    assert journal.calls[-2:] == ["sink.finish", "sink.close"]
+
+
 @pytest.mark.parametrize("same_process", [True, False])
 def test_a_task_that_is_out_of_credit_is_cancelled(
     exchanges: list[Exchange], same_process: bool

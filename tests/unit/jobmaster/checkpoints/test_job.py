@@ -168,25 +168,63 @@ def source_id(made: World) -> object:
     return made.core.graph.vertices[0].vertex.vertex_id
 
 
-def test_what_had_finished_once_has_finished_in_every_later_checkpoint() -> None:
-    """Its task runs once more after a restart, to tell its consumers the end (invariant 15)."""
+def test_what_had_finished_is_not_deployed_again() -> None:
     made = world()
     (source,) = made.executions("source")
     made.report([source], FINISHED)
     complete_of(made, "sink")
-    fail(made)
-    made.pass_time(0.1)
+    for _ in range(2):  # it has finished in every later checkpoint, too (invariant 15)
+        fail(made, "sink")
+        deploy = made.one(commands.DeployTasks, made.pass_time(0.1))
+        (sink,) = made.executions("sink")
+        assert [task.attempt_id for task in deploy.tasks] == [sink.attempt_id]
+        assert [locations.ended for locations in deploy.locations] == [True]
+        (source,) = made.executions("source")
+        assert source.restored_finished
+        made.report([sink], ExecutionState.INITIALIZING, RUNNING)
+        trigger = made.one(commands.TriggerCheckpoint, made.pass_time(10.0))
+        assert trigger.attempt_ids == (sink.attempt_id,)
+        acknowledge(made, sink, trigger.checkpoint_id)
+        metadata = made.of(commands.StoreCheckpoint)[-1].metadata
+        assert {o.operator_id: o.finished for o in metadata.operators} == {
+            operator_id("source"): True,
+            operator_id("sink"): False,
+        }
+        made.post(events.CheckpointStored(checkpoint_id=trigger.checkpoint_id))
+    data_ended = events.TaskDataEnded(
+        task_executor_id=TaskExecutorId("tm"), attempt_id=sink.attempt_id
+    )
+    made.one(commands.TriggerCheckpoint, made.post(data_ended))
+    made.report([sink], FINISHED)
+    assert made.core.graph.status is JobStatus.FINISHED
+
+
+def test_a_vertex_of_which_some_subtasks_had_finished_is_deployed_again() -> None:
+    sequence = {"start": 0, "end": 100, "split_rows": 10}
+    graph = job(vertex("source", 2, coordinator=("sequence-source", sequence)), vertex("sink", 1))
+    made = World(
+        graph,
+        JobSettings(
+            checkpoints=CheckpointSettings(directory="/d", interval_s=10.0),
+            restart=FixedDelay(attempts=9, delay_s=0.0),
+            heartbeat_timeout_s=1000.0,
+        ),
+    )
+    made.start()
+    made.give_slots("tm", 2)
+    made.analyze()
     made.report(made.executions(), ExecutionState.INITIALIZING, RUNNING)
+    finished, running = made.executions("source")
+    made.report([finished], FINISHED)
     trigger = made.one(commands.TriggerCheckpoint, made.pass_time(10.0))
-    (source,), (sink,) = made.executions("source"), made.executions("sink")
-    finished = OperatorSnapshot(operator_id=operator_id("source"), finished=True)
-    acknowledge(made, source, trigger.checkpoint_id, Snapshot(operators=(finished,)))
-    acknowledge(made, sink, trigger.checkpoint_id)
-    metadata = made.of(commands.StoreCheckpoint)[-1].metadata
-    assert {o.operator_id: o.finished for o in metadata.operators} == {
-        operator_id("source"): True,
-        operator_id("sink"): False,
-    }
+    for execution in (running, *made.executions("sink")):
+        acknowledge(made, execution, trigger.checkpoint_id)
+    made.post(events.CheckpointStored(checkpoint_id=trigger.checkpoint_id))
+    made.report([running], FAILED)
+    made.report(made.executions("sink"), ExecutionState.CANCELED)
+    deploy = made.one(commands.DeployTasks, made.pass_time(0.1))
+    assert len(deploy.tasks) == 3
+    assert not any(locations.ended for locations in deploy.locations)
 
 
 def test_a_job_that_fails_before_its_first_checkpoint_begins_from_nothing() -> None:
