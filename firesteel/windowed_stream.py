@@ -9,7 +9,6 @@ from firesteel.column_names import same
 from firesteel.durations import Duration, duration_us
 from firesteel.errors import InvalidProgram
 from firesteel.missing_methods import no_such_member
-from firesteel.plan.aggregates.parse import parse_aggregates, unsplittable
 from firesteel.plan.specs import (
     AggregateExpression,
     PartialWindowAggregateSpec,
@@ -123,6 +122,8 @@ class WindowedStream(Generic[Stream]):
         Raises InvalidProgram for syntax errors, unknown functions and columns outside of
         aggregates; unknown columns are found before data flows.
         """
+        from firesteel.plan.aggregates.parse import parse_aggregates, unsplittable  # the SQL parser
+
         aggregates = parse_aggregates(expressions, time_column=self._time_column)
         _check_names(aggregates, self._keyed.key_columns)
         if self._allowed_lateness_us and isinstance(self._window, Session):
@@ -252,6 +253,8 @@ class WindowedStream(Generic[Stream]):
 def running_aggregate(
     keyed: _Keyed[Stream], expressions: tuple[str | Column, ...], *, name: str | None, uid: str
 ) -> Stream:
+    from firesteel.plan.aggregates.parse import parse_aggregates, unsplittable  # the SQL parser
+
     columns = keyed._time_columns
     time_column = next(iter(columns)) if len(columns) == 1 else ""
     aggregates = parse_aggregates(expressions, time_column=time_column)
