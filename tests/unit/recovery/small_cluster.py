@@ -307,6 +307,8 @@ class SmallCluster:
                 self.files._drop_all()
             case commands.DropCheckpointFiles(paths=paths):
                 self.files._drop_files(paths)
+            case commands.SweepSharedFiles():
+                self.files._sweep_shared(command)
             case commands.AnswerRequest(request=request):
                 self.answers[request] = command
             case commands.ReportStatus(status=status) if status.terminal:

@@ -41,6 +41,7 @@ class Cell:
     def configuration(self, folder: Path, **more: str) -> dict[str, str]:
         return {
             "state.backend.type": self.backend,
+            "execution.checkpointing.incremental": "true",  # of rocksdb
             "heartbeat.timeout": "1 h",
             "execution.checkpointing.interval": "1 h",
             "execution.checkpointing.dir": str(folder / "checkpoints"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import signal
 import subprocess
 import sys
 import threading
@@ -38,6 +39,7 @@ from taskexecutor.executor.state import (
     KeyedState,
     KeyedStateEntry,
     OperatorStateSnapshot,
+    StateBackends,
     TaskOperatorState,
 )
 from taskexecutor.executor.state.files import read_snapshot, write_snapshot
@@ -514,3 +516,32 @@ def test_state_is_larger_than_memory(folder: Path) -> None:
         [sys.executable, "-c", LARGE, str(folder)], capture_output=True, text=True, check=True
     )
     assert int(found.stdout) < 32, "MiB more than before"
+
+
+KILLED = """
+import os, signal, sys
+from firesteel.common.key_groups import KeyGroupRange
+from taskexecutor.executor.state import StateBackends
+
+create = StateBackends(managed_bytes=0, directory=sys.argv[1]).of("rocksdb")
+backend = create(KeyGroupRange(0, 1), lambda key: 0)
+for key in range(100):
+    backend.put("s", key, "x" * 10_000)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_has_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    """In `state.backend.rocksdb.localdir`; otherwise it is in a folder of the process."""
+    localdir = tmp_path / "local"
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(localdir)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = localdir.iterdir()
+    create = StateBackends(managed_bytes=0, directory=str(localdir)).of("rocksdb")
+    backend = create(KeyGroupRange(0, GROUPS), group_of)
+    assert not left.exists()
+    for key in range(100):
+        backend.put("s", key, "x" * 10_000)
+    (own,) = localdir.iterdir()
+    backend.close()
+    assert not own.exists()

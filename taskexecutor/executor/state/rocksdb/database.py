@@ -10,6 +10,7 @@ from typing import cast
 
 from rocksdict import (
     AccessType,
+    BlockBasedIndexType,
     BlockBasedOptions,
     Cache,
     Checkpoint,
@@ -143,7 +144,11 @@ def _options(memory: RocksDbMemory) -> Options:
     table.set_block_cache(memory.cache)
     table.set_bloom_filter(10, False)
     table.set_cache_index_and_filter_blocks(True)
-    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    # In parts: those of a large file are a megabyte each, of which a cache of this size keeps few.
+    table.set_index_type(BlockBasedIndexType.two_level_index_search())
+    table.set_partition_filters(True)
+    table.set_metadata_block_size(4096)
+    table.set_pin_top_level_index_and_filter(True)
     table.set_format_version(5)
     options.set_block_based_table_factory(table)
     return options
