@@ -230,6 +230,10 @@ def test_rows_count_once_wherever_a_process_dies(
             armed.touch()
             eventually(lambda armed=armed: not armed.exists(), f"somebody dies at {point}")
             progress(f"the death at {point}")
+        eventually(
+            lambda: len(list(checkpoints.glob("*/chk-*"))) <= 2,  # the latest, the next
+            "what the dead have left is deleted",
+        )
     finally:
         end.touch()
         for point in Failpoint:
