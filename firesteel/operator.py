@@ -265,11 +265,24 @@ class OperatorState(Protocol):
         """
 
     def list_state(self, name: str) -> list[Any]:
-        """Operator list state. The list itself: what is added to it is snapshotted."""
+        """Picklable items of this subtask. The list itself: what it has at a snapshot is kept.
 
-    def union_list_state(self, name: str) -> list[Any]: ...
+        A subtask restores its own items, or, with another parallelism, its share of all of them, in
+        their order. Those of subtasks that had finished are gone.
+        """
 
-    def broadcast_state(self, name: str) -> dict[Any, Any]: ...
+    def union_list_state(self, name: str) -> list[Any]:
+        """As `list_state`, but every subtask restores the items of all: it takes those that it
+        goes on for out of them, or all would be kept once per subtask.
+
+        The subtasks of the operator finish all or none: while only some have, no checkpoint of the
+        job is complete.
+        """
+
+    def broadcast_state(self, name: str) -> dict[Any, Any]:
+        """What all subtasks have alike, as they have all processed the same. Every subtask restores
+        that of any of them that had not finished.
+        """
 
 
 class StreamOperator:
