@@ -8,9 +8,17 @@ from typing import Any
 from firesteel.errors import FiresteelError
 from firesteel.operator import Counter, RuntimeContext, TaskInfo, TimerService
 from taskexecutor.executor.operators.current_key import CurrentKey
-from taskexecutor.executor.operators.function_state import KeyedList, KeyedMap, KeyedValue
-from taskexecutor.executor.operators.stateful.row_collector import RowCollector
+from taskexecutor.executor.operators.function_state import (
+    KeyedList,
+    KeyedMap,
+    KeyedValue,
+    entry_name,
+)
+from taskexecutor.executor.operators.stateful.row_collector import RowCollector, shown_key
 from taskexecutor.executor.state import KeyedState
+
+# What the backend has of states of these kinds.
+_KEPT: dict[type, tuple[str, type]] = {KeyedList: ("list", list), KeyedMap: ("map", dict)}
 
 
 class FunctionTimers:
@@ -100,8 +108,21 @@ class FunctionContext:
     def _named(self, name: str, kind: type) -> str:
         if not isinstance(name, str) or not name:
             raise FiresteelError(f"a state's name is a text that is not empty, not {name!r}")
+        if name not in self._kinds:
+            self._check_restored(name, kind)
         if self._kinds.setdefault(name, kind) is not kind:
             raise FiresteelError(
                 f"the state {name!r} is used as a value, a list or a map; take another name"
             )
         return name
+
+    def _check_restored(self, name: str, kind: type) -> None:
+        """A map would be read as the list of its keys, a text as that of its letters."""
+        entry = next(self._backend.entries(entry_name(name)), None)
+        what, expected = _KEPT.get(kind, ("value", object))
+        if entry is not None and not isinstance(entry.value, expected):
+            raise FiresteelError(
+                f"the state {name!r} that is restored is no {what}, but has"
+                f" {type(entry.value).__name__} {entry.value!r:.100} for the key"
+                f" {shown_key(entry.key)}; take another name"
+            )

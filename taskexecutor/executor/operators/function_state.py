@@ -9,12 +9,17 @@ from taskexecutor.executor.operators.current_key import CurrentKey
 from taskexecutor.executor.state import KeyedState
 
 
+def entry_name(name: str) -> str:
+    """The backend's name for a state of the program."""
+    return f"user.{name}"
+
+
 class _State:
     def __init__(self, backend: KeyedState, current: CurrentKey, name: str) -> None:
         self._backend = backend
         self._current = current
         self._name = name
-        self._entry = f"user.{name}"
+        self._entry = entry_name(name)
 
     @property
     def _key(self) -> tuple[Any, ...]:

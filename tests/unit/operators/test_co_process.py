@@ -278,3 +278,46 @@ def test_timers_are_restored() -> None:
         ("a", "processing_time", 32),
         ("a", "event_time", 30),
     ]
+
+
+class Kept(CoProcessFunction):
+    """Has a state of the kind that `get` asks for."""
+
+    def __init__(self, get: str) -> None:
+        self.get = get
+
+    def open(self, context: FunctionContext) -> None:
+        self.state = getattr(context, self.get)("kept")
+
+    def process_element1(self, value: Row, ctx: ProcessContext) -> None:
+        state = self.state
+        {
+            "get_state": lambda: state.update("text"),
+            "get_list_state": lambda: state.add(1),
+            "get_map_state": lambda: state.put("a", 1),
+        }[self.get]()
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "says"),
+    [
+        (
+            "get_map_state",
+            "get_list_state",
+            r"is no list, but has dict {'a': 1} for the key \('x',\)",
+        ),
+        ("get_state", "get_list_state", "is no list, but has str 'text'"),
+        ("get_list_state", "get_map_state", r"is no map, but has list \[1\]"),
+    ],
+)
+def test_a_state_of_another_kind_is_not_read_as_if_it_were_one(
+    before: str, now: str, says: str
+) -> None:
+    first = harness_of(Kept(before))
+    first.process(
+        pa.RecordBatch.from_pydict({"id": ["x"], "amount": [1], "due_ms": [1]}, schema=ORDERS)
+    )
+    restored = first.checkpoint(1)
+    again = harness_of(Kept(before), restored)
+    with pytest.raises(FiresteelError, match=f"the state 'kept' that is restored {says}"):
+        harness_of(Kept(now), again.checkpoint(1))
