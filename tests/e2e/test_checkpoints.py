@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming import StatefulProcessor
 
-from firesteel import Environment, Sliding, Tumbling, Watermarks
+from firesteel import Environment, Sliding, Tumbling, Watermarks, savepoint
 from firesteel import Session as SessionWindow
 from firesteel.client.cli import main
 from firesteel.common.checkpoints.metadata import read_metadata
@@ -80,12 +80,13 @@ class Ledger(StatefulProcessor):
     each time when the attempt has a complete checkpoint.
     """
 
-    def __init__(self, flags: str, out: str) -> None:
+    def __init__(self, flags: str, out: str, count: str = "n BIGINT") -> None:
         self.flags = Path(flags)
         self.out = Path(out)
+        self.schema = count
 
     def init(self, handle: object) -> None:
-        self.count = handle.getValueState("count", "n BIGINT")  # type: ignore[attr-defined]
+        self.count = handle.getValueState("count", self.schema)  # type: ignore[attr-defined]
 
     def handleInputRows(self, key, rows, timer_values):  # type: ignore[no-untyped-def]
         (n,) = self.count.get() or (0,)
@@ -114,13 +115,24 @@ class Ledger(StatefulProcessor):
         return True
 
 
-def numbered(env: Environment, flags: Path, out: Path, *, rate_per_s: float = 10_000) -> DataStream:
+def numbered(
+    env: Environment,
+    flags: Path,
+    out: Path,
+    *,
+    rate_per_s: float = 10_000,
+    count: str = "n BIGINT",
+) -> DataStream:
     return (
         env.from_source(SequenceSource(0, ROWS, rate_per_s=rate_per_s))
         .transform(lambda df: df.selectExpr("value", f"value % {KEYS} AS key"))
         .key_by("key")
         .transform_with_state(
-            Ledger(str(flags), str(out)), "key BIGINT, value BIGINT, n BIGINT", "update", "none"
+            Ledger(str(flags), str(out), count),
+            "key BIGINT, value BIGINT, n BIGINT",
+            "update",
+            "none",
+            name="ledger",
         )
     )
 
@@ -611,7 +623,7 @@ def test_a_job_begins_from_a_savepoint_with_another_parallelism(
         "execution.checkpointing.dir": str(tmp_path / "checkpoints"),
     }
     env = Environment(parallelism=1, configuration=checkpoints)
-    slowly = numbered(env, flags, first, rate_per_s=2_000)
+    slowly = numbered(env, flags, first, rate_per_s=2_000, count="n INT")
     slowly.sink_to(FileSink(str(first)))
     job_id = session.submit(env)
     eventually(lambda: list(first.glob("part-*")), "a checkpoint is complete")
@@ -634,6 +646,12 @@ def test_a_job_begins_from_a_savepoint_with_another_parallelism(
     env.from_source(SequenceSource(0, 1)).sink_to(FileSink(str(second)), uid="other")
     with pytest.raises(SubmissionRejected, match=r"which the program has not; .*\(uid other\)"):
         session.submit(env)
+    env = Environment(configuration=restored)
+    numbered(env, flags, second, count="n STRING").sink_to(FileSink(str(second)))
+    with pytest.raises(JobFailed, match=r"state 'count' .* column 'n' was INT .* is STRING now"):
+        session.run(env)
+    counts = savepoint.read(str(moved))["ledger"]["count"].to_pandas()
+    assert (list(counts.columns), len(counts)) == (["key", "n"], KEYS)
     rocksdb = {
         **CHECKPOINTS,
         **restored,
@@ -651,12 +669,13 @@ def test_a_job_begins_from_a_savepoint_with_another_parallelism(
     )
     assert 0 < len(after) < ROWS
     assert sorted([*before["value"], *after["value"]]) == list(range(ROWS)), "every row once"
+    assert counts["n"].sum() == len(before)
     for key, of_key in after.groupby("key"):
         counted = len(before[before["key"] == key])
         assert sorted(of_key["n"]) == list(range(counted + 1, counted + len(of_key) + 1))
-    for savepoint in (moved, earlier):
-        session.client.dispose_savepoint(str(savepoint))
-        assert not savepoint.exists()
+    for taken_one in (moved, earlier):
+        session.client.dispose_savepoint(str(taken_one))
+        assert not taken_one.exists()
 
 
 def test_a_drained_job_fires_its_windows_and_leaves_a_savepoint(
