@@ -412,6 +412,36 @@ def test_the_aggregate_of_a_plan_is_built_once(
         build(rows, aggregate_spec(("key",), None, ["sum(n * rand()) AS a"]), cores=0)
 
 
+@pytest.mark.parametrize("keys", [("key",), ()], ids=["key", "no key"])
+def test_long_texts_are_grouped_where_they_have_been_read(
+    engine: SparkEngine, monkeypatch: pytest.MonkeyPatch, keys: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(grouped_columns, "_BATCH_ROWS", 10)
+    spec = aggregate_spec(
+        keys,
+        TumblingSpec(size_us=40_000_000),
+        ["max(struct(n, word, part)) AS a", "min_by(word, at) AS b", "avg(ratio) AS c"],
+    )
+    rows = table([row | {"word": f"{row['word']}".ljust(50)} for row in some_rows(5)])
+    whole, pieces = rows.combine_chunks(), pa.concat_tables([rows.slice(0, 90), rows.slice(90)])
+    plans = column_plans(engine, lambda df: df, spec)
+    plan = plans.plan()
+    assert isinstance(plan, GroupedColumns)
+    schema = to_arrow(plan.frame.schema)
+    batches: list[int] = []
+    grouped = plan._grouped
+    monkeypatch.setattr(
+        plan, "_grouped", lambda rows, *rest: batches.append(len(rows)) or grouped(rows, *rest)
+    )
+    found = []
+    for each in (whole, pieces):
+        (batch,) = plan.run(each.select(sorted(plan.columns)), schema, "test")
+        found.append(ordered(batch.to_pylist(), [*keys, "window_start"]))
+    assert batches == [400, 90, 310]
+    assert_same(*found)
+    plans.close()
+
+
 def test_more_rows_are_grouped_at_once_if_keys_are_many(
     engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,8 @@ class Groups:
 
     def first_rows(self) -> Ints:
         """The index of each group's first row."""
+        if self.count == 1:
+            return np.zeros(1, np.int64)
         rows = np.empty(self.count, np.int64)
         rows[self.codes[::-1]] = np.arange(len(self.codes) - 1, -1, -1)
         return rows

@@ -28,9 +28,11 @@ def extreme_by_order(column: pa.Array, groups: Groups, order: pa.Array, *, least
     """Per group, the value in the row whose `order` is least or greatest, of several the first;
     rows without an order do not count, and a group of only such rows has null.
     """
-    rows = np.flatnonzero(pc.is_valid(order).to_numpy(zero_copy_only=False))
-    if len(rows) < len(order):
+    if order.null_count:
+        rows = np.flatnonzero(pc.is_valid(order).to_numpy(zero_copy_only=False))
         order = order.take(pa.array(rows))
+    else:
+        rows = np.arange(len(order))
     rows = _extremes(order, groups, rows, least=least)[::-1]
     chosen = np.zeros(groups.count, np.int64)
     none = np.ones(groups.count, np.bool_)
@@ -57,7 +59,9 @@ def _extremes(order: pa.Array, groups: Groups, rows: Ints, *, least: bool) -> In
 
 def _of_extremes(ranked: Ints, groups: Groups, rows: Ints, *, least: bool) -> Ints:
     """The places among `rows` of those with the least or the greatest rank of their group."""
-    codes = groups.codes[rows]
+    if groups.count == 1 and len(rows):
+        return np.flatnonzero(ranked == (ranked.min() if least else ranked.max()))
+    codes = groups.codes if len(rows) == len(groups.codes) else groups.codes[rows]
     limits = np.iinfo(np.int64)
     best = np.full(groups.count, limits.max if least else limits.min)
     (np.minimum if least else np.maximum).at(best, codes, ranked)

@@ -4,7 +4,7 @@ Arrow's columns already. What is not, Spark computes, and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from firesteel.operator import PlanMeter
 from taskexecutor.executor.aggregation.columns import as_array, column_of, numbers_in
 from taskexecutor.executor.aggregation.grouping import Groups, group
+from taskexecutor.executor.aggregation.merging import ROWS, merge_partials
 from taskexecutor.executor.spark.columns.bundles import ColumnBundles
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.plans.kept import KeptPlan
@@ -24,6 +25,9 @@ _SECOND_US = 1_000_000
 # lists of distinct values.
 _GROUPED_ROWS, _LISTED_ROWS, _MOST_ROWS = 65_536, 262_144, 1_048_576
 _FEW = 8
+# Rows with so many bytes of texts are grouped where they have been read, unless that is in small
+# batches: putting them together would copy all texts for the few that are chosen.
+_TEXT_BYTES, _BATCH_ROWS = 32, 8_192
 
 
 class GroupedColumns:
@@ -47,6 +51,9 @@ class GroupedColumns:
         self._time = time
         self._meter = meter
         self._rows = _LISTED_ROWS if self._grouping.values else _GROUPED_ROWS
+        self._merges = {**self._grouping.merges, ROWS: "sum"}
+        self._by = [name for name in self._grouping.schema.names if name not in self._merges]
+        self._piecewise = not self._grouping.values
         self._computed: list[_Computed] = []
         for seconds in dict.fromkeys(each for each in given if not isinstance(each, LeafColumn)):
             places = [place for place, each in enumerate(given) if each == seconds]
@@ -74,21 +81,37 @@ class GroupedColumns:
         start = 0
         while start < table.num_rows:
             part = table.slice(start, self._rows)
-            rows = pa.RecordBatch.from_arrays(
-                [as_array(column) for column in part.columns], schema=part.schema
-            )
-            given = [
-                computed[place].slice(start, len(rows)) if each is None else each.of(rows)
-                for place, each in enumerate(self._given)
-            ]
-            start += len(rows)
-            keys = self._grouping.keys
-            given[keys:] = map(decoded, given[keys:])
-            names = [str(place) for place in range(len(given))]
-            grouped = self._grouping.grouped(pa.RecordBatch.from_arrays(given, names))
-            if grouped.num_rows * _FEW > len(rows):
-                self._rows = _MOST_ROWS
+            pieces = [self._grouped(rows, computed, at) for at, rows in self._pieces(part, start)]
+            start += part.num_rows
+            if sum(piece.num_rows for piece in pieces) * _FEW > part.num_rows:
+                self._rows, self._piecewise = _MOST_ROWS, False
+            grouped = pieces[0]
+            if len(pieces) > 1:
+                grouped = merge_partials(pa.Table.from_batches(pieces), self._by, self._merges)
+                grouped = grouped.select(self._grouping.schema.names)
             yield conform(grouped, schema)
+
+    def _pieces(self, part: pa.Table, start: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Batches of its rows that are grouped at once, and their places in the table."""
+        batches = part.to_batches()
+        if not (self._piecewise and _has_long_texts(part, len(batches))):
+            columns = [as_array(column) for column in part.columns]
+            batches = [pa.RecordBatch.from_arrays(columns, schema=part.schema)]
+        for batch in batches:
+            yield start, batch
+            start += len(batch)
+
+    def _grouped(
+        self, rows: pa.RecordBatch, computed: Mapping[int, pa.Array], start: int
+    ) -> pa.RecordBatch:
+        given = [
+            computed[place].slice(start, len(rows)) if each is None else each.of(rows)
+            for place, each in enumerate(self._given)
+        ]
+        keys = self._grouping.keys
+        given[keys:] = map(decoded, given[keys:])
+        names = [str(place) for place in range(len(given))]
+        return self._grouping.grouped(pa.RecordBatch.from_arrays(given, names))
 
     def close(self) -> None:
         for each in self._computed:
@@ -132,6 +155,13 @@ class _OfSeconds(_Computed):
             different = column.dictionary_encode(null_encoding="encode")
             codes = numbers_in(different.indices)[seconds.codes]
             yield place, pa.DictionaryArray.from_arrays(pa.array(codes), different.dictionary)
+
+
+def _has_long_texts(part: pa.Table, batches: int) -> bool:
+    if part.num_rows < batches * _BATCH_ROWS:
+        return False
+    texts = [column for column in part.columns if pa.types.is_string(column.type)]
+    return bool(sum(column.nbytes for column in texts) >= part.num_rows * _TEXT_BYTES)
 
 
 def _seconds(times: pa.Array) -> Groups:
