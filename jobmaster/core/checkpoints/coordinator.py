@@ -197,6 +197,8 @@ class CheckpointCoordinator:
         for checkpoint in self._collecting():
             if checkpoint.awaits(execution.attempt_id):
                 cause = f"task {execution.name} finished before it acknowledged"
+                if checkpoint.drains:
+                    self._drain_again(checkpoint)
                 commands += self._fail(checkpoint, cause, now)
         return [*commands, *self._begin_requested(now)]
 
@@ -221,6 +223,15 @@ class CheckpointCoordinator:
         while self._requests:
             commands.append(_refusal(self._requests.popleft(), cause))
         return [*commands, *self._drain_tasks(), *self._begin_requested(now)]
+
+    def _drain_again(self, checkpoint: Checkpoint) -> None:
+        """An earlier checkpoint, also with all of its data, has let a task end: the savepoint is
+        taken of those that are left.
+        """
+        self._draining = Request(
+            request=checkpoint.request, kind=checkpoint.kind, path=checkpoint.path, drains=True
+        )
+        checkpoint.request, checkpoint.drains = "", False
 
     def _drain_tasks(self) -> list[Command]:
         tasks = self._graph.executions()

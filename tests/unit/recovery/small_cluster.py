@@ -167,6 +167,7 @@ class SmallCluster:
         # What is `delayed` instead of told: messages of coordinators, how checkpoints end.
         self.delays: tuple[type[commands.ToTaskExecutor], ...] = ()
         self.delayed: list[commands.ToTaskExecutor] = []
+        self.events = 0  # handled
         self._inbox: queue.SimpleQueue[events.Event] = queue.SimpleQueue()
         self._numbers = iter(range(1000))
         self.slots: list[Slot] = []
@@ -275,6 +276,7 @@ class SmallCluster:
         self._inbox.put(from_task_executor(slot.task_executor, changes))
 
     def _post(self, event: events.Event | Tick) -> None:
+        self.events += 1
         effects = self.core.handle(event, time.monotonic())
         self.core.validate()
         for command in effects.commands:

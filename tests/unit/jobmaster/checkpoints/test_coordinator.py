@@ -503,6 +503,25 @@ def test_a_drained_job_whose_savepoint_fails_goes_back_to_its_latest_checkpoint(
     assert "with which the job was to end" in of(sent, TooManyFailures)[0].cause
 
 
+def test_a_drained_job_that_was_about_to_end_anyway_does_not_fail() -> None:
+    """Its last checkpoint was being stored when it was asked to end with a savepoint."""
+    c = Coordination(interval_s=100.0)
+    executions = list(c.graph.executions())
+    for execution in executions:
+        c.do(c.coordinator.data_ended(execution, c.now))
+    c.acknowledge(1)
+    c.ask("r", drains=True)
+    assert of(c.do(c.coordinator.stored(1, c.now)), TriggerCheckpoint), "the savepoint"
+    again = c.do(c.coordinator.finished(finish(executions[0]), c.now))
+    assert of(again, TriggerCheckpoint), "of those that are left"
+    assert not of(again, TooManyFailures)
+    for execution in executions[1:]:
+        last = c.do(c.coordinator.finished(finish(execution), c.now))
+        assert not of(last, TooManyFailures)
+    (answer,) = of(last, AnswerRequest)
+    assert answer.failure == "all tasks have finished"
+
+
 def test_a_job_that_fails_while_it_is_drained_goes_on() -> None:
     c = Coordination()
     c.ask("drain", stops=True, drains=True)
