@@ -4,7 +4,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON_IN_VENV := .venv/bin/python
 READY := .venv/.ready
 
-.PHONY: help setup demo test test-unit sim sim-long lint lock docs bench clean
+.PHONY: help setup demo test test-unit sim sim-long chaos lint lock docs bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ sim: $(READY) ## the cluster on virtual time under random faults: one seed, SEED
 
 sim-long: $(READY) ## the same for 5000 seeds, about an hour
 	@$(PYTHON_IN_VENV) -m tests.simulation.run --seed $(or $(SEED),0) --count $(or $(COUNT),5000)
+
+chaos: $(READY) ## random deaths in a real cluster, KILLS=20 of them, or for MINUTES=60, from a SEED=17
+	@$(PYTHON_IN_VENV) -m tests.e2e.run_chaos --kills $(or $(KILLS),20) --minutes $(or $(MINUTES),0) $(if $(SEED),--seed $(SEED))
 
 lint: $(READY) ## ruff, import contracts, strict mypy
 	@$(PYTHON_IN_VENV) -m ruff check .

@@ -33,6 +33,7 @@ from firesteel._proto import (
 )
 from firesteel._proto.resource_manager_pb2_grpc import ResourceManagerStub
 from firesteel.common.config import options
+from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.ids import JobId, is_id
 from firesteel.common.rpc.checkpoints import complete_checkpoint_from_proto
 from firesteel.common.rpc.errors import RemoteProtocolError
@@ -408,6 +409,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             await self._shell.commit_checkpoint(
                 JobId(request.job_id), request.epoch, checkpoint, list(request.subsumed)
             )
+            reached(Failpoint.ROW_COMMITTED)
         except Superseded as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         except NotWritten as error:

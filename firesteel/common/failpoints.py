@@ -24,6 +24,7 @@ class Failpoint(Enum):
     ACKNOWLEDGED = "acknowledged"
     METADATA_BEFORE = "metadata-before"  # all tasks have acknowledged
     METADATA_AFTER = "metadata-after"  # the row is not there
+    ROW_COMMITTED = "row-committed"  # the Dispatcher has not answered
     ROW_AFTER = "row-after"  # no task knows that the checkpoint is complete
     NOTIFICATION_BEFORE = "notification-before"  # no sink has committed
     FILE_AFTER = "file-after"  # of a FileSink, perhaps of several

@@ -1,0 +1,218 @@
+"""Random deaths in a cluster that runs a job: who dies, when, and how long it takes until the job
+commits rows again. Everything is drawn from a seed, but for what the machine makes of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+import psutil
+
+from firesteel.client.job_details import Attempt, JobDetails
+from firesteel.errors import FiresteelError
+
+from .conftest import Session, command, eventually, logs_below, services
+from .exactly_once import ExactlyOnceJob
+
+SHORT_S = 1.0  # a pause that nobody takes for a death
+HEARTBEAT_TIMEOUT_S = 5.0  # of the job's: more than two of a TaskExecutor's heartbeats
+
+
+class Fault(Enum):
+    TASK = "a task fails"
+    SLOT = "kill a slot's process"
+    TASK_EXECUTOR = "kill a TaskExecutor"
+    JOB_MASTER = "kill the JobMaster"
+    DISPATCHER = "kill the Dispatcher"
+    RESOURCE_MANAGER = "kill the ResourceManager"
+    PAUSED_JOB_MASTER = "stop the JobMaster for a moment"
+    PAUSED_SLOT = "stop a slot's process for a moment"
+    ZOMBIE = "stop a TaskExecutor until the job goes on without it"
+
+
+RESTARTS = (Fault.TASK, Fault.SLOT, Fault.TASK_EXECUTOR, Fault.JOB_MASTER)
+KILLS = (
+    Fault.SLOT,
+    Fault.TASK_EXECUTOR,
+    Fault.JOB_MASTER,
+    Fault.DISPATCHER,
+    Fault.RESOURCE_MANAGER,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    fault: Fault
+    at_s: float  # since the start
+    recovered_s: float  # until rows were committed again
+    rows: int  # committed by then
+
+
+def drawn(seed: int, faults: dict[Fault, int]) -> list[Fault]:
+    """So many of each, in a random order."""
+    order = [fault for fault, count in faults.items() for _ in range(count)]
+    random.Random(seed).shuffle(order)
+    return order
+
+
+class Chaos:
+    """On the processes of one job."""
+
+    def __init__(self, session: Session, job: ExactlyOnceJob, seed: int) -> None:
+        self._session, self._job = session, job
+        self._random = random.Random(seed)
+        self._began = time.monotonic()
+        self.happened: list[Happened] = []
+
+    def inject(self, fault: Fault) -> None:
+        """Returns when the job has committed rows again."""
+        before = self._job.latest_attempt
+        self._act(fault)
+        at = time.monotonic()
+        if fault in RESTARTS:
+            self._job.progress_of_attempt(before + 1, fault.value)
+        else:
+            self._job.progress(fault.value)
+        ended = time.monotonic()
+        self.happened.append(Happened(fault, at - self._began, ended - at, self._job.committed))
+
+    def _act(self, fault: Fault) -> None:
+        session = self._session
+        match fault:
+            case Fault.TASK:
+                self._job.poison()
+            case Fault.SLOT:
+                self._signal(self._slot, signal.SIGKILL)
+            case Fault.TASK_EXECUTOR:
+                self._signal(self._task_executor, signal.SIGKILL)
+            case Fault.JOB_MASTER:
+                self._signal(self._job_master, signal.SIGKILL)
+            case Fault.DISPATCHER:
+                self._signal(lambda: services(session, "dispatcher")[0], signal.SIGKILL)
+            case Fault.RESOURCE_MANAGER:
+                self._signal(lambda: services(session, "resourcemanager")[0], signal.SIGKILL)
+            case Fault.PAUSED_JOB_MASTER:
+                with stopped([self._found(self._job_master)]):
+                    time.sleep(SHORT_S)
+            case Fault.PAUSED_SLOT:
+                with stopped([self._found(self._slot)]):
+                    time.sleep(SHORT_S)
+            case Fault.ZOMBIE:
+                self.outlive(self._found(self._task_executor))
+
+    def outlive(self, victim: psutil.Process) -> None:
+        """It is stopped with all of its processes until the job runs without it. Then it acts on
+        all that it had heard, and is left with nothing of the job.
+        """
+        (mine,) = (name for name, worker in self._workers().items() if worker == victim)
+        with stopped([victim, *victim.children(recursive=True)]):
+            eventually(
+                lambda: all(a.task_executor_id != mine for a in self._attempts()),
+                "the job runs without the TaskExecutor that is stopped",
+            )
+            self._job.progress("others have taken over")
+
+    # ---- inside
+
+    def _signal(self, find: Callable[[], psutil.Process], number: signal.Signals) -> None:
+        self._found(find).send_signal(number)
+
+    def _found(self, find: Callable[[], psutil.Process]) -> psutil.Process:
+        """While everything is in order: a Dispatcher may have to come back before it answers."""
+        found: list[psutil.Process] = []
+
+        def tried() -> bool:
+            with contextlib.suppress(FiresteelError, LookupError, ValueError, psutil.Error):
+                found.append(find())
+            return bool(found)
+
+        eventually(tried, "the process is there")
+        return found[0]
+
+    def _attempts(self) -> list[Attempt]:
+        """Of all tasks, when all run."""
+        found: list[Attempt] = []
+
+        def running(details: JobDetails) -> bool:
+            current = [s.current for v in details.vertices for s in v.subtasks]
+            found[:] = [attempt for attempt in current if attempt is not None]
+            return all(attempt.state.name == "RUNNING" for attempt in found)
+
+        def tried() -> bool:
+            with contextlib.suppress(FiresteelError):
+                return running(self._session.client.job_details(self._job.job_id))
+            return False
+
+        eventually(tried, "all tasks run")
+        return found
+
+    def _slot(self) -> psutil.Process:
+        """One that has tasks of the job."""
+        attempt = self._random.choice(self._attempts())
+        worker = self._workers()[attempt.task_executor_id]
+        slots = {command(slot): slot for slot in worker.children()}
+        (line,) = (line for line in slots if f"--slot {attempt.slot_index}" in line)
+        return slots[line]
+
+    def _task_executor(self) -> psutil.Process:
+        """The same."""
+        return self._workers()[self._random.choice(self._attempts()).task_executor_id]
+
+    def _workers(self) -> dict[str, psutil.Process]:
+        """By id: the TaskExecutors that the ResourceManager knows."""
+        return {
+            worker.task_executor_id: psutil.Process(worker.pid)
+            for worker in self._session.overview().task_executors
+        }
+
+    def _job_master(self) -> psutil.Process:
+        """The last one that has written of the job and lives."""
+        pids = {
+            int(pid)
+            for log in logs_below(self._session.cluster.directory, "jobmaster-*.log")
+            if self._job.job_id in log
+            for pid in re.findall(r"process=jobmaster\[(\d+)\]", log)
+        }
+        living = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+        if not living:
+            raise LookupError("the next JobMaster has not begun yet")
+        return max(living, key=lambda process: process.create_time())
+
+
+@contextlib.contextmanager
+def stopped(processes: list[psutil.Process]) -> Iterator[None]:
+    """SIGSTOP, and SIGCONT at the end."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.suspend()
+    try:
+        yield
+    finally:
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGCONT)
+
+
+def report(happened: list[Happened]) -> str:
+    """A line per fault, and the median and the worst of each kind."""
+    lines = [
+        f"{h.at_s:7.1f} s  {h.recovered_s:5.1f} s  {h.rows:8,} rows  {h.fault.value}"
+        for h in happened
+    ]
+    for fault in Fault:
+        times = sorted(h.recovered_s for h in happened if h.fault is fault)
+        if times:
+            middle = times[len(times) // 2]
+            lines.append(
+                f"{fault.value}: {len(times)} x, rows again after {middle:.1f} s,"
+                f" at most {times[-1]:.1f} s"
+            )
+    return "\n".join(lines)

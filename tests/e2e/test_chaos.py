@@ -1,0 +1,38 @@
+"""Random deaths, with a fixed seed; `make chaos` draws others, for as long as one likes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .chaos import HEARTBEAT_TIMEOUT_S, KILLS, Chaos, Fault, drawn, report
+from .conftest import SLOTS, Session, eventually
+from .exactly_once import exactly_once_job
+
+SEED = 1
+FAULTS = {
+    Fault.TASK: 3,
+    Fault.SLOT: 4,
+    Fault.TASK_EXECUTOR: 1,
+    Fault.JOB_MASTER: 11,
+    Fault.DISPATCHER: 2,
+    Fault.RESOURCE_MANAGER: 2,
+    Fault.PAUSED_JOB_MASTER: 1,
+    Fault.PAUSED_SLOT: 1,
+    Fault.ZOMBIE: 1,
+}
+
+
+def test_rows_count_once_whoever_dies(session: Session, tmp_path: Path, postgres: str) -> None:
+    assert sum(FAULTS[fault] for fault in KILLS) >= 20
+    timeout = f"{HEARTBEAT_TIMEOUT_S:g} s"
+    with exactly_once_job(
+        session, tmp_path, postgres, enough_for_s=500.0, heartbeat__timeout=timeout
+    ) as job:
+        chaos = Chaos(session, job, SEED)
+        job.progress("the start")
+        try:
+            for fault in drawn(SEED, FAULTS):
+                chaos.inject(fault)
+        finally:
+            print(report(chaos.happened))
+    eventually(lambda: session.free_slots() == SLOTS, "nobody has anything of the job left")
