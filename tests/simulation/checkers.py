@@ -93,6 +93,11 @@ class Checkers:
                 f"task {task.attempt_id} is told that checkpoint {checkpoint_id} is complete;"
                 f" stored are {stored}"
             )
+        if not self.snapshots.has_part(task, checkpoint_id):
+            raise self._failed(
+                f"task {task.attempt_id} is told of checkpoint {checkpoint_id}, in which it has no"
+                " part"
+            )
 
     def task_finished(self, task: SimulatedTask) -> None:
         self.finished.setdefault(task.job_id, []).append(task)

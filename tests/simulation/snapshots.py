@@ -35,6 +35,11 @@ class Snapshots:
         parts = self._taken.setdefault((task.job_id, checkpoint_id), {})
         parts[subtask_of(task)] = task.attempt
 
+    def has_part(self, task: SimulatedTask, checkpoint_id: int) -> bool:
+        """Whether this attempt has."""
+        parts = self._taken.get((task.job_id, checkpoint_id), {})
+        return parts.get(subtask_of(task)) == task.attempt
+
     def restored(
         self, task: SimulatedTask, job_master_epoch: int, restored: Restored | None
     ) -> str:

@@ -376,6 +376,8 @@ class SmallCluster:
         self.files._paths[metadata.checkpoint_id] = path
         if command.savepoint_path:
             self.files._drop_directory(metadata.checkpoint_id)
+        if command.unsettled is not None:
+            self.files._sweep(metadata.checkpoint_id, command.unsettled | self.files._paths.keys())
         self.stored.append(command)
         return events.CheckpointStored(checkpoint_id=metadata.checkpoint_id)
 
