@@ -119,16 +119,18 @@ class TaskCheckpoints:
         process.after(process.world.between(0.2, 0.6), self._look)
 
     def _look_at_barriers(self) -> None:
-        cluster = self._process.cluster
-        passed = [
-            cluster.barriers.get(partition, set())
-            for partition in self._task.sources
-            if cluster.partitions.get(partition) is not ExecutionState.FINISHED
-        ]
-        if not passed:
-            return  # no producer brings one any more: the master triggers it
-        for checkpoint_id in sorted(set.intersection(*passed)):
-            self._take(checkpoint_id)
+        """A producer that has finished counts as one that has passed every barrier; those that it
+        has passed before come all the same.
+        """
+        cluster, sources = self._process.cluster, self._task.sources
+        passed = {partition: cluster.barriers.get(partition, set()) for partition in sources}
+        finished = ExecutionState.FINISHED
+        for checkpoint_id in sorted(set.union(*passed.values())):
+            if all(
+                checkpoint_id in passed[partition] or cluster.partitions.get(partition) is finished
+                for partition in sources
+            ):
+                self._take(checkpoint_id)
 
     def _all_finished(self, sources: list[Partition]) -> bool:
         states = self._process.cluster.partitions
