@@ -19,6 +19,7 @@ from firesteel.common.config import Configuration, options
 from firesteel.common.states import ExecutionState
 
 TIMEOUT_S = 120.0
+_TOO_LATE = "finished before it acknowledged"
 POLL_S = 0.25  # the JobMaster remembers more checkpoints than are taken in this time
 
 
@@ -70,12 +71,12 @@ def end(client: Client, job_id: str) -> None:
             return
 
 
-def wait(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
+def wait(condition: Callable[[], bool], what: str, *, timeout_s: float = TIMEOUT_S) -> None:
+    deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
-            raise RuntimeError(f"after {TIMEOUT_S:g} s still not: {what}")
-        time.sleep(0.005)
+            raise RuntimeError(f"after {timeout_s:g} s still not: {what}")
+        time.sleep(0.02)
 
 
 class Watched:
@@ -98,18 +99,22 @@ class Watched:
 
     @property
     def complete(self) -> list[CheckpointDetails]:
-        """Oldest first. Raises RuntimeError if one has failed."""
+        """Oldest first. Raises RuntimeError if one has failed, unless the job was about to end."""
         found = [seen for _, seen in sorted(self._seen.items())]
         for checkpoint in found:
-            if checkpoint.state == "FAILED":
+            if checkpoint.state == "FAILED" and _TOO_LATE not in checkpoint.failure:
                 raise RuntimeError(
                     f"checkpoint {checkpoint.checkpoint_id} failed: {checkpoint.failure}"
                 )
         return [checkpoint for checkpoint in found if checkpoint.state == "COMPLETED"]
 
     def wait_for(self, count: int) -> list[CheckpointDetails]:
-        """Returns when that many are complete."""
-        wait(lambda: len(self.complete) >= count, f"{count} complete checkpoints")
+        """Returns when that many are complete, which takes about a second each."""
+        wait(
+            lambda: len(self.complete) >= count,
+            f"{count} complete checkpoints",
+            timeout_s=TIMEOUT_S + 5 * count,
+        )
         return self.complete
 
     def _watch(self) -> None:

@@ -64,7 +64,7 @@ def flink(count: int) -> str:
                 env=flink_environ(),
                 capture_output=True,
                 text=True,
-                timeout=FLINK_START_S + (WARM + count) * 2,
+                timeout=FLINK_START_S + (WARM + count) * 5,
                 check=False,
             )
         except subprocess.TimeoutExpired as expired:

@@ -39,6 +39,7 @@ def run(share: float = 1.0) -> list[dict[str, Any]]:
             jobs.wait(
                 lambda: sum(c.checkpoint_id > before for c in watched.complete) >= WARM + count,
                 f"{WARM + count} complete checkpoints behind a full exchange",
+                timeout_s=jobs.TIMEOUT_S + 5 * count,
             )
             found = [c for c in watched.complete if c.checkpoint_id > before][WARM:]
         jobs.end(client, job_id)
