@@ -34,6 +34,7 @@ OURS = (
     "exchange",
     "submit",
     "demo",
+    "small_files",
 )  # in the order in which they run; modules with `run()`
 # Modules with `run(share)`, of the rows, checkpoints and failures of a full run.
 CHECKPOINTS = {
