@@ -40,7 +40,7 @@ from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.operator import StreamOperator, TaskCancelled
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.connectors import collect_sink
-from taskexecutor.executor.connectors.collect_sink import WINDOW
+from taskexecutor.executor.connectors.collect_sink import WINDOW, Collecting
 from taskexecutor.executor.connectors.files import sink as file_sink
 from taskexecutor.executor.connectors.runtime import sink_runtime
 from taskexecutor.executor.connectors.sequences.pace import Pace
@@ -358,7 +358,7 @@ def acknowledge_what_is_sent(harness: OperatorHarness) -> None:
 
 
 def test_collected_rows_wait_for_their_acknowledgement() -> None:
-    harness = OperatorHarness(writing(CollectSink()), [SCHEMA]).open()
+    harness = OperatorHarness(Collecting(interval_ms=0), [SCHEMA]).open()
     for sequence in range(WINDOW):
         harness.process(BATCH)
         harness.flush()
@@ -383,7 +383,7 @@ def test_what_is_collected_comes_out_as_it_was(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(collect_sink, "CHUNK_BYTES", chunk_bytes)
-        harness = OperatorHarness(writing(CollectSink()), [first[0].schema]).open()
+        harness = OperatorHarness(Collecting(interval_ms=0), [first[0].schema]).open()
         acknowledge_what_is_sent(harness)
         for number, batch in enumerate([*first, *second]):  # even if the schema changes
             harness.process(batch)
@@ -396,7 +396,7 @@ def test_what_is_collected_comes_out_as_it_was(
 
 
 def test_rows_without_an_acknowledgement_are_sent_again_when_asked() -> None:
-    harness = OperatorHarness(writing(CollectSink()), [SCHEMA]).open()
+    harness = OperatorHarness(Collecting(interval_ms=0), [SCHEMA]).open()
     for _ in range(3):
         harness.process(BATCH)
         harness.flush()
@@ -411,7 +411,7 @@ def test_rows_without_an_acknowledgement_are_sent_again_when_asked() -> None:
 
 
 def test_a_cancelled_task_does_not_wait_for_acknowledgements() -> None:
-    harness = OperatorHarness(writing(CollectSink()), [SCHEMA]).open()
+    harness = OperatorHarness(Collecting(interval_ms=0), [SCHEMA]).open()
     harness.process(BATCH)
     harness.flush()
     harness.cancel()
@@ -421,7 +421,7 @@ def test_a_cancelled_task_does_not_wait_for_acknowledgements() -> None:
 
 
 def test_a_spool_that_cannot_be_written_fails_the_task() -> None:
-    harness = OperatorHarness(writing(CollectSink()), [SCHEMA]).open()
+    harness = OperatorHarness(Collecting(interval_ms=0), [SCHEMA]).open()
     harness.process(BATCH)
     harness.flush()
     harness.deliver(ChunkAcknowledged(sequence=0, error="the disk is full"))
@@ -443,7 +443,7 @@ def test_no_rows_have_columns_too(subtask: int) -> None:
 
 
 def test_a_large_batch_is_cut_into_messages() -> None:
-    harness = OperatorHarness(writing(CollectSink()), [SCHEMA]).open()
+    harness = OperatorHarness(Collecting(interval_ms=0), [SCHEMA]).open()
     rows = 400_000
     acknowledge_what_is_sent(harness)
     harness.process(

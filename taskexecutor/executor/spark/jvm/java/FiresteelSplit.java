@@ -6,14 +6,17 @@ import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.util.Arrays;
 import java.util.Properties;
+import org.apache.hadoop.mapred.JobConf;
 import org.apache.spark.TaskContext;
 import org.apache.spark.TaskContext$;
+import org.apache.spark.broadcast.Broadcast;
 import org.apache.spark.memory.MemoryManager;
 import org.apache.spark.rdd.RDD;
 import org.apache.spark.sql.execution.datasources.FilePartition;
 import org.apache.spark.sql.execution.datasources.PartitionedFile;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 import org.apache.spark.storage.BlockInfoManager;
+import org.apache.spark.util.SerializableConfiguration;
 import scala.Function1;
 import scala.collection.Iterator;
 
@@ -39,6 +42,7 @@ final class FiresteelPart extends scala.collection.AbstractIterator {
 public final class FiresteelSplit extends scala.runtime.AbstractFunction1 {
     private static final int CHECK_ROWS = 16;  // between looking at the clock
     private static final int CANCEL_ROWS = 1024;
+    private static final int WRAPPED = 3;  // functions of Spark's around that which reads, at most
 
     private final Function1 opener;
     private final Properties properties;
@@ -71,6 +75,26 @@ public final class FiresteelSplit extends scala.runtime.AbstractFunction1 {
         found.setAccessible(true);
         opener = (Function1) found.get(scan);
         found.set(scan, this);
+        keepConfiguration(opener, WRAPPED);
+    }
+
+    /**
+     * Hadoop's readers copy a configuration for each file, which takes longer than to read a small
+     * one, unless it is a JobConf. `function` has it, or has another function that does.
+     */
+    private static void keepConfiguration(Object function, int depth) throws IllegalAccessException {
+        Field[] fields = function.getClass().getDeclaredFields();
+        for (int i = 0; i < fields.length; i++) {
+            if (Modifier.isStatic(fields[i].getModifiers())) continue;
+            fields[i].setAccessible(true);
+            Object held = fields[i].get(function);
+            if (held instanceof Broadcast && ((Broadcast) held).value() instanceof SerializableConfiguration) {
+                SerializableConfiguration kept = (SerializableConfiguration) ((Broadcast) held).value();
+                if (!(kept.value() instanceof JobConf)) kept.value_$eq(new JobConf(kept.value()));
+            } else if (held instanceof Function1 && depth > 0) {
+                keepConfiguration(held, depth - 1);
+            }
+        }
     }
 
     /** Begins at the given part, behind its first rows. `group` is not that of the plan's runs. */
