@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import cloudpickle
 import psutil
 import pytest
 
@@ -159,6 +160,14 @@ def job_master_pid(session: Session, job_id: str) -> int:
         for pid in re.findall(r"process=jobmaster\[(\d+)\]", log)
     }
     return int(pid)
+
+
+@pytest.fixture(scope="module")
+def shipped_module(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Jobs bring the classes of the test's module along: slots cannot import it."""
+    cloudpickle.register_pickle_by_value(request.module)
+    yield
+    cloudpickle.unregister_pickle_by_value(request.module)
 
 
 @pytest.fixture(scope="session")

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -67,12 +65,7 @@ CHECKPOINTS = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _ship_this_module() -> Iterator[None]:
-    module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(module)
-    yield
-    cloudpickle.unregister_pickle_by_value(module)
+pytestmark = pytest.mark.usefixtures("shipped_module")
 
 
 class Ledger(StatefulProcessor):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import psycopg2
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -40,6 +38,8 @@ from firesteel.connectors import (
 from firesteel.errors import JobCanceled
 
 from .conftest import Session, eventually
+
+pytestmark = pytest.mark.usefixtures("shipped_module")
 
 
 def write(folder: Path, name: str, text: str) -> None:
@@ -222,7 +222,6 @@ class LinesWriter(DataSourceStreamWriter):
 
 
 def test_python_data_sources_are_taken_as_they_are(session: Session, tmp_path: Path) -> None:
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
     env = Environment(parallelism=2)
     (
         env.from_source(PythonSource(Numbers, {"end": 1010}))
@@ -274,7 +273,6 @@ class AppendingWriter(LinesWriter):
 def test_what_an_endless_stream_brings_is_committed_at_intervals(
     session: Session, tmp_path: Path
 ) -> None:
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
     lines = tmp_path / "lines"
     env = Environment(parallelism=2)
     (

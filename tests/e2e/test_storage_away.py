@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-import cloudpickle
 import psutil
 import pyarrow.dataset as ds
 import pytest
@@ -32,12 +30,7 @@ ROWS, KEYS = 40_000, 7
 PASSWORD = "a-password-that-nobody-may-see"
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _ship_this_module() -> Iterator[None]:
-    module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(module)
-    yield
-    cloudpickle.unregister_pickle_by_value(module)
+pytestmark = pytest.mark.usefixtures("shipped_module")
 
 
 @pytest.fixture

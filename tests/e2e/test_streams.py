@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +17,8 @@ from firesteel.connectors import CollectSink, FileSource, PythonSource, Sequence
 from firesteel.datastream import DataStream
 
 from .conftest import Session
+
+pytestmark = pytest.mark.usefixtures("shipped_module")
 
 
 def collected(session: Session, stream: DataStream) -> pa.Table:
@@ -196,7 +196,6 @@ class SilentReader(SimpleDataSourceStreamReader):
 
 
 def silent(env: Environment) -> DataStream:
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
     return env.from_source(PythonSource(Silent))
 
 

@@ -11,12 +11,10 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import sqlalchemy as sa
 
-from dispatcher.core.records import JobAdded, JobAssigned
 from dispatcher.job_store import JobStore, NotWritten
 from firesteel.client.client import Client
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.config import Configuration
-from firesteel.common.ids import JobId, JobMasterId
 from firesteel.common.process import StartFailed
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError
@@ -27,10 +25,10 @@ from tests.dispatcher_process import (
     eventually,
     submit,
 )
+from tests.integration.job_stores import JOB, store_with_a_job
 from tests.proxy import Proxy
 
 PASSWORD = "a-password-that-nobody-may-see"
-JOB = JobId("a" * 32)
 CHECKPOINT = CompleteCheckpoint(checkpoint_id=1, path="/d/chk-1")
 
 
@@ -57,15 +55,8 @@ def url(postgres: str, proxy: Proxy) -> str:
 
 @pytest.fixture
 def store(url: str) -> Iterator[JobStore]:
-    store = JobStore(url)
-    store.persist(
-        [
-            JobAdded(job_id=JOB, name="a job", graph_id="g", start_ms=7, recovers=True),
-            JobAssigned(job_id=JOB, epoch=1, job_master_id=JobMasterId("m")),
-        ]
-    )
-    yield store
-    store.close()
+    with store_with_a_job(url) as store:
+        yield store
 
 
 def test_what_was_committed_when_the_answer_was_lost_is_there_once(

@@ -21,8 +21,9 @@ from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.ids import JobId, JobMasterId
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError
+from tests.integration.job_stores import JOB, store_with_a_job
 
-JOB, ENDED, FORGOTTEN = JobId("a" * 32), JobId("b" * 32), JobId("c" * 32)
+ENDED, FORGOTTEN = JobId("b" * 32), JobId("c" * 32)
 
 # The tables as they were before there were versions.
 FIRST_TABLES = [
@@ -220,16 +221,8 @@ def checkpoint(checkpoint_id: int, *, savepoint: bool = False) -> CompleteCheckp
 
 @pytest.fixture
 def store(url: str) -> Iterator[JobStore]:
-    """With a job that has its first JobMaster."""
-    store = JobStore(url)
-    store.persist(
-        [
-            JobAdded(job_id=JOB, name="a job", graph_id="g", start_ms=7, recovers=True),
-            JobAssigned(job_id=JOB, epoch=1, job_master_id=JobMasterId("m")),
-        ]
-    )
-    yield store
-    store.close()
+    with store_with_a_job(url) as store:
+        yield store
 
 
 def test_complete_checkpoints_are_kept_by_id_until_others_subsume_them(store: JobStore) -> None:

@@ -28,7 +28,7 @@ from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.ids import OperatorId
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.state.in_flight import restored_in_flight
-from taskexecutor.executor.state.keyed import RestoredDatabase, SnapshotTarget
+from taskexecutor.executor.state.keyed import RestoredDatabase, SnapshotTarget, not_pickled
 from taskexecutor.executor.state.operator_state import OperatorStateSnapshot, RestoredOperatorState
 
 
@@ -155,10 +155,7 @@ def _dumps(name: str, value: Any) -> bytes:
     try:
         return pickle.dumps(value, protocol=5)
     except Exception as error:
-        raise FiresteelError(
-            f"the state {name!r} has a value that cannot be pickled"
-            f" ({type(value).__name__}): {error}"
-        ) from error
+        raise not_pickled(f"the state {name!r}", value, error) from error
 
 
 def _unwritable(entries: list[KeyedStateEntry], error: Exception) -> FiresteelError:
@@ -167,8 +164,5 @@ def _unwritable(entries: list[KeyedStateEntry], error: Exception) -> FiresteelEr
         try:
             pickle.dumps((entry.key, entry.namespace, entry.value), protocol=5)
         except Exception:
-            return FiresteelError(
-                f"the state {entry.name!r} of key {entry.key!r} has a value that cannot be pickled"
-                f" ({type(entry.value).__name__}): {error}"
-            )
+            return not_pickled(f"the state {entry.name!r} of key {entry.key!r}", entry.value, error)
     return FiresteelError(f"keyed state cannot be pickled: {error}")

@@ -12,6 +12,7 @@ from firesteel.common.checkpoints.key_group_content import KeyedStateEntry
 from firesteel.common.checkpoints.state import DatabaseHandle, StateFile
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.key_groups import KeyGroupRange
+from firesteel.errors import FiresteelError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,3 +90,10 @@ class KeyedState(Protocol):
         """Fills an empty backend with the entries of its key groups."""
 
     def close(self) -> None: ...
+
+
+def not_pickled(state: str, value: Any, error: Exception) -> FiresteelError:
+    """`state`: whose value it is, such as "the state 'count' of key 7"."""
+    return FiresteelError(
+        f"{state} has a value that cannot be pickled ({type(value).__name__}): {error}"
+    )

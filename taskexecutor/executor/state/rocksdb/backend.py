@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 from firesteel.common.checkpoints.key_group_content import KeyedStateEntry
 from firesteel.common.checkpoints.state import DatabaseHandle
 from firesteel.common.key_groups import KeyGroupRange
-from firesteel.errors import FiresteelError
-from taskexecutor.executor.state.keyed import RestoredDatabase, SnapshotTarget
+from taskexecutor.executor.state.keyed import RestoredDatabase, SnapshotTarget, not_pickled
 from taskexecutor.executor.state.rocksdb import keys
 from taskexecutor.executor.state.rocksdb.database import Database, RocksDbMemory
 from taskexecutor.executor.state.rocksdb.files import Tables, read_database, write_database
@@ -385,7 +384,4 @@ def _pickled(name: str, key: Any, value: Any) -> bytes:
     try:
         return pickle.dumps(value, protocol=5)
     except Exception as error:
-        raise FiresteelError(
-            f"the state {name!r} of key {key!r} has a value that cannot be pickled"
-            f" ({type(value).__name__}): {error}"
-        ) from error
+        raise not_pickled(f"the state {name!r} of key {key!r}", value, error) from error
