@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from firesteel._proto import common_pb2, job_graph_pb2
+from firesteel._proto import common_pb2, job_graph_pb2, tasks_pb2
 from firesteel.common.ids import JobId, OperatorId, ResultId, VertexId
 from firesteel.common.job_graph import (
     Blob,
@@ -17,6 +17,7 @@ from firesteel.common.job_graph import (
     ResultType,
 )
 from firesteel.common.resources import UNKNOWN, ResourceProfile
+from firesteel.common.results import ResultPartitionId, StoredPartition
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 
@@ -203,3 +204,31 @@ def job_graph_from_proto(message: job_graph_pb2.JobGraph) -> JobGraph:
 def state_number(state: JobStatus | ExecutionState) -> Any:
     """The state on the wire. (The type is Any because stubs take no int for an enum.)"""
     return state.value
+
+
+def partition_id_to_proto(partition: ResultPartitionId) -> tasks_pb2.PartitionId:
+    return tasks_pb2.PartitionId(
+        result_id=partition.result_id, producer=partition.producer, attempt=partition.attempt
+    )
+
+
+def partition_id_from_proto(message: tasks_pb2.PartitionId) -> ResultPartitionId:
+    return ResultPartitionId(ResultId(message.result_id), message.producer, message.attempt)
+
+
+def stored_partition_to_proto(partition: StoredPartition) -> tasks_pb2.StoredPartition:
+    return tasks_pb2.StoredPartition(
+        id=partition_id_to_proto(partition.id),
+        size_bytes=partition.size_bytes,
+        rows=partition.rows,
+        path=partition.path,
+    )
+
+
+def stored_partition_from_proto(message: tasks_pb2.StoredPartition) -> StoredPartition:
+    return StoredPartition(
+        id=partition_id_from_proto(message.id),
+        size_bytes=message.size_bytes,
+        rows=message.rows,
+        path=message.path,
+    )
