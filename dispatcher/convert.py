@@ -72,6 +72,7 @@ def status_from_proto(
         tasks_by_state=dict(message.tasks_by_state),
         final_details=message.final_details.SerializeToString() if has_details else None,
         keeps_checkpoints=message.keeps_checkpoints,
+        restart_history=message.restart_history,
     )
 
 

@@ -53,6 +53,8 @@ _jobs = sa.Table(
     sa.Column("forgotten", sa.Boolean, nullable=False, default=False),
     # Whether another JobMaster goes on with it when it has lost its own.
     sa.Column("recovers", sa.Boolean, nullable=False, server_default=sa.false()),
+    # What its restart strategy has counted, as JSON; empty: nothing yet.
+    sa.Column("restart_history", sa.Text, nullable=False, server_default=""),
 )
 
 # Complete checkpoints and savepoints; a job begins again from the one with the highest id.
@@ -227,6 +229,7 @@ class JobStore:
                     job_master_id=JobMasterId(row.job_master_id) if row.job_master_id else None,
                     cancel_requested=row.cancel_requested,
                     recovers=row.recovers,
+                    restart_history=row.restart_history,
                 )
                 for row in connection.execute(query)
             ]
@@ -414,7 +417,12 @@ def _write(connection: Connection, record: Record) -> None:
                 connection, record.job_id, epoch=record.epoch, job_master_id=record.job_master_id
             )
         case JobStatusChanged():
-            _update(connection, record.job_id, status=record.status.name)
+            _update(
+                connection,
+                record.job_id,
+                status=record.status.name,
+                restart_history=record.restart_history,
+            )
         case JobCancelRequested():
             _update(connection, record.job_id, cancel_requested=True)
         case JobEnded():

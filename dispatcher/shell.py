@@ -592,6 +592,7 @@ class Shell:
             resource_manager_address=self.resource_manager,
             dispatcher_address=self.address,
             checkpoints=[complete_checkpoint_to_proto(found) for found in checkpoints],
+            restart_history=command.restart_history,
             collected=[dispatcher_pb2.CollectedChunks(**found._asdict()) for found in collected],
         )
         self._send(command.connection, dispatcher_pb2.DispatcherToJobMaster(start=start))

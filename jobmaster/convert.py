@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, assert_never
 
 from firesteel._proto import (
@@ -40,10 +42,23 @@ from firesteel.common.rpc.operator_events import operator_event_from_proto, oper
 from firesteel.common.states import ExecutionState
 from jobmaster.core import commands, events
 from jobmaster.core.checkpoints.checkpoint import Snapshot
+from jobmaster.core.failover.restart_strategy import RestartHistory
 from jobmaster.core.slots.slot import SlotOffer
 
 # By number: quicker than calling the Enum, for messages with thousands of states.
 _STATES = tuple(ExecutionState)
+
+
+def restart_history_to_json(history: RestartHistory) -> str:
+    """Empty if there has been no restart."""
+    return "" if history == RestartHistory() else json.dumps(asdict(history))
+
+
+def restart_history_from_json(text: str) -> RestartHistory:
+    if not text:
+        return RestartHistory()
+    found = json.loads(text)
+    return RestartHistory(**{**found, "failed_at": tuple(found["failed_at"])})
 
 
 def task_updates(changes: tasks_pb2.TaskStateChanges) -> tuple[events.TaskUpdate, ...]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -31,6 +32,7 @@ from firesteel.common.rpc.link import Link
 from firesteel.common.service.platform import Platform
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError
+from jobmaster.convert import restart_history_from_json
 from jobmaster.core import events
 from jobmaster.core.checkpoints.recovery import Recovery
 from jobmaster.core.settings import JobSettings, settings_from
@@ -212,10 +214,11 @@ class JobMasterProcess:
     def _run_job(
         self, start: dispatcher_pb2.StartJob, settings: JobSettings, recovery: Recovery
     ) -> None:
+        restarts = restart_history_from_json(start.restart_history)
         job = RunningJob(
             start,
             settings,
-            recovery,
+            replace(recovery, restarts=restarts),
             sessions=self._servicer.sessions,
             address=self.address,
             report=self._report,

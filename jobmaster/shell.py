@@ -353,6 +353,7 @@ class RunningJob:
             timestamp_ms=timestamp_ms,
             tasks_by_state=graph.tasks_by_state(),
             final_details=self.details() if status.terminal else None,
+            restart_history=convert.restart_history_to_json(self.core.job.restart_strategy.history),
             keeps_checkpoints=self.core.job.checkpoints.kept_after(status),
         )
 

@@ -46,6 +46,7 @@ class StartJob:
     job_id: JobId
     graph_id: str
     epoch: int
+    restart_history: str = ""  # as an earlier JobMaster has reported it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -425,11 +425,19 @@ class DispatcherCore:
             )
             self._acknowledge(process, event.status)
             return
-        if news:
-            self._records.append(JobStatusChanged(job_id=job.job_id, status=event.status))
+        if news or event.restart_history != job.restart_history:
+            job.restart_history = event.restart_history
+            self._status_changed(job)
         if first and job.cancel_requested:
             self._ask_to_cancel(job)
         self._commands.append(NotifyWatchers(job_id=job.job_id))
+
+    def _status_changed(self, job: Job) -> None:
+        self._records.append(
+            JobStatusChanged(
+                job_id=job.job_id, status=job.status, restart_history=job.restart_history
+            )
+        )
 
     def _acknowledge(self, process: JobMasterProcess, status: JobStatus) -> None:
         process.acknowledged = True
@@ -445,7 +453,7 @@ class DispatcherCore:
         elif job.recovers and job.lost_in_a_row < JOB_MASTERS_IN_A_ROW:
             job.lost_in_a_row += 1
             job.wait_for_another_master(failure, now)
-            self._records.append(JobStatusChanged(job_id=job.job_id, status=job.status))
+            self._status_changed(job)
             self._commands.append(NotifyWatchers(job_id=job.job_id))
         else:
             self._end(job, Ending.JOB_MASTER_LOST, now, failure=failure)
@@ -525,7 +533,11 @@ class DispatcherCore:
     def _start_job(self, job: Job, connection: int) -> None:
         self._commands.append(
             StartJob(
-                connection=connection, job_id=job.job_id, graph_id=job.graph_id, epoch=job.epoch
+                connection=connection,
+                job_id=job.job_id,
+                graph_id=job.graph_id,
+                epoch=job.epoch,
+                restart_history=job.restart_history,
             )
         )
 

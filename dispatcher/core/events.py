@@ -61,6 +61,7 @@ class JobStatusReported:
     tasks_by_state: Mapping[str, int] = field(default_factory=dict)
     final_details: bytes | None = None  # serialised; terminal states only
     keeps_checkpoints: bool = False  # terminal states only
+    restart_history: str = ""  # for the job's next JobMaster, which alone reads it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

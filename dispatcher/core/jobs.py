@@ -75,6 +75,7 @@ class Job:
     pid: int | None = None  # of its JobMaster process, once known to this Dispatcher
     confirmed: bool = False  # its JobMaster has reported: it has the graph and can be cancelled
     recovers: bool = False  # another JobMaster goes on with it when it has lost its own
+    restart_history: str = ""  # as its JobMaster reports it, for its next one
     lost_in_a_row: int = 0  # JobMasters under which it has stored no checkpoint
     cancel_requested: bool = False
     cancel_again_at: float | None = None

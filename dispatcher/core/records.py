@@ -28,6 +28,7 @@ class JobAssigned:
 class JobStatusChanged:
     job_id: JobId
     status: JobStatus
+    restart_history: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -245,7 +245,7 @@ class JobMasterCore:
         if not self.phase.record_failure(job, error):
             return
         job.log("error", "job fails", cause=error.summary, task=error.task_name)
-        delay_s = job.restart_strategy.delay_s(now) if restartable else None
+        delay_s = job.restart_strategy.delay_s(job.now_ms(now) / 1000) if restartable else None
         self.phase = Failing.enter(job, delay_s, now, cause=error.summary)
 
     # ---- slots and TaskExecutors

@@ -45,7 +45,9 @@ class Job:
         self._wall_ms = now_ms - now * 1000
         self.ids = ids
         self.strategy = strategy
-        self.restart_strategy = new_strategy(settings.restart, lambda: int(ids.next(), 16) / 16**32)
+        self.restart_strategy = new_strategy(
+            settings.restart, lambda: int(ids.next(), 16) / 16**32, recovery.restarts
+        )
         self.exceptions = ExceptionHistory()
         self.pool = SlotPool(idle_timeout_s=settings.slot_idle_timeout_s)
         self.slot_wait = SlotWait(self.pool, timeout_s=settings.slot_request_timeout_s)

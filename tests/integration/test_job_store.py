@@ -15,7 +15,7 @@ from alembic.script import ScriptDirectory
 
 from dispatcher import migrations
 from dispatcher.core.jobs import Job
-from dispatcher.core.records import JobAdded, JobAssigned, JobEnded, JobForgotten
+from dispatcher.core.records import JobAdded, JobAssigned, JobEnded, JobForgotten, JobStatusChanged
 from dispatcher.job_store import Fenced, JobStore, NotWritten, Superseded
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.ids import JobId, JobMasterId
@@ -223,6 +223,14 @@ def checkpoint(checkpoint_id: int, *, savepoint: bool = False) -> CompleteCheckp
 def store(url: str) -> Iterator[JobStore]:
     with store_with_a_job(url) as store:
         yield store
+
+
+def test_what_a_restart_strategy_has_counted_is_kept(store: JobStore) -> None:
+    assert store.jobs()[0].restart_history == ""
+    store.persist(
+        [JobStatusChanged(job_id=JOB, status=JobStatus.RUNNING, restart_history='{"used": 1}')]
+    )
+    assert store.jobs()[0].restart_history == '{"used": 1}'
 
 
 def test_complete_checkpoints_are_kept_by_id_until_others_subsume_them(store: JobStore) -> None:

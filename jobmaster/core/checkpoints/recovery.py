@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.checkpoints.metadata import CheckpointMetadata
+from jobmaster.core.failover.restart_strategy import RestartHistory
 
 CHECKPOINTS_PER_MASTER = 10**9
 ATTEMPTS_PER_MASTER = 10**6
@@ -27,6 +28,7 @@ class Recovery:
     restored_from: str = ""  # what its paths are relative to; empty: the job's directory
     # Of retained checkpoints of the job; None: those of one cannot be read.
     shared_files: Mapping[int, tuple[str, ...]] | None = field(default_factory=dict)
+    restarts: RestartHistory = field(default_factory=RestartHistory)
     claimed: CompleteCheckpoint | None = None  # of another job, and this one's own from now on
 
     @property

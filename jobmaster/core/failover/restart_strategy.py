@@ -1,18 +1,29 @@
 """Whether a failed job is restarted, and after how long (restart-strategy.type).
 
 A strategy decides once per failure of a job that had its slots: waiting for slots uses up no
-attempt (invariant 21).
+attempt (invariant 21). What it has counted is its `history`, with which the job's next JobMaster
+goes on. Times are in seconds since 1970.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartHistory:
+    """What strategies count; each its own."""
+
+    used: int = 0  # attempts, since the delay was reset if it ever is
+    restarts_at: float | None = None  # when the last restart was to begin
+    failed_at: tuple[float, ...] = ()  # the last failures, as many as decide
+
+
 class RestartStrategy(Protocol):
+    history: RestartHistory
+
     def delay_s(self, now: float) -> float | None:
         """The job has failed at `now`: the seconds to wait before its restart, None for no restart.
         Uses up an attempt.
@@ -21,6 +32,8 @@ class RestartStrategy(Protocol):
 
 
 class NoRestart:
+    history = RestartHistory()
+
     def delay_s(self, now: float) -> float | None:
         return None
 
@@ -28,15 +41,16 @@ class NoRestart:
 class FixedDelayRestart:
     """A number of restarts, with the same delay before each."""
 
-    def __init__(self, *, attempts: int, delay_s: float) -> None:
-        self._left = attempts
-        self._delay_s = delay_s
+    def __init__(self, settings: FixedDelay, history: RestartHistory) -> None:
+        self._settings = settings
+        self.history = history
 
     def delay_s(self, now: float) -> float | None:
-        if self._left <= 0:
+        used = self.history.used
+        if used >= self._settings.attempts:
             return None
-        self._left -= 1
-        return self._delay_s
+        self.history = replace(self.history, used=used + 1)
+        return self._settings.delay_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,27 +70,34 @@ class ExponentialDelayRestart:
     then the next delay is the first one again, and all attempts are left.
     """
 
-    def __init__(self, settings: ExponentialDelay, uniform: Callable[[], float]) -> None:
+    def __init__(
+        self, settings: ExponentialDelay, uniform: Callable[[], float], history: RestartHistory
+    ) -> None:
         """`uniform`: random numbers from 0 to 1."""
         self._settings = settings
         self._uniform = uniform
-        self._next_s = settings.initial_s
-        self._used = 0
-        self._restarts_at: float | None = None  # when the last restart was to begin
+        self.history = history
 
     def delay_s(self, now: float) -> float | None:
-        settings = self._settings
-        if self._restarts_at is not None and now - self._restarts_at >= settings.reset_after_s:
-            self._next_s, self._used = settings.initial_s, 0
-        if settings.attempts is not None and self._used >= settings.attempts:
+        settings, used, restarts_at = self._settings, self.history.used, self.history.restarts_at
+        if restarts_at is not None and now - restarts_at >= settings.reset_after_s:
+            used = 0
+        if settings.attempts is not None and used >= settings.attempts:
             return None
-        self._used += 1
-        base_s = self._next_s
-        self._next_s = min(settings.max_s, base_s * settings.multiplier)
+        base_s = self._base_s(used)
         spread_s = base_s * settings.jitter * (2 * self._uniform() - 1)
         delay_s = min(settings.max_s, max(settings.initial_s, base_s + spread_s))
-        self._restarts_at = now + delay_s
+        self.history = replace(self.history, used=used + 1, restarts_at=now + delay_s)
         return delay_s
+
+    def _base_s(self, used: int) -> float:
+        settings = self._settings
+        base_s = settings.initial_s
+        for _ in range(used):
+            if base_s >= settings.max_s:
+                break
+            base_s *= settings.multiplier
+        return min(settings.max_s, base_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,15 +112,16 @@ class FailureRate:
 class FailureRateRestart:
     """Any number of restarts, as long as no more than so many failures fall into an interval."""
 
-    def __init__(self, settings: FailureRate) -> None:
+    def __init__(self, settings: FailureRate, history: RestartHistory) -> None:
         self._settings = settings
-        self._failed_at: deque[float] = deque(maxlen=settings.max_failures + 1)
+        self.history = history
 
     def delay_s(self, now: float) -> float | None:
         settings = self._settings
-        self._failed_at.append(now)
-        full = len(self._failed_at) > settings.max_failures
-        if full and now - self._failed_at[0] <= settings.interval_s:
+        failed_at = (*self.history.failed_at, now)[-settings.max_failures - 1 :]
+        self.history = replace(self.history, failed_at=failed_at)
+        full = len(failed_at) > settings.max_failures
+        if full and now - failed_at[0] <= settings.interval_s:
             return None
         return settings.delay_s
 
@@ -116,14 +138,21 @@ class FixedDelay:
 RestartSettings: TypeAlias = FixedDelay | ExponentialDelay | FailureRate | None
 
 
-def new_strategy(settings: RestartSettings, uniform: Callable[[], float]) -> RestartStrategy:
-    """`uniform`: random numbers from 0 to 1."""
+_NONE_SO_FAR = RestartHistory()
+
+
+def new_strategy(
+    settings: RestartSettings,
+    uniform: Callable[[], float],
+    history: RestartHistory = _NONE_SO_FAR,
+) -> RestartStrategy:
+    """`uniform`: random numbers from 0 to 1; `history`: what earlier JobMasters have counted."""
     match settings:
-        case FixedDelay(attempts=attempts, delay_s=delay_s):
-            return FixedDelayRestart(attempts=attempts, delay_s=delay_s)
+        case FixedDelay():
+            return FixedDelayRestart(settings, history)
         case ExponentialDelay():
-            return ExponentialDelayRestart(settings, uniform)
+            return ExponentialDelayRestart(settings, uniform, history)
         case FailureRate():
-            return FailureRateRestart(settings)
+            return FailureRateRestart(settings, history)
         case None:
             return NoRestart()

@@ -106,7 +106,13 @@ class Harness:
         )
 
     def report(
-        self, status: JobStatus, *, job_id: JobId = JOB, connection: int = 1, epoch: int = 1
+        self,
+        status: JobStatus,
+        *,
+        job_id: JobId = JOB,
+        connection: int = 1,
+        epoch: int = 1,
+        restart_history: str = "",
     ) -> list[object]:
         return self.handle(
             JobStatusReported(
@@ -115,6 +121,7 @@ class Harness:
                 epoch=epoch,
                 status=status,
                 timestamp_ms=5,
+                restart_history=restart_history,
                 tasks_by_state={status.name: 1},
                 final_details=b"details" if status.globally_terminal else None,
             )
@@ -522,6 +529,21 @@ def test_a_job_that_takes_checkpoints_goes_on_under_another_job_master() -> None
     assert (assigned.epoch, start.epoch) == (2, 2), "it is stored before it is sent"
     harness.report(JobStatus.RUNNING, connection=2, epoch=2)
     assert harness.job.status is JobStatus.RUNNING
+
+
+def test_the_next_job_master_is_told_how_often_the_job_was_restarted() -> None:
+    harness = Harness().running(recovers=True)
+    (start,) = of(StartJob, harness.commands)
+    assert start.restart_history == ""
+    (stored,) = of(JobStatusChanged, harness.report(JobStatus.RESTARTING, restart_history="once"))
+    assert stored.restart_history == "once"
+    assert not of(JobStatusChanged, harness.report(JobStatus.RESTARTING, restart_history="once")), (
+        "nothing has changed"
+    )
+    (stored,) = of(JobStatusChanged, harness.report(JobStatus.RESTARTING, restart_history="twice"))
+    assert stored.restart_history == "twice", "although its status is the same"
+    harness.dies(1)
+    assert of(StartJob, harness.process(2))[0].restart_history == "twice"
 
 
 def test_a_job_master_that_was_given_up_gets_no_job_when_it_is_back() -> None:

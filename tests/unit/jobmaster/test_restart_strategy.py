@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from firesteel.common.config import Configuration, ConfigurationError
+from jobmaster.convert import restart_history_from_json, restart_history_to_json
 from jobmaster.core.failover.restart_strategy import (
     ExponentialDelay,
     FailureRate,
@@ -52,6 +53,26 @@ def test_a_job_that_fails_too_often_stays_failed() -> None:
     assert delays(settings, 0, 30, 60.0) == [3.0, 3.0, None]
     assert delays(settings, *itertools.accumulate([30.5] * 20)) == [3.0] * 20
     assert delays(FailureRate(max_failures=1), 0, 1) == [1.0, None]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (FixedDelay(attempts=2, delay_s=3.0), [3.0, 3.0, None]),
+        (ExponentialDelay(initial_s=1.0, multiplier=2.0, attempts=2), [1.0, 2.0, None]),
+        (ExponentialDelay(initial_s=1.0, multiplier=2.0, reset_after_s=9.0), [1.0, 1.0, 1.0]),
+        (FailureRate(max_failures=2, interval_s=60.0, delay_s=3.0), [3.0, 3.0, None]),
+    ],
+)
+def test_the_next_job_master_goes_on_counting(
+    settings: RestartSettings, expected: list[float | None]
+) -> None:
+    found, stored = [], ""
+    for now in (100.0, 110.5, 121.0):  # each failure under another JobMaster
+        strategy = new_strategy(settings, lambda: 0.5, restart_history_from_json(stored))
+        found.append(strategy.delay_s(now))
+        stored = restart_history_to_json(strategy.history)
+    assert found == expected
 
 
 def test_the_options_are_flinks() -> None:

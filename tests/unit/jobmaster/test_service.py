@@ -30,6 +30,8 @@ from firesteel.common.job_graph import JobGraph
 from firesteel.common.process import Child, spawn
 from firesteel.common.rpc.convert import job_graph_to_proto, profile_to_proto
 from firesteel.common.rpc.server import aio_channel, bind, new_server
+from jobmaster.convert import restart_history_from_json, restart_history_to_json
+from jobmaster.core.failover.restart_strategy import RestartHistory
 from jobmaster.testing import SLOT_PROFILE, job, operator_id, vertex
 from tests.object_store import ObjectStore
 
@@ -166,7 +168,10 @@ class Cluster:
         self.register = dispatcher_pb2.JobMasterRegister()
 
     async def start_job(
-        self, graph: JobGraph, checkpoints: Sequence[dispatcher_pb2.CompleteCheckpoint] = ()
+        self,
+        graph: JobGraph,
+        checkpoints: Sequence[dispatcher_pb2.CompleteCheckpoint] = (),
+        restart_history: str = "",
     ) -> None:
         start = dispatcher_pb2.StartJob(
             job_graph=job_graph_to_proto(graph),
@@ -174,6 +179,7 @@ class Cluster:
             resource_manager_address=self.address,
             dispatcher_address=self.address,
             checkpoints=checkpoints,
+            restart_history=restart_history,
         )
         self.dispatcher.outbox.put_nowait(dispatcher_pb2.DispatcherToJobMaster(start=start))
 
@@ -431,14 +437,26 @@ async def test_a_split_lost_with_its_stream_is_assigned_again_on_the_next(cluste
         }
 
 
-async def test_a_task_executor_that_vanishes_fails_the_job(cluster: Cluster) -> None:
+async def test_a_job_is_restarted_no_more_often_under_several_job_masters(
+    cluster: Cluster,
+) -> None:
     graph = job(vertex("a", 1))
-    await cluster.start_job(graph)
+    graph.config["restart-strategy.type"] = "fixed-delay"
+    graph.config["restart-strategy.fixed-delay.attempts"] = "2"
+    graph.config["restart-strategy.fixed-delay.delay"] = "0 s"
+    used = restart_history_to_json(RestartHistory(used=1))
+    await cluster.start_job(graph, restart_history=used)
     await cluster.resource_manager.declared()  # it has the job
     async with cluster.channel() as channel:
         executor = StubTaskExecutor(channel, graph.job_id)
         await executor.bring_slots(1)
         await executor.analyze()
+        await executor.receive("submit")
+        executor.stream.cancel()
+        restarted = await cluster.dispatcher.until(common_pb2.JOB_RESTARTING)
+        assert restart_history_from_json(restarted.restart_history).used == 2
+        executor = StubTaskExecutor(channel, graph.job_id)
+        await executor.bring_slots(1)
         await executor.receive("submit")
         executor.stream.cancel()
     final = await asyncio.wait_for(cluster.dispatcher.until(common_pb2.JOB_FAILED), TIMEOUT_S)
