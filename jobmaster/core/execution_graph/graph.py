@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from firesteel.common.ids import AttemptId, IdSource, VertexId
+from firesteel.common.ids import AttemptId, IdSource, ResultId, VertexId
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.states import ExecutionState, JobEvent, JobStatus, next_job_status
 from jobmaster.core.execution_graph.history import STATES, JobCounts, StateChange, StatusChange
@@ -27,9 +27,11 @@ class ExecutionGraph:
         self.timestamps = [StatusChange(JobStatus.INITIALIZING, now_ms)]  # in order
         self.vertices: list[ExecutionJobVertex] = []  # topological order, as in the JobGraph
         self.by_id: dict[VertexId, ExecutionJobVertex] = {}
-        # In the order of the JobGraph's edges; and those that each vertex reads.
+        # In the order of the JobGraph's edges; and those that each vertex reads and produces.
         self.results: list[IntermediateResult] = []
         self._inputs: dict[VertexId, list[IntermediateResult]] = {}
+        self._outputs: dict[VertexId, list[IntermediateResult]] = {}
+        self._results: dict[ResultId, IntermediateResult] = {}
         # By slot sharing group and resource group: the vertices whose subtasks share slots.
         self.sharing: dict[tuple[str, str], list[ExecutionJobVertex]] = {}
         # Current executions only: an unknown attempt is a stale one.
@@ -48,6 +50,8 @@ class ExecutionGraph:
     def add_result(self, result: IntermediateResult) -> None:
         self.results.append(result)
         self._inputs.setdefault(result.edge.target_vertex_id, []).append(result)
+        self._outputs.setdefault(result.edge.source_vertex_id, []).append(result)
+        self._results[result.edge.result_id] = result
 
     def executions(self) -> Iterator[Execution]:
         """All current executions, vertex by vertex."""
@@ -71,6 +75,13 @@ class ExecutionGraph:
     def inputs_of(self, vertex_id: VertexId) -> list[IntermediateResult]:
         """The results that this vertex reads."""
         return self._inputs.get(vertex_id, [])
+
+    def outputs_of(self, vertex_id: VertexId) -> list[IntermediateResult]:
+        """The results that this vertex produces."""
+        return self._outputs.get(vertex_id, [])
+
+    def result(self, result_id: ResultId) -> IntermediateResult:
+        return self._results[result_id]
 
     @property
     def live(self) -> int:

@@ -8,7 +8,9 @@ O(producers x consumers).
 from __future__ import annotations
 
 from enum import Enum
+from typing import NamedTuple
 
+from firesteel.common.ids import ResultId
 from firesteel.common.job_graph import (
     DistributionPattern,
     JobEdge,
@@ -25,13 +27,19 @@ class PartitionState(Enum):
 
     CREATED = 0  # its producer does not run yet
     CONSUMABLE = 1  # pipelined and being produced, or produced in full
-    LOST = 2  # its producer ended without completing it
+    LOST = 2  # its producer ended without completing it, or what it had completed is gone
+
+
+class PartitionId(NamedTuple):
+    """Names what one attempt of a producer contributes to a result, also on the wire."""
+
+    result_id: ResultId
+    producer: int  # subtask
+    attempt: int
 
 
 class IntermediateResultPartition:
-    """What one producer subtask contributes to a result. Identified on the wire by (result id,
-    subtask, attempt).
-    """
+    """What one producer subtask contributes to a result."""
 
     __slots__ = ("producer", "result")
 
@@ -43,7 +51,8 @@ class IntermediateResultPartition:
     def state(self) -> PartitionState:
         match self.producer.current.state:
             case ExecutionState.FINISHED:
-                return PartitionState.CONSUMABLE
+                lost = self.producer.subtask in self.result.lost
+                return PartitionState.LOST if lost else PartitionState.CONSUMABLE
             case ExecutionState.INITIALIZING | ExecutionState.RUNNING:
                 pipelined = self.result.edge.result_type is ResultType.PIPELINED
                 return PartitionState.CONSUMABLE if pipelined else PartitionState.CREATED
@@ -58,7 +67,7 @@ class IntermediateResultPartition:
 
 
 class IntermediateResult:
-    __slots__ = ("consumer", "edge", "partitions", "producer")
+    __slots__ = ("consumer", "edge", "lost", "partitions", "producer")
 
     def __init__(
         self, edge: JobEdge, producer: ExecutionJobVertex, consumer: ExecutionJobVertex
@@ -66,6 +75,9 @@ class IntermediateResult:
         self.edge = edge
         self.producer = producer
         self.consumer = consumer
+        # Producers that have finished, and whose partition of a BLOCKING result can no longer be
+        # read.
+        self.lost: set[int] = set()
         self.partitions = [
             IntermediateResultPartition(self, vertex) for vertex in producer.vertices
         ]

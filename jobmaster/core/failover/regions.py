@@ -1,0 +1,268 @@
+"""Pipelined regions, and which tasks are restarted after a failure (spec 003, "region-based").
+
+A region is a set of subtasks that run together or not at all: PIPELINED results connect them. A
+BLOCKING result is a boundary: once it is complete, its consumers can be started again without its
+producers. What is restarted after a failure is closed under three rules:
+
+1. A region is restarted as a whole.
+2. If a partition that it reads is lost, the region that produces it is restarted, too.
+3. If the rows of a partition are distributed in another way each time (rebalance, rescale), what
+   another attempt gives to one consumer was given to another one before. So all consumers that have
+   begun are restarted, also those that have finished.
+
+ALL_TO_ALL results are looked at once, as groups: time and memory are O(subtasks + results), never
+O(edges).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, assert_never
+
+from firesteel.common.ids import ResultId, VertexId
+from firesteel.common.job_graph import DistributionPattern, Partitioner, ResultType
+from firesteel.common.states import ExecutionState
+from jobmaster.core.execution_graph import (
+    ExecutionGraph,
+    ExecutionJobVertex,
+    ExecutionVertex,
+    IntermediateResult,
+    PartitionId,
+)
+
+_S = ExecutionState
+# Which consumer a row goes to depends on nothing but the row, or it goes to all of them.
+_DETERMINISTIC = frozenset({Partitioner.HASH, Partitioner.BROADCAST, Partitioner.FORWARD})
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFailed:
+    """By its own fault: nothing but the task is lost."""
+
+    vertex: ExecutionVertex
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionUnreadable:
+    """A task failed because it could not read a partition of a BLOCKING result."""
+
+    consumer: ExecutionVertex
+    partition: PartitionId
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsLost:
+    """A slot, or a TaskExecutor with all its slots and the BLOCKING partitions it kept."""
+
+    vertices: tuple[ExecutionVertex, ...]  # whose tasks ran there
+    partitions: tuple[PartitionId, ...] = ()
+
+
+Failure: TypeAlias = TaskFailed | PartitionUnreadable | SlotsLost
+
+
+class Regions:
+    """The regions of a graph. They never change: they follow from the JobGraph alone."""
+
+    def __init__(self, graph: ExecutionGraph, *, whole: Collection[VertexId] = ()) -> None:
+        """`whole`: vertices of which no subtask is restarted without the others."""
+        self.graph = graph
+        self._first: dict[VertexId, int] = {}  # the number of a vertex's first subtask
+        vertices = [v for job_vertex in graph.vertices for v in job_vertex.vertices]
+        count = 0
+        for job_vertex in graph.vertices:
+            self._first[job_vertex.vertex.vertex_id] = count
+            count += job_vertex.parallelism
+        sets = _DisjointSets(count)
+        for vertex_id in whole:
+            first = self._first[vertex_id]
+            sets.join_all(range(first, first + graph.by_id[vertex_id].parallelism))
+        for result in graph.results:
+            if result.edge.result_type is ResultType.PIPELINED:
+                self._join(sets, result)
+        numbers: dict[int, int] = {}  # region by root
+        self._region_of = [
+            numbers.setdefault(sets.root(number), len(numbers)) for number in range(count)
+        ]
+        self._vertices = vertices
+        self._members: list[list[int]] = [[] for _ in numbers]
+        for number, region in enumerate(self._region_of):
+            self._members[region].append(number)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def members(self, region: int) -> list[ExecutionVertex]:
+        """In topological order."""
+        return [self._vertices[number] for number in self._members[region]]
+
+    def of(self, vertex: ExecutionVertex) -> int:
+        """The number of the subtask's region."""
+        return self._region_of[self._first[vertex.job_vertex.vertex.vertex_id] + vertex.subtask]
+
+    def of_subtasks(self, job_vertex: ExecutionJobVertex, subtasks: Iterable[int]) -> Iterator[int]:
+        """The region of each."""
+        first, region_of = self._first[job_vertex.vertex.vertex_id], self._region_of
+        return (region_of[first + subtask] for subtask in subtasks)
+
+    def members_of(self, regions: Iterable[int]) -> list[ExecutionVertex]:
+        """Of all these regions, in topological order."""
+        numbers = sorted(itertools.chain.from_iterable(map(self._members.__getitem__, regions)))
+        return [self._vertices[number] for number in numbers]
+
+    def _join(self, sets: _DisjointSets, result: IntermediateResult) -> None:
+        producer, consumer = result.producer, result.consumer
+        producers = self._first[producer.vertex.vertex_id]
+        consumers = self._first[consumer.vertex.vertex_id]
+        if result.edge.pattern is DistributionPattern.ALL_TO_ALL:
+            sets.join_all(range(producers, producers + producer.parallelism))
+            sets.join_all(range(consumers, consumers + consumer.parallelism))
+            sets.join(producers, consumers)
+        elif producer.parallelism <= consumer.parallelism:
+            for subtask in range(consumer.parallelism):
+                (one,) = result.producers_of(subtask)
+                sets.join(producers + one, consumers + subtask)
+        else:
+            for subtask in range(producer.parallelism):
+                (one,) = result.consumers_of(subtask)
+                sets.join(producers + subtask, consumers + one)
+
+
+class _DisjointSets:
+    """Of the numbers below `count`; the root of a set is its lowest number."""
+
+    def __init__(self, count: int) -> None:
+        self._parent = list(range(count))
+
+    def root(self, number: int) -> int:
+        parent = self._parent
+        while parent[number] != number:
+            parent[number] = number = parent[parent[number]]
+        return number
+
+    def join(self, one: int, other: int) -> None:
+        low, high = sorted((self.root(one), self.root(other)))
+        self._parent[high] = low
+
+    def join_all(self, numbers: range) -> None:
+        for number in numbers:
+            self.join(numbers.start, number)
+
+
+def tasks_to_restart(regions: Regions, failure: Failure) -> list[ExecutionVertex]:
+    """All subtasks that need another attempt, in topological order; none if only partitions are
+    lost that have been read by all who would.
+    """
+    search = _Search(regions)
+    match failure:
+        case TaskFailed(vertex=vertex):
+            search.begin((vertex,), ())
+        case PartitionUnreadable(consumer=consumer, partition=partition):
+            search.begin((consumer,), (partition,))
+        case SlotsLost(vertices=vertices, partitions=partitions):
+            search.begin(vertices, partitions)
+        case _:
+            assert_never(failure)
+    return regions.members_of(search.run())
+
+
+class _Search:
+    """Breadth first, from what has failed."""
+
+    def __init__(self, regions: Regions) -> None:
+        self._regions = regions
+        self._graph = graph = regions.graph
+        self._found: dict[int, None] = {}  # regions, in the order in which they were found
+        self._lost = {r.edge.result_id: set(r.lost) for r in graph.results if r.lost}
+        # What is still to be followed, by the vertex that it is followed from: an ALL_TO_ALL result
+        # leads from all its subtasks to the same ones, and is taken away once it was followed.
+        self._inputs: dict[VertexId, list[IntermediateResult]] = {}
+        self._outputs: dict[VertexId, list[IntermediateResult]] = {}
+
+    def begin(self, failed: Iterable[ExecutionVertex], partitions: Iterable[PartitionId]) -> None:
+        newly: dict[ResultId, list[int]] = {}
+        for result_id, producer, attempt in partitions:
+            result = self._graph.result(result_id)
+            if result.producer.vertices[producer].current.attempt == attempt:
+                newly.setdefault(result_id, []).append(producer)
+        for result_id, producers in newly.items():
+            self._lost.setdefault(result_id, set()).update(producers)
+        for result in self._graph.results:
+            edge = result.edge
+            if edge.result_id in self._lost:
+                self._inputs.setdefault(edge.target_vertex_id, []).append(result)
+            if edge.result_type is ResultType.BLOCKING and edge.partitioner not in _DETERMINISTIC:
+                self._outputs.setdefault(edge.source_vertex_id, []).append(result)
+        self._found.update((self._regions.of(vertex), None) for vertex in failed)
+        for result_id, producers in newly.items():
+            result = self._graph.result(result_id)
+            if result.edge.pattern is DistributionPattern.ALL_TO_ALL:
+                self._produce_again(result, producers)
+            else:
+                for producer in producers:
+                    self._produce_again(result, [producer])
+
+    def run(self) -> Iterable[int]:
+        done = 0
+        while (self._inputs or self._outputs) and done < len(self._found):
+            new = tuple(itertools.islice(self._found, done, None))
+            done += len(new)
+            for vertex in self._regions.members_of(new):
+                vertex_id = vertex.job_vertex.vertex.vertex_id
+                if vertex_id in self._inputs:
+                    self._follow(self._inputs, vertex_id, vertex.subtask, self._lost_producers)
+                if vertex_id in self._outputs:
+                    self._follow(self._outputs, vertex_id, vertex.subtask, self._consumers)
+        return self._found
+
+    def _produce_again(self, result: IntermediateResult, producers: list[int]) -> None:
+        """These partitions, which all have the same consumers, are lost: who has begun to read may
+        not have read all of them, and who has not will need them.
+        """
+        vertices = result.consumer.vertices
+        unfinished = [
+            subtask
+            for subtask in result.consumers_of(producers[0])
+            if vertices[subtask].current.state is not _S.FINISHED
+        ]
+        if unfinished:
+            self._add(result.producer, producers)
+            self._add(result.consumer, filter(_begun(vertices), unfinished))
+
+    def _follow(
+        self,
+        results: dict[VertexId, list[IntermediateResult]],
+        vertex_id: VertexId,
+        subtask: int,
+        follow: Callable[[IntermediateResult, int], None],
+    ) -> None:
+        left = []
+        for result in results[vertex_id]:
+            follow(result, subtask)
+            if result.edge.pattern is DistributionPattern.POINTWISE:
+                left.append(result)
+        if left:
+            results[vertex_id] = left
+        else:
+            del results[vertex_id]
+
+    def _lost_producers(self, result: IntermediateResult, consumer: int) -> None:
+        """Rule 2."""
+        lost = self._lost[result.edge.result_id]
+        self._add(result.producer, lost.intersection(result.producers_of(consumer)))
+
+    def _consumers(self, result: IntermediateResult, producer: int) -> None:
+        """Rule 3."""
+        begun = _begun(result.consumer.vertices)
+        self._add(result.consumer, filter(begun, result.consumers_of(producer)))
+
+    def _add(self, job_vertex: ExecutionJobVertex, subtasks: Iterable[int]) -> None:
+        self._found.update(
+            (region, None) for region in self._regions.of_subtasks(job_vertex, subtasks)
+        )
+
+
+def _begun(vertices: Sequence[ExecutionVertex]) -> Callable[[int], bool]:
+    return lambda subtask: vertices[subtask].current.state is not _S.CREATED
