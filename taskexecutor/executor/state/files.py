@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
 import xxhash
 
 from firesteel.common.checkpoints.key_group_content import (
     KeyedStateEntry,
+    Rows,
     RowsSlice,
+    StreamEncoder,
     decode_key_group,
     encode_key_group,
 )
@@ -84,11 +85,12 @@ def read_snapshot(storage: CheckpointStorage, snapshot: OperatorSnapshot) -> Res
 @dataclass(slots=True)
 class _KeyGroup:
     entries: list[KeyedStateEntry] = field(default_factory=list)
-    tables: list[tuple[str, pa.Table]] = field(default_factory=list)
+    tables: list[tuple[str, Rows, StreamEncoder]] = field(default_factory=list)
 
     def to_bytes(self) -> bytes:
         try:
-            return encode_key_group(self.entries, self.tables)
+            tables = ((name, encoder.encode(rows)) for name, rows, encoder in self.tables)
+            return encode_key_group(self.entries, tables)
         except Exception as error:
             raise _unwritable(self.entries, error) from error
 
@@ -104,8 +106,10 @@ def encoded(
         key_group = snapshot.keyed.key_group_of(entry.key)
         groups.setdefault(key_group, _KeyGroup()).entries.append(entry)
     for name, kept in snapshot.rows.items():
-        for key_group, table in kept.by_key_group():
-            groups.setdefault(key_group, _KeyGroup()).tables.append((name, table))
+        encoder: StreamEncoder | None = None
+        for key_group, rows in kept.by_key_group():
+            encoder = encoder or StreamEncoder(rows.schema)
+            groups.setdefault(key_group, _KeyGroup()).tables.append((name, rows, encoder))
     for key_group, entries in snapshot.keyed.entries_by_key_group() if with_backend else ():
         for before in sorted(group for group in groups if group < key_group):
             yield before, groups.pop(before).to_bytes()

@@ -15,6 +15,7 @@ import pyarrow as pa
 from firesteel.column_names import column_index
 from firesteel.common.checkpoints.descriptions import StateDescription, StateKind
 from firesteel.common.checkpoints.evolution import changed_state
+from firesteel.common.checkpoints.key_group_content import Rows
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.exchange import UnsupportedKey
 from taskexecutor.executor.exchange.partitioning import hash_columns
@@ -32,7 +33,7 @@ class RowsSnapshot:
     description: StateDescription
     max_parallelism: int
 
-    def by_key_group(self) -> Iterator[tuple[int, pa.Table]]:
+    def by_key_group(self) -> Iterator[tuple[int, Rows]]:
         """The rows by ascending key group; within one, a key's rows stay in order."""
         table = self.make()
         if table is None or not table.num_rows:
@@ -43,7 +44,10 @@ class RowsSnapshot:
         if (groups == first).all():
             yield first, table
             return
-        arranged = table.take(pa.array(np.argsort(groups, kind="stable")))
+        arranged: Rows = table.take(pa.array(np.argsort(groups, kind="stable")))
+        batches = arranged.to_batches()
+        if len(batches) == 1:  # cutting it costs a tenth
+            (arranged,) = batches
         counts = np.bincount(groups)
         ends = np.cumsum(counts)
         for group in np.flatnonzero(counts).tolist():
