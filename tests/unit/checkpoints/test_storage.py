@@ -8,6 +8,7 @@ import itertools
 import os
 import re
 import socket
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -261,6 +262,26 @@ def test_a_uri_of_nothing_known_is_refused() -> None:
         told = f"execution.checkpointing.dir: '{re.escape(uri)}' is not .*{problem}"
         with pytest.raises(StorageError, match=told):
             CheckpointStorage(uri)
+
+
+def test_only_an_object_store_has_several_files_written_at_once(
+    tmp_path: Path, object_store: ObjectStore
+) -> None:
+    both = threading.Barrier(2)
+    storage = CheckpointStorage(object_store.uri("each"))
+    assert sorted(storage.each(lambda _: both.wait(60), range(2))) == [0, 1]
+    begun = []
+
+    def fails_first(number: int) -> None:
+        begun.append(number)
+        if number == 0:
+            raise StorageError("the first")
+
+    with pytest.raises(StorageError, match="the first"):
+        storage.each(fails_first, range(10_000))
+    assert len(begun) < 10_000, "the others are not begun any more"
+    here = CheckpointStorage(str(tmp_path)).each(lambda _: threading.get_ident(), range(3))
+    assert here == [threading.get_ident()] * 3
 
 
 def test_a_full_disk_leaves_no_file(tmp_path: Path) -> None:

@@ -45,29 +45,30 @@ def write_database(
 ) -> DatabaseHandle:
     """`path`: what `Database.snapshot` has made. Raises StorageError."""
     base = known.of(target.base) if target.base else {}
-    tables: list[DatabaseFile] = []
     rest: dict[str, bytes] = {}
-    new_bytes = 0
-    for file in sorted(path.iterdir()):
-        if file.suffix == _TABLES:
-            written = base.get(file.name)
-            if written is None:
-                name = f"{target.name}-{file.name}"
-                written = target.write(
-                    f"chk-{target.checkpoint_id}/{name}"
-                    if target.base is None
-                    else shared_path(target.checkpoint_id, name),
-                    _chunks(file),
-                )
-                new_bytes += written.size_bytes
-            tables.append(DatabaseFile(file.name, written))
-        elif not (file.name.startswith(_IGNORED) or file.suffix == ".log"):
+    files = sorted(path.iterdir())
+    names = [file.name for file in files if file.suffix == _TABLES]
+    new = [name for name in names if name not in base]
+
+    def write(table: str) -> StateFile:
+        name = f"{target.name}-{table}"
+        return target.write(
+            f"chk-{target.checkpoint_id}/{name}"
+            if target.base is None
+            else shared_path(target.checkpoint_id, name),
+            _chunks(path / table),
+        )
+
+    written = dict(zip(new, target.storage.each(write, new), strict=True))
+    new_bytes = sum(file.size_bytes for file in written.values())
+    for file in files:
+        if file.suffix != _TABLES and not (file.name.startswith(_IGNORED) or file.suffix == ".log"):
             rest[file.name] = file.read_bytes()
     packed = pickle.dumps(rest, protocol=5)
     handle = DatabaseHandle(
         checkpoint_id=target.checkpoint_id,
         key_groups=key_groups,
-        tables=tuple(tables),
+        tables=tuple(DatabaseFile(name, {**base, **written}[name]) for name in names),
         rest=target.write(f"chk-{target.checkpoint_id}/{target.name}-database", [packed]),
         new_bytes=new_bytes + len(packed),
     )
@@ -80,8 +81,7 @@ def read_database(storage: CheckpointStorage, handle: DatabaseHandle, path: Path
     path.mkdir(parents=True)
     for name, content in pickle.loads(storage.read(handle.rest)).items():
         (path / name).write_bytes(content)
-    for name, file in handle.tables:
-        storage.read_to(file, path / name)
+    storage.each(lambda table: storage.read_to(table.file, path / table.name), handle.tables)
 
 
 def _chunks(path: Path) -> Iterator[bytes]:

@@ -8,6 +8,7 @@ the batches in flight are known, which is when the last barrier has arrived.
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 import time
@@ -69,6 +70,10 @@ class _ToWrite(NamedTuple):
         """The snapshot is written, or abandoned."""
         for _, snapshot in self.operators:
             snapshot.keyed.release()
+
+
+class _Abandoned(Exception):
+    """The task has ended while a checkpoint was written."""
 
 
 class TaskCheckpoints:
@@ -217,35 +222,20 @@ class TaskCheckpoints:
         """None: the task has ended, and the master learns that from its state."""
         started = time.perf_counter()
         storage = self._services.storage
-        written: list[OperatorSnapshot] = []
         paths: list[str] = []
         try:
-            for operator_id, snapshot in work.operators:
-                if self._closed.is_set():
-                    self._delete(paths)
-                    return None
-                name = f"{self._attempt_id}-{operator_id[:8]}"
-                path = f"chk-{work.checkpoint_id}/{name}"
-                paths.append(path)
-                # A savepoint can be restored with another backend.
-                target = SnapshotTarget(
-                    storage=storage,
-                    checkpoint_id=work.checkpoint_id,
-                    name=name,
-                    base=work.base,
-                    written=paths,
-                )
-                written.append(
-                    write_snapshot(
-                        storage, path, operator_id, snapshot, None if work.savepoint else target
-                    )
-                )
-            for number, found in enumerate(work.in_flight):
-                path = f"chk-{work.checkpoint_id}/{self._attempt_id}-in-{number}"
-                paths.append(path)
-                handle = write_in_flight(storage, path, found.edge, found.batches)
+            written = storage.each(
+                functools.partial(self._write_operator, work, paths), work.operators
+            )
+            in_flight = storage.each(
+                functools.partial(self._write_in_flight, work, paths), range(len(work.in_flight))
+            )
+            for found, handle in zip(work.in_flight, in_flight, strict=True):
                 if handle is not None:
                     _add(written, found.operator_id, handle)
+        except _Abandoned:
+            self._delete(paths)
+            return None
         except Exception as error:
             self._delete(paths)
             return Declined(
@@ -263,6 +253,36 @@ class TaskCheckpoints:
             sync_ms=work.sync_ms,
             async_ms=(time.perf_counter() - started) * 1000,
         )
+
+    def _write_operator(
+        self, work: _ToWrite, paths: list[str], of: tuple[OperatorId, OperatorStateSnapshot]
+    ) -> OperatorSnapshot:
+        """Adds to `paths` what there may be from now on. For several operators at once."""
+        if self._closed.is_set():
+            raise _Abandoned
+        operator_id, snapshot = of
+        storage = self._services.storage
+        name = f"{self._attempt_id}-{operator_id[:8]}"
+        path = f"chk-{work.checkpoint_id}/{name}"
+        paths.append(path)
+        # A savepoint can be restored with another backend.
+        target = SnapshotTarget(
+            storage=storage,
+            checkpoint_id=work.checkpoint_id,
+            name=name,
+            base=work.base,
+            written=paths,
+        )
+        return write_snapshot(
+            storage, path, operator_id, snapshot, None if work.savepoint else target
+        )
+
+    def _write_in_flight(self, work: _ToWrite, paths: list[str], number: int) -> InFlight | None:
+        """As `_write_operator`."""
+        found = work.in_flight[number]
+        path = f"chk-{work.checkpoint_id}/{self._attempt_id}-in-{number}"
+        paths.append(path)
+        return write_in_flight(self._services.storage, path, found.edge, found.batches)
 
     def _delete(self, paths: list[str]) -> None:
         try:

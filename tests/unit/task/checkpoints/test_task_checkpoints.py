@@ -30,6 +30,7 @@ from taskexecutor.executor.task.interfaces import (
 )
 from taskexecutor.executor.task.meters import TASK_PREFIX
 from taskexecutor.executor.timing.wall_clock import wall_clock_ms
+from tests.object_store import ObjectStore
 from tests.unit.task.runs import PATIENCE_S, Run, batch, in_edge, operator, out_edge, vertex
 
 RUNNING, FINISHED = ExecutionState.RUNNING, ExecutionState.FINISHED
@@ -65,7 +66,7 @@ class Summing(StreamOperator):
 class Checkpoints:
     """The answers of the tasks."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path | str) -> None:
         self.storage = CheckpointStorage(str(directory))
         self.answers: queue.Queue[Acknowledged | Declined] = queue.Queue()
         self.data_ended = threading.Event()
@@ -124,6 +125,46 @@ def test_the_snapshot_holds_exactly_what_came_before_the_barrier(checkpoints: Ch
     run.task.notify_checkpoint(2, completed=True)
     run.join()
     assert run.sent(OUT)[:3] == [batch(1, 11, 2), barrier(1), batch(3)]
+
+
+class Meeting:
+    """A state that is written only when another one is being written."""
+
+    both = threading.Barrier(2)
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        self.both.wait(PATIENCE_S)
+        return str, ("met",)
+
+
+class MeetingKept(Summing):
+    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        self.state.keyed.put("sum", 1, Meeting())
+        self.output.emit(batch)
+
+
+def test_operators_are_written_at_once_where_each_file_takes_its_time(
+    object_store: ObjectStore,
+) -> None:
+    checkpoints = Checkpoints(object_store.uri("at-once"))
+    run = Run(
+        vertex(operator("a", ()), operator("b", (0,))),
+        {"a": MeetingKept(), "b": MeetingKept()},
+        in_edges=[(IN, 1)],
+        out_edges=[out_edge("out", 1)],
+        checkpoints=checkpoints.services,
+    )
+    producer = run.producer(IN)
+    for element in (batch(1), barrier(1), EndOfData(), EndOfPartition()):
+        producer.emit(element) if isinstance(element, pa.RecordBatch) else producer.emit_event(
+            element
+        )
+    run.start()
+    parts = checkpoints.acknowledged().operators
+    found = [[e.value for e in read_snapshot(checkpoints.storage, part).keyed] for part in parts]
+    assert found == [["met"], ["met"]]
+    run.task.cancel()
+    run.join()
 
 
 def test_a_channel_whose_barrier_has_come_waits_for_the_others(checkpoints: Checkpoints) -> None:
