@@ -47,10 +47,11 @@ feeds:
   last channel's barrier does. A producer with an overdraft waits for credit between elements only,
   so that it, too, can take part at any time.
 
-`InputGate.block` holds single channels. Blocking results are not served here but by the
-TaskExecutor.
+`InputGate.block` holds single channels. Partitions of BLOCKING results are files (blocking/), which
+the TaskExecutor serves to any consumers that ask, with the same protocol.
 """
 
+from taskexecutor.executor.exchange.blocking import BlockingPartition, ResultFolders
 from taskexecutor.executor.exchange.channels import BlockReason
 from taskexecutor.executor.exchange.errors import (
     ExchangeClosed,
@@ -58,8 +59,10 @@ from taskexecutor.executor.exchange.errors import (
     LocalProtocolError,
     PartitionAbandoned,
     PartitionFailed,
+    PartitionUnreadable,
     ProtocolError,
     RemoteProtocolError,
+    ResultNotWritten,
     SchemaChanged,
     UnsupportedKey,
 )
@@ -69,6 +72,7 @@ from taskexecutor.executor.exchange.partition import ResultPartition
 
 __all__ = [
     "BlockReason",
+    "BlockingPartition",
     "Exchange",
     "ExchangeClosed",
     "ExchangeError",
@@ -77,8 +81,11 @@ __all__ = [
     "Locations",
     "PartitionAbandoned",
     "PartitionFailed",
+    "PartitionUnreadable",
     "ProtocolError",
     "RemoteProtocolError",
+    "ResultFolders",
+    "ResultNotWritten",
     "ResultPartition",
     "SchemaChanged",
     "UnsupportedKey",

@@ -15,8 +15,10 @@ __all__ = [
     "LocalProtocolError",
     "PartitionAbandoned",
     "PartitionFailed",
+    "PartitionUnreadable",
     "ProtocolError",
     "RemoteProtocolError",
+    "ResultNotWritten",
     "SchemaChanged",
     "UnsupportedKey",
 ]
@@ -62,6 +64,14 @@ class PartitionAbandoned(ExchangeError):
         self.producer = producer
         self.consumer = consumer
         self.reason = reason
+
+
+class PartitionUnreadable(ExchangeError):
+    """The file of a BLOCKING partition is missing or damaged. Its consumers see PartitionFailed."""
+
+
+class ResultNotWritten(ExchangeError):
+    """A BLOCKING partition cannot be written: its disk is full, or fails."""
 
 
 class SchemaChanged(ExchangeError):

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import atexit
+import shutil
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from firesteel.common.job_graph import DistributionPattern, Partitioner, pointwise_producers
 from firesteel.elements import MAX_WATERMARK, EndOfData, EndOfPartition
+from taskexecutor.executor.exchange.blocking import BlockingPartition, ResultFolders
 from taskexecutor.executor.exchange.client import Connections
 from taskexecutor.executor.exchange.errors import LocalProtocolError
 from taskexecutor.executor.exchange.gate import InputGate, Producer
 from taskexecutor.executor.exchange.local import LocalChannel
 from taskexecutor.executor.exchange.partition import PartitionId, ResultPartition
-from taskexecutor.executor.exchange.partitioning import make_routing
+from taskexecutor.executor.exchange.partitioning import Routing, make_routing
 from taskexecutor.executor.exchange.registry import PartitionRegistry
 from taskexecutor.executor.exchange.server import ExchangeServer
 
@@ -35,15 +37,23 @@ class Exchange:
     """One per PySpark executor process. Every method may be called from any thread."""
 
     def __init__(
-        self, *, host: str, window_bytes: int, batch_rows: int, partition_timeout_s: float
+        self,
+        *,
+        host: str,
+        window_bytes: int,
+        batch_rows: int,
+        partition_timeout_s: float,
+        folders: ResultFolders | None = None,
     ) -> None:
-        """Serves at once, on any free port of `host`."""
+        """Serves at once, on any free port of `host`. `folders`: for BLOCKING results."""
         self._window_bytes = window_bytes
         self._batch_rows = batch_rows
         self._registry = PartitionRegistry(timeout_s=partition_timeout_s)
         self._connections = Connections()
         self._lock = threading.Lock()
         self._gates: set[InputGate] = set()
+        self._folders = folders
+        self._written: set[BlockingPartition] = set()  # that are not closed
         self._closed = False
         self._server = ExchangeServer(self._registry, host)
         self.address: str = self._server.address
@@ -63,9 +73,11 @@ class Exchange:
         max_parallelism: int,
         key_columns: Sequence[str],
         on_credit: Callable[[], None] | None = None,
-    ) -> ResultPartition:
-        """The producer's end of an edge; its consumers find it at once. `max_parallelism` is the
-        consumers'. `on_credit`: see ResultPartition.
+        blocking: bool = False,
+    ) -> ResultPartition | BlockingPartition:
+        """The producer's end of an edge; its consumers find it at once, a `blocking` one at its
+        TaskExecutor once it is complete. `max_parallelism` is the consumers'. `on_credit`: see
+        ResultPartition.
         """
         routing = make_routing(
             partitioner,
@@ -76,8 +88,11 @@ class Exchange:
             key_columns=key_columns,
             batch_rows=self._batch_rows,
         )
+        partition_id = PartitionId(job_id, result_id, producer, attempt)
+        if blocking:
+            return self._create_blocking(partition_id, routing)
         partition = ResultPartition(
-            PartitionId(job_id, result_id, producer, attempt),
+            partition_id,
             routing,
             window_bytes=self._window_bytes,
             batch_rows=self._batch_rows,
@@ -85,6 +100,22 @@ class Exchange:
             on_credit=on_credit,
         )
         self._registry.add(partition)
+        return partition
+
+    def _create_blocking(self, partition_id: PartitionId, routing: Routing) -> BlockingPartition:
+        if self._folders is None:
+            raise LocalProtocolError(f"this process has no folder for the {partition_id}")
+        partition = BlockingPartition(
+            partition_id,
+            routing,
+            folders=self._folders,
+            batch_rows=self._batch_rows,
+            on_close=self._forget_written,
+        )
+        with self._lock:
+            if self._closed:
+                raise LocalProtocolError("the exchange is closed")
+            self._written.add(partition)
         return partition
 
     def create_gate(
@@ -146,12 +177,19 @@ class Exchange:
         """
         with self._lock:
             gates = [gate for gate in self._gates if gate.job_id == job_id]
+            written = [partition for partition in self._written if partition.id.job_id == job_id]
         for gate in gates:
             gate.close()
         for partition in self._registry.partitions(job_id):
             partition.abort("its job was released")
             partition.close()
+        for blocking in written:
+            blocking.close()
         self._registry.forget_job(job_id)
+        if self._folders is not None:  # complete ones whose task has failed after all
+            for folder in (self._folders.memory, self._folders.disk):
+                if folder is not None:
+                    shutil.rmtree(folder / job_id, ignore_errors=True)
 
     def close(self) -> None:
         """Ends everything: peers see their producers or consumers gone."""
@@ -160,15 +198,22 @@ class Exchange:
                 return
             self._closed = True
             gates = list(self._gates)
+            written = list(self._written)
         atexit.unregister(self.close)
         for gate in gates:
             gate.close()
         for partition in self._registry.partitions():
             partition.abort("its process is shutting down")
             partition.close()
+        for blocking in written:
+            blocking.close()
         self._registry.close()
         self._connections.close()
         self._server.stop()
+
+    def _forget_written(self, partition: BlockingPartition) -> None:
+        with self._lock:
+            self._written.discard(partition)
 
     def _forget_gate(self, gate: InputGate) -> None:
         with self._lock:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from taskexecutor.executor.exchange.errors import ProtocolError
 from taskexecutor.executor.exchange.gate import InputGate
-from taskexecutor.executor.exchange.partition import ResultPartition, Wakeup
+from taskexecutor.executor.exchange.partition import (
+    AttachedPartition,
+    ResultPartition,
+    Wakeup,
+)
 from taskexecutor.executor.exchange.registry import PartitionRegistry
 
 
@@ -22,7 +26,9 @@ class LocalChannel:
 
     # -- while the partition is not there
 
-    def found(self, partition: ResultPartition) -> None:
+    def found(self, partition: AttachedPartition) -> None:
+        assert isinstance(partition, ResultPartition)  # complete ones are in another process
+
         def carrier(index: int) -> LocalChannel:
             self._partition, self._index = partition, index
             return self

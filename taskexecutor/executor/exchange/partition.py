@@ -66,6 +66,36 @@ class ScheduledCarrier(Carrier, Protocol):
     scheduled: bool  # its thread will take; guarded by the partition's lock
 
 
+class AttachedPartition(Protocol):
+    """What carriers and the registry use of a partition, whether it is written or complete."""
+
+    id: PartitionId
+
+    @property
+    def aborted_because(self) -> str | None:
+        """Why later consumers get nothing; None if it was not aborted."""
+
+    def abort(self, reason: str) -> None: ...
+
+    def close(self) -> None: ...
+
+    def attach(
+        self, consumer: int, make_carrier: Callable[[int], Carrier], wakeups: list[Wakeup]
+    ) -> None: ...
+
+    def take(self, carrier: ScheduledCarrier, index: int) -> Parcel | None: ...
+
+    def abort_reason(self, index: int) -> str | None: ...
+
+    def granted(self, index: int, size_bytes: int, events: int) -> None: ...
+
+    def consumed(self, index: int) -> None: ...
+
+    def abandoned(self, index: int, reason: str) -> None: ...
+
+    def fail(self, error: ExchangeError) -> None: ...
+
+
 class ResultPartition:
     def __init__(
         self,

@@ -7,6 +7,7 @@ fails at once. One thread watches the deadlines, and only while there are any.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from taskexecutor.executor.exchange.errors import LocalProtocolError
-from taskexecutor.executor.exchange.partition import PartitionId, ResultPartition
+from taskexecutor.executor.exchange.partition import AttachedPartition, PartitionId
 
 
 class Asker(Protocol):
@@ -23,7 +24,7 @@ class Asker(Protocol):
     unless it is already on its way.
     """
 
-    def found(self, partition: ResultPartition) -> None: ...
+    def found(self, partition: AttachedPartition) -> None: ...
 
     def not_found(self, reason: str) -> None: ...
 
@@ -36,16 +37,17 @@ class _Waiting:
 
 
 class PartitionRegistry:
-    def __init__(self, *, timeout_s: float) -> None:
+    def __init__(self, *, timeout_s: float | None) -> None:
+        """`timeout_s`: None if whoever deploys consumers knows better what will appear."""
         self._timeout_s = timeout_s
         self._changed = threading.Condition()
-        self._partitions: dict[PartitionId, ResultPartition] = {}
+        self._partitions: dict[PartitionId, AttachedPartition] = {}
         self._aborted: dict[PartitionId, str] = {}  # with the reason
         self._waiting: deque[_Waiting] = deque()  # by deadline: the timeout is the same for all
         self._timer: threading.Thread | None = None
         self._closed = False
 
-    def add(self, partition: ResultPartition) -> None:
+    def add(self, partition: AttachedPartition) -> None:
         """Registers a partition and answers the askers that wait for it."""
         with self._changed:
             if self._closed:
@@ -65,10 +67,9 @@ class PartitionRegistry:
                 "the process is shutting down" if self._closed else self._aborted.get(partition_id)
             )
             if partition is None and reason is None:
-                self._waiting.append(
-                    _Waiting(partition_id, asker, time.monotonic() + self._timeout_s)
-                )
-                if self._timer is None:
+                timeout_s = math.inf if self._timeout_s is None else self._timeout_s
+                self._waiting.append(_Waiting(partition_id, asker, time.monotonic() + timeout_s))
+                if self._timer is None and self._timeout_s is not None:
                     self._timer = threading.Thread(
                         target=self._watch_deadlines, name="exchange-timer", daemon=True
                     )
@@ -84,7 +85,7 @@ class PartitionRegistry:
         with self._changed:
             self._remove_waiting(lambda waiting: waiting.asker is asker)
 
-    def remove(self, partition: ResultPartition) -> None:
+    def remove(self, partition: AttachedPartition) -> None:
         reason = partition.aborted_because
         with self._changed:
             if self._partitions.get(partition.id) is partition:
@@ -97,9 +98,18 @@ class PartitionRegistry:
         with self._changed:
             return len(self._waiting)
 
-    def partitions(self, job_id: str | None = None) -> list[ResultPartition]:
+    def partitions(self, job_id: str | None = None) -> list[AttachedPartition]:
         with self._changed:
             return [p for p in self._partitions.values() if job_id is None or p.id.job_id == job_id]
+
+    def refuse(self, partition_id: PartitionId, reason: str) -> None:
+        """There will be no such partition: whoever asks for it fails at once."""
+        with self._changed:
+            self._partitions.pop(partition_id, None)
+            self._aborted[partition_id] = reason
+            askers = self._remove_waiting(lambda waiting: waiting.partition_id == partition_id)
+        for asker in askers:
+            asker.not_found(reason)
 
     def forget_job(self, job_id: str) -> None:
         """The job has left this process: its waiting askers are answered, and nothing is
@@ -140,4 +150,4 @@ class PartitionRegistry:
                     self._changed.wait(left_s)
                     continue
                 late = self._waiting.popleft()
-            late.asker.not_found(f"it did not appear within {self._timeout_s:g} s")
+            late.asker.not_found(f"it did not appear within {self._timeout_s or 0:g} s")

@@ -26,7 +26,7 @@ from taskexecutor.executor.exchange.errors import (
     RemoteProtocolError,
     SchemaChanged,
 )
-from taskexecutor.executor.exchange.partition import PartitionId, ResultPartition, Wakeup
+from taskexecutor.executor.exchange.partition import AttachedPartition, PartitionId, Wakeup
 from taskexecutor.executor.exchange.registry import PartitionRegistry
 from taskexecutor.executor.exchange.schema import different_schema
 
@@ -73,7 +73,7 @@ class RemoteChannel:
     def __init__(self, stream: ProducerStream, request: wire.Open) -> None:
         self._stream = stream
         self._open = request
-        self.partition: ResultPartition | None = None
+        self.partition: AttachedPartition | None = None
         self.index = 0
         self.closed = False  # by the consumer
         self.scheduled = False  # in the writer's queue; guarded by the partition's lock
@@ -82,7 +82,7 @@ class RemoteChannel:
     def number(self) -> int:
         return self._open.channel
 
-    def found(self, partition: ResultPartition) -> None:
+    def found(self, partition: AttachedPartition) -> None:
         def carrier(index: int) -> RemoteChannel:
             self.partition, self.index = partition, index
             return self

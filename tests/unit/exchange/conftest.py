@@ -11,7 +11,13 @@ import pytest
 
 from firesteel.common.job_graph import Partitioner
 from firesteel.elements import EndOfPartition, StreamElement
-from taskexecutor.executor.exchange import Exchange, InputGate, Locations, ResultPartition
+from taskexecutor.executor.exchange import (
+    Exchange,
+    InputGate,
+    Locations,
+    ResultFolders,
+    ResultPartition,
+)
 
 WINDOW_BYTES = 64 * 1024
 PATIENCE_S = 60.0  # for what certainly happens, only not at once
@@ -70,7 +76,7 @@ class Pair:
         result_id: str = RESULT,
         attempt: int = 0,
     ) -> ResultPartition:
-        return self.producing.create_partition(
+        partition = self.producing.create_partition(
             job_id=JOB,
             result_id=result_id,
             producer=producer,
@@ -81,6 +87,8 @@ class Pair:
             max_parallelism=128,
             key_columns=key_columns,
         )
+        assert isinstance(partition, ResultPartition)
+        return partition
 
     def consumer(
         self,
@@ -116,6 +124,7 @@ def new_exchange() -> Iterator[Callable[..., Exchange]]:
         window_bytes: int = WINDOW_BYTES,
         batch_rows: int = 65536,
         partition_timeout_s: float = 600.0,
+        folders: ResultFolders | None = None,
     ) -> Exchange:
         made.append(
             Exchange(
@@ -123,6 +132,7 @@ def new_exchange() -> Iterator[Callable[..., Exchange]]:
                 window_bytes=window_bytes,
                 batch_rows=batch_rows,
                 partition_timeout_s=partition_timeout_s,
+                folders=folders,
             )
         )
         return made[-1]

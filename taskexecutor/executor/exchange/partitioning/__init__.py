@@ -2,7 +2,9 @@
 
 from taskexecutor.executor.exchange.partitioning.murmur3 import hash_columns
 from taskexecutor.executor.exchange.partitioning.routing import (
+    Broadcast,
     Routing,
+    cut,
     groups_of_subtask,
     key_groups,
     make_routing,
@@ -10,7 +12,9 @@ from taskexecutor.executor.exchange.partitioning.routing import (
 )
 
 __all__ = [
+    "Broadcast",
     "Routing",
+    "cut",
     "groups_of_subtask",
     "hash_columns",
     "key_groups",
