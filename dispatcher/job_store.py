@@ -96,6 +96,21 @@ _leaders = sa.Table(
 
 _SERVICE = "dispatcher"
 _CHECKPOINT, _SAVEPOINT = "checkpoint", "savepoint"
+# What every checkpoint runs, built once: that takes longer than running it.
+_LEADER = sa.select(_leaders.c.epoch).where(_leaders.c.service == _SERVICE).with_for_update()
+_JOB_MASTER = (
+    sa.select(_jobs.c.epoch, _jobs.c.status)
+    .where(_jobs.c.job_id == sa.bindparam("job_id"))
+    .with_for_update()
+)
+_HIGHEST_CHECKPOINT = sa.select(sa.func.max(_checkpoints.c.checkpoint_id)).where(
+    _checkpoints.c.job_id == sa.bindparam("job_id")
+)
+_DROP_SUBSUMED = sa.delete(_checkpoints).where(
+    _checkpoints.c.job_id == sa.bindparam("job_id"),
+    _checkpoints.c.checkpoint_id.in_(sa.bindparam("subsumed", expanding=True)),
+)
+_ADD_CHECKPOINT = sa.insert(_checkpoints)
 _MIGRATION_LOCK = 0x46697265  # Postgres: one process at a time creates or migrates the tables
 
 
@@ -333,10 +348,8 @@ class JobStore:
         self._found = None
 
     def _check_epoch(self, connection: Connection) -> None:
-        query = sa.select(_leaders.c.epoch).where(_leaders.c.service == _SERVICE)
-        if connection.dialect.name != "sqlite":  # there, BEGIN IMMEDIATE has locked the whole file
-            query = query.with_for_update()
-        epoch = connection.execute(query).scalar_one()
+        # SQLite knows no FOR UPDATE: there, BEGIN IMMEDIATE has locked the whole file.
+        epoch = connection.execute(_LEADER).scalar_one()
         if epoch != self.epoch:
             raise Fenced(
                 f"another Dispatcher (epoch {epoch}) has taken over the job store from this one"
@@ -395,10 +408,7 @@ def _find(connection: Connection) -> _Found:
 
 
 def _take_over(connection: Connection) -> int:
-    query = sa.select(_leaders.c.epoch).where(_leaders.c.service == _SERVICE)
-    if connection.dialect.name != "sqlite":
-        query = query.with_for_update()
-    before = connection.execute(query).scalar()
+    before = connection.execute(_LEADER).scalar()
     if before is None:
         connection.execute(sa.insert(_leaders).values(service=_SERVICE, epoch=1))
         return 1
@@ -482,10 +492,7 @@ def _update(connection: Connection, job_id: JobId, **values: object) -> None:
 
 
 def _check_job_master(connection: Connection, job_id: JobId, epoch: int) -> None:
-    query = sa.select(_jobs.c.epoch, _jobs.c.status).where(_jobs.c.job_id == job_id)
-    if connection.dialect.name != "sqlite":
-        query = query.with_for_update()
-    row = connection.execute(query).first()
+    row = connection.execute(_JOB_MASTER, {"job_id": job_id}).first()
     if row is None or row.epoch != epoch or JobStatus[row.status].globally_terminal:
         raise Superseded(
             f"job {job_id} is over, or another JobMaster than that of epoch {epoch} has it"
@@ -499,29 +506,24 @@ def _replace_checkpoints(
     checkpoint: CompleteCheckpoint,
     subsumed: Sequence[int],
 ) -> None:
-    own = _checkpoints.c.job_id == job_id
-    connection.execute(
-        sa.delete(_checkpoints).where(own, _checkpoints.c.checkpoint_id.in_(subsumed))
-    )
-    highest = connection.execute(
-        sa.select(sa.func.max(_checkpoints.c.checkpoint_id)).where(own)
-    ).scalar()
+    if subsumed:
+        connection.execute(_DROP_SUBSUMED, {"job_id": job_id, "subsumed": list(subsumed)})
+    highest = connection.execute(_HIGHEST_CHECKPOINT, {"job_id": job_id}).scalar()
     if highest == checkpoint.checkpoint_id:
         return  # the answer to an earlier commit was lost
     if highest is not None and highest > checkpoint.checkpoint_id:
         raise LookupError(f"job {job_id} has checkpoint {highest} already: {checkpoint}")
-    connection.execute(
-        sa.insert(_checkpoints).values(
-            job_id=job_id,
-            checkpoint_id=checkpoint.checkpoint_id,
-            kind=_SAVEPOINT if checkpoint.savepoint else _CHECKPOINT,
-            path=checkpoint.path,
-            size_bytes=checkpoint.size_bytes,
-            triggered_ms=checkpoint.triggered_ms,
-            completed_ms=checkpoint.completed_ms,
-            epoch=epoch,
-        )
-    )
+    row = {
+        "job_id": job_id,
+        "checkpoint_id": checkpoint.checkpoint_id,
+        "kind": _SAVEPOINT if checkpoint.savepoint else _CHECKPOINT,
+        "path": checkpoint.path,
+        "size_bytes": checkpoint.size_bytes,
+        "triggered_ms": checkpoint.triggered_ms,
+        "completed_ms": checkpoint.completed_ms,
+        "epoch": epoch,
+    }
+    connection.execute(_ADD_CHECKPOINT, row)
 
 
 def _drop_checkpoints(connection: Connection, job_id: JobId) -> None:
