@@ -22,6 +22,14 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 # the order of which equal times fire.
 EVENT_TIME_TIMERS = "firesteel.event_time_timers"
 PROCESSING_TIME_TIMERS = "firesteel.processing_time_timers"
+# Before the name of a state with a TTL: when which keys have to be looked at. Nobody reads it from
+# files but the backend that has written it: it follows from the state.
+EXPIRIES = "firesteel.expiries."
+
+
+def has_timers(name: str) -> bool:
+    """Whether the entries of this name are timers."""
+    return name in (EVENT_TIME_TIMERS, PROCESSING_TIME_TIMERS) or name.startswith(EXPIRIES)
 
 
 @dataclass(frozen=True, slots=True)

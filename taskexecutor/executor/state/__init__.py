@@ -11,7 +11,6 @@ from taskexecutor.executor.state.backends import CreateKeyedState, StateBackends
 from taskexecutor.executor.state.hashmap import HashMapKeyedStateBackend
 from taskexecutor.executor.state.in_flight import RestoredInFlight
 from taskexecutor.executor.state.keyed import KeyedState, KeyedStateSnapshot
-from taskexecutor.executor.state.keyed_timers import KeyedTimers
 from taskexecutor.executor.state.operator_state import (
     OperatorStateSnapshot,
     RestoredOperatorState,
@@ -25,7 +24,6 @@ __all__ = [
     "KeyedState",
     "KeyedStateEntry",
     "KeyedStateSnapshot",
-    "KeyedTimers",
     "OperatorStateSnapshot",
     "RestoredInFlight",
     "RestoredOperatorState",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,7 +84,7 @@ def read_snapshot(storage: CheckpointStorage, snapshot: OperatorSnapshot) -> Res
 
 @dataclass(slots=True)
 class _KeyGroup:
-    entries: list[KeyedStateEntry] = field(default_factory=list)
+    entries: Sequence[KeyedStateEntry] = ()
     tables: list[tuple[str, Rows, StreamEncoder]] = field(default_factory=list)
 
     def to_bytes(self) -> bytes:
@@ -102,9 +102,6 @@ def encoded(
     a time, as far as the backend does not hold all. `with_backend`: else only what is beside it.
     """
     groups: dict[int, _KeyGroup] = {}  # what the backend does not have
-    for entry in snapshot.timers.entries():
-        key_group = snapshot.keyed.key_group_of(entry.key)
-        groups.setdefault(key_group, _KeyGroup()).entries.append(entry)
     for name, kept in snapshot.rows.items():
         encoder: StreamEncoder | None = None
         for key_group, rows in kept.by_key_group():
@@ -114,7 +111,7 @@ def encoded(
         for before in sorted(group for group in groups if group < key_group):
             yield before, groups.pop(before).to_bytes()
         group = groups.pop(key_group, _KeyGroup())
-        group.entries[:0] = entries
+        group.entries = entries
         yield key_group, group.to_bytes()
     for key_group in sorted(groups):
         yield key_group, groups.pop(key_group).to_bytes()
@@ -162,7 +159,7 @@ def _dumps(name: str, value: Any) -> bytes:
         raise not_pickled(f"the state {name!r}", value, error) from error
 
 
-def _unwritable(entries: list[KeyedStateEntry], error: Exception) -> FiresteelError:
+def _unwritable(entries: Sequence[KeyedStateEntry], error: Exception) -> FiresteelError:
     """Names the value that cannot be pickled."""
     for entry in entries:
         try:

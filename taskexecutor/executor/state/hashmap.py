@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from firesteel.common.checkpoints.key_group_content import KeyedStateEntry
+from firesteel.common.checkpoints.key_group_content import KeyedStateEntry, has_timers
 from firesteel.common.checkpoints.state import DatabaseHandle
 from firesteel.common.key_groups import KeyGroupRange
 from taskexecutor.executor.state.keyed import RestoredDatabase, SnapshotTarget
+from taskexecutor.executor.timing.timers import Timer, TimerQueue
 
 _REMOVED: Final = object()  # hides the value in a lower layer
 _ABSENT: Final = object()
@@ -38,6 +39,8 @@ class HashMapKeyedStateBackend:
             threading.Lock()
         )  # snapshots are released by the thread that wrote them
         self._live_snapshots = 0
+        self._timers: dict[str, TimerQueue] = {}
+        self._saved_timers: set[str] = set()  # their names
 
     @property
     def key_groups(self) -> KeyGroupRange:
@@ -82,20 +85,38 @@ class HashMapKeyedStateBackend:
     def entries(self, name: str) -> Iterator[KeyedStateEntry]:
         return (entry for entry in _visible(self._layers) if entry.name == name)
 
+    def timers(self, name: str, *, saved: bool = True) -> TimerQueue:
+        if saved:
+            self._saved_timers.add(name)
+        return self._timers.setdefault(name, TimerQueue())
+
     def snapshot(self) -> HashMapSnapshot:
         frozen = tuple(self._layers)
         self._top = {}
         self._layers = [*frozen, self._top]
         with self._snapshots_lock:
             self._live_snapshots += 1
-        return HashMapSnapshot(frozen, self._key_group_of, self._released)
+        timers = {name: self._timers[name].pending() for name in self._saved_timers}
+        return HashMapSnapshot(frozen, timers, self._key_group_of, self._released)
 
     def restore(
         self, entries: Iterable[KeyedStateEntry], databases: Sequence[RestoredDatabase] = ()
     ) -> None:
-        for entry in itertools.chain(entries, *map(database_entries, databases)):
-            if self._key_group_of(entry.key) in self._key_groups:
+        timers: dict[str, list[tuple[int, Timer]]] = {}
+        for entry in itertools.chain(entries, *map(_entries_of, databases)):
+            if self._key_group_of(entry.key) not in self._key_groups:
+                continue
+            if has_timers(entry.name):
+                timestamp, namespace = entry.namespace
+                timer = Timer(timestamp, entry.key, namespace)
+                timers.setdefault(entry.name, []).append((entry.value, timer))
+            else:
                 self._top[(entry.name, entry.key, entry.namespace)] = entry.value
+        for name, found in timers.items():
+            queue = self._timers.setdefault(name, TimerQueue())
+            # By number only: of timers from several subtasks, those of one key stay in their order.
+            for _, timer in sorted(found, key=lambda numbered: numbered[0]):
+                queue.add(timer)
 
     def close(self) -> None:
         self._layers = [{}]
@@ -133,10 +154,12 @@ class HashMapSnapshot:
     def __init__(
         self,
         layers: tuple[_Layer, ...],
+        timers: Mapping[str, Mapping[Timer, int]],
         key_group_of: Callable[[Any], int],
         released: Callable[[], None],
     ) -> None:
         self._layers: tuple[_Layer, ...] | None = layers
+        self._timers = timers
         self.key_group_of = key_group_of
         self._on_release = released
 
@@ -144,7 +167,7 @@ class HashMapSnapshot:
         if self._layers is None:
             raise ValueError("the snapshot was released")
         groups: dict[int, list[KeyedStateEntry]] = {}
-        for entry in _visible(self._layers):
+        for entry in itertools.chain(_visible(self._layers), _timer_entries(self._timers)):
             groups.setdefault(self.key_group_of(entry.key), []).append(entry)
         for key_group in sorted(groups):
             yield key_group, groups[key_group]
@@ -172,9 +195,19 @@ def _visible(layers: Iterable[_Layer]) -> Iterator[KeyedStateEntry]:
                 yield KeyedStateEntry(*where, value)
 
 
-def database_entries(database: RestoredDatabase) -> Iterator[KeyedStateEntry]:
-    """All of a database that a rocksdb backend has written."""
-    # Imported late: 10 MB that few slots need.
-    from taskexecutor.executor.state.rocksdb import read_entries
+def _timer_entries(timers: Mapping[str, Mapping[Timer, int]]) -> Iterator[KeyedStateEntry]:
+    """Those without a key are left out: their operator registers them again in `open`."""
+    for name, pending in timers.items():
+        for timer, number in pending.items():
+            if timer.key is not None:
+                where = timer.timestamp, timer.namespace
+                yield KeyedStateEntry(name, timer.key, where, number)
 
-    return read_entries(database)
+
+def _entries_of(database: RestoredDatabase) -> Iterator[KeyedStateEntry]:
+    """All that a rocksdb backend has written."""
+    # Imported late: 10 MB that few slots need.
+    from firesteel.common.checkpoints.rocksdb.reading import read_entries
+
+    for _, entries in read_entries(database.storage, database.handle):
+        yield from entries

@@ -13,6 +13,7 @@ from firesteel.common.checkpoints.state import DatabaseHandle, StateFile
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.key_groups import KeyGroupRange
 from firesteel.errors import FiresteelError
+from taskexecutor.executor.timing.timers import Timers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,12 @@ class KeyedState(Protocol):
 
     def entries(self, name: str) -> Iterator[KeyedStateEntry]:
         """All entries of one state, in no particular order. Do not write while iterating."""
+
+    def timers(self, name: str, *, saved: bool = True) -> Timers:
+        """Timers that begin as those that were restored under this name, of those that
+        `has_timers` accepts. `saved`: whether every backend is to restore them; else the operator
+        has other state that they follow from, if none were restored.
+        """
 
     def snapshot(self) -> KeyedStateSnapshot:
         """The synchronous part of a checkpoint: constant time in the size of the state."""

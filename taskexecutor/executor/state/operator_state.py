@@ -16,7 +16,6 @@ from firesteel.common.checkpoints.key_group_content import KeyedStateEntry, Rows
 from taskexecutor.executor.state.in_flight import RestoredInFlight
 from taskexecutor.executor.state.keyed import KeyedState, KeyedStateSnapshot, RestoredDatabase
 from taskexecutor.executor.state.keyed_rows import RowsSnapshot, TaskKeyedRows
-from taskexecutor.executor.state.keyed_timers import KeyedTimers, is_timer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +39,6 @@ class OperatorStateSnapshot:
 
     keyed: KeyedStateSnapshot
     rows: Mapping[str, RowsSnapshot]
-    timers: KeyedTimers
     lists: dict[str, list[Any]]
     union_lists: dict[str, list[Any]]
     broadcasts: dict[str, dict[Any, Any]]
@@ -50,9 +48,7 @@ class OperatorStateSnapshot:
 
 
 class TaskOperatorState:
-    """The `firesteel.operator.OperatorState` of one operator. `timers`: those with a key that it
-    restores.
-    """
+    """The `firesteel.operator.OperatorState` of one operator."""
 
     def __init__(
         self, keyed: KeyedState, restored: RestoredOperatorState | None, *, max_parallelism: int
@@ -61,29 +57,22 @@ class TaskOperatorState:
         self._restored = restored is not None
         self._max_parallelism = max_parallelism
         self.finished_before = restored is not None and restored.finished
-        self.timers = KeyedTimers()
         self._rows: dict[str, TaskKeyedRows] = {}
         self._restored_rows: dict[str, list[pa.Table]] = {}
         state = restored or RestoredOperatorState()
         self.restored_states = state.states
         self.restored_watermark_us = state.watermark_us
         if restored is not None:
-            timers: list[KeyedStateEntry] = []
-            keyed.restore(self._entries(restored.keyed, timers), restored.databases)
-            self.timers = KeyedTimers.of(timers)
+            keyed.restore(self._entries(restored.keyed), restored.databases)
         self._lists = {name: list(items) for name, items in state.lists.items()}
         self._union_lists = {name: list(items) for name, items in state.union_lists.items()}
         self._broadcasts = {name: dict(items) for name, items in state.broadcasts.items()}
 
-    def _entries(
-        self, found: Iterable[KeyedStateEntry | RowsSlice], timers: list[KeyedStateEntry]
-    ) -> Iterator[KeyedStateEntry]:
-        """Those of keyed state; rows and timers are put aside."""
+    def _entries(self, found: Iterable[KeyedStateEntry | RowsSlice]) -> Iterator[KeyedStateEntry]:
+        """Rows are put aside."""
         for entry in found:
             if isinstance(entry, RowsSlice):
                 self._restored_rows.setdefault(entry.name, []).append(entry.table)
-            elif is_timer(entry):
-                timers.append(entry)
             else:
                 yield entry
 
@@ -130,14 +119,11 @@ class TaskOperatorState:
     def broadcast_state(self, name: str) -> dict[Any, Any]:
         return self._broadcasts.setdefault(name, {})
 
-    def snapshot(
-        self, timers: KeyedTimers | None = None, watermark_us: int | None = None
-    ) -> OperatorStateSnapshot:
+    def snapshot(self, watermark_us: int | None = None) -> OperatorStateSnapshot:
         rows = {name: kept.snapshot() for name, kept in self._rows.items()}
         return OperatorStateSnapshot(
             keyed=self._keyed.snapshot(),
             rows={name: kept for name, kept in rows.items() if kept is not None},
-            timers=timers or KeyedTimers(),
             lists=copy.deepcopy(self._lists),
             union_lists=copy.deepcopy(self._union_lists),
             broadcasts=copy.deepcopy(self._broadcasts),

@@ -18,7 +18,7 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 from firesteel.elements import MIN_TIMESTAMP_US
 
@@ -48,10 +48,27 @@ class Timer:
     namespace: Any
 
 
-class TimerQueue:
-    """Timers of one time domain, each once, ordered by time and, for equal times, by registration
-    (pure).
+class Timers(Protocol):
+    """Timers of one time domain, each once, in the order of time. Those with a key are part of
+    keyed state, and kept by its backend.
     """
+
+    def __contains__(self, timer: Timer) -> bool: ...
+
+    def add(self, timer: Timer) -> None: ...
+
+    def remove(self, timer: Timer) -> None: ...
+
+    def next_timestamp(self) -> int | None: ...
+
+    def pop_due(self, now: int) -> Timer | None:
+        """Removes and returns the first timer with timestamp <= now."""
+
+    def clear(self) -> None: ...
+
+
+class TimerQueue:
+    """All in memory, each once, ordered by time and, for equal times, by registration (pure)."""
 
     __slots__ = ("_count", "_heap", "_live")
 
@@ -62,6 +79,9 @@ class TimerQueue:
 
     def __len__(self) -> int:
         return len(self._live)
+
+    def __contains__(self, timer: Timer) -> bool:
+        return timer in self._live
 
     def add(self, timer: Timer) -> None:
         if timer not in self._live:
@@ -78,7 +98,6 @@ class TimerQueue:
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now: int) -> Timer | None:
-        """Removes and returns the first timer with timestamp <= now."""
         due = self.next_timestamp()
         if due is None or due > now:
             return None
@@ -145,14 +164,15 @@ class TaskTimers:
         self.state = state
         self.next_due_ms = None
         for operator in self._operators:
-            operator.event_time.clear()
-            operator.processing_time.clear()
+            operator.stop(state)
 
 
 class OperatorTimers:
     """The `firesteel.operator.TimerService` of one operator."""
 
     __slots__ = (
+        "_again",
+        "_firing_ms",
         "_on_event_time",
         "_on_processing_time",
         "_task",
@@ -171,8 +191,24 @@ class OperatorTimers:
         self._on_event_time = on_event_time
         self._on_processing_time = on_processing_time
         self._watermark_us = MIN_TIMESTAMP_US
-        self.event_time = TimerQueue()
-        self.processing_time = TimerQueue()
+        self.event_time: Timers = TimerQueue()
+        self.processing_time: Timers = TimerQueue()
+        self._firing_ms: int | None = None  # processing time, while timers up to it fire
+        self._again: dict[Timer, None] = {}  # those for the past that they have registered
+
+    def keep_in(self, event_time: Timers, processing_time: Timers) -> None:
+        """The backend's, which may have some of an earlier attempt."""
+        assert self.event_time.next_timestamp() is self.processing_time.next_timestamp() is None
+        self.event_time, self.processing_time = event_time, processing_time
+        self._wake(processing_time.next_timestamp())
+
+    def stop(self, state: TimerServiceState) -> None:
+        self._again.clear()
+        if state is TimerServiceState.QUIESCED:
+            self.event_time.clear()
+            self.processing_time.clear()
+        else:  # the backend's are no more
+            self.event_time, self.processing_time = TimerQueue(), TimerQueue()
 
     @property
     def current_watermark_us(self) -> int:
@@ -192,14 +228,25 @@ class OperatorTimers:
     ) -> None:
         if self._task.state is not TimerServiceState.RUNNING:
             return
-        self.processing_time.add(Timer(timestamp_ms, key, namespace))
-        due_ms = self._task.next_due_ms
-        self._task.next_due_ms = timestamp_ms if due_ms is None else min(due_ms, timestamp_ms)
+        timer = Timer(timestamp_ms, key, namespace)
+        firing_ms = self._firing_ms
+        if firing_ms is None or timestamp_ms > firing_ms or timer in self.processing_time:
+            self.processing_time.add(timer)
+        else:
+            self._again[timer] = None
+        self._wake(timestamp_ms)
 
     def delete_processing_time(
         self, timestamp_ms: int, key: Any = None, namespace: Any = None
     ) -> None:
-        self.processing_time.remove(Timer(timestamp_ms, key, namespace))
+        timer = Timer(timestamp_ms, key, namespace)
+        self.processing_time.remove(timer)
+        self._again.pop(timer, None)
+
+    def _wake(self, timestamp_ms: int | None) -> None:
+        due_ms = self._task.next_due_ms
+        if timestamp_ms is not None:
+            self._task.next_due_ms = timestamp_ms if due_ms is None else min(due_ms, timestamp_ms)
 
     def restore_watermark(self, timestamp_us: int) -> None:
         """Before the operator opens: event time had advanced, and nothing fires."""
@@ -214,10 +261,13 @@ class OperatorTimers:
             self._on_event_time(timer.timestamp, timer.key, timer.namespace)
 
     def fire_processing_time(self, now_ms: int) -> None:
-        # Bounded by the timers pending now: one that registers itself for the past must not stop
-        # the task's loop.
-        for _ in range(len(self.processing_time)):
-            timer = self.processing_time.pop_due(now_ms)
-            if timer is None:
-                return
+        """Those too that firing timers register for the past wait for the next call: one that
+        registers itself must not stop the task's loop.
+        """
+        self._firing_ms = now_ms
+        while (timer := self.processing_time.pop_due(now_ms)) is not None:
             self._on_processing_time(timer.timestamp, timer.key, timer.namespace)
+        self._firing_ms = None
+        again, self._again = self._again, {}
+        for timer in again:
+            self.processing_time.add(timer)

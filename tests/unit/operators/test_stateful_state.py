@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,18 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
+from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.error_report import error_info
+from firesteel.common.ids import OperatorId
 from firesteel.errors import FiresteelError
 from firesteel.plan.specs import TransformWithStateSpec
 from firesteel.testing import OperatorHarness, restored_from
 from taskexecutor.executor.operators.stateful import TransformWithState
 from taskexecutor.executor.operators.stateful.checks import check_processor
 from taskexecutor.executor.state import CreateKeyedState
+from taskexecutor.executor.state.files import read_snapshot, write_snapshot
+from taskexecutor.executor.state.keyed import SnapshotTarget
+from taskexecutor.executor.state.rocksdb import RocksDbKeyedStateBackend
 from tests.backends import BACKENDS, creator, databases
 
 IN = pa.schema([("key", pa.int64()), ("n", pa.int64())])
@@ -442,13 +448,71 @@ def test_few_timers_look_after_expiring_state() -> None:
     story = Story(
         Scripted(lambda handle: handle.getValueState("s", "n INT", 700), handle), "processing_time"
     )
+    operator, sweeps = story.harness.operator, []
+    assert isinstance(operator, TransformWithState)
+    sweep = operator._sweep
+    operator._sweep = lambda index: (sweeps.append(index), sweep(index))  # type: ignore[method-assign, func-returns-value]
     for now_ms in range(0, 60_000, 300):
         story.at(now_ms)
         story.says(now_ms // 300 % 2, 1)
-        assert len(story.harness.timers.processing_time) <= 1
+        assert len(sweeps) <= 1 + now_ms // 1_000
     story.at(62_000)
     assert story.entries == 0
-    assert len(story.harness.timers.processing_time) == 0
+    assert story.harness.timers.processing_time.next_timestamp() is None
+
+
+def test_timers_and_expiries_go_on_from_a_checkpoint_as_the_backend_has_them(
+    tmp_path: Path,
+) -> None:
+    """Those of a database are restored without a look at each key."""
+
+    def declare(handle: Any) -> Any:
+        return handle.getValueState("s", "n INT", 1_000), handle.getListState("l", "n INT", 4_000)
+
+    def handle(states: Any, handle: Any, key: Any, numbers: list[int]) -> Iterator[Any]:
+        value, elements = states
+        value.update((numbers[0],))
+        elements.appendValue((numbers[0],))
+        handle.registerTimer(2_000 + numbers[0])
+        return iter(())
+
+    def expired(states: Any, handle: Any, key: Any, at_ms: int) -> Iterator[Any]:
+        yield key, at_ms, states[0].exists(), [n for (n,) in states[1].get()]
+
+    storage = CheckpointStorage(str(tmp_path))
+    restored = None
+    for attempt, now_ms in enumerate((0, 500)):
+        story = Story(Scripted(declare, handle, expired), "processing_time", restored)
+        backend = story.harness.state.keyed
+        if attempt and isinstance(backend, RocksDbKeyedStateBackend):
+            assert not any(backend._layers)
+        story.at(now_ms)
+        for key in range(attempt, 3):
+            story.says(key, now_ms + key)
+        snapshot = story.harness.snapshot()
+        target = SnapshotTarget(
+            storage=storage, checkpoint_id=1, name=f"task-{attempt}", base=None, written=[]
+        )
+        written = write_snapshot(
+            storage, f"chk-1/{attempt}", OperatorId("0" * 32), snapshot, target
+        )
+        snapshot.keyed.release()
+        assert bool(written.databases) == isinstance(backend, RocksDbKeyedStateBackend)
+        restored = read_snapshot(storage, written)
+        story.harness.close()
+    story = Story(Scripted(declare, handle, expired), "processing_time", restored)
+    story.at(1_000)
+    assert story.at(2_001) == [((0,), 2_000, False, [0]), ((1,), 2_001, False, [1, 501])]
+    assert story.at(3_000) == [
+        ((2,), 2_002, False, [2, 502]),
+        ((1,), 2_501, False, [1, 501]),
+        ((2,), 2_502, False, [2, 502]),
+    ]
+    story.says(7, 7)
+    for now_ms in range(3_000, 15_000, 1_000):
+        story.at(now_ms)
+    assert story.entries == 0
+    assert story.harness.timers.processing_time.next_timestamp() is None
 
 
 # -- the handle

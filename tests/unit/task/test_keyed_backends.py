@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import random
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from firesteel.common.checkpoints.key_group_content import EVENT_TIME_TIMERS
 from firesteel.common.checkpoints.metadata import CheckpointedOperator
 from firesteel.common.checkpoints.state import DatabaseHandle, OperatorSnapshot
 from firesteel.common.checkpoints.storage import CheckpointStorage, StorageError
@@ -45,6 +47,8 @@ from taskexecutor.executor.state import (
 from taskexecutor.executor.state.files import read_snapshot, write_snapshot
 from taskexecutor.executor.state.keyed import RestoredDatabase, SnapshotTarget
 from taskexecutor.executor.state.rocksdb import RocksDbKeyedStateBackend
+from taskexecutor.executor.state.rocksdb import timers as stored_timers
+from taskexecutor.executor.timing.timers import Timer, Timers
 from tests.backends import BACKENDS, creator, databases
 
 GROUPS = 8
@@ -160,12 +164,21 @@ def test_a_value_that_is_owned_is_changed_in_place_and_no_snapshot_sees_it(
 
 
 @dataclass
+class Model:
+    state: dict[tuple[str, Any, Any], Any] = field(default_factory=dict)
+    timers: set[Timer] = field(default_factory=set)
+
+    def copy(self) -> Model:
+        return Model(dict(self.state), set(self.timers))
+
+
+@dataclass
 class Pending:
     checkpoint_id: int
     base: int | None
     savepoint: bool
     subtasks: list[tuple[TaskOperatorState, OperatorStateSnapshot]]
-    model: dict[Any, Any]
+    model: Model
 
 
 class History(RuleBasedStateMachine):
@@ -188,7 +201,7 @@ class History(RuleBasedStateMachine):
         self.incremental = incremental
         self.checkpoint_id = self.attempt = 0
         self.shared = SharedFiles({})
-        self.latest: tuple[int, CheckpointedOperator, dict[Any, Any]] | None = None
+        self.latest: tuple[int, CheckpointedOperator, Model] | None = None
         self.pending: list[Pending] = []
         self.start(self.kind, parallelism)
 
@@ -196,12 +209,12 @@ class History(RuleBasedStateMachine):
         """From the latest checkpoint."""
         self.attempt += 1
         create = creator(kind, self.path, layer_bytes=self.layer_bytes)
-        self.model: dict[tuple[str, Any, Any], Any] = {}
+        self.model = Model()
         parts: list[OperatorSnapshot | None] = [None] * parallelism
         if self.latest is not None:
             _, operator, self.model = self.latest
             parts = list(assign(operator, parallelism))
-        self.model = dict(self.model)
+        self.model = self.model.copy()
         self.subtasks: list[KeyedState] = []
         for subtask, part in enumerate(parts):
             keyed = create(key_group_range(subtask, parallelism, GROUPS), group_of)
@@ -219,21 +232,57 @@ class History(RuleBasedStateMachine):
     @rule(name=names, key=keys, namespace=namespaces, value=VALUES)
     def put(self, name: str, key: Any, namespace: Any, value: list[int]) -> None:
         self.at(key).put(name, key, list(value), namespace)
-        self.model[name, key, namespace] = value
+        self.model.state[name, key, namespace] = value
 
     @rule(name=names, key=keys, namespace=namespaces, more=VALUES)
     def grow(self, name: str, key: Any, namespace: Any, more: list[int]) -> None:
         kept = self.at(key).owned(name, key, list, namespace)
-        before = self.model.get((name, key, namespace))
+        before = self.model.state.get((name, key, namespace))
         assert kept == before
         if before is not None:
             kept.extend(more)
-            self.model[name, key, namespace] = [*before, *more]
+            self.model.state[name, key, namespace] = [*before, *more]
 
     @rule(name=names, key=keys, namespace=namespaces)
     def remove(self, name: str, key: Any, namespace: Any) -> None:
         self.at(key).remove(name, key, namespace)
-        self.model.pop((name, key, namespace), None)
+        self.model.state.pop((name, key, namespace), None)
+
+    times = st.integers(-3, 9)
+
+    def timers(self, key: Any) -> Timers:
+        return self.at(key).timers(EVENT_TIME_TIMERS)
+
+    @rule(key=keys, namespace=namespaces, times=st.lists(times, max_size=8))
+    def register(self, key: Any, namespace: Any, times: list[int]) -> None:
+        for time in times:
+            self.timers(key).add(Timer(time, key, namespace))
+            self.model.timers.add(Timer(time, key, namespace))
+
+    @rule(key=keys, namespace=namespaces, time=times)
+    def unregister(self, key: Any, namespace: Any, time: int) -> None:
+        timer = Timer(time, key, namespace)
+        assert (timer in self.timers(key)) == (timer in self.model.timers)
+        self.timers(key).remove(timer)
+        self.model.timers.discard(timer)
+
+    @rule(until=times, at_most=st.integers(1, 5))
+    def fire(self, until: int, at_most: int) -> None:
+        """Some may be left."""
+        for keyed in self.subtasks:
+            queue = keyed.timers(EVENT_TIME_TIMERS)
+            for _ in range(at_most):
+                own = (
+                    t.timestamp for t in self.model.timers if group_of(t.key) in keyed.key_groups
+                )
+                first = min(own, default=None)
+                assert queue.next_timestamp() == first
+                timer = queue.pop_due(until)
+                if first is None or first > until:
+                    assert timer is None
+                    break
+                assert timer is not None and timer.timestamp == first
+                self.model.timers.remove(timer)
 
     @rule(savepoint=st.booleans())
     def trigger(self, savepoint: bool) -> None:
@@ -245,7 +294,7 @@ class History(RuleBasedStateMachine):
         self.shared.begun(self.checkpoint_id, base or 0)
         states = [TaskOperatorState(keyed, None, max_parallelism=GROUPS) for keyed in self.subtasks]
         taken = [(state, state.snapshot()) for state in states]
-        self.pending.append(Pending(self.checkpoint_id, base, savepoint, taken, dict(self.model)))
+        self.pending.append(Pending(self.checkpoint_id, base, savepoint, taken, self.model.copy()))
 
     @precondition(lambda self: self.pending)
     @rule(completes=st.booleans())
@@ -300,8 +349,9 @@ class History(RuleBasedStateMachine):
             found: dict[Any, Any] = {}
             for keyed in self.subtasks:
                 found |= contents(keyed.entries(name))
-            assert found == {where: v for where, v in self.model.items() if where[0] == name}
-        for (name, key, namespace), value in self.model.items():
+            state = self.model.state.items()
+            assert found == {where: v for where, v in state if where[0] == name}
+        for (name, key, namespace), value in self.model.state.items():
             assert self.at(key).get(name, key, namespace) == value
 
     @invariant()
@@ -325,7 +375,8 @@ class History(RuleBasedStateMachine):
             self.folder.__exit__(None, None, None)
 
 
-def test_any_history_is_that_of_a_dictionary(kind: str) -> None:
+def test_any_history_is_that_of_a_dictionary(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_timers, "_LOADED", 3)
     machine = type("History", (History,), {"kind": kind})
     run_state_machine_as_test(
         machine, settings=settings(max_examples=25, stateful_step_count=25, deadline=None)
@@ -384,6 +435,27 @@ def test_a_value_that_cannot_be_pickled_is_named_when_it_is_put(folder: Path) ->
     backend = rocksdb(folder)
     with pytest.raises(FiresteelError, match=r"the state 'lock' of key 'k' has a value that cann"):
         backend.put("lock", "k", threading.Lock())
+    backend.close()
+
+
+def test_of_many_timers_few_are_in_memory(folder: Path) -> None:
+    backend = rocksdb(folder)
+    timers = backend.timers(EVENT_TIME_TIMERS)
+    times = random.Random(7).sample(range(100_000), 20_000)
+    for n, time in enumerate(times):
+        timers.add(Timer(time if n % 4 else 5, n, None))
+    checkpoint_of = backend.snapshot()
+    fired: list[Timer] = []
+    while (timer := timers.pop_due(50_000)) is not None:
+        fired.append(timer)
+        assert len(timers._heap) <= 2 * stored_timers._LOADED
+    assert [timer.timestamp for timer in fired] == sorted(timer.timestamp for timer in fired)
+    expected = {(time if n % 4 else 5, n) for n, time in enumerate(times)}
+    assert {(t.timestamp, t.key) for t in fired} == {at for at in expected if at[0] <= 50_000}
+    assert len(fired) == len(set(fired))
+    found = {e.namespace[0] for _, es in checkpoint_of.entries_by_key_group() for e in es}
+    assert found == {time for time, _ in expected}
+    checkpoint_of.release()
     backend.close()
 
 

@@ -5,13 +5,13 @@ A value is stored with the processing time at which it expires: (expiry_ms, valu
 a list and each entry of a map has its own. As in PySpark, "now" is the processing time of the
 current batch.
 
-`sweep` removes expired values, even of keys that never occur again. A queue has every key once, in
-the order of expiry; a key that was updated meanwhile is queued again when its turn comes.
+`sweep` removes expired values, even of keys that never occur again. The backend has timers that say
+when to look at which key, in the order of time. A key that has values has one at the latest a part
+of the TTL after the first of them expires; one that is updated often has few.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,9 +22,12 @@ from taskexecutor.executor.operators.stateful.grouping import Key
 from taskexecutor.executor.operators.stateful.shapes import Shape
 from taskexecutor.executor.operators.stateful.variables import Value, Variable
 from taskexecutor.executor.state import KeyedState
+from taskexecutor.executor.timing.timers import Timer
 
 SWEEP_AT_MOST = 10_000  # keys per sweep
 SWEEP_INTERVAL_MS = 1_000  # between sweeps
+_PARTS = 4  # of a TTL: at the end of each, keys are looked at
+_REMEMBERED = 10_000  # keys that have a timer already
 
 
 class ExpiringVariable(Variable):
@@ -33,54 +36,67 @@ class ExpiringVariable(Variable):
     ) -> None:
         super().__init__(current, backend, name, shape)
         self._ttl_ms = ttl_ms
-        self._due: deque[tuple[int, Key]] = deque()
-        self._queued: set[Key] = set()  # the keys in `_due`
-        # Called with the time of the next sweep when the queue gets its first key.
+        self._part_ms = max(ttl_ms // _PARTS, 1)
+        self._remembered: set[Key] = set()  # which have a timer at `_remembered_ms`
+        self._remembered_ms = 0
+        self._swept = False  # a sweep is to come
+        # Called with the time of the next sweep when there is something to sweep again.
         self.on_first_due: Callable[[int], None] = lambda due_ms: None
 
     def restore(self) -> None:
-        """Queues the keys that the backend has."""
-        entries = self._backend.entries(self._entry)
-        for due_ms, key in sorted(
-            ((self._first_expiry_ms(entry.value), entry.key) for entry in entries),
-            key=lambda d: d[0],
-        ):
-            self._enqueue_once(key, due_ms)
+        """Keys that were restored without their timers get them."""
+        due_ms = self._expiries.next_timestamp()
+        if due_ms is None:
+            for entry in self._backend.entries(self._entry):
+                self._look_at(entry.key, self._first_expiry_ms(entry.value))
+        else:
+            self._sweep_at(due_ms)
 
     def sweep(self, now_ms: int) -> int | None:
         """Removes what has expired. Returns when to sweep again; None if there is nothing left."""
-        for _ in range(min(len(self._due), SWEEP_AT_MOST)):
-            if self._due[0][0] > now_ms:
+        for _ in range(SWEEP_AT_MOST):
+            timer = self._expiries.pop_due(now_ms)
+            if timer is None:
                 break
-            key = self._due.popleft()[1]
-            self._queued.discard(key)
-            kept = self._backend.get(self._entry, key)
+            kept = self._backend.get(self._entry, timer.key)
             live = None if kept is None else self._live(kept, now_ms)
             if live is None:
-                self._backend.remove(self._entry, key)
-            else:
-                if live is not kept:
-                    self._backend.put(self._entry, key, live)
-                self._enqueue(key, self._first_expiry_ms(live))
-        return max(self._due[0][0], now_ms + SWEEP_INTERVAL_MS) if self._due else None
+                self._backend.remove(self._entry, timer.key)
+                continue
+            if live is not kept:
+                self._backend.put(self._entry, timer.key, live)
+            due_ms = self._due_ms(self._first_expiry_ms(live))
+            self._expiries.add(Timer(due_ms, timer.key, None))
+        next_ms = self._expiries.next_timestamp()
+        self._swept = next_ms is not None
+        return None if next_ms is None else max(next_ms, now_ms + SWEEP_INTERVAL_MS)
 
     def purge(self) -> None:
-        self._due.clear()
-        self._queued.clear()
+        self._remembered.clear()
         super().purge()
 
     def _expiry_ms(self) -> int:
         return self._current.now_ms + self._ttl_ms
 
-    def _enqueue_once(self, key: Key, due_ms: int) -> None:
-        if key not in self._queued:
-            self._enqueue(key, due_ms)
-            if len(self._due) == 1:
-                self.on_first_due(due_ms)
+    def _due_ms(self, expiry_ms: int) -> int:
+        return -(-expiry_ms // self._part_ms) * self._part_ms
 
-    def _enqueue(self, key: Key, due_ms: int) -> None:
-        self._queued.add(key)
-        self._due.append((due_ms, key))
+    def _look_at(self, key: Key, expiry_ms: int) -> None:
+        """Once this has passed."""
+        due_ms = self._due_ms(expiry_ms)
+        if due_ms != self._remembered_ms or len(self._remembered) >= _REMEMBERED:
+            self._remembered.clear()
+            self._remembered_ms = due_ms
+        if key in self._remembered:
+            return
+        self._remembered.add(key)
+        self._expiries.add(Timer(due_ms, key, None))
+        self._sweep_at(due_ms)
+
+    def _sweep_at(self, due_ms: int) -> None:
+        if not self._swept:
+            self._swept = True
+            self.on_first_due(due_ms)
 
     def _load_live(self) -> Any:
         kept = self._load()
@@ -89,7 +105,7 @@ class ExpiringVariable(Variable):
     def _store(self, kept: Any) -> None:
         key = self._key()
         self._backend.put(self._entry, key, kept)
-        self._enqueue_once(key, self._expiry_ms())
+        self._look_at(key, self._expiry_ms())
 
     def _live(self, kept: Any, now_ms: int) -> Any:
         """The part that has not expired: None if there is none, `kept` itself if it is all."""
@@ -145,7 +161,7 @@ class ExpiringList(ExpiringVariable, ListState):
         kept = self._backend.owned(self._entry, self._key(), list)
         if kept is not None:
             kept.extend(values)
-            self._enqueue_once(self._key(), self._expiry_ms())
+            self._look_at(self._key(), self._expiry_ms())
         elif values:
             self._store(values)
 
@@ -194,7 +210,7 @@ class ExpiringMap(ExpiringVariable, MapState):
         else:
             entries.pop(user_key, None)  # moves it to the end: entries are in the order of expiry
             entries[user_key] = dated
-            self._enqueue_once(self._key(), dated[0])
+            self._look_at(self._key(), dated[0])
 
     def iterator(self) -> Iterator[tuple[Value, Value]]:
         return iter(

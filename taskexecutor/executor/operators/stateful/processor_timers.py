@@ -8,6 +8,10 @@ from typing import NamedTuple
 
 from pyspark.errors import PySparkValueError
 
+from firesteel.common.checkpoints.key_group_content import (
+    EVENT_TIME_TIMERS,
+    PROCESSING_TIME_TIMERS,
+)
 from firesteel.elements import MAX_TIMESTAMP_US
 from firesteel.operator import TimerService
 from taskexecutor.executor.operators.current_key import CurrentKey
@@ -46,6 +50,9 @@ class ProcessorTimers:
         self._current = current
         self._backend = backend
         self._service = service
+        kind = EVENT_TIME_TIMERS if time_mode == EVENT_TIME else PROCESSING_TIME_TIMERS
+        # All of them, or there are none: the backend had them in the order of time, too.
+        self._scheduled = backend.timers(kind, saved=False).next_timestamp() is not None
         # Event-time timers registered for a time that has passed: they fire after the batch, or at
         # the next watermark. A timer registered by a firing one fires right after it if it is for a
         # later time, so that a chain of timers catches up. Otherwise it is deferred to the next
@@ -57,9 +64,16 @@ class ProcessorTimers:
         self._advancing = False  # the timer service is firing, and accepts new timers meanwhile
 
     def restore(self) -> None:
+        if self._scheduled:
+            return
         for entry in self._backend.entries(self.ENTRY):
             for expiry_ms in sorted(entry.value):
                 self._add(entry.key, expiry_ms)
+
+    def before_snapshot(self) -> None:
+        """What is restored has them in the order of time, as the others."""
+        for timer in (*self._overdue, *self._deferred):
+            self._schedule(timer.key, timer.expiry_ms)
 
     def register(self, expiry_ms: int) -> None:
         key = self._key()

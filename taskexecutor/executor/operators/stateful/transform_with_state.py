@@ -99,6 +99,9 @@ class TransformWithState(StreamOperator):
         )
         self._restored = state.restored
 
+    def snapshot_state(self, checkpoint_id: int) -> None:
+        self._timers.before_snapshot()
+
     def open(self) -> None:
         initialise(self._processor, self._handle, self._name)
         self._open = True

@@ -13,6 +13,8 @@ from typing import Any
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueState
 
+from firesteel.common.checkpoints.key_group_content import EXPIRIES
+from firesteel.elements import MAX_TIMESTAMP_US
 from taskexecutor.executor.operators.current_key import CurrentKey
 from taskexecutor.executor.operators.stateful.grouping import Key
 from taskexecutor.executor.operators.stateful.shapes import Shape
@@ -31,6 +33,8 @@ class Variable:
         self._entry = entry_name(name)
         self._shape = shape
         self._deleted = False
+        # Those of keys whose values have a TTL; or had one, before the program was changed.
+        self._expiries = backend.timers(EXPIRIES + name, saved=False)
 
     @property
     def shape(self) -> Shape:
@@ -50,6 +54,7 @@ class Variable:
                 self._backend.remove(self._entry, key)
             else:
                 self._backend.put(self._entry, key, kept)
+        self._forget_expiries()
 
     def delete(self) -> None:
         """Removes the values of all keys; the variable cannot be used any more."""
@@ -60,6 +65,11 @@ class Variable:
         """Removes the values of all keys."""
         for entry in list(self._backend.entries(self._entry)):
             self._backend.remove(self._entry, entry.key)
+        self._forget_expiries()
+
+    def _forget_expiries(self) -> None:
+        while self._expiries.pop_due(MAX_TIMESTAMP_US) is not None:
+            pass
 
     def clear(self) -> None:
         self._backend.remove(self._entry, self._key())

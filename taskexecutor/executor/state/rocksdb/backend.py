@@ -11,19 +11,20 @@ from __future__ import annotations
 
 import pickle
 import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from firesteel.common.checkpoints.key_group_content import KeyedStateEntry
+from firesteel.common.checkpoints.rocksdb import keys
+from firesteel.common.checkpoints.rocksdb.reading import entry_of, read_database
 from firesteel.common.checkpoints.state import DatabaseHandle
 from firesteel.common.key_groups import KeyGroupRange
 from taskexecutor.executor.state.keyed import RestoredDatabase, SnapshotTarget, not_pickled
-from taskexecutor.executor.state.rocksdb import keys
 from taskexecutor.executor.state.rocksdb.database import Database, RocksDbMemory
-from taskexecutor.executor.state.rocksdb.files import Tables, read_database, write_database
+from taskexecutor.executor.state.rocksdb.files import Tables, write_database
+from taskexecutor.executor.state.rocksdb.timers import StoredTimers
 
 _ENTRY_BYTES = 200  # of a layer's entry beside key and value
 _WAITING_LAYERS = 4  # how much larger a layer may be while a snapshot waits for another thread
@@ -59,7 +60,9 @@ class RocksDbKeyedStateBackend:
         self._new_directory = new_directory
         self._remove_directory = remove_directory
         self._directory: Path | None = None
-        self._encode = keys.KeyEncoder(key_group_of)
+        self.where = keys.KeyEncoder(key_group_of)
+        self._timers: dict[str, StoredTimers] = {}
+        self.not_saved: tuple[bytes, ...] = ()  # what states that follow from others begin with
         self._owned: _Owned | None = None
         self._top: _Layer = {}
         self._top_bytes = 0
@@ -83,7 +86,7 @@ class RocksDbKeyedStateBackend:
 
     def get(self, name: str, key: Any, namespace: Any = None) -> Any:
         """The value, or None."""
-        where = self._encode(name, key, namespace)
+        where = self.where(name, key, namespace)
         if self._owned is not None and self._owned.where == where:
             return self._owned.value
         found = self._find(where)
@@ -93,7 +96,7 @@ class RocksDbKeyedStateBackend:
         """The value, to change in place; `copy` is not needed. It is written when the value of
         another key is asked for.
         """
-        where = self._encode(name, key, namespace)
+        where = self.where(name, key, namespace)
         if self._owned is not None:
             if self._owned.where == where:
                 return self._owned.value
@@ -106,26 +109,24 @@ class RocksDbKeyedStateBackend:
         return value
 
     def put(self, name: str, key: Any, value: Any, namespace: Any = None) -> None:
-        where = self._encode(name, key, namespace)
+        where = self.where(name, key, namespace)
         if self._owned is not None:
             self._leave_owned(where)
-        self._set(where, _pickled(name, key, value))
+        self.set(where, _pickled(name, key, value))
 
     def remove(self, name: str, key: Any, namespace: Any = None) -> None:
-        where = self._encode(name, key, namespace)
+        where = self.where(name, key, namespace)
         if self._owned is not None:
             self._leave_owned(where)
-        self._set(where, None)
+        self.set(where, None)
 
     def entries(self, name: str) -> Iterator[KeyedStateEntry]:
         self._write_owned()
-        changed: _Layer = {}
-        for layer in self._layers:
-            changed.update(layer)
         state = keys.of_state(name)
+        changed = self.changed(state)
         for where, value in changed.items():
-            if value is not None and where.startswith(state, 4):
-                yield _entry(where, value)
+            if value is not None:
+                yield entry_of(where, value)
         if self._database is None:
             return
         for key_group in range(self._key_groups.first, self._key_groups.end):
@@ -134,7 +135,15 @@ class RocksDbKeyedStateBackend:
                 if not where.startswith(first):
                     break
                 if where not in changed:
-                    yield _entry(where, value)
+                    yield entry_of(where, value)
+
+    def timers(self, name: str, *, saved: bool = True) -> StoredTimers:
+        found = self._timers.get(name)
+        if found is None:
+            found = self._timers[name] = StoredTimers(self, name, saved=saved)
+            if not saved:
+                self.not_saved += (keys.of_state(name),)
+        return found
 
     def snapshot(self) -> RocksDbSnapshot:
         self._write_owned()
@@ -206,7 +215,23 @@ class RocksDbKeyedStateBackend:
                 return layer[where]
         return None if self._database is None else self._database.get(where)
 
-    def _set(self, where: bytes, value: bytes | None) -> None:
+    # -- its timers, too
+
+    def has(self, where: bytes) -> bool:
+        return self._find(where) is not None
+
+    def changed(self, state: bytes) -> _Layer:
+        """What the layers have of a state."""
+        found: _Layer = {}
+        for layer in self._layers:
+            found.update((where, v) for where, v in layer.items() if where.startswith(state, 4))
+        return found
+
+    def stored(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """What the database has from this key on: look at the layers before."""
+        return iter(()) if self._database is None else self._database.items(first)
+
+    def set(self, where: bytes, value: bytes | None) -> None:
         top = self._top
         before = len(top)
         replaced = top.get(where)
@@ -230,7 +255,7 @@ class RocksDbKeyedStateBackend:
     def _write_owned(self) -> None:
         owned, self._owned = self._owned, None
         if owned is not None:
-            self._set(owned.where, _pickled(owned.name, owned.key, owned.value))
+            self.set(owned.where, _pickled(owned.name, owned.key, owned.value))
 
     def _push(self) -> None:
         self._top, self._top_bytes = {}, 0
@@ -319,11 +344,13 @@ class RocksDbSnapshot:
         try:
             key_group, entries = -1, list[KeyedStateEntry]()
             for where, value in database.items():
+                if where.startswith(self._backend.not_saved, 4):
+                    continue
                 if keys.key_group_in(where) != key_group:
                     if entries:
                         yield key_group, entries
                     key_group, entries = keys.key_group_in(where), []
-                entries.append(_entry(where, value))
+                entries.append(entry_of(where, value))
             if entries:
                 yield key_group, entries
         finally:
@@ -357,27 +384,9 @@ class RocksDbSnapshot:
         return self.path
 
 
-def read_entries(database: RestoredDatabase) -> Iterator[KeyedStateEntry]:
-    """All of a database in a checkpoint, for another backend."""
-    with tempfile.TemporaryDirectory(prefix="restored-") as folder:
-        path = Path(folder) / "db"
-        read_database(database.storage, database.handle, path)
-        opened = Database(path, RocksDbMemory(0), read_only=True)
-        try:
-            for where, value in opened.items():
-                yield _entry(where, value)
-        finally:
-            opened.close()
-
-
 def _common(some: KeyGroupRange, others: KeyGroupRange) -> int:
     """How many key groups are in both."""
     return max(0, min(some.end, others.end) - max(some.first, others.first))
-
-
-def _entry(where: bytes, value: bytes) -> KeyedStateEntry:
-    name, key, namespace = keys.decoded(where)
-    return KeyedStateEntry(name, key, namespace, pickle.loads(value))
 
 
 def _pickled(name: str, key: Any, value: Any) -> bytes:

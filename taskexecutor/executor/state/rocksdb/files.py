@@ -10,7 +10,6 @@ from pathlib import Path
 
 from firesteel.common.checkpoints.shared import is_shared, shared_path
 from firesteel.common.checkpoints.state import DatabaseFile, DatabaseHandle, StateFile
-from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.key_groups import KeyGroupRange
 from taskexecutor.executor.state.keyed import SnapshotTarget
 
@@ -74,14 +73,6 @@ def write_database(
     )
     known.remember(handle, target.base or 0)
     return handle
-
-
-def read_database(storage: CheckpointStorage, handle: DatabaseHandle, path: Path) -> None:
-    """Into a new directory. Raises StorageError."""
-    path.mkdir(parents=True)
-    for name, content in pickle.loads(storage.read(handle.rest)).items():
-        (path / name).write_bytes(content)
-    storage.each(lambda table: storage.read_to(table.file, path / table.name), handle.tables)
 
 
 def _chunks(path: Path) -> Iterator[bytes]:

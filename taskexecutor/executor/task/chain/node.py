@@ -11,6 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from firesteel.common.checkpoints.key_group_content import (
+    EVENT_TIME_TIMERS,
+    PROCESSING_TIME_TIMERS,
+)
 from firesteel.common.ids import OperatorId
 from firesteel.common.operator_messages import Resend, ToOperator, WatermarkLimit
 from firesteel.elements import MAX_WATERMARK, MIN_TIMESTAMP_US, Watermark
@@ -18,7 +22,7 @@ from firesteel.errors import FiresteelError
 from firesteel.operator import SourceOperator, StreamOperator
 from firesteel.plan.specs import WatermarkAlignmentSpec
 from taskexecutor.executor.operator_factory import check_checkpointed
-from taskexecutor.executor.state import KeyedTimers, OperatorStateSnapshot, TaskOperatorState
+from taskexecutor.executor.state import OperatorStateSnapshot, TaskOperatorState
 from taskexecutor.executor.task.chain.context import OperatorContext
 from taskexecutor.executor.task.chain.output import ChainOutput
 from taskexecutor.executor.task.environment import TaskEnvironment
@@ -88,10 +92,11 @@ class ChainNode:
         if state.restored_watermark_us is not None:
             self._restored_us = state.restored_watermark_us
             self.timers.restore_watermark(self._restored_us)
-        for timer in state.timers.event_time:
-            self.timers.register_event_time(timer.timestamp, timer.key, timer.namespace)
-        for timer in state.timers.processing_time:
-            self.timers.register_processing_time(timer.timestamp, timer.key, timer.namespace)
+        saved = not self.operator.keeps_timers
+        self.timers.keep_in(
+            state.keyed.timers(EVENT_TIME_TIMERS, saved=saved),
+            state.keyed.timers(PROCESSING_TIME_TIMERS, saved=saved),
+        )
         self.operator.initialize_state(state)
 
     def open(self) -> None:
@@ -155,14 +160,7 @@ class ChainNode:
         # The end of event time is not kept: no row comes after it in this run.
         ended = reached_us >= MAX_WATERMARK.timestamp_us
         watermark_us = reached_us if self.operator.keeps_event_time and not ended else None
-        timers = (
-            None
-            if self.operator.keeps_timers
-            else KeyedTimers(
-                self.timers.event_time.pending(), self.timers.processing_time.pending()
-            )
-        )
-        return OperatorId(self.member_ids[0]), self.state.snapshot(timers, watermark_us)
+        return OperatorId(self.member_ids[0]), self.state.snapshot(watermark_us)
 
     def notify_checkpoint(self, checkpoint_id: int, *, completed: bool) -> None:
         if completed:

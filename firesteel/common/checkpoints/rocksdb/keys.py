@@ -3,6 +3,7 @@
 4 bytes   key group, big-endian
 2 bytes   length of the state's name, big-endian
 ...       the name, in UTF-8
+8 bytes   of timers only: their time, big-endian, so that those of a key group are in its order
 ...       (key, namespace), as marshal's version 2 writes them: it has no references between
           objects, so equal values are equal bytes, which pickle does not promise
 
@@ -19,9 +20,12 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+from firesteel.common.checkpoints.key_group_content import has_timers
 from firesteel.errors import FiresteelError
 
 AFTER_ALL = b"\xff" * 4  # no key group is this large
+TIME_BYTES = 8
+_EARLIEST = -(2**63)
 _VERSION = 2
 _PLAIN = frozenset((int, str, bytes, bool, type(None)))
 _PICKLED = (
@@ -43,22 +47,43 @@ def of_state(name: str) -> bytes:
     return len(encoded).to_bytes(2, "big") + encoded
 
 
+def of_time(timestamp: int) -> bytes:
+    return (timestamp - _EARLIEST).to_bytes(TIME_BYTES, "big")
+
+
+def time_in(encoded: bytes) -> int:
+    """What `of_time` was given."""
+    return int.from_bytes(encoded, "big") + _EARLIEST
+
+
+def after(time: bytes) -> bytes:
+    """Comes after whatever begins with this time."""
+    return time + b"\xff"
+
+
 class KeyEncoder:
     """Remembers the key group of the last key: a record's calls have the same one."""
 
     def __init__(self, key_group_of: Callable[[Any], int]) -> None:
         self._key_group_of = key_group_of
         self._states: dict[str, bytes] = {}
+        self._timed: set[str] = set()  # those of timers
         self._key: Any = None
         self._key_group = b""
 
     def __call__(self, name: str, key: Any, namespace: Any) -> bytes:
+        """Of a timer, the namespace is (time, namespace)."""
         state = self._states.get(name)
         if state is None:
             state = self._states[name] = of_state(name)
+            if has_timers(name):
+                self._timed.add(name)
         if key is not self._key or not self._key_group:
             self._key_group = of_key_group(self._key_group_of(key))
             self._key = key
+        if name in self._timed:
+            timestamp, namespace = namespace
+            state += of_time(timestamp)
         return self._key_group + state + _encoded(name, key, namespace)
 
 
@@ -69,8 +94,13 @@ def key_group_in(encoded: bytes) -> int:
 def decoded(encoded: bytes) -> tuple[str, Any, Any]:
     """Returns the state's name, the key and the namespace."""
     end = 6 + int.from_bytes(encoded[4:6], "big")
-    key, namespace = marshal.loads(encoded[end:])
-    return encoded[6:end].decode(), _original(key), _original(namespace)
+    name = encoded[6:end].decode()
+    if not has_timers(name):
+        key, namespace = marshal.loads(encoded[end:])
+        return name, _original(key), _original(namespace)
+    behind = end + TIME_BYTES
+    key, namespace = marshal.loads(encoded[behind:])
+    return name, _original(key), (time_in(encoded[end:behind]), _original(namespace))
 
 
 def _encoded(name: str, key: Any, namespace: Any) -> bytes:

@@ -1,0 +1,1 @@
+"""What the `rocksdb` backend writes, as others read it too."""
