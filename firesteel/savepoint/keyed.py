@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -16,11 +16,11 @@ from firesteel.common.checkpoints.key_group_content import (
     KeyedStateEntry,
     RowsSlice,
     decode_key_group,
+    has_timers,
 )
 from firesteel.common.checkpoints.metadata import CheckpointedOperator
-from firesteel.common.checkpoints.state import KeyGroupSlice, StateFile
+from firesteel.common.checkpoints.state import DatabaseHandle, KeyGroupSlice, StateFile
 from firesteel.common.checkpoints.storage import CheckpointStorage
-from firesteel.errors import FiresteelError
 from firesteel.savepoint.tables import (
     TIME,
     StateTable,
@@ -59,51 +59,60 @@ class Stored(NamedTuple):
     part: KeyGroupSlice
 
 
+Content: TypeAlias = Iterator[KeyedStateEntry | RowsSlice]  # of a key group
+
+
 @dataclass(frozen=True)
 class KeyGroups:
     """The keyed state of an operator, wherever it is read: by Spark's workers, too."""
 
     what: str  # the operator, for errors
     directory: str
-    stored: tuple[Stored, ...]
+    stored: tuple[Stored | DatabaseHandle, ...]
 
-    def read(self, number: int) -> Iterator[KeyedStateEntry | RowsSlice]:
-        """One of `stored`. Raises FiresteelError."""
-        file, part = self.stored[number]
-        (content,) = CheckpointStorage(self.directory).read_slices(file, [part])
+    def read(self, number: int, names: Sequence[str] | None = None) -> Iterator[Content]:
+        """One of `stored`, key group by key group. `names`: which entries are needed at least;
+        None: all. Raises FiresteelError.
+        """
+        stored = self.stored[number]
+        storage = CheckpointStorage(self.directory)
+        if isinstance(stored, Stored):
+            (content,) = storage.read_slices(stored.file, [stored.part])
+            yield self._loaded(decode_key_group(content))
+        elif names is None or names:
+            # Imported late: 10 MB that few need.
+            from firesteel.common.checkpoints.rocksdb.reading import read_entries
+
+            for _, entries in read_entries(storage, stored, names):
+                yield self._loaded(entries)
+
+    def read_all(self, names: Sequence[str] | None = None) -> Content:
+        for number in range(len(self.stored)):
+            for content in self.read(number, names):
+                yield from content
+
+    def _loaded(self, content: Content) -> Content:
         try:
-            yield from decode_key_group(content)
+            yield from content
         except (ImportError, AttributeError) as error:
             raise cannot_import(f"the state of {self.what}", error) from error
-
-    def read_all(self) -> Iterator[KeyedStateEntry | RowsSlice]:
-        for number in range(len(self.stored)):
-            yield from self.read(number)
 
 
 class KeyedStates:
     def __init__(self, operator: CheckpointedOperator, directory: str) -> None:
-        stored = tuple(
-            Stored(handle.file, part)
-            for _, snapshot in sorted(operator.subtasks.items())
-            for handle in snapshot.keyed
-            for part in handle.slices
-        )
-        self._groups = KeyGroups(str(operator), directory, stored)
+        stored: list[Stored | DatabaseHandle] = []
+        for _, snapshot in sorted(operator.subtasks.items()):
+            for handle in snapshot.keyed:
+                stored += [Stored(handle.file, part) for part in handle.slices]
+            stored += snapshot.databases
+        self._groups = KeyGroups(str(operator), directory, tuple(stored))
         self._states = operator.states
-        self._in_databases = any(part.databases for part in operator.subtasks.values())
 
     @functools.cached_property
     def tables(self) -> dict[str, StateTable]:
         """By name. If the program did not declare its states before it ran, all are read. Raises
         FiresteelError.
         """
-        if self._in_databases:
-            raise FiresteelError(
-                f"the state of operator {self._groups.what} is in a RocksDB, which only tasks read:"
-                " checkpoints of state.backend.type rocksdb are. Take a savepoint"
-                " (`firesteel savepoint JOB`), or run a job from the checkpoint and take one of it"
-            )
         found: dict[str, StateTable] = {
             name: _table_of(self._groups, name, state) for name, state in self._states.items()
         }
@@ -111,7 +120,7 @@ class KeyedStates:
             for entry_name in dict.fromkeys(entry.name for entry in self._groups.read_all()):
                 if entry_name in _TIMER_DOMAINS:
                     found[_TIMERS] = _FunctionTimers(self._groups)
-                else:
+                elif not has_timers(entry_name):
                     name = entry_name.removeprefix(_DECLARED)
                     found[name] = _Undeclared(self._groups, entry_name)
         for state in self._states.values():
@@ -133,6 +142,8 @@ class _Table:
         self._groups = groups
         self._state = state
 
+    entries: Sequence[str] = ()  # the names of those that it is made of
+
     def schema(self) -> pa.Schema:
         raise NotImplementedError
 
@@ -144,7 +155,8 @@ class _Table:
         tables = [
             table
             for number in range(len(self._groups.stored))
-            for table in self.part(self._groups.read(number))
+            for content in self._groups.read(number, self.entries)
+            for table in self.part(content)
         ]
         return pa.concat_tables([self.schema().empty_table(), *tables])
 
@@ -152,13 +164,14 @@ class _Table:
         from pyspark.sql.pandas.types import from_arrow_schema
 
         count = len(self._groups.stored)
-        groups, part = self._groups, self.part
+        groups, part, entries = self._groups, self.part, self.entries
 
         def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    for table in part(groups.read(number)):
-                        yield from table.to_batches()
+                    for content in groups.read(number, entries):
+                        for table in part(content):
+                            yield from table.to_batches()
 
         numbers = spark.range(0, count, 1, max(1, min(count, _PARTITIONS)))
         schema = from_arrow_schema(self.schema(), prefer_timestamp_ntz=True)
@@ -171,6 +184,7 @@ class _Declared(_Table):
     def __init__(self, groups: KeyGroups, name: str, state: StateDescription) -> None:
         super().__init__(groups, state.kind.value, {}, state)
         self._name = _DECLARED + name
+        self.entries = (self._name,)
         self._keys = fields_of(state.keys)
         self._map_keys = [] if state.map_keys is None else fields_of(state.map_keys)
         self._values = fields_of(state.values)
@@ -229,6 +243,8 @@ class _Declared(_Table):
 class _ProcessorTimers(_Table):
     """Of a processor, in its time mode."""
 
+    entries = (_TIMERS,)
+
     def schema(self) -> pa.Schema:
         keys = fields_of(self._state.keys)
         names = [field.name for field in keys]
@@ -259,8 +275,9 @@ class _Rows(_Table):
     def schema(self) -> pa.Schema:
         """That of the first rows; without rows, of no column."""
         for number in range(len(self._groups.stored)):
-            for table in self.part(self._groups.read(number)):
-                return table.schema
+            for content in self._groups.read(number, self.entries):
+                for table in self.part(content):
+                    return table.schema
         return pa.schema([])
 
     def part(self, found: Iterable[KeyedStateEntry | RowsSlice]) -> list[pa.Table]:
@@ -295,7 +312,7 @@ class _Undeclared(ValuesTable):
     def columns(self) -> Mapping[str, Sequence[Any]]:
         entries = [
             entry
-            for entry in self._groups.read_all()
+            for entry in self._groups.read_all((self._name,))
             if isinstance(entry, KeyedStateEntry) and entry.name == self._name
         ]
         columns = _key_columns([entry.key for entry in entries])
@@ -316,7 +333,7 @@ class _FunctionTimers(ValuesTable):
     def columns(self) -> Mapping[str, Sequence[Any]]:
         timers = [
             (entry.key, _TIMER_DOMAINS[entry.name], *entry.namespace)
-            for entry in self._groups.read_all()
+            for entry in self._groups.read_all(tuple(_TIMER_DOMAINS))
             if isinstance(entry, KeyedStateEntry) and entry.name in _TIMER_DOMAINS
         ]
         columns = _key_columns([key for key, *_ in timers])

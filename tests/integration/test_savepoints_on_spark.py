@@ -12,15 +12,16 @@ from tests.unit.checkpoints.savepoints import Own, Written, processor
 
 
 def test_every_state_is_the_same_on_spark(engine: SparkEngine, tmp_path: Path) -> None:
-    written = Written(tmp_path)
-    written.add("sold", *processor())
+    written = Written(tmp_path, "rocksdb")
+    written.add("sold", *processor(written.create))
+    written.add("in memory", *processor())
     written.add("own", OperatorHarness(Own()).open())
     states = {
         (uid, name): state
         for uid, operator in written.read().items()
         for name, state in operator.items()
     }
-    assert len(states) == 8
+    assert len(states) == 13
     for where, state in states.items():
         found = state.to_spark(engine.session)
         expected = state.to_arrow()

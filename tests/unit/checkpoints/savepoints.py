@@ -29,7 +29,10 @@ from firesteel.testing import OperatorHarness
 from taskexecutor.executor.analysis.states import columns_of_key
 from taskexecutor.executor.operators.stateful import TransformWithState
 from taskexecutor.executor.operators.stateful.checks import check_processor
+from taskexecutor.executor.state import CreateKeyedState, HashMapKeyedStateBackend
 from taskexecutor.executor.state.files import write_snapshot
+from taskexecutor.executor.state.keyed import SnapshotTarget
+from tests.backends import creator
 
 TIME = pa.timestamp("us", "UTC")
 IN = pa.schema([("shop", pa.string()), ("n", pa.int32()), ("at", TIME)])
@@ -94,16 +97,25 @@ class Own(StreamOperator):
 class Written:
     """A savepoint of operators that have run in harnesses."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory / "savepoint"
-        self._storage = CheckpointStorage(str(self.directory))
+    def __init__(self, directory: Path, kind: str = "hashmap") -> None:
+        """`kind`: of the backend; with rocksdb it is a checkpoint."""
+        self.kind = kind
+        self.create = creator(kind, directory)
+        self.base = directory / "written"
+        self.directory = self.base if kind == "hashmap" else self.base / "chk-7"
+        self._storage = CheckpointStorage(str(self.base))
         self.operators: list[CheckpointedOperator] = []
 
     def add(
         self, uid: str, harness: OperatorHarness, states: StateDescriptions | None = None
     ) -> None:
         operator_id = OperatorId(stable_id(uid))
-        written = write_snapshot(self._storage, f"files/{uid}", operator_id, harness.snapshot())
+        target = SnapshotTarget(
+            storage=self._storage, checkpoint_id=7, name=uid, base=None, written=[]
+        )
+        snapshot = harness.snapshot()
+        written = write_snapshot(self._storage, f"files/{uid}", operator_id, snapshot, target)
+        snapshot.keyed.release()
         if states is None:
             states = harness.state.described_rows
         self.operators.append(
@@ -124,18 +136,22 @@ class Written:
             job_id=JobId("8a3f" * 8),
             job_name="sales",
             timestamp_ms=1000,
-            savepoint=True,
+            savepoint=self.kind == "hashmap",
             operators=tuple(self.operators),
         )
-        self._storage.write("_metadata", [encode(metadata)])
+        CheckpointStorage(str(self.directory)).write("_metadata", [encode(metadata)])
         return firesteel.savepoint.read(str(self.directory))
 
 
-def processor() -> tuple[OperatorHarness, StateDescriptions]:
+def processor(
+    create: CreateKeyedState = HashMapKeyedStateBackend,
+) -> tuple[OperatorHarness, StateDescriptions]:
     spec = TransformWithStateSpec(
         processor=Sold(), key_columns=("shop",), output_schema=OUT, time_mode="processing_time"
     )
     states = check_processor(spec, "sold", columns_of_key(IN, ("shop",)))
-    harness = OperatorHarness(TransformWithState(spec, lambda: 50), [IN], output_schema=OUT).open()
+    harness = OperatorHarness(
+        TransformWithState(spec, lambda: 50), [IN], output_schema=OUT, create_keyed_state=create
+    ).open()
     harness.process(ROWS)
     return harness, states

@@ -12,11 +12,7 @@ from click.testing import CliRunner
 
 import firesteel
 from firesteel.client.cli import main
-from firesteel.common.checkpoints.metadata import CheckpointedOperator
-from firesteel.common.checkpoints.state import DatabaseHandle, OperatorSnapshot, StateFile
 from firesteel.common.checkpoints.storage import StorageError
-from firesteel.common.ids import OperatorId
-from firesteel.common.key_groups import KeyGroupRange
 from firesteel.errors import FiresteelError
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.specs import (
@@ -26,12 +22,12 @@ from firesteel.plan.specs import (
     TumblingSpec,
     WindowTopNSpec,
 )
-from firesteel.savepoint import SavedOperator
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.co_process import CoProcess
 from taskexecutor.executor.operators.drop_duplicates import DropDuplicates
 from taskexecutor.executor.operators.running_aggregate import RunningAggregate
 from taskexecutor.executor.operators.windows.window_operator import window_operator
+from tests.backends import BACKENDS
 from tests.unit.checkpoints.savepoints import (
     IN,
     OUT,
@@ -44,9 +40,9 @@ from tests.unit.checkpoints.savepoints import (
 )
 
 
-@pytest.fixture
-def written(tmp_path: Path) -> Written:
-    return Written(tmp_path)
+@pytest.fixture(params=BACKENDS)
+def written(tmp_path: Path, request: pytest.FixtureRequest) -> Written:
+    return Written(tmp_path, request.param)
 
 
 def by_shop(table: pa.Table) -> list[tuple[Any, ...]]:
@@ -55,7 +51,7 @@ def by_shop(table: pa.Table) -> list[tuple[Any, ...]]:
 
 
 def test_states_of_a_processor_have_the_columns_that_it_declares(written: Written) -> None:
-    written.add("sold", *processor())
+    written.add("sold", *processor(written.create))
     sold = written.read()["sold"]
     assert list(sold) == ["by size", "each", "never", "total", "timers"]
     assert {name: state.kind for name, state in sold.items()} == {
@@ -132,7 +128,9 @@ def test_states_without_a_schema_are_read_as_they_are(written: Written) -> None:
     spec = CoProcessSpec(
         function=Both(), first_key_columns=("shop",), second_key_columns=("shop",), schema=OUT
     )
-    harness = OperatorHarness(CoProcess(spec), [IN, IN], output_schema=OUT).open()
+    harness = OperatorHarness(
+        CoProcess(spec), [IN, IN], output_schema=OUT, create_keyed_state=written.create
+    ).open()
     harness.process(ROWS)
     written.add("both", harness)
     both = written.read()["both"]
@@ -162,7 +160,7 @@ def test_operator_state_is_read(written: Written) -> None:
 
 
 def test_what_is_not_there_is_an_error_that_lists_what_is(written: Written) -> None:
-    written.add("sold", *processor())
+    written.add("sold", *processor(written.create))
     written.add("own", OperatorHarness(Own()).open())
     saved = written.read()
     assert (list(saved), len(saved), saved.job_name) == (["sold", "own"], 2, "sales")
@@ -183,50 +181,29 @@ def test_a_damaged_or_missing_file_is_named(written: Written, tmp_path: Path) ->
         StorageError, match=r"_metadata of .*nowhere cannot be read: .*No such file"
     ):
         firesteel.savepoint.read(str(tmp_path / "nowhere"))
-    written.add("sold", *processor())
+    written.add("sold", *processor(written.create))
     saved = written.read()
-    file = written.directory / "files" / "sold"
+    name = "files/sold" if written.kind == "hashmap" else "chk-7/sold-000"
+    (file,) = (found for found in written.base.rglob("*") if name in str(found))
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-    with pytest.raises(StorageError, match="files/sold of .* is damaged"):
+    with pytest.raises(StorageError, match=f"{name}.* of .* is damaged"):
         saved["sold"]["total"].to_arrow()
 
 
 def test_the_command_line_lists_states(written: Written) -> None:
-    written.add("sold", *processor())
+    written.add("sold", *processor(written.create))
     written.add("own", OperatorHarness(Own()).open())
     written.read()
     shown = CliRunner().invoke(main, ["savepoint", "--show", str(written.directory), "--full"])
     assert shown.exit_code == 0, shown.output
     head, _, *lines = shown.output.splitlines()
-    assert head.startswith(f"Savepoint 7 of sales ({'8a3f' * 8}), taken 01.01.1970")
+    kind = "Savepoint" if written.kind == "hashmap" else "Checkpoint"
+    assert head.startswith(f"{kind} 7 of sales ({'8a3f' * 8}), taken 01.01.1970")
     assert lines[0].split()[:2] == ["the", "sold"]
     listed = {tuple(line.split()[-5:-2]) for line in lines}  # before the size: "48 B"
     assert {("total", "value", "2"), ("each", "list", "3"), ("rules", "broadcast", "2")} <= listed
     nowhere = CliRunner().invoke(main, ["savepoint", "--show", str(written.directory / "x")])
     assert nowhere.exit_code == 1
     assert "_metadata of" in nowhere.output
-
-
-def test_state_in_the_databases_of_a_checkpoint_is_refused() -> None:
-    operator_id = OperatorId("0" * 32)
-    database = DatabaseHandle(
-        checkpoint_id=1,
-        key_groups=KeyGroupRange(0, 8),
-        tables=(),
-        rest=StateFile(path="chk-1/rest", size_bytes=1, checksum=""),
-        new_bytes=1,
-    )
-    operator = CheckpointedOperator(
-        operator_id=operator_id,
-        uid="sold",
-        name="a",
-        parallelism=1,
-        max_parallelism=8,
-        subtasks={0: OperatorSnapshot(operator_id=operator_id, databases=(database,))},
-    )
-    saved = SavedOperator(operator, "/checkpoints")
-    for look in (list, len, lambda found: found["total"]):
-        with pytest.raises(FiresteelError, match=r"uid sold.* is in a RocksDB.* Take a savepoint"):
-            look(saved)

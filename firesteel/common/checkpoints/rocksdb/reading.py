@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import cast
@@ -26,17 +26,21 @@ def read_database(storage: CheckpointStorage, handle: DatabaseHandle, path: Path
 
 
 def read_entries(
-    storage: CheckpointStorage, handle: DatabaseHandle
+    storage: CheckpointStorage, handle: DatabaseHandle, names: Iterable[str] | None = None
 ) -> Iterator[tuple[int, Iterator[KeyedStateEntry]]]:
-    """All of it, by ascending key group; read the entries of one before the next. There is a copy
-    of the database meanwhile, in the folder for temporary files. Raises StorageError.
+    """Those of the states with these names, or all, by ascending key group; read the entries of one
+    before the next. There is a copy of the database meanwhile, in the folder for temporary files.
+    Raises StorageError.
     """
+    wanted = None if names is None else tuple(map(keys.of_state, names))
     with tempfile.TemporaryDirectory(prefix="database-") as folder:
         path = Path(folder) / "db"
         read_database(storage, handle, path)
         database = Rdict(str(path), Options(raw_mode=True), access_type=AccessType.read_only(False))
         try:
             items = cast("Iterator[tuple[bytes, bytes]]", database.items())
+            if wanted is not None:
+                items = (item for item in items if item[0].startswith(wanted, 4))
             for key_group, found in groupby(items, lambda item: keys.key_group_in(item[0])):
                 yield key_group, (entry_of(where, value) for where, value in found)
         finally:
