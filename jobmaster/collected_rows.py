@@ -1,7 +1,7 @@
 """Sends the rows that CollectSinks collect to the Dispatcher, which keeps them for clients.
 
-Chunks are sent one after the other, numbered per sink from 0, under the number of the job's
-restart. So a chunk sent again, because its answer was lost, is kept once, and the rows of a job
+Chunks are sent one after the other, numbered per sink from 0, under the number of the
+restart. So a chunk sent again, because its answer was lost, is kept once, and the rows of a sink
 that starts over replace those that it sent before. One that goes on from a checkpoint keeps the
 number, also under another JobMaster: its chunks belong to groups, which are shown when their
 checkpoints are complete.
@@ -10,7 +10,7 @@ checkpoints are complete.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import grpc
@@ -59,21 +59,26 @@ class CollectedRows:
         self._job_id = job_id
         self._epoch = epoch
         self._sinks = sinks
-        self._restart = _FOLLOWS
+        self._restarts: dict[str, int] = {}  # the latest, by sink
         self._follows = {found.operator_id: found for found in follows}
         self._queue: asyncio.Queue[_Chunk] = asyncio.Queue()
 
-    def begin(self, restart: int) -> None:
-        """What follows is of this restart of the job; what was sent before is void."""
-        self._restart = restart
+    def begin(self, restart: int, operator_ids: Collection[str]) -> None:
+        """What follows of those that are sinks is of this restart; what they sent before is
+        void.
+        """
         for operator_id in self._sinks:
+            if operator_id not in operator_ids:
+                continue
+            self._restarts[operator_id] = restart
             self._queue.put_nowait(_Chunk(operator_id, b"", "", restart, lambda problem: None))
 
     def append(
         self, operator_id: str, ipc_stream: bytes, group: str, kept: Callable[[str], None]
     ) -> None:
         """Calls `kept` when the chunk is kept, or cannot be: then with the reason."""
-        self._queue.put_nowait(_Chunk(operator_id, ipc_stream, group, self._restart, kept))
+        restart = self._restarts.get(operator_id, _FOLLOWS)
+        self._queue.put_nowait(_Chunk(operator_id, ipc_stream, group, restart, kept))
 
     async def run(self) -> None:
         """Until cancelled."""

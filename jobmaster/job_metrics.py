@@ -31,7 +31,7 @@ def samples(core: JobMasterCore, host: str, now_ms: float, *, dropped: int = 0) 
         "restartingTime": spent[JobStatus.RESTARTING],
         "cancellingTime": spent[JobStatus.CANCELLING],
         "numRestarts": float(core.restarts),
-        "fullRestarts": float(core.restarts),
+        "fullRestarts": float(core.job.full_restarts),
         "staleMessages": float(core.stale_messages + dropped),
         **checkpoint_metrics(core),
     }

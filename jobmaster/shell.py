@@ -274,7 +274,7 @@ class RunningJob:
                     lambda problem: self._spooled(command, problem),
                 )
             case commands.BeginResults():
-                self._collected.begin(command.restart)
+                self._collected.begin(command.restart, command.operator_ids)
             case commands.ListPaths():
                 asyncio.get_running_loop().run_in_executor(
                     None, self._list_paths, command.paths, command.watched

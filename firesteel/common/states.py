@@ -146,9 +146,8 @@ class JobEvent(Enum):
     FINISH = 3  # every task is FINISHED
     FAIL = 4  # a task, a slot or the plan failed
     GIVE_UP = 5  # after a failure all tasks have ended, and it is not restarted
-    RESTART = 6  # after a failure all tasks (of a region) have ended, and they are restarted
+    RESTART = 6  # after a failure all tasks have ended, and they are restarted
     SLOTS_READY = 7  # the restarted job has all its slots
-    RECOVER = 8  # the restarted region runs again
     CANCEL = 9  # its user cancels it
     CANCELED = 10  # after a cancel all tasks have ended
     SUSPEND = 11  # this master gives up; another one may take over
@@ -174,7 +173,6 @@ JOB_TRANSITIONS: dict[JobStatus, dict[JobEvent, JobStatus]] = {
     _J.RUNNING: {
         _JE.FINISH: _J.FINISHED,
         _JE.FAIL: _J.FAILING,
-        _JE.RESTART: _J.RESTARTING,  # a region
         _JE.CANCEL: _J.CANCELLING,
         _JE.SUSPEND: _J.SUSPENDED,
     },
@@ -191,7 +189,6 @@ JOB_TRANSITIONS: dict[JobStatus, dict[JobEvent, JobStatus]] = {
     },
     _J.RESTARTING: {
         _JE.SLOTS_READY: _J.CREATED,
-        _JE.RECOVER: _J.RUNNING,
         _JE.FAIL: _J.FAILING,
         _JE.CANCEL: _J.CANCELLING,
         _JE.SUSPEND: _J.SUSPENDED,

@@ -161,9 +161,12 @@ class ListPaths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginResults:
-    """The job runs from its beginning: rows collected from now on replace earlier ones."""
+    """These operators run from the beginning: what they collect from now on replaces earlier
+    rows.
+    """
 
-    restart: int  # how often the job has started over
+    restart: int  # how many restarts there have been; increases
+    operator_ids: tuple[OperatorId, ...]  # also of operators that collect nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,10 @@ plan is analysed in one of them -> everything is deployed, one command per TaskE
 states come in -> all tasks terminal -> the job is terminal: requirements go to zero, slots back,
 the status to the Dispatcher, TaskExecutors are dismissed.
 
-A failed task takes the job through FAILING (all tasks cancelled) to FAILED, or to RESTARTING if the
-restart strategy allows. A restarting job waits for its slots in RESTARTING, and only then goes
-CREATED -> RUNNING again.
+A failed task whose region is not the whole job is restarted with its region, while the job stays
+RUNNING. Otherwise it takes the job through FAILING (all tasks cancelled) to FAILED, or to
+RESTARTING if the restart strategy allows. A restarting job waits for its slots in RESTARTING, and
+only then goes CREATED -> RUNNING again.
 
 What depends on how far the job is, the types in `phases/` answer. This class dispatches to the
 current phase and does what is the same in all of them: slots, TaskExecutors and task states.
@@ -16,7 +17,7 @@ current phase and does what is the same in all of them: slots, TaskExecutors and
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Never, assert_never
 
 from firesteel.common.ids import AllocationId, AttemptId, IdSource, TaskExecutorId
@@ -120,8 +121,7 @@ class JobMasterCore:
                 self._tick(now)
             case events.TaskStatesReported():
                 self.task_executors.seen(event.task_executor_id, now)
-                for update in event.updates:
-                    self._task_updated(update, now)
+                self._tasks_updated(event.updates, now)
             case events.TaskExecutorSeen():
                 self.task_executors.seen(event.task_executor_id, now)
             case events.OperatorMessageReceived():
@@ -136,7 +136,7 @@ class JobMasterCore:
             case events.TaskExecutorLost():
                 self._task_executor_lost(event.task_executor_id, event.cause, now)
             case events.SlotLost():
-                self._slot_lost(event.allocation_id, event.error, now)
+                self._slots_lost((event.allocation_id,), event.error, now)
             case events.JobAnalyzed():
                 self.phase = self.phase.analyzed(job, event)
                 if job.schemas is not None and (
@@ -228,7 +228,12 @@ class JobMasterCore:
         while (following := self.phase.advance(job, now)) is not self.phase:
             self.phase = following
         running = isinstance(self.phase, Running) and job.all_run
-        job.out += job.checkpoints.follow(running, now)
+        otherwise = (
+            "some of the job's tasks are being restarted"
+            if isinstance(self.phase, Running)
+            else "the job does not run any more"
+        )
+        job.out += job.checkpoints.follow(running, now, otherwise=otherwise)
         if isinstance(self.phase, Ended):
             return
         job.slot_wait.update(now, missing=job.lacks_slots)
@@ -248,6 +253,38 @@ class JobMasterCore:
         delay_s = job.restart_strategy.delay_s(job.now_ms(now) / 1000) if restartable else None
         self.phase = Failing.enter(job, delay_s, now, cause=error.summary)
 
+    def _tasks_failed(self, failed: Sequence[Execution], now: float) -> None:
+        """These have failed, of one cause: their regions are restarted, or the whole job fails."""
+        job, phase = self.job, self.phase
+        if not failed:
+            return
+        error = failed[0].error
+        assert error is not None
+        if not isinstance(phase, Running):
+            self._fail(error, now, restartable=True)
+            return
+        new = [e.vertex for e in failed if not phase.restarts_soon(e.vertex)]
+        if not new:  # a consequence of what restarts them already
+            job.exceptions.also_failed(error)
+            return
+        vertices = job.tasks_to_restart(new)
+        if vertices is None:
+            self._fail(error, now, restartable=True)
+            return
+        delay_s = job.restart_strategy.delay_s(job.now_ms(now) / 1000)
+        if delay_s is None:
+            self._fail(error, now, restartable=False)
+            return
+        job.exceptions.failed(error)
+        job.log(
+            "error",
+            "tasks are restarted",
+            cause=error.summary,
+            task=error.task_name,
+            tasks=len(vertices),
+        )
+        self.phase = phase.restart(job, vertices, now + delay_s, now)
+
     # ---- slots and TaskExecutors
 
     def _slots_offered(
@@ -259,9 +296,8 @@ class JobMasterCore:
     ) -> None:
         host = host or self._hosts.get(task_executor_id, "")
         answer = self.pool.offer(task_executor_id, host, offers, now)
-        for slot in answer.replaced:
-            error = self.job.error("its slot's process was replaced by another one", now)
-            self._slots_gone((slot,), error, now)
+        error = self.job.error("its slot's process was replaced by another one", now)
+        self._slots_gone(answer.replaced, error, now)
         if offers:
             self.job.out.append(
                 commands.AnswerSlots(
@@ -281,16 +317,13 @@ class JobMasterCore:
             return
         self._hosts[task_executor_id] = event.host
         offered = {slot.allocation_id for slot in event.slots}
-        for allocation_id in self.pool.slots_of(task_executor_id):
-            if allocation_id not in offered:
-                error = job.error("its TaskExecutor came back without the slot", now)
-                self._slot_lost(allocation_id, error, now)
+        error = job.error("its TaskExecutor came back without the slot", now)
+        gone = [slot for slot in self.pool.slots_of(task_executor_id) if slot not in offered]
+        self._slots_lost(gone, error, now)
         held = [self.pool.slots[slot] for slot in self.pool.slots_of(task_executor_id)]
         self._slots_offered(task_executor_id, event.slots, now, event.host)
-        for update in event.tasks:
-            # A failed one is asked for its report below: the cause is still on its way.
-            if update.state is not ExecutionState.FAILED:
-                self._task_updated(update, now)
+        # A failed one is asked for its report below: the cause is still on its way.
+        self._tasks_updated((u for u in event.tasks if u.state is not ExecutionState.FAILED), now)
         self._compare_tasks(event, held, now)
         if returning:
             self.phase.reconnected(job, task_executor_id)
@@ -331,12 +364,12 @@ class JobMasterCore:
         self._slots_gone(slots, error, now)
         job.dismiss(task_executor_id, f"declared dead: {cause}")
 
-    def _slot_lost(self, allocation_id: AllocationId, error: ErrorInfo, now: float) -> None:
-        slot = self.pool.lose(allocation_id, now, error.summary)
-        if slot is None:
-            self.job.stale_messages += 1
-            return
-        self._slots_gone((slot,), error, now)
+    def _slots_lost(
+        self, allocation_ids: Iterable[AllocationId], error: ErrorInfo, now: float
+    ) -> None:
+        lost = [self.pool.lose(each, now, error.summary) for each in allocation_ids]
+        self.job.stale_messages += lost.count(None)
+        self._slots_gone((slot for slot in lost if slot is not None), error, now)
 
     def _slots_gone(self, slots: Iterable[Slot], error: ErrorInfo, now: float) -> None:
         """What ran in these slots is dead. They have left the pool already."""
@@ -348,22 +381,24 @@ class JobMasterCore:
     # ---- tasks and their operators
 
     def _executions_lost(self, executions: list[Execution], error: ErrorInfo, now: float) -> None:
-        failed = self.job.tasks.lost(executions, error, now, self.job.now_ms(now))
-        if failed:
-            first = failed[0].error
-            assert first is not None
-            self._fail(first, now, restartable=True)
+        self._tasks_failed(self.job.tasks.lost(executions, error, now, self.job.now_ms(now)), now)
 
-    def _task_updated(self, update: events.TaskUpdate, now: float) -> None:
-        execution = self._live(update.attempt_id)
-        if execution is None:
-            return
+    def _tasks_updated(self, updates: Iterable[events.TaskUpdate], now: float) -> None:
+        """What one message says: several tasks that fail in it have failed of one cause."""
         job = self.job
-        error = job.tasks.update(execution, update, now, job.now_ms(now))
-        if error is not None:
-            self._fail(error, now, restartable=True)
-        if not execution.terminal:
-            return
+        failed = []
+        for update in updates:
+            execution = self._live(update.attempt_id)
+            if execution is None:
+                continue
+            if job.tasks.update(execution, update, now, job.now_ms(now)) is not None:
+                failed.append(execution)
+            if execution.terminal:
+                self._task_ended(execution, now)
+        self._tasks_failed(failed, now)
+
+    def _task_ended(self, execution: Execution, now: float) -> None:
+        job = self.job
         if execution.state is not ExecutionState.FINISHED:
             self.coordinators.attempt_ended(execution)
             return

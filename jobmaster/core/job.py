@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Literal
 
 from firesteel.common.checkpoints.descriptions import StateDescriptions
@@ -15,9 +16,18 @@ from jobmaster.core.checkpoints.of_job import JobCheckpoints
 from jobmaster.core.checkpoints.recovery import Recovery
 from jobmaster.core.coordinators import BadOptions
 from jobmaster.core.coordinators.registry import Coordinators
-from jobmaster.core.execution_graph import ExecutionGraph, InvalidJobGraph, build, share_slots
+from jobmaster.core.execution_graph import (
+    ExecutionGraph,
+    ExecutionJobVertex,
+    ExecutionVertex,
+    InvalidJobGraph,
+    build,
+    share_slots,
+)
 from jobmaster.core.failover.exceptions import ExceptionHistory
+from jobmaster.core.failover.regions import Regions, SlotsLost, tasks_to_restart
 from jobmaster.core.failover.restart_strategy import new_strategy
+from jobmaster.core.failover.strategy import Failover, check_individual
 from jobmaster.core.scheduler import Scheduler, SchedulingStrategy
 from jobmaster.core.settings import JobSettings
 from jobmaster.core.slots.pool import SlotPool
@@ -45,6 +55,7 @@ class Job:
         self._wall_ms = now_ms - now * 1000
         self.ids = ids
         self.strategy = strategy
+        self._failover = settings.failover
         self.restart_strategy = new_strategy(
             settings.restart, lambda: int(ids.next(), 16) / 16**32, recovery.restarts
         )
@@ -61,6 +72,8 @@ class Job:
         try:
             self.graph = build(job_graph, ids, now_ms, first_attempt=recovery.first_attempt)
             share_slots(self.graph)
+            if settings.failover is Failover.INDIVIDUAL:
+                check_individual(job_graph, takes_checkpoints=settings.checkpoints is not None)
             self.coordinators = Coordinators.of(job_graph)
         except (InvalidJobGraph, BadOptions) as error:
             self.graph = ExecutionGraph(job_graph, now_ms)
@@ -76,8 +89,9 @@ class Job:
             settings.checkpoints, self.graph, self.coordinators, self.now_ms, recovery
         )
         if recovery.latest is not None:
-            self.restore_coordinators()
-        self.restarts = 0
+            self.restore_coordinators(self.graph.vertices)
+        self.restarts = 0  # full ones, and those of regions
+        self.full_restarts = 0
         self.stale_messages = 0  # about attempts or slots that are gone
         self.declared = 0  # sequence of the last declaration
 
@@ -113,19 +127,62 @@ class Job:
     def start_over(self, now: float) -> None:
         """New attempts of all tasks, which restore the latest checkpoint if there is one."""
         self.restarts += 1
-        self.graph.start_over(self.ids, self.now_ms(now))
-        self.restore_coordinators()
+        self.full_restarts += 1
+        self.graph.start_over(self.graph.execution_vertices(), self.ids, self.now_ms(now))
+        self.restore_coordinators(self.graph.vertices)
 
-    def restore_finished(self, now: float) -> None:
+    def restart(self, vertices: Sequence[ExecutionVertex], now: float) -> None:
+        """New attempts of these tasks, which have ended, beside others that go on."""
+        self.restarts += 1
+        restarted = dict.fromkeys(vertex.job_vertex for vertex in vertices)
+        whole = len(vertices) == sum(job_vertex.parallelism for job_vertex in restarted)
+        if whole:
+            self.restore_coordinators(restarted)
+        else:
+            for vertex in vertices:
+                self.coordinators.attempt_ended(vertex.current)
+        self.graph.start_over(vertices, self.ids, self.now_ms(now))
+        self.schedule(vertices, now)
+
+    def tasks_to_restart(self, failed: Sequence[ExecutionVertex]) -> list[ExecutionVertex] | None:
+        """What these failures restart, in topological order; None: the whole job."""
+        if self._failover is Failover.FULL or self.checkpoints.ends_the_job:
+            return None  # tasks that have ended for a savepoint must run again if it is not the end
+        vertices = tasks_to_restart(self.regions, SlotsLost(tuple(failed)))
+        return vertices if len(vertices) < len(self.graph.attempts) else None
+
+    @cached_property
+    def regions(self) -> Regions:
+        """In a stream, whole vertices: the state of sources and sinks is one for all subtasks."""
+        together = () if self._failover is Failover.INDIVIDUAL else self.graph.by_id
+        return Regions(self.graph, whole=together)
+
+    def schedule(self, vertices: Sequence[ExecutionVertex], now: float) -> None:
+        """Requests the slots of those that have not finished in what is restored; all of them are
+        CREATED.
+        """
+        job_vertices = dict.fromkeys(vertex.job_vertex for vertex in vertices)
+        if self.checkpoints.latest is None:
+            operators = tuple(_operators(job_vertices))
+            self.out.append(commands.BeginResults(restart=self.restarts, operator_ids=operators))
+        self.restore_finished(job_vertices, now)
+        self.scheduler.schedule(
+            (vertex for vertex in vertices if vertex.current.state is ExecutionState.CREATED),
+            now,
+            self.now_ms(now),
+        )
+
+    def restore_finished(self, among: Iterable[ExecutionJobVertex], now: float) -> None:
         """What had finished in the checkpoint that is restored is not deployed again: all the
         subtasks of a vertex and of those that feed it. Its consumers know that their input ended.
 
         A vertex of which only some subtasks had finished runs as a whole: its state is divided
         among all of them.
         """
-        finished = self.checkpoints.finished_vertices()
-        for job_vertex in self.graph.vertices:
-            if job_vertex.vertex.vertex_id not in finished:
+        by_id = {job_vertex.vertex.vertex_id: job_vertex for job_vertex in among}
+        finished = self.checkpoints.finished_vertices(by_id.keys())
+        for vertex_id, job_vertex in by_id.items():
+            if vertex_id not in finished:
                 continue
             for vertex in job_vertex.vertices:
                 vertex.current.apply(TaskEvent.RESTORED_FINISHED, self.now_ms(now))
@@ -147,19 +204,24 @@ class Job:
             "or give the source another uid and its state up (--allow-non-restored-state)"
         )
 
-    def restore_coordinators(self) -> None:
-        """To the latest checkpoint, or to the beginning."""
+    def restore_coordinators(self, vertices: Iterable[ExecutionJobVertex]) -> None:
+        """Those of these vertices: to the latest checkpoint, or to the beginning."""
         latest = self.checkpoints.latest
-        if latest is None:
-            self.coordinators.start_over()
-        else:
+        snapshots = None
+        if latest is not None:
             self.log("info", "the job goes on from a checkpoint", checkpoint=latest.checkpoint_id)
-            self.coordinators.start_over({o.operator_id: o.coordinator for o in latest.operators})
+            snapshots = {o.operator_id: o.coordinator for o in latest.operators}
+        self.coordinators.start_over(_operators(vertices), snapshots)
 
-    def end_tasks(self, now: float) -> None:
+    def end_all_tasks(self, now: float) -> None:
         """Cancels what runs and forgets what waits."""
         self.scheduler.forget()
-        self.tasks.cancel_all(now, self.now_ms(now))
+        self.tasks.cancel(self.graph.execution_vertices(), now, self.now_ms(now))
+
+    def end_tasks(self, vertices: Collection[ExecutionVertex], now: float) -> None:
+        """The same, of these only."""
+        self.scheduler.forget(vertices)
+        self.tasks.cancel(vertices, now, self.now_ms(now))
 
     def declare(self, *, force: bool = False) -> None:
         """Declares the required slots if they have changed, or anyway."""
@@ -199,3 +261,7 @@ class Job:
         self, level: Literal["info", "warning", "error"], text: str, **fields: str | int
     ) -> None:
         self.out.append(commands.Log(level=level, text=text, fields=fields))
+
+
+def _operators(vertices: Iterable[ExecutionJobVertex]) -> Iterator[OperatorId]:
+    return (o.operator_id for vertex in vertices for o in vertex.vertex.operators)

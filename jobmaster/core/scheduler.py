@@ -9,7 +9,7 @@ one command per TaskExecutor.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
 from firesteel.common.checkpoints.state import OperatorSnapshot
@@ -81,9 +81,13 @@ class Scheduler:
         assert group.allocation_id is not None
         return self._pool.slots[group.allocation_id]
 
-    def forget(self) -> None:
-        """Nothing that waits will be deployed: the job is ending."""
-        self.waiting.clear()
+    def forget(self, vertices: Collection[ExecutionVertex] | None = None) -> None:
+        """These will not be deployed, even if they wait; None: nothing that waits will."""
+        if vertices is None:
+            self.waiting.clear()
+        elif self.waiting:
+            forgotten = frozenset(vertices)
+            self.waiting = [vertex for vertex in self.waiting if vertex not in forgotten]
 
     def deploy(self, schemas: dict[OutputOf, bytes], now_ms: int) -> list[DeployTasks]:
         """Everything that waits, one command per TaskExecutor. All of it must have its slot."""

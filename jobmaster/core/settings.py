@@ -12,6 +12,7 @@ from jobmaster.core.failover.restart_strategy import (
     FixedDelay,
     RestartSettings,
 )
+from jobmaster.core.failover.strategy import Failover
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,7 @@ class JobSettings:
     # A broken stream that is not re-established within this is a death notice.
     reconnect_grace_s: float = 3.0
     restart: RestartSettings = None
+    failover: Failover = Failover.REGION
     checkpoints: CheckpointSettings | None = None  # None: the job takes none
     state_backend: str = "hashmap"
 
@@ -39,6 +41,7 @@ def settings_from(conf: Configuration) -> JobSettings:
         heartbeat_interval_s=conf.get(options.HEARTBEAT_INTERVAL),
         heartbeat_timeout_s=conf.get(options.HEARTBEAT_TIMEOUT),
         restart=_restart_from(conf),
+        failover=Failover(conf.get(options.FAILOVER_STRATEGY)),
         checkpoints=_checkpoints_from(conf),
         state_backend=conf.get(options.STATE_BACKEND),
     )

@@ -14,7 +14,7 @@ from firesteel.common.states import ExecutionState, TaskEvent
 from firesteel.errors import ErrorInfo
 from jobmaster.core.commands import CancelTasks, Command, Log
 from jobmaster.core.events import TaskUpdate
-from jobmaster.core.execution_graph import Execution, ExecutionGraph
+from jobmaster.core.execution_graph import Execution, ExecutionGraph, ExecutionVertex
 from jobmaster.core.execution_graph.vertex import DEPLOYED
 from jobmaster.core.slots.pool import SlotPool
 from jobmaster.core.slots.slot import Slot
@@ -88,10 +88,11 @@ class Tasks:
                 failed.append(execution)
         return failed
 
-    def cancel_all(self, now: float, now_ms: int) -> None:
-        """Cancels every live task, with one command per TaskExecutor for those deployed."""
+    def cancel(self, vertices: Iterable[ExecutionVertex], now: float, now_ms: int) -> None:
+        """Cancels those that live, with one command per TaskExecutor for those deployed."""
         batches: dict[TaskExecutorId, list[AttemptId]] = {}
-        for execution in self._graph.executions():
+        for vertex in vertices:
+            execution = vertex.current
             if execution.terminal or execution.state is _S.CANCELING:
                 continue
             deployed = execution.state in DEPLOYED

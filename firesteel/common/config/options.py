@@ -266,7 +266,9 @@ FAILOVER_STRATEGY = _jobs.option(
     "jobmanager.execution.failover-strategy",
     "enum",
     "region",
-    "What is restarted when a task fails; no effect yet: it is the whole job.",
+    "Which tasks are restarted when some have failed: those that exchange data with them, directly"
+    " or not (region); all of the job (full); those that have failed only, in a job whose tasks"
+    " exchange no data and that takes no checkpoints (individual).",
     choices=("region", "full", "individual"),
 )
 _checkpoints = _Section("Checkpoints")

@@ -116,6 +116,12 @@ class CheckpointCoordinator:
         """Whether it is known which checkpoint is the latest."""
         return not any(c.state is CheckpointState.STORING for c in self._pending.values())
 
+    @property
+    def ends_the_job(self) -> bool:
+        """Whether the job is being stopped, or was: some tasks may have ended for that."""
+        stopping = self._stopped or self._draining is not None
+        return stopping or any(c.stops or c.drains for c in self._pending.values())
+
     def next_deadline(self) -> float | None:
         deadlines = [checkpoint.expires_at for checkpoint in self._collecting()]
         if self._due is not None and self._may_begin:
@@ -147,7 +153,6 @@ class CheckpointCoordinator:
         """
         self._running = False
         self._due = None
-        self._data_ended.clear()
         commands: list[Command] = []
         for checkpoint in self._collecting():
             commands += self._fail(checkpoint, cause, now)
@@ -265,9 +270,7 @@ class CheckpointCoordinator:
 
     @property
     def _may_begin(self) -> bool:
-        if not self._running or self._stopped or self._draining is not None:
-            return False
-        if any(c.stops or c.drains for c in self._pending.values()):
+        if not self._running or self.ends_the_job:
             return False
         return len(self._pending) < self._settings.max_concurrent
 

@@ -4,7 +4,7 @@ the metadata of what is complete, and the state that tasks restore.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import assert_never
 
 from firesteel.common.checkpoints.descriptions import StateDescriptions
@@ -107,14 +107,21 @@ class JobCheckpoints:
         }
         return changed_key(job, self._key_types, restored) or changed_operators(job, before, states)
 
-    def follow(self, running: bool, now: float) -> list[commands.Command]:
-        """Called after every event. `running`: whether all tasks run, or have finished."""
+    @property
+    def ends_the_job(self) -> bool:
+        """Whether the job is being stopped with a savepoint, or was."""
+        return self.coordinator is not None and self.coordinator.ends_the_job
+
+    def follow(self, running: bool, now: float, *, otherwise: str) -> list[commands.Command]:
+        """Called after every event. `running`: whether all tasks run, or have finished;
+        `otherwise`: why not.
+        """
         if self.coordinator is None or running == self._running:
             return []
         self._running = running
         if running:
             return self._converted(self.coordinator.started(now), now)
-        return self._converted(self.coordinator.stopped("the job does not run any more", now), now)
+        return self._converted(self.coordinator.stopped(otherwise, now), now)
 
     def tick(self, now: float) -> list[commands.Command]:
         return [] if self.coordinator is None else self._converted(self.coordinator.tick(now), now)
@@ -223,9 +230,10 @@ class JobCheckpoints:
             if operator.operator_id in parallelism  # else it is given up, as was asked for
         }
 
-    def finished_vertices(self) -> frozenset[VertexId]:
-        """The vertices that have nothing to do when the latest checkpoint is restored: they had
-        finished in it, and so had all that feed them. Empty if that is the whole job.
+    def finished_vertices(self, among: Collection[VertexId]) -> frozenset[VertexId]:
+        """The vertices, of those that start again, that have nothing to do when the latest
+        checkpoint is restored: they had finished in it, and so had all that feed them. Empty if
+        that is all of them.
         """
         latest = self.latest
         if latest is None:
@@ -233,12 +241,14 @@ class JobCheckpoints:
         operators = {o.operator_id for o in latest.operators if o.finished}
         finished: set[VertexId] = set()
         for vertex in self._graph.vertices:  # producers come first
+            if vertex.vertex.vertex_id not in among:
+                continue
             feeding = self._graph.inputs_of(vertex.vertex.vertex_id)
             if all(o.operator_id in operators for o in vertex.vertex.operators) and all(
                 result.producer.vertex.vertex_id in finished for result in feeding
             ):
                 finished.add(vertex.vertex.vertex_id)
-        return frozenset(finished) if len(finished) < len(self._graph.vertices) else frozenset()
+        return frozenset(finished) if len(finished) < len(among) else frozenset()
 
     @property
     def restored_from(self) -> str:

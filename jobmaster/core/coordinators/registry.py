@@ -143,15 +143,23 @@ class Coordinators:
             if operator_id in self.alignment:
                 self.alignment.attempt_ended(operator_id, execution.vertex.subtask)
 
-    def start_over(self, snapshots: Mapping[OperatorId, Json] | None = None) -> None:
-        """All tasks start again: from a checkpoint's snapshots, or from the beginning."""
-        for operator_id, coordinator in self.by_operator.items():
-            snapshot = None if snapshots is None else snapshots.get(operator_id)
-            if snapshot is None:
-                coordinator.start_over()
-            else:
-                coordinator.restore(snapshot)
-        self.alignment.start_over()
+    def start_over(
+        self,
+        operators: Iterable[OperatorId],
+        snapshots: Mapping[OperatorId, Json] | None = None,
+    ) -> None:
+        """All subtasks of these operators start again: from a checkpoint's snapshots, or from the
+        beginning.
+        """
+        for operator_id in operators:
+            if (coordinator := self.by_operator.get(operator_id)) is not None:
+                snapshot = None if snapshots is None else snapshots.get(operator_id)
+                if snapshot is None:
+                    coordinator.start_over()
+                else:
+                    coordinator.restore(snapshot)
+            if operator_id in self.alignment:
+                self.alignment.start_over(operator_id)
 
     def mismatch(self, snapshots: Mapping[OperatorId, Json]) -> tuple[OperatorId, str] | None:
         """The first operator that cannot go on from its snapshot, and why."""

@@ -174,10 +174,9 @@ class WatermarkAlignment:
         source.readers[subtask] = _Reader()
         self._groups[source.group].lowest_us = None
 
-    def start_over(self) -> None:
-        for source in self._sources.values():
-            for subtask in range(len(source.readers)):
-                self.attempt_ended(source.operator_id, subtask)
+    def start_over(self, operator_id: OperatorId) -> None:
+        for subtask in range(len(self._sources[operator_id].readers)):
+            self.attempt_ended(operator_id, subtask)
 
     def next_deadline(self) -> float | None:
         return min(

@@ -4,11 +4,7 @@
 
 from jobmaster.core.execution_graph.build import InvalidJobGraph, build
 from jobmaster.core.execution_graph.graph import ExecutionGraph
-from jobmaster.core.execution_graph.result import (
-    IntermediateResult,
-    IntermediateResultPartition,
-    PartitionId,
-)
+from jobmaster.core.execution_graph.result import IntermediateResult, IntermediateResultPartition
 from jobmaster.core.execution_graph.slot_sharing import share_slots
 from jobmaster.core.execution_graph.vertex import Execution, ExecutionJobVertex, ExecutionVertex
 
@@ -20,7 +16,6 @@ __all__ = [
     "IntermediateResult",
     "IntermediateResultPartition",
     "InvalidJobGraph",
-    "PartitionId",
     "build",
     "share_slots",
 ]

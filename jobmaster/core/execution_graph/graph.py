@@ -5,7 +5,7 @@ attempts.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from firesteel.common.ids import AttemptId, IdSource, ResultId, VertexId
 from firesteel.common.job_graph import JobGraph
@@ -101,11 +101,11 @@ class ExecutionGraph:
         counts = self.counts.by_state
         return {state.name: count for state, count in zip(STATES, counts, strict=True) if count}
 
-    def start_over(self, ids: IdSource, now_ms: int) -> None:
-        """A new attempt for every subtask; all must have ended."""
-        self.attempts.clear()
+    def start_over(self, vertices: Iterable[ExecutionVertex], ids: IdSource, now_ms: int) -> None:
+        """A new attempt for each of these subtasks; all must have ended."""
         created = StateChange(ExecutionState.CREATED, now_ms)
-        for vertex in self.execution_vertices():
+        for vertex in vertices:
+            del self.attempts[vertex.current.attempt_id]
             execution = vertex.new_attempt(AttemptId(ids.next(AttemptId)), created)
             self.attempts[execution.attempt_id] = execution
 

@@ -8,9 +8,7 @@ O(producers x consumers).
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
 
-from firesteel.common.ids import ResultId
 from firesteel.common.job_graph import (
     DistributionPattern,
     JobEdge,
@@ -30,16 +28,8 @@ class PartitionState(Enum):
     LOST = 2  # its producer ended without completing it, or what it had completed is gone
 
 
-class PartitionId(NamedTuple):
-    """Names what one attempt of a producer contributes to a result, also on the wire."""
-
-    result_id: ResultId
-    producer: int  # subtask
-    attempt: int
-
-
 class IntermediateResultPartition:
-    """What one producer subtask contributes to a result."""
+    """What one producer subtask contributes to a result (firesteel.common.results)."""
 
     __slots__ = ("producer", "result")
 

@@ -23,13 +23,13 @@ from typing import TypeAlias, assert_never
 
 from firesteel.common.ids import ResultId, VertexId
 from firesteel.common.job_graph import DistributionPattern, Partitioner, ResultType
+from firesteel.common.results import ResultPartitionId
 from firesteel.common.states import ExecutionState
 from jobmaster.core.execution_graph import (
     ExecutionGraph,
     ExecutionJobVertex,
     ExecutionVertex,
     IntermediateResult,
-    PartitionId,
 )
 
 _S = ExecutionState
@@ -49,7 +49,7 @@ class PartitionUnreadable:
     """A task failed because it could not read a partition of a BLOCKING result."""
 
     consumer: ExecutionVertex
-    partition: PartitionId
+    partition: ResultPartitionId
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class SlotsLost:
     """A slot, or a TaskExecutor with all its slots and the BLOCKING partitions it kept."""
 
     vertices: tuple[ExecutionVertex, ...]  # whose tasks ran there
-    partitions: tuple[PartitionId, ...] = ()
+    partitions: tuple[ResultPartitionId, ...] = ()
 
 
 Failure: TypeAlias = TaskFailed | PartitionUnreadable | SlotsLost
@@ -181,7 +181,9 @@ class _Search:
         self._inputs: dict[VertexId, list[IntermediateResult]] = {}
         self._outputs: dict[VertexId, list[IntermediateResult]] = {}
 
-    def begin(self, failed: Iterable[ExecutionVertex], partitions: Iterable[PartitionId]) -> None:
+    def begin(
+        self, failed: Iterable[ExecutionVertex], partitions: Iterable[ResultPartitionId]
+    ) -> None:
         newly: dict[ResultId, list[int]] = {}
         for result_id, producer, attempt in partitions:
             result = self._graph.result(result_id)

@@ -8,6 +8,8 @@
                       ▲
                     (any)      (any) ─▶ Cancelling ─▶ Ended      (any) ─▶ Ended, suspended
 
+Tasks of a region that is restarted while others go on are in the hands of Running.
+
 Phases are finer than the job's status, which users see: a job is RUNNING from its start on, also
 while it waits for slots. What can happen in any phase (a failure, a cancel, the loss of the
 Dispatcher) the core turns into Failing, Cancelling and Ended. So a phase imports only those that

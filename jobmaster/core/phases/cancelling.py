@@ -18,7 +18,7 @@ class Cancelling(Phase):
     @classmethod
     def enter(cls, job: Job, now: float) -> Cancelling:
         job.graph.apply(JobEvent.CANCEL, job.now_ms(now))
-        job.end_tasks(now)
+        job.end_all_tasks(now)
         return cls()
 
     def waiting_for(self, job: Job, now: float) -> str:

@@ -23,7 +23,7 @@ class Failing(Phase):
     @classmethod
     def enter(cls, job: Job, restart_delay_s: float | None, now: float, *, cause: str) -> Failing:
         job.graph.apply(JobEvent.FAIL, job.now_ms(now), cause)
-        job.end_tasks(now)
+        job.end_all_tasks(now)
         return cls(restart_delay_s)
 
     def waiting_for(self, job: Job, now: float) -> str:

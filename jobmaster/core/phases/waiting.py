@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from firesteel.common.states import ExecutionState, JobEvent, JobStatus
-from jobmaster.core import commands
+from firesteel.common.states import JobEvent, JobStatus
 from jobmaster.core.job import Job
 from jobmaster.core.phases.analyzing import Analyzing
 from jobmaster.core.phases.phase import Phase
@@ -23,15 +22,7 @@ class WaitingForSlots(Phase):
     @classmethod
     def enter(cls, job: Job, now: float) -> WaitingForSlots:
         """Schedules all of the job that has not finished; every task must be CREATED."""
-        if job.checkpoints.latest is None:
-            job.out.append(commands.BeginResults(restart=job.restarts))
-        job.restore_finished(now)
-        first = (
-            vertex
-            for vertex in job.strategy.first(job.graph)
-            if vertex.current.state is ExecutionState.CREATED
-        )
-        job.scheduler.schedule(first, now, job.now_ms(now))
+        job.schedule(tuple(job.strategy.first(job.graph)), now)
         return cls()
 
     def advance(self, job: Job, now: float) -> Phase:

@@ -19,6 +19,7 @@ from jobmaster.core.coordinators import BadOptions
 from jobmaster.core.coordinators.base import UnexpectedMessage
 from jobmaster.core.coordinators.watermark_alignment import Announcement, WatermarkAlignment
 from jobmaster.core.failover.restart_strategy import FixedDelay
+from jobmaster.core.failover.strategy import Failover
 from jobmaster.core.settings import JobSettings
 from jobmaster.testing import World, job, offer, operator_id, vertex
 
@@ -119,7 +120,7 @@ def test_a_new_attempt_begins_anew() -> None:
     groups.report("slow", 0, 5)
     groups.alignment.attempt_ended(SLOW, 0)
     assert groups.report("fast", 0, 14) == {"fast0": MIN_TIMESTAMP_US}
-    groups.alignment.start_over()
+    groups.alignment.start_over(FAST)
     assert groups.report("fast", 0, 3) == {"fast0": MIN_TIMESTAMP_US}
 
 
@@ -314,7 +315,7 @@ def test_after_a_lost_connection_limits_are_said_again() -> None:
 def test_a_restarted_job_has_no_event_time_yet() -> None:
     world = World(
         job(source("fast", 1), source("slow", 1), edges=False),
-        JobSettings(restart=FixedDelay(attempts=1, delay_s=1.0)),
+        JobSettings(restart=FixedDelay(attempts=1, delay_s=1.0), failover=Failover.FULL),
     )
     world.run(("te", 2))
     report(world, "slow", 0, 0)
@@ -326,3 +327,18 @@ def test_a_restarted_job_has_no_event_time_yet() -> None:
     world.report(world.executions(), ExecutionState.INITIALIZING, ExecutionState.RUNNING)
     assert announced(world, report(world, "fast", 0, 3)) == {("fast", 0): MIN_TIMESTAMP_US}
     assert announced(world, report(world, "slow", 0, 1)) == {("fast", 0): 11, ("slow", 0): 11}
+
+
+def test_sources_that_go_on_wait_for_one_that_is_restarted() -> None:
+    world = World(
+        job(source("fast", 1), source("slow", 1), edges=False),
+        JobSettings(restart=FixedDelay(attempts=1, delay_s=1.0)),
+    )
+    world.run(("te", 2))
+    report(world, "slow", 0, 7)
+    report(world, "fast", 0, 5)
+    world.report(world.executions("fast"), ExecutionState.FAILED, error=ErrorInfo(summary="broken"))
+    world.pass_time(1.0)
+    assert announced(world, report(world, "slow", 0, 8)) == {("slow", 0): MIN_TIMESTAMP_US}
+    world.report(world.executions("fast"), ExecutionState.INITIALIZING, ExecutionState.RUNNING)
+    assert announced(world, report(world, "fast", 0, 3)) == {("fast", 0): 13, ("slow", 0): 13}

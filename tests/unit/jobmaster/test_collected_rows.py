@@ -63,10 +63,10 @@ async def sender() -> AsyncIterator[Sender]:
 
 
 async def test_chunks_are_numbered_anew_after_a_restart(sender: Sender) -> None:
-    sender.rows.begin(0)
+    sender.rows.begin(0, [SINK])
     assert await sender.append(b"a") == ""
     assert await sender.append(b"b") == ""
-    sender.rows.begin(1)
+    sender.rows.begin(1, [SINK])
     assert await sender.append(b"a") == ""
     assert sender.dispatcher.kept == [
         (0, 0, b""),
@@ -117,7 +117,7 @@ async def test_chunks_follow_those_of_an_earlier_job_master_until_the_job_starts
     again = Sender(sender.dispatcher, rows)
     for chunk in (b"a", b"b"):
         assert await again.append(chunk, "g") == ""
-    rows.begin(1)
+    rows.begin(1, [SINK])
     assert await again.append(b"c", "g") == ""
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

@@ -107,7 +107,7 @@ def test_a_new_attempt_keeps_the_prior_ones_and_is_the_only_one_known() -> None:
     graph = built(job(vertex("a", 1)))
     old = graph.vertices[0].vertices[0].current
     old.apply(TaskEvent.CANCEL, 2000)
-    graph.start_over(IdSource(b"again"), 3000)
+    graph.start_over(graph.execution_vertices(), IdSource(b"again"), 3000)
     new = graph.vertices[0].vertices[0].current
     assert new.attempt == 1
     assert graph.vertices[0].vertices[0].attempts == [old, new]

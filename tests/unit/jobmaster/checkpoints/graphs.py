@@ -25,6 +25,17 @@ def finish(execution: Execution) -> Execution:
     return execution
 
 
+def start_over(graph: ExecutionGraph) -> list[Execution]:
+    """New attempts of all tasks, which run."""
+    for execution in graph.executions():
+        execution.apply(TaskEvent.FAIL, 3000)
+    graph.start_over(graph.execution_vertices(), IdSource(b"again"), 3000)
+    for execution in graph.executions():
+        for event in _TO_RUNNING:
+            execution.apply(event, 3000)
+    return list(graph.executions())
+
+
 def task(graph: ExecutionGraph, name: str, subtask: int = 0) -> Execution:
     (vertex,) = (v for v in graph.vertices if v.vertex.name == name)
     return vertex.vertices[subtask].current

@@ -22,7 +22,7 @@ from jobmaster.core.checkpoints.commands import (
 from jobmaster.core.checkpoints.coordinator import CheckpointCoordinator, Request
 from jobmaster.core.checkpoints.settings import CheckpointSettings
 from jobmaster.testing import job, operator_id, vertex
-from tests.unit.jobmaster.checkpoints.graphs import finish, running, task
+from tests.unit.jobmaster.checkpoints.graphs import finish, running, start_over, task
 
 C = TypeVar("C")
 
@@ -332,11 +332,25 @@ def test_when_no_task_has_data_left_the_last_checkpoint_does_not_wait() -> None:
     assert (last, c.now) == (2, 11.0)
     assert c.coordinator.next_deadline() == 21.0, "only once: then the tasks end"
     c.do(c.coordinator.stopped("a task failed", c.now))
+    executions = start_over(c.graph)
     c.do(c.coordinator.started(c.now))
     assert [c.do(c.coordinator.data_ended(e, c.now)) for e in executions[:-1]] == [[], []]
     assert c.coordinator.next_deadline() == 21.0, "it counts anew after a restart"
     (trigger,) = c.do(c.coordinator.data_ended(executions[-1], c.now))
     assert isinstance(trigger, TriggerCheckpoint)
+
+
+def test_tasks_that_go_on_while_others_are_restarted_do_not_say_twice_that_their_data_ended() -> (
+    None
+):
+    c = Coordination()
+    executions = list(c.graph.executions())
+    for execution in executions:
+        c.do(c.coordinator.data_ended(execution, c.now))
+    c.do(c.coordinator.stopped("a task failed", c.now))
+    c.sent.clear()
+    c.do(c.coordinator.started(c.now))
+    assert of(c.sent, TriggerCheckpoint)
 
 
 def test_a_job_whose_data_ended_before_all_of_its_tasks_ran_ends_at_once() -> None:

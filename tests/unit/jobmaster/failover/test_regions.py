@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from firesteel.common.ids import AttemptId, IdSource, JobId, ResultId, stable_id
 from firesteel.common.job_graph import JobEdge, JobGraph, Partitioner, ResultType
+from firesteel.common.results import ResultPartitionId
 from firesteel.common.states import ExecutionState, TaskEvent
-from jobmaster.core.execution_graph import ExecutionGraph, ExecutionVertex, PartitionId, build
+from jobmaster.core.execution_graph import ExecutionGraph, ExecutionVertex, build
 from jobmaster.core.failover.regions import (
     Failure,
     PartitionUnreadable,
@@ -83,9 +84,9 @@ def restarted(graph: ExecutionGraph, failure: Failure) -> list[Name]:
     return [name_of(v) for v in tasks_to_restart(Regions(graph), failure)]
 
 
-def partition(graph: ExecutionGraph, number: int, producer: int) -> PartitionId:
+def partition(graph: ExecutionGraph, number: int, producer: int) -> ResultPartitionId:
     result = graph.results[number]
-    return PartitionId(
+    return ResultPartitionId(
         result.edge.result_id, producer, result.producer.vertices[producer].current.attempt
     )
 
