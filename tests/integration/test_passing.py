@@ -140,9 +140,9 @@ class Program:
         if self.columns._plan is not None:
             run = self.columns._plan.run
 
-            def counted(batches: list[pa.RecordBatch], group: str) -> Any:
+            def counted(batches: list[pa.RecordBatch], *rest: Any) -> Any:
                 self.given += sum(batch.num_rows for batch in batches)
-                return run(batches, group)
+                return run(batches, *rest)
 
             self.columns._plan.run = counted  # type: ignore[method-assign, assignment]
 
@@ -167,7 +167,7 @@ class Program:
                 for batch in batches
             ]
         )
-        found = self.columns.run(table, self.schema, "test")
+        found = self.columns.run(table, self.schema, "test", PlanMeter(TaskClock()))
         return pa.Table.from_batches(list(found), self.schema)
 
     def planned(self, batches: list[pa.RecordBatch]) -> pa.Table:

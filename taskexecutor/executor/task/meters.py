@@ -120,9 +120,10 @@ class TaskMeters:
             "numRecordsInPerSecond": rates[f"in {operator.operator_id}"],
             "numRecordsOutPerSecond": rates[f"out {operator.operator_id}"],
         }
-        if plans := operator.plan_counts.made:
-            values["numPlansMade"] = plans
-            values["numKeptPlanRuns"] = operator.plan_counts.kept_runs
+        plans = operator.plan_counts
+        if plans.made or plans.kept_runs:  # a plan that an earlier job left is not made
+            values["numPlansMade"] = plans.made
+            values["numKeptPlanRuns"] = plans.kept_runs
         if operator.bundles:
             values["numBundles"] = operator.bundles
             values["lastBundleRecords"] = operator.last_bundle_records

@@ -33,7 +33,6 @@ _TEXT_BYTES, _BATCH_ROWS = 32, 8_192
 class GroupedColumns:
     """A plan of rows whose columns are grouped. Runs once at a time."""
 
-    outdated = False
     takes_dictionaries = False
 
     def __init__(
@@ -46,10 +45,11 @@ class GroupedColumns:
     ) -> None:
         """`given`: the columns of the plan's rows. `time`: the column of event times."""
         assert kept.grouping is not None
+        self.kept = kept
         self._grouping = kept.grouping
         self._given = [each if isinstance(each, LeafColumn) else None for each in given]
         self._time = time
-        self._meter = meter
+        self.meter = meter
         self._rows = _LISTED_ROWS if self._grouping.values else _GROUPED_ROWS
         self._merges = {**self._grouping.merges, ROWS: "sum"}
         self._by = [name for name in self._grouping.schema.names if name not in self._merges]
@@ -58,7 +58,7 @@ class GroupedColumns:
         for seconds in dict.fromkeys(each for each in given if not isinstance(each, LeafColumn)):
             places = [place for place, each in enumerate(given) if each == seconds]
             kind = _Computed if seconds is None else _OfSeconds
-            self._computed.append(kind(engine, kept, places, meter))
+            self._computed.append(kind(engine, kept, places))
         self.frame = kept.frame
         self.columns = {name for each in self._given if each is not None for name in each.reads}
         self.columns.update(*(each.reads for each in self._computed))
@@ -74,9 +74,11 @@ class GroupedColumns:
         self.latest_us = None
         if self._time is not None:
             self.latest_us = latest_us(table.column(self._time))
-        self._meter.ran_kept()
+        self.meter.ran_kept()
         computed = {
-            place: column for each in self._computed for place, column in each.run(table, job_group)
+            place: column
+            for each in self._computed
+            for place, column in each.run(table, job_group, self.meter)
         }
         start = 0
         while start < table.num_rows:
@@ -113,45 +115,52 @@ class GroupedColumns:
         names = [str(place) for place in range(len(given))]
         return self._grouping.grouped(pa.RecordBatch.from_arrays(given, names))
 
+    @property
+    def reusable(self) -> bool:
+        return not self.kept.tables and all(each.bundles.reusable for each in self._computed)
+
+    def release_memory(self) -> None:
+        for each in self._computed:
+            each.bundles.release_memory()
+
     def close(self) -> None:
         for each in self._computed:
-            each.close()
+            each.bundles.close()
 
 
 class _Computed:
     """Columns that Spark computes for each row, and the columns that these need."""
 
-    def __init__(
-        self, engine: SparkEngine, kept: KeptPlan, places: Sequence[int], meter: PlanMeter
-    ) -> None:
+    def __init__(self, engine: SparkEngine, kept: KeptPlan, places: Sequence[int]) -> None:
         """`places`: of the columns, among those of the plan's rows."""
         names = kept.rows.columns
         rows = kept.rows.select(*(names[place] for place in places))
         physical = rows._jdf.queryExecution().executedPlan()
         self._places = places
         self._schema = to_arrow(rows.schema)
-        self._bundles = ColumnBundles(engine, KeptPlan(rows, rows, physical, ()), meter)
-        self.reads = self._bundles.columns
+        self.bundles = ColumnBundles(engine, KeptPlan(rows, rows, physical, ()))
+        self.reads = self.bundles.columns
 
-    def run(self, table: pa.Table, job_group: str) -> Iterator[tuple[int, pa.Array]]:
+    def run(
+        self, table: pa.Table, job_group: str, meter: PlanMeter
+    ) -> Iterator[tuple[int, pa.Array]]:
         """The columns, by their places."""
-        batches = self._bundles.run(table, self._schema, job_group)
+        batches = self.bundles.run(table, self._schema, job_group, meter)
         computed = pa.Table.from_batches(batches, self._schema)
         yield from zip(self._places, map(as_array, computed.columns), strict=True)
-
-    def close(self) -> None:
-        self._bundles.close()
 
 
 class _OfSeconds(_Computed):
     """Columns that are the same for all times of a second: computed for one time of each."""
 
-    def run(self, table: pa.Table, job_group: str) -> Iterator[tuple[int, pa.Array]]:
+    def run(
+        self, table: pa.Table, job_group: str, meter: PlanMeter
+    ) -> Iterator[tuple[int, pa.Array]]:
         (name,) = self.reads
         times = as_array(table.column(name))
         seconds = _seconds(times)
         one_each = times.take(column_of(seconds.first_rows()))
-        for place, column in super().run(pa.table({name: one_each}), job_group):
+        for place, column in super().run(pa.table({name: one_each}), job_group, meter):
             different = column.dictionary_encode(null_encoding="encode")
             codes = numbers_in(different.indices)[seconds.codes]
             yield place, pa.DictionaryArray.from_arrays(pa.array(codes), different.dictionary)

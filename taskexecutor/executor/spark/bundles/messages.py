@@ -47,13 +47,12 @@ class MessageBundles:
     each bundle needs: looking them up takes round trips.
     """
 
-    def __init__(self, engine: SparkEngine, plan: KeptPlan, meter: PlanMeter) -> None:
+    def __init__(self, engine: SparkEngine, plan: KeptPlan) -> None:
         """Raises NotKept."""
         session: Any = engine.session
         jvm = session._jvm
         self.kept = plan
         self._engine = engine
-        self._meter = meter
         self._schema = to_arrow(plan.frame.schema)  # of the result
         self._rdd = plan.frame._jdf.toArrowBatchRdd(plan.physical)
         root = self._rdd
@@ -72,18 +71,18 @@ class MessageBundles:
         self._paths = (engine.bundles.path(), engine.bundles.path())
 
     def run(
-        self, table: pa.Table, schema: pa.Schema, group: str
+        self, table: pa.Table, schema: pa.Schema, group: str, meter: PlanMeter
     ) -> Generator[pa.RecordBatch, None, None]:
         part_rows = max(1, table.num_rows * _PART_BYTES // max(1, table.nbytes))
         for start in range(0, table.num_rows, part_rows):
-            yield from self._run(table.slice(start, part_rows), schema, group)
+            yield from self._run(table.slice(start, part_rows), schema, group, meter)
 
     def _run(
-        self, table: pa.Table, schema: pa.Schema, group: str
+        self, table: pa.Table, schema: pa.Schema, group: str, meter: PlanMeter
     ) -> Generator[pa.RecordBatch, None, None]:
         into, out = self._paths
         with (
-            self._meter.converting,
+            meter.converting,
             writing(into, table.nbytes),
             pa.OSFile(str(into), "wb") as file,
             pa.ipc.new_stream(file, table.schema) as writer,
@@ -104,7 +103,7 @@ class MessageBundles:
                         self._write(rows.take(1), stream)
                     finally:
                         stream.close()
-                with self._meter.converting:
+                with meter.converting:
                     content = pa.py_buffer(out.read_bytes())
                     batch = pa.ipc.read_record_batch(content[_LENGTH_BYTES:], self._schema)
                     batch = conform(batch, schema) if batch.num_rows else batch

@@ -18,7 +18,14 @@ from taskexecutor.executor.spark.columns import rows
 from taskexecutor.executor.spark.columns.bundles import ColumnBundles
 from taskexecutor.executor.spark.columns.sink import ColumnSink
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.plans.kept import ATTEMPTS, ROW_BY_ROW, attempted, keep
+from taskexecutor.executor.spark.plans.kept import (
+    ATTEMPTS,
+    ROW_BY_ROW,
+    attempted,
+    cache_key,
+    is_still,
+    keep,
+)
 from taskexecutor.executor.spark.schemas import conform, to_arrow, to_spark
 
 if TYPE_CHECKING:
@@ -41,6 +48,7 @@ class BundlePlans:
         self._specs = tuple(specs)
         self._attempts = ATTEMPTS if schema.names else 0
         self._plan: ColumnBundles | MessageBundles | None = None
+        self._key = cache_key(self._spark_schema, specs, "bundles")
 
     def suits(self, rows: int) -> bool:
         """Whether a kept plan is the fastest way for a bundle of this size."""
@@ -59,14 +67,20 @@ class BundlePlans:
     def drop_if_outdated(self) -> None:
         """Called between bundles: a plan that holds an older read of a static table is not kept."""
         if self._plan is not None and self._plan.kept.outdated:
-            self._plan.close()
-            self._plan = None
+            self.close()
             self._attempts = ATTEMPTS
 
     def make(self) -> None:
         """Tries to make the plan, which sets `frame`. Calls the functions of the program."""
+        if self._attempts == ATTEMPTS:
+            session, specs = self._engine.session, self._specs
+            with self._meter.planning:
+                self._plan = self._engine.plan_cache.take(
+                    self._key, lambda plan: is_still(session, plan.kept, specs)
+                )
         self._attempts -= 1
-        self._plan = attempted(self._meter, self._made)
+        if self._plan is None:
+            self._plan = attempted(self._meter, self._made)
 
     def run(
         self, batches: Sequence[pa.RecordBatch], schema: pa.Schema, group: str
@@ -78,11 +92,14 @@ class BundlePlans:
             ).cast(self._canonical)
         self._meter.ran_kept()
         assert self._plan is not None
-        yield from self._plan.run(table, schema, group)
+        yield from self._plan.run(table, schema, group, self._meter)
 
     def close(self) -> None:
-        if self._plan is not None:
-            self._plan.close()
+        plan, self._plan = self._plan, None
+        if isinstance(plan, ColumnBundles):
+            self._engine.plan_cache.put(self._key, plan)
+        elif plan is not None:
+            plan.close()
 
     def _made(self) -> ColumnBundles | MessageBundles:
         engine = self._engine
@@ -93,7 +110,7 @@ class BundlePlans:
             allowed = ROW_BY_ROW | rows.LEAF
             kept = keep(engine.session, leaf, leaf, self._specs, allowed, by_arrow=by_arrow)
             if ColumnSink.suits(engine, kept.rows.schema):
-                return ColumnBundles(engine, kept, self._meter)
+                return ColumnBundles(engine, kept)
         leaf = messages.frame(engine, self._spark_schema)
         kept = keep(engine.session, leaf, leaf, self._specs, ROW_BY_ROW | messages.LEAF)
-        return MessageBundles(engine, kept, self._meter)
+        return MessageBundles(engine, kept)

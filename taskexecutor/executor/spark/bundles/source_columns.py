@@ -14,12 +14,16 @@ from taskexecutor.executor.spark.columns import rows
 from taskexecutor.executor.spark.columns.bundles import ColumnBundles
 from taskexecutor.executor.spark.columns.sink import ColumnSink
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.spark.jvm.plan_cache import CachedPlan
 from taskexecutor.executor.spark.plans.composed import event_time_us
 from taskexecutor.executor.spark.plans.kept import (
     ATTEMPTS,
     ROW_BY_ROW,
+    KeptPlan,
     NotKept,
     attempted,
+    cache_key,
+    is_still,
     keep,
 )
 from taskexecutor.executor.spark.plans.leaf_columns import leaf_columns
@@ -56,14 +60,18 @@ class ColumnPlans:
         self._watermarks = watermarks
         self._meter = meter
         self._readers_skip_rows = readers_skip_rows
+        self._key = cache_key(schema, specs, "columns", watermarks, readers_skip_rows)
         self._attempts = ATTEMPTS
         self._plan: SourcePlan | None = None
 
     def plan(self) -> SourcePlan | None:
         """None if there is no kept plan. Calls the functions of the program when it is made."""
-        if self._plan is not None and self._plan.outdated:
+        if self._plan is not None and self._plan.kept.outdated:
             self.close()
             self._attempts = ATTEMPTS
+        if self._plan is None and self._attempts == ATTEMPTS:
+            with self._meter.planning:
+                self._plan = self._cached()
         if self._plan is None and self._attempts:
             self._attempts -= 1
             self._plan = attempted(self._meter, self._made)
@@ -72,7 +80,17 @@ class ColumnPlans:
     def close(self) -> None:
         plan, self._plan = self._plan, None
         if plan is not None:
-            plan.close()
+            self._engine.plan_cache.put(self._key, plan)
+
+    def _cached(self) -> SourcePlan | None:
+        """The plan of a job before this one."""
+        session, specs = self._engine.session, self._specs
+        plan: SourcePlan | None = self._engine.plan_cache.take(
+            self._key, lambda plan: is_still(session, plan.kept, specs)
+        )
+        if plan is not None:
+            plan.meter = self._meter
+        return plan
 
     def _made(self) -> SourcePlan:
         engine = self._engine
@@ -97,7 +115,7 @@ class ColumnPlans:
         if self._readers_skip_rows and rows.may_skip_rows(engine, kept.physical):
             self._attempts = 0
             raise NotKept("Spark's own reader may leave out rows that a condition does not want")
-        return ColumnPlan(ColumnBundles(engine, kept, self._meter), observer or time, self._meter)
+        return ColumnPlan(ColumnBundles(engine, kept), observer or time, self._meter)
 
     @property
     def _time_is_plain(self) -> bool:
@@ -120,18 +138,16 @@ class ColumnPlans:
         )
 
 
-class SourcePlan(Protocol):
+class SourcePlan(CachedPlan, Protocol):
     """Runs once at a time."""
 
+    kept: KeptPlan
+    meter: PlanMeter  # of the operator that has it now
     columns: set[str]  # the names of those that it needs
     takes_dictionaries: bool  # in place of texts
 
     @property
     def frame(self) -> DataFrame: ...
-
-    @property
-    def outdated(self) -> bool:
-        """See KeptPlan."""
 
     @property
     def latest_us(self) -> int | None:
@@ -143,8 +159,6 @@ class SourcePlan(Protocol):
         """The results in batches of exactly `schema`, each computed on demand. `table` has the
         plan's `columns`, and may have others.
         """
-
-    def close(self) -> None: ...
 
 
 class ColumnPlan:
@@ -158,19 +172,15 @@ class ColumnPlan:
         """`times`: what sees the event times, or the column that has them."""
         self._bundles = bundles
         self._times = times
-        self._meter = meter
+        self.meter = meter
+        self.kept = bundles.kept
         self._latest_us: int | None = None
         # The names of those that it needs.
         self.columns = {*bundles.columns, *([times] if isinstance(times, str) else [])}
 
     @property
     def frame(self) -> DataFrame:
-        return self._bundles.kept.frame
-
-    @property
-    def outdated(self) -> bool:
-        """See KeptPlan."""
-        return self._bundles.kept.outdated
+        return self.kept.frame
 
     @property
     def runs_spark(self) -> bool:
@@ -194,8 +204,15 @@ class ColumnPlan:
             self._times.reset()
         elif self._times is not None:
             self._latest_us = latest_us(table.column(self._times))
-        self._meter.ran_kept()
-        yield from self._bundles.run(table, schema, group)
+        self.meter.ran_kept()
+        yield from self._bundles.run(table, schema, group, self.meter)
+
+    @property
+    def reusable(self) -> bool:
+        return self._bundles.reusable
+
+    def release_memory(self) -> None:
+        self._bundles.release_memory()
 
     def close(self) -> None:
         self._bundles.close()

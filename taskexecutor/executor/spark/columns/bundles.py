@@ -25,15 +25,15 @@ _SMALL_BATCH_ROWS = 4_096  # batches with fewer rows, on average, are joined fir
 class ColumnBundles:
     """A kept plan over `rows.frame` for bundles of one operator."""
 
-    def __init__(self, engine: SparkEngine, plan: KeptPlan, meter: PlanMeter) -> None:
+    def __init__(self, engine: SparkEngine, plan: KeptPlan) -> None:
         self.kept = plan
-        self._meter = meter
+        self._running = False
         self._passing = plan.passing
         passes = plan.passing.columns if plan.passing is not None else []
         self._plan: _RunPlan | None = None  # None: Spark has nothing to do
         self._repeats: Repeats | None = None  # if it is worth to look for texts that repeat
         if plan.passing is None or not plan.passing.complete:
-            self._plan = _RunPlan(engine, plan, meter)
+            self._plan = _RunPlan(engine, plan)
             nested = any(pa.types.is_nested(kind) for kind in self._plan.schema.types)
             if plan.passing is not None and plan.deterministic and not nested:
                 self._repeats = Repeats(
@@ -46,17 +46,24 @@ class ColumnBundles:
     def runs_spark(self) -> bool:
         return self._plan is not None
 
+    @property
+    def reusable(self) -> bool:
+        """By another job: see CachedPlan."""
+        return not (self._running or self.kept.tables)
+
     def run(
-        self, table: pa.Table, schema: pa.Schema, group: str
+        self, table: pa.Table, schema: pa.Schema, group: str, meter: PlanMeter
     ) -> Generator[pa.RecordBatch, None, None]:
+        self._running = True
         names = [name for name in table.schema.names if name in self.columns]
         for batches in parts_of(table.select(names or table.schema.names[:1])):
-            with closing(self._results(batches, group)) as results:
+            with closing(self._results(batches, group, meter)) as results:
                 for columns in results:
                     yield conformed(columns, schema)
+        self._running = False
 
     def _results(
-        self, batches: Sequence[pa.RecordBatch], group: str
+        self, batches: Sequence[pa.RecordBatch], group: str, meter: PlanMeter
     ) -> Generator[list[pa.Array], None, None]:
         """The columns of batches."""
         passing, plan = self._passing, self._plan
@@ -65,16 +72,22 @@ class ColumnBundles:
             yield from passing.results(batches, ())
             return
         if passing is not None and self._repeats is not None:
-            found = self._repeats.values(batches, lambda texts: plan.run([texts], group))
+            found = self._repeats.values(batches, lambda texts: plan.run([texts], group, meter))
             if found is not None:
                 yield from passing.results_at(batches, *found)
                 return
-        with closing(plan.run(batches, group)) as computed:
+        with closing(plan.run(batches, group, meter)) as computed:
             if passing is not None:
                 yield from passing.results(batches, computed)
                 return
             for batch in computed:
                 yield batch.columns
+
+    def release_memory(self) -> None:
+        if self._repeats is not None:
+            self._repeats.forget()
+        if self._plan is not None:
+            self._plan.release_memory()
 
     def close(self) -> None:
         if self._plan is not None:
@@ -84,10 +97,9 @@ class ColumnBundles:
 class _RunPlan:
     """The plan in the JVM, and the memory in which it finds its input and leaves its results."""
 
-    def __init__(self, engine: SparkEngine, plan: KeptPlan, meter: PlanMeter) -> None:
-        self._meter = meter
+    def __init__(self, engine: SparkEngine, plan: KeptPlan) -> None:
         self.read = columns_read(engine, plan.physical)
-        self._sink = ColumnSink(engine, plan.rows.schema, meter=meter, grouping=plan.grouping)
+        self._sink = ColumnSink(engine, plan.rows.schema, grouping=plan.grouping)
         self.schema = self._sink.schema
         self._rows = SharedRows()
         self._java = engine.code.type("FiresteelBundles")(
@@ -99,19 +111,23 @@ class _RunPlan:
         self._java.map(self._rows.path, self._rows.room_bytes)
 
     def run(
-        self, batches: Sequence[pa.RecordBatch], group: str
+        self, batches: Sequence[pa.RecordBatch], group: str, meter: PlanMeter
     ) -> Generator[pa.RecordBatch, None, None]:
         """What the plan gives, in batches that are computed on demand."""
-        with self._meter.converting:
+        with meter.converting:
             packed = self._rows.put(batches, self.read)
         results = self._sink.filled(
-            lambda slab: self._java.first(group, packed, slab), self._java.next
+            lambda slab: self._java.first(group, packed, slab), self._java.next, meter.converting
         )
         try:
             yield from results
         except BaseException:  # its own errors have ended it
             self._java.end()
             raise
+
+    def release_memory(self) -> None:
+        self._rows.release_memory()
+        self._sink.release_memory()
 
     def close(self) -> None:
         with suppress(Exception):  # the JVM may be gone

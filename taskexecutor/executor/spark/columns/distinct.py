@@ -47,7 +47,7 @@ class Repeats:
         self._filtered = filtered
         self._misses = 0
         self._pause = 0
-        self._forget()
+        self.forget()
 
     def values(
         self,
@@ -70,12 +70,13 @@ class Repeats:
         if found is not None:
             self._misses = 0
             return found
-        self._forget()
+        self.forget()
         self._misses += 1
         self._pause = min(1 << self._misses, _LONGEST_PAUSE)
         return None
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """What the plan has given so far."""
         self._texts = [_Numbered() for _ in self._columns]
         self._pairs = [_Numbered() for _ in self._columns[1:]]  # of the columns up to the next one
         self._places: Numbers = np.empty(0, np.int64)  # of what was given, by numbers

@@ -137,9 +137,7 @@ class SharedRows:
         in base64: Py4J hands texts over much faster than bytes.
         """
         if self._used > _KEPT_BYTES:
-            os.ftruncate(self._fd, 0)
-            os.ftruncate(self._fd, _ROOM_BYTES)
-            self._used = 0
+            self.release_memory()
         self._end = 0
         places: list[int] = []
         for batch in batches:
@@ -148,6 +146,11 @@ class SharedRows:
                 self._column(decoded(batch.column(name)), places)
         self._used = max(self._used, self._end)
         return b64encode(struct.pack(f"<{len(places)}q", *places)).decode()
+
+    def release_memory(self) -> None:
+        os.ftruncate(self._fd, 0)
+        os.ftruncate(self._fd, _ROOM_BYTES)
+        self._used = 0
 
     def _column(self, array: pa.Array, places: list[int]) -> None:
         """Of each column: its validity bits, how far they are shifted, its values, its offsets, and

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from firesteel.operator import PlanMeter
 from taskexecutor.executor.aggregation.row_partials import RowPartials
 from taskexecutor.executor.spark.columns.slabs import Batches, Slabs
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
@@ -58,7 +57,6 @@ class ColumnSink:
         *,
         batch_rows: int = BATCH_ROWS,
         limit_bytes: int | None = None,
-        meter: PlanMeter | None = None,
         grouping: RowPartials | None = None,
     ) -> None:
         """`limit_bytes`: of the memory of a batch, the size of the JVM's heap by default. A batch
@@ -69,9 +67,6 @@ class ColumnSink:
         engine.code.load("FiresteelExpressions")
         self._expressions = engine.code.type("FiresteelExpressions")
         self._session: Any = engine.session
-        self._converting: AbstractContextManager[Any] = (
-            meter.converting if meter is not None else nullcontext()
-        )
         self.schema = to_arrow(schema)
         widths = [_width(kind) for kind in self.schema.types]
         self._grouping = grouping
@@ -99,7 +94,10 @@ class ColumnSink:
         yield from self.filled(self.java.next, self.java.next)
 
     def filled(
-        self, first: Callable[[int], str], following: Callable[[int], str]
+        self,
+        first: Callable[[int], str],
+        following: Callable[[int], str],
+        converting: AbstractContextManager[Any] = nullcontext(),  # noqa: B008 - it has no state
     ) -> Generator[pa.RecordBatch, None, None]:
         """The batches that these calls make in the slab of the given number; the calls return what
         FiresteelSink.next() does.
@@ -110,7 +108,7 @@ class ColumnSink:
             try:
                 packed = b64decode(fill(lease.slab.number))
                 fill = following
-                with self._converting:
+                with converting:
                     last, rows, *report = struct.unpack(f"<{len(packed) // 8}q", packed)
                     if not rows:
                         continue
@@ -118,13 +116,17 @@ class ColumnSink:
             finally:
                 del lease  # the batch has it; an error, whose traceback has this frame, must not
             if self._grouping is not None:
-                with self._converting:
+                with converting:
                     batch = self._grouping.grouped(batch)
                 yield batch
                 continue
             for start in range(0, rows, BATCH_ROWS):
                 yield batch.slice(start, BATCH_ROWS) if rows > BATCH_ROWS else batch
             del batch
+
+    def release_memory(self) -> None:
+        """Between runs. Batches that are in use stay valid."""
+        self._slabs.release_memory()
 
     def close(self) -> None:
         """Frees the memory. Batches that are in use stay valid."""

@@ -115,7 +115,7 @@ class Slabs:
 
     def give_back(self, slab: Slab) -> None:
         with self._lock:
-            if not self._closed:
+            if slab in self._slabs and not self._closed:
                 self._free.append(slab)
                 return
         self._close(slab)
@@ -125,15 +125,21 @@ class Slabs:
             self._slabs.discard(slab)
         slab.close()
 
-    def close(self) -> None:
-        """Batches that are still in use stay valid."""
+    def release_memory(self) -> None:
+        """Gives all slabs up. Batches that are still in use stay valid."""
         with self._lock:
-            self._closed = True
+            self._slabs = set()
             free, self._free = self._free, []
         with suppress(Exception):  # the JVM may be gone
             self._java.close()
         for slab in free:
-            self._close(slab)
+            slab.close()
+
+    def close(self) -> None:
+        """Batches that are still in use stay valid."""
+        with self._lock:
+            self._closed = True
+        self.release_memory()
 
 
 class Lease:

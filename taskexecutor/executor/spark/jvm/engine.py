@@ -25,6 +25,7 @@ from taskexecutor.executor.spark.jvm.cancellation import CancellationWatch
 from taskexecutor.executor.spark.jvm.code import Code
 from taskexecutor.executor.spark.jvm.launch import HEAP_FREE, FreeHeap, Jvm, start_jvm
 from taskexecutor.executor.spark.jvm.local_tasks import LocalTasks
+from taskexecutor.executor.spark.jvm.plan_cache import PlanCache
 from taskexecutor.executor.spark.jvm.session import create_session, session_settings
 from taskexecutor.executor.spark.transfer import BundleStore
 
@@ -64,6 +65,7 @@ class SparkEngine:
         self._bundles: BundleStore | None = None
         self._temp_dir: Path | None = None
         self.heap_bytes = 0
+        self.plan_cache = PlanCache()
         self._context_stopped = False
         self._silent_s = 0.0  # for how long the JVM had not answered when it was killed for that
         self.cores = 1
@@ -280,6 +282,7 @@ class SparkEngine:
     def stop(self, grace_s: float = 3.0) -> None:
         """Ends the JVM and removes every file. Idempotent."""
         self._watch.stop()
+        self.plan_cache.close()
         mllib.forget(self._mllib)
         if self._jvm is not None:
             if grace_s > 0 and self._jvm.alive and self._session is not None:

@@ -30,6 +30,7 @@ WINDOW_END = "window_end"
 _START_US = "_window_start_us"
 _FIRST_US, _LAST_US = "_session_first_us", "_session_last_us"
 _ALL = "_all"
+_EVERY_FIELD = 2**31 - 1
 _TOO_LARGE = (
     "a sum of decimals has more digits than its type; sum doubles instead: sum(CAST(x AS DOUBLE))"
 )
@@ -205,6 +206,13 @@ def analyzed_plan(frame: DataFrame, leaf: str) -> str:
     plan = str(execution.analyzed().toString()).rstrip()
     plan = re.sub(r"LogicalRDD (\[.*?\]), \w+.*", lambda match: f"{leaf} {match[1]}", plan)
     return _without_ids(plan)
+
+
+def whole_plan(frame: DataFrame) -> str:
+    """The analysed plan as a text that is not cut, however many columns there are."""
+    execution: Any = frame._jdf.queryExecution()
+    plan = execution.analyzed().treeString(True, False, _EVERY_FIELD, False, False)
+    return _without_ids(str(plan))
 
 
 def optimized_plan(frame: DataFrame) -> str:

@@ -18,17 +18,20 @@ Any other plan is made anew each time.
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import cloudpickle
 import structlog
 
 from firesteel.common.error_report import summary_of
 from firesteel.operator import PlanMeter
-from firesteel.plan.specs import PartialWindowAggregateSpec, Spec
+from firesteel.plan.specs import PartialWindowAggregateSpec, Spec, TransformSpec
 from taskexecutor.executor.aggregation.row_partials import RowPartials
+from taskexecutor.executor.spark.jvm.engine import engine_of
 from taskexecutor.executor.spark.jvm.local_tasks import singleton
 from taskexecutor.executor.spark.plans import composed
 from taskexecutor.executor.spark.plans.once import evaluated_once
@@ -38,6 +41,7 @@ from taskexecutor.executor.spark.plans.table_versions import TableVersion, pinne
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 ATTEMPTS = 3  # jobs of other tasks may be mistaken for the function's
 _Plan = TypeVar("_Plan")
@@ -96,11 +100,20 @@ class NotKept(Exception):
     """A plan must not be kept; the message says why."""
 
 
+class Origin(NamedTuple):
+    """What a plan was made of."""
+
+    leaf: DataFrame
+    rows: DataFrame  # after the functions of the program
+    settings: Any  # of the session then: java.util.Properties
+
+
 class KeptPlan(NamedTuple):
     frame: DataFrame  # of the results
     rows: DataFrame  # of what the plan gives: `frame`, unless there is `grouping` or `passing`
     physical: Any  # the SparkPlan, without an exchange
     tables: tuple[TableVersion, ...]  # the static tables that the plan holds
+    origin: Origin | None = None  # None: the plan is part of another one
     grouping: RowPartials | None = None  # what makes the results of the plan's rows
     passing: Passing | None = None  # what is put beside the plan's rows
     deterministic: bool = False  # the same for equal rows; known where there is `passing`
@@ -161,12 +174,13 @@ def _kept(
     ):
         raise NotKept("a function looks at its rows (count, first, collect, ...)")
     rows, again = _rows(leaf, specs), _rows(leaf, specs)
+    origin = Origin(leaf, rows, engine_of(session).session_properties())
     frame = _aggregated(rows, specs)
     analyzed = frame._jdf.queryExecution().analyzed()
     time_of_day = session._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
     if analyzed.containsPattern(time_of_day):
         raise NotKept("it contains the current time")
-    if not rows._jdf.queryExecution().analyzed().sameResult(again._jdf.queryExecution().analyzed()):
+    if not _same_result(rows, again):
         raise NotKept("it differs from call to call, as with random numbers")
     if (once := evaluated_once(session, rows)) is not rows:
         rows, frame = once, _aggregated(once, specs)
@@ -178,7 +192,8 @@ def _kept(
             rows = given.frame
             physical = rows._jdf.queryExecution().executedPlan()
             _check(physical, allowed, held)
-            return KeptPlan(frame, rows, physical, tuple(tables.values()), given.grouping)
+            held_tables = tuple(tables.values())
+            return KeptPlan(frame, rows, physical, held_tables, origin, given.grouping)
     found = passing(session, rows) if frame is rows else None
     if found is not None:
         passes, rows = found
@@ -189,6 +204,7 @@ def _kept(
             rows,
             physical,
             tuple(tables.values()),
+            origin,
             passing=passes,
             deterministic=bool(analyzed.deterministic()),
         )
@@ -199,7 +215,47 @@ def _kept(
         # Of this thread; new nodes ask for it.
         session._jvm.SparkSession.setActiveSession(session._jsparkSession)
         plan = _aggregated_once(session, plan)
-    return KeptPlan(frame, frame, plan, tuple(tables.values()))
+    return KeptPlan(frame, frame, plan, tuple(tables.values()), origin)
+
+
+def is_still(session: Any, kept: KeptPlan, specs: Sequence[Spec]) -> bool:
+    """Whether the functions of the program give the plan that was kept, when they are called again.
+    `specs`: with the same `cache_key`.
+    """
+    origin = kept.origin
+    if origin is None or not origin.settings.equals(engine_of(session).session_properties()):
+        return False
+    scheduler = session._jsc.sc().dagScheduler()
+    jobs_before = scheduler.numTotalJobs()
+    with pinned() as tables:
+        again = _rows(origin.leaf, specs)
+    return bool(
+        not tables
+        and scheduler.numTotalJobs() == jobs_before
+        and again.schema == origin.rows.schema
+        and _same_result(origin.rows, again)
+        # To Spark, sums have the same result in any order; those of doubles have not.
+        and composed.whole_plan(origin.rows) == composed.whole_plan(again)
+    )
+
+
+def cache_key(schema: StructType, specs: Sequence[Spec], *more: object) -> object | None:
+    """Equal for the same group of operators over the same columns; None if that cannot be told.
+    Their functions may give another plan nevertheless: a module is pickled by its name.
+    """
+    try:
+        functions = [cloudpickle.dumps(each) for each in specs if isinstance(each, TransformSpec)]
+    except Exception:  # it was not sent here, and holds what cannot be
+        return None
+    others = [each for each in specs if not isinstance(each, TransformSpec)]
+    digests = [hashlib.sha256(each).digest() for each in functions]
+    return schema.json(), digests, others, more
+
+
+def _same_result(one: DataFrame, other: DataFrame) -> bool:
+    return bool(
+        one._jdf.queryExecution().analyzed().sameResult(other._jdf.queryExecution().analyzed())
+    )
 
 
 def _runs_jobs(session: Any, empty: DataFrame, specs: Sequence[Spec]) -> bool:
