@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from py4j.protocol import Py4JNetworkError
@@ -12,6 +14,7 @@ from taskexecutor.executor.spark.jvm.engine import SparkEngine, SparkLost
 from taskexecutor.executor.spark.jvm.launch import Jvm
 
 ENDING = [sys.executable, "-c", "import time; time.sleep(1); raise SystemExit(7)"]
+HANGING = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
 def test_a_jvm_may_end_a_while_after_it_was_killed() -> None:
@@ -33,3 +36,19 @@ def test_a_jvm_may_end_a_while_after_it_has_broken_its_connections() -> None:
             engine.raising_spark_lost(),
         ):
             raise Py4JNetworkError("Answer from Java side is empty")
+
+
+def test_a_jvm_that_does_not_exit_is_killed_whatever_its_session_waits_for() -> None:
+    def stop() -> None:
+        pytest.fail("this returns when Spark has stopped, if ever")
+
+    with subprocess.Popen(HANGING, stdin=subprocess.PIPE) as process:
+        engine = SparkEngine()
+        engine._jvm = Jvm(process=process, gateway=None)
+        engine._session = SimpleNamespace(stop=stop)  # type: ignore[assignment]
+        try:
+            engine.stop(grace_s=0.1)
+            assert process.returncode == -signal.SIGKILL
+        finally:
+            process.kill()
+    assert not engine.is_alive()

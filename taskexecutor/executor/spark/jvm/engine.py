@@ -280,14 +280,15 @@ class SparkEngine:
         return SparkLost(f"{jvm} is gone: {reason}")
 
     def stop(self, grace_s: float = 3.0) -> None:
-        """Ends the JVM and removes every file. Idempotent."""
+        """Ends the JVM, which has `grace_s` to stop its SparkContext, and removes every file.
+        Idempotent.
+        """
         self._watch.stop()
         self.plan_cache.close()
         mllib.forget(self._mllib)
         if self._jvm is not None:
-            if grace_s > 0 and self._jvm.alive and self._session is not None:
-                with contextlib.suppress(Exception):
-                    self._session.stop()
+            # The session is not asked to stop: nobody could say how long that takes, and a JVM
+            # that exits stops its SparkContext anyway.
             self._jvm.stop(grace_s)
             gateway.forget(self._jvm.gateway)
             self._jvm = None

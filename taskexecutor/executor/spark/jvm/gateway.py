@@ -104,12 +104,19 @@ def release_garbage(client: Any) -> None:
 
 
 def forget(gateway: Any) -> None:
-    """Makes PySpark drop its gateway, which a second engine in this process would reuse."""
+    """Makes PySpark drop its gateway, which a second engine in this process would reuse, and what
+    else it has of a JVM that has ended.
+    """
     from pyspark import SparkContext
-    from pyspark.sql import SparkSession
+    from pyspark.sql import SparkSession, SQLContext
 
     if SparkContext._gateway is not None and SparkContext._gateway is gateway:
-        SparkSession._instantiatedSession = None  # a killed JVM cannot end its session
+        SparkSession._instantiatedSession = None
+        SparkSession._activeSession = None
+        SQLContext._instantiatedContext = None
+        context = SparkContext._active_spark_context
+        if context is not None and context._accumulatorServer is not None:
+            context._accumulatorServer.shutdown()
         with contextlib.suppress(Exception):
             SparkContext._gateway.shutdown()
         SparkContext._active_spark_context = None

@@ -28,11 +28,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyspark
+import structlog
 
 from firesteel.common.process.java import java_home
 from firesteel.common.units import MIB
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.spark.jvm import gateway
+
+log = structlog.get_logger(__name__)
 
 OWN_JAR = "firesteel.jar"  # see `archive`
 START_TIMEOUT_S = 60.0
@@ -128,6 +131,12 @@ class Jvm:
         try:
             self.process.wait(grace_s)
         except subprocess.TimeoutExpired:
+            if grace_s > 0:
+                log.warning(
+                    "a JVM that was told to exit has not and is killed",
+                    pid=self.process.pid,
+                    after_s=grace_s,
+                )
             self.process.kill()
             self.process.wait()
 
