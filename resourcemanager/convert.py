@@ -41,6 +41,8 @@ def from_task_executor(
                 epoch=epoch,
                 sequence=report.sequence,
                 slots=_slot_statuses(report.slots),
+                stored_partitions=report.stored_partitions,
+                stored_bytes=report.stored_bytes,
             )
         case "slot_request_result":
             result = message.slot_request_result
@@ -300,6 +302,7 @@ def _task_executor_info(executor: TaskExecutor) -> pb.TaskExecutorInfo:
         host=executor.host,
         pid=executor.pid,
         metrics_address=executor.metrics_address,
+        stored_bytes=executor.stored_bytes,
         slots=[
             pb.SlotStatus(
                 slot_index=slot.index,

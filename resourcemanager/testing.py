@@ -158,6 +158,7 @@ class Harness:
         *statuses: SlotStatus,
         sequence: int | None = None,
         epoch: Epoch = EPOCH,
+        stored_partitions: int = 0,
     ) -> list[Command]:
         return self.handle(
             events.SlotsReported(
@@ -165,6 +166,7 @@ class Harness:
                 epoch=epoch,
                 sequence=next(self._sequences) if sequence is None else sequence,
                 slots=statuses,
+                stored_partitions=stored_partitions,
             )
         )
 

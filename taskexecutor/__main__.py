@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 import click
 
+from firesteel.common.config import Configuration, options
 from firesteel.common.ids import TaskExecutorId, random_id
 from firesteel.common.service.host import ServiceProcess, service_main
 from firesteel.common.service.platform import SYSTEM
 from taskexecutor.configuration import settings_from
+from taskexecutor.results import Results, ResultServer
 from taskexecutor.shell import TaskExecutor
+
+
+def _start_result_server(conf: Configuration, host: str) -> ResultServer:
+    from taskexecutor.result_server import FlightResultServer
+
+    return FlightResultServer(
+        host,
+        window_bytes=conf.get(options.CHANNEL_WINDOW),
+        batch_rows=conf.get(options.BATCH_ROWS),
+    )
 
 
 @service_main("taskexecutor", directory="temporary")
@@ -59,6 +72,11 @@ async def main(process: ServiceProcess, resource_manager: str, worker_id: str) -
         metrics=process.registry,
         metrics_address=process.serve_metrics(scope="taskmanager", labels=labels),
         platform=SYSTEM,
+        results=Results(
+            process.directory,
+            memory_bytes=process.conf.get(options.BLOCKING_MEMORY),
+            start_server=partial(_start_result_server, process.conf),
+        ),
         log_path=process.log_path,
     )
     process.on_stop(task_executor.request_end)

@@ -17,9 +17,12 @@ from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, Job
 from firesteel.common.resources import SlotStatus
 from firesteel.common.rpc.convert import (
     blob_from_proto,
+    partition_id_from_proto,
     profile_from_proto,
     profile_to_proto,
     state_number,
+    stored_partition_from_proto,
+    stored_partition_to_proto,
 )
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.states import ExecutionState
@@ -97,7 +100,10 @@ def to_resource_manager(
         )
         return resource_manager_pb2.TaskExecutorToResourceManager(slot_request_result=result)
     report = resource_manager_pb2.SlotReport(
-        sequence=command.sequence, slots=slot_statuses(command.slots)
+        sequence=command.sequence,
+        slots=slot_statuses(command.slots),
+        stored_partitions=command.stored.partitions,
+        stored_bytes=command.stored.size_bytes,
     )
     return resource_manager_pb2.TaskExecutorToResourceManager(slot_report=report)
 
@@ -132,6 +138,15 @@ def from_job_master(
                 job_master_epoch=epoch,
                 allocation_ids=tuple(AllocationId(a) for a in message.free_slots.allocation_ids),
                 cause=message.free_slots.cause,
+            )
+        case "release_partitions":
+            return events.PartitionsReleased(
+                job_id=job_id,
+                job_master_epoch=epoch,
+                partitions=tuple(
+                    partition_id_from_proto(partition)
+                    for partition in message.release_partitions.partitions
+                ),
             )
         case "operator_event":
             event = message.operator_event
@@ -216,6 +231,7 @@ def to_job_master(
     epoch: Epoch,
     task_executor_id: str,
     address: str,
+    data_address: str,
     host: str,
     now_ms: int,
 ) -> job_master_pb2.TaskExecutorToJobMaster:
@@ -233,6 +249,8 @@ def to_job_master(
                         job_master_pb2.RunningTask(attempt_id=attempt, state=state_number(state))
                         for attempt, state in command.tasks
                     ],
+                    data_address=data_address,
+                    partitions=[stored_partition_to_proto(part) for part in command.partitions],
                 )
             )
         case commands.OfferSlots():
@@ -318,6 +336,11 @@ def from_executor(
                     for change in changes.changes
                 ),
                 message=job_master_pb2.TaskExecutorToJobMaster(task_states=changes),
+                partitions=tuple(
+                    stored_partition_from_proto(partition)
+                    for change in changes.changes
+                    for partition in change.partitions
+                ),
             )
         case "operator_event":
             event = message.operator_event

@@ -63,17 +63,19 @@ class ExecutorProcesses:
         self._host = host
         self._task_executor_id = task_executor_id
         self._link_address = ""
+        self._results_memory: Path | None = None
         self._post = post
         self._platform = platform
         self._measure = measure
         self._running: dict[ExecutorId, _Running] = {}
         self._watching: asyncio.Task[None] | None = None
 
-    def start(self, *, link_address: str) -> None:
+    def start(self, *, link_address: str, results_memory: Path | None = None) -> None:
         """Removes what a former TaskExecutor left in the folder, and watches the memory of the
-        processes to come.
+        processes to come. `results_memory`: where each gets a folder for small results.
         """
         self._link_address = link_address
+        self._results_memory = results_memory
         shutil.rmtree(self._directory / "tmp", ignore_errors=True)
         for folder in ("log", "tmp"):
             (self._directory / folder).mkdir(parents=True, exist_ok=True)
@@ -147,10 +149,16 @@ class ExecutorProcesses:
                 cause=cause.splitlines()[0],
             )
             self._post(events.ProcessDied(executor_id=command.executor_id, cause=cause))
-            await asyncio.to_thread(_remove_files_of_dead, temp_dir)
+            await asyncio.to_thread(
+                _remove_files_of_dead, temp_dir, self._memory_of(command.executor_id)
+            )
+
+    def _memory_of(self, executor_id: ExecutorId) -> Path | None:
+        return None if self._results_memory is None else self._results_memory / executor_id
 
     def _argv(self, command: commands.StartProcess) -> list[str]:
         shape = command.shape
+        folder = self._memory_of(command.executor_id)
         python = (
             shape.environment.python or self._conf.get(options.PYTHON_EXECUTABLE) or sys.executable
         )
@@ -165,6 +173,7 @@ class ExecutorProcesses:
             "--heap", str(shape.heap_bytes),
             "--cores", str(shape.cores),
             "--host", self._host,
+            *(["--results-memory", str(folder)] if folder is not None else []),
         ]  # fmt: skip
 
     def _env(self, command: commands.StartProcess, temp_dir: Path) -> dict[str, str]:
@@ -197,12 +206,13 @@ class ExecutorProcesses:
                 self._post(events.MemorySampled(executor_id=pids[pid], used_bytes=used_bytes))
 
 
-def _remove_files_of_dead(temp_dir: Path | None = None) -> None:
-    """Removes a process's temporary folder, and what any dead process left in shared memory or
+def _remove_files_of_dead(*folders_of_process: Path | None) -> None:
+    """Removes a process's folders, and what any dead process left in shared memory or
     where temporary files go.
     """
-    if temp_dir is not None:
-        shutil.rmtree(temp_dir, ignore_errors=True)
+    for of_process in folders_of_process:
+        if of_process is not None:
+            shutil.rmtree(of_process, ignore_errors=True)
     for folder in (temporary.SHARED_MEMORY, None):
         for removed in temporary.sweep(folder):
             log.info("removed a dead process's files", folder=str(removed))

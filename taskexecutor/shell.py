@@ -29,6 +29,7 @@ from taskexecutor.core.core import TaskExecutorCore
 from taskexecutor.core.settings import Settings
 from taskexecutor.executor_process import ExecutorProcesses
 from taskexecutor.job_files import JobFiles
+from taskexecutor.results import Results
 from taskexecutor.servicer import ExecutorLinkServicer
 from taskexecutor.streams import JobMasterStream, ResourceManagerStream
 
@@ -42,7 +43,8 @@ class TaskExecutor:
     `stop` is called.
 
     `directory`: logs, blobs and files of jobs. `metrics_address`: where `metrics` are served.
-    `log_path`: this process's own log.
+    `results`: the store of BLOCKING results; None: no job has any. `log_path`: this process's own
+    log.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class TaskExecutor:
         metrics_address: str,
         platform: Platform,
         ids: IdSource | None = None,
+        results: Results | None = None,
         log_path: Path | None = None,
     ) -> None:
         self.address = ""  # known once started
@@ -66,6 +69,7 @@ class TaskExecutor:
         self.core = TaskExecutorCore(settings, ids or IdSource())
         self._conf = conf
         self._directory = directory
+        self._results = results
         self._log_path = log_path
         self._settings = settings
         self._worker_id = worker_id
@@ -129,10 +133,17 @@ class TaskExecutor:
         await self._server.start()
         self._metrics.add_source(self._slot_samples)
         self._files.start()
-        self._processes.start(link_address=await self._links.start())
+        if self._results is not None:
+            self._results.prepare()
+        self._processes.start(
+            link_address=await self._links.start(),
+            results_memory=None if self._results is None else self._results.memory,
+        )
         self._running = asyncio.create_task(self._driver.run(), name="taskexecutor")
         self._running.add_done_callback(self._core_ended)
         self._driver.post(events.ReportDue())  # the first event: every slot gets its process
+        if self._results is not None:
+            await self._results.serve(self._host)  # imports Arrow while processes start
         self._resource_manager.link.start()
 
     def request_end(self, cause: str) -> None:
@@ -155,6 +166,8 @@ class TaskExecutor:
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await self._running
         await self._links.stop()
+        if self._results is not None:
+            await self._results.stop()
         if self._server is not None:
             await self._server.stop(0)
 
@@ -209,8 +222,27 @@ class TaskExecutor:
                 self._files.prepare(command)
             case commands.RemoveJobFiles():
                 self._files.remove(command.job_id)
+            case (
+                commands.TakePartitionsOver()
+                | commands.DeletePartitions()
+                | commands.DeleteResults()
+            ):
+                self._keep_results(command)
             case _:
                 assert_never(command)
+
+    def _keep_results(
+        self,
+        command: commands.TakePartitionsOver | commands.DeletePartitions | commands.DeleteResults,
+    ) -> None:
+        assert self._results is not None, "a slot has left results, but there is no store for them"
+        match command:
+            case commands.TakePartitionsOver():
+                self._results.take_over(command.job_id, command.partitions)
+            case commands.DeletePartitions():
+                self._results.delete(command.job_id, command.partitions)
+            case commands.DeleteResults():
+                self._results.delete_job(command.job_id)
 
     def _connect_job_master(self, command: commands.ConnectJobMaster) -> None:
         if (former := self._job_masters.pop(command.job_id, None)) is not None:
@@ -240,6 +272,7 @@ class TaskExecutor:
                 epoch=stream.epoch,
                 task_executor_id=self.task_executor_id,
                 address=self.address,
+                data_address="" if self._results is None else self._results.address,
                 host=self._host,
                 now_ms=int(self._platform.clock.time() * 1000),
             )
@@ -294,6 +327,9 @@ class TaskExecutor:
 
     def _slot_samples(self) -> Iterator[Sample]:
         """Runs in the scraping thread: the lists are replaced as a whole, never changed."""
+        stored = self.core.table.stored
+        yield Sample("flink_taskmanager_storedPartitions", self._labels, stored.partitions)
+        yield Sample("flink_taskmanager_storedBytes", self._labels, stored.size_bytes)
         for samples in list(self._samples.values()):
             for sample in samples:
                 yield sample._replace(labels={**self._labels, **sample.labels})

@@ -208,6 +208,7 @@ class TaskExecutorOverview:
     slots: int
     slots_free: int
     slots_warm: int
+    stored_bytes: int = 0  # of blocking results
     slot_problem: str = ""  # why the process of one of its slots cannot start
 
 
@@ -314,6 +315,7 @@ def _task_executor(message: resource_manager_pb2.TaskExecutorInfo) -> TaskExecut
         slots=len(message.slots),
         slots_free=sum(not slot.allocation_id for slot in message.slots),
         slots_warm=sum(slot.warm for slot in message.slots),
+        stored_bytes=message.stored_bytes,
         slot_problem=next((slot.problem for slot in message.slots if slot.problem), ""),
     )
 

@@ -189,6 +189,9 @@ class SlotManager:
         match event:
             case events.SlotsReported():
                 executor.report_sequence = event.sequence
+                self._unsettled |= bool(event.stored_partitions) != bool(executor.stored_partitions)
+                executor.stored_partitions = event.stored_partitions
+                executor.stored_bytes = event.stored_bytes
                 self._reconcile(executor, event.slots)
             case events.SlotRequestAccepted(allocation_id=allocation_id):
                 if (slot := self._pending(executor, allocation_id)) is not None:

@@ -58,6 +58,8 @@ class SlotsReported:
     epoch: Epoch
     sequence: int  # strictly increasing per registration
     slots: tuple[SlotStatus, ...]
+    stored_partitions: int = 0  # of BLOCKING results
+    stored_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,10 +125,12 @@ class TaskExecutor:
     slots: dict[int, Slot] = field(default_factory=dict)
     taken: int = 0  # slots that are not FREE
     remaining: ResourceProfile = UNKNOWN  # total without the profiles of its slots
+    stored_partitions: int = 0  # of BLOCKING results, which jobs may still read
+    stored_bytes: int = 0
 
     @property
     def idle(self) -> bool:
-        return self.taken == 0
+        return self.taken == 0 and self.stored_partitions == 0
 
     def free_slots(self) -> tuple[int, ...]:
         """Warm ones come first, and those whose processes cannot start last: a job's own

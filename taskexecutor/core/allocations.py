@@ -140,7 +140,7 @@ def end(table: SlotTable, slot: Slot, event: SlotEvent, reason: str) -> None:
         table.drive_files(job, FilesEvent.REMOVED)
         job.python_paths, job.job_dir, job.single_use = (), "", False
         table.command(commands.RemoveJobFiles(job_id=job.job_id))
-    if job.closed or (not job.connected and not job.backlog):
+    if job.closed or not (job.connected or job.backlog or job.partitions):
         table.forget(job)
 
 

@@ -6,14 +6,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId
 from firesteel.common.job_graph import Blob
 from firesteel.common.resources import ResourceProfile, SlotStatus
+from firesteel.common.results import ResultPartitionId, StoredPartition
 from taskexecutor.core.events import TaskState
 from taskexecutor.core.process_shape import ProcessShape
 
 # ---- to the ResourceManager
+
+
+class Stored(NamedTuple):
+    """The partitions of BLOCKING results that are kept here, of all jobs."""
+
+    partitions: int = 0
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +36,7 @@ class AnswerSlotRequest:
 class ReportSlots:
     sequence: int  # strictly increasing
     slots: tuple[SlotStatus, ...]  # all of them
+    stored: Stored = Stored()
 
 
 # ---- to a JobMaster
@@ -62,6 +72,7 @@ class SendHello:
     job_id: JobId
     slots: tuple[Offer, ...]
     tasks: tuple[TaskState, ...]
+    partitions: tuple[StoredPartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +187,30 @@ class RemoveJobFiles:
     job_id: JobId
 
 
+# ---- to the store of results
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakePartitionsOver:
+    """From the folder of the process that has written them; serve them from now on."""
+
+    job_id: JobId
+    partitions: tuple[StoredPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletePartitions:
+    job_id: JobId
+    partitions: tuple[ResultPartitionId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteResults:
+    """All partitions of a job."""
+
+    job_id: JobId
+
+
 Command = (
     AnswerSlotRequest
     | ReportSlots
@@ -191,4 +226,7 @@ Command = (
     | CleanProcess
     | PrepareJobFiles
     | RemoveJobFiles
+    | TakePartitionsOver
+    | DeletePartitions
+    | DeleteResults
 )

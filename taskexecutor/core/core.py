@@ -24,6 +24,7 @@ from taskexecutor.core import (
     events,
     job_masters,
     processes,
+    results,
     slot_requests,
     tasks,
 )
@@ -89,6 +90,8 @@ class TaskExecutorCore:
                         allocations.release(
                             table, slot, event.cause or "freed by its JobMaster", now
                         )
+            case events.PartitionsReleased():
+                results.release(table, table.jobs[event.job_id], event.partitions)
             case events.JobMasterLeft():
                 job_masters.left(table, event.job_id, event.cause, now)
             case events.TasksSubmitted():

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId
 from firesteel.common.job_graph import Blob
 from firesteel.common.resources import ResourceProfile
+from firesteel.common.results import ResultPartitionId, StoredPartition
 from firesteel.common.service.core import Tick
 from firesteel.common.states import ExecutionState
 from taskexecutor.core.process_shape import Environment
@@ -84,6 +85,13 @@ class OffersAnswered(FromJobMaster):
 class SlotsFreed(FromJobMaster):
     allocation_ids: tuple[AllocationId, ...]
     cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionsReleased(FromJobMaster):
+    """Nobody reads them any more."""
+
+    partitions: tuple[ResultPartitionId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +206,7 @@ class TaskStatesReported(FromProcess):
     job_id: JobId
     states: tuple[TaskState, ...]
     message: object
+    partitions: tuple[StoredPartition, ...] = ()  # that finished tasks have left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +253,7 @@ Event = (
     | JobMasterHeartbeat
     | OffersAnswered
     | SlotsFreed
+    | PartitionsReleased
     | TasksSubmitted
     | TasksCancelled
     | AnalysisRequested

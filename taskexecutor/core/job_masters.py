@@ -8,7 +8,7 @@ higher epoch connects, it gets a hello with all that this TaskExecutor holds for
 from __future__ import annotations
 
 from firesteel.common.ids import Epoch, JobId
-from taskexecutor.core import allocations, commands, events
+from taskexecutor.core import allocations, commands, events, results
 from taskexecutor.core.jobs import Job
 from taskexecutor.core.slot_table import SlotTable
 from taskexecutor.core.slots import SlotState
@@ -69,6 +69,7 @@ def connected(table: SlotTable, job_id: JobId, now: float) -> None:
                 if slot.allocation
                 for t in slot.allocation.tasks.values()
             ),
+            partitions=tuple(job.partitions.values()),
         )
     )
     for slot in held:
@@ -86,7 +87,7 @@ def disconnected(table: SlotTable, job_id: JobId, now: float) -> None:
     job.connected = False
     if job.disconnected_at is None:
         job.disconnected_at = now
-    if not job.closed and not table.slots_of(job_id):
+    if not job.closed and not table.slots_of(job_id) and not job.partitions:
         table.forget(job)
 
 
@@ -102,6 +103,7 @@ def left(table: SlotTable, job_id: JobId, cause: str, now: float) -> None:
 def give_up(table: SlotTable, job: Job, cause: str, now: float) -> None:
     job.backlog.clear()
     job.connected, job.closed = False, True
+    results.release_all(table, job)
     table.command(commands.CloseJobMaster(job_id=job.job_id))
     for slot in table.slots_of(job.job_id):
         allocations.release(table, slot, cause, now)

@@ -1,4 +1,4 @@
-"""A job with slots here: its JobMaster, and its files on this machine.
+"""A job with slots or results here: its JobMaster, and its files on this machine.
 
 files:  UNKNOWN ─▶ PREPARING ─▶ READY ─▶ UNKNOWN
            ▲ └─────────│──────────▲
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from firesteel.common.ids import Epoch, JobId
+from firesteel.common.results import ResultPartitionId, StoredPartition
 from taskexecutor.core.commands import ToJobMaster
 
 
@@ -58,3 +59,5 @@ class Job:
     job_dir: str = ""
     python_paths: tuple[str, ...] = ()
     single_use: bool = False  # its processes cannot serve another job
+    # Of its BLOCKING results, as finished tasks have left them.
+    partitions: dict[ResultPartitionId, StoredPartition] = field(default_factory=dict)

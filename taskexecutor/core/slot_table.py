@@ -16,7 +16,7 @@ from firesteel.common.backoff import Backoff
 from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, IdSource, JobId
 from firesteel.common.resources import ResourceProfile, SlotStatus
 from firesteel.common.states import ExecutionState, IllegalTransition
-from taskexecutor.core.commands import CloseJobMaster, Command, ReportSlots, ToJobMaster
+from taskexecutor.core.commands import CloseJobMaster, Command, ReportSlots, Stored, ToJobMaster
 from taskexecutor.core.jobs import FILES_TRANSITIONS, FilesEvent, FilesState, Job
 from taskexecutor.core.settings import Settings
 from taskexecutor.core.slots import (
@@ -72,7 +72,8 @@ class SlotTable:
         self.ended: OrderedDict[AllocationId, str] = OrderedDict()
         self.dropped: Counter[str] = Counter()  # stale or late messages, by type
         self.report_due = False
-        self._reported: tuple[SlotStatus, ...] = ()
+        self.stored = Stored()  # by all jobs
+        self._reported: tuple[tuple[SlotStatus, ...], Stored] = ((), Stored())
         self._report_sequence = 0
         self._commands: list[Command] = []
         self._history: deque[Happened] = deque(maxlen=HISTORY_MAX)
@@ -235,12 +236,14 @@ class SlotTable:
 
     def take_commands(self) -> list[Command]:
         """The commands of this event. A slot report comes last: it shows the state after them."""
-        statuses = self.statuses()
-        if self.report_due or statuses != self._reported:
+        statuses, stored = self.statuses(), self.stored
+        if self.report_due or (statuses, stored) != self._reported:
             self._report_sequence += 1
-            self._reported = statuses
+            self._reported = statuses, stored
             self.report_due = False
-            self._commands.append(ReportSlots(sequence=self._report_sequence, slots=statuses))
+            self._commands.append(
+                ReportSlots(sequence=self._report_sequence, slots=statuses, stored=stored)
+            )
         commands, self._commands = self._commands, []
         return commands
 
@@ -271,6 +274,8 @@ class SlotTable:
         assert left.cpu_cores >= -1e-6 and ResourceProfile().fits_in(
             left if left.cpu_cores >= 0 else left + ResourceProfile(cpu_cores=1)
         ), f"more is allocated than there is: {left}"
+        kept = [part.size_bytes for job in self.jobs.values() for part in job.partitions.values()]
+        assert self.stored == (len(kept), sum(kept)), f"{self.stored} are counted, {kept} are kept"
         for slot in self.slots:
             broken = self._broken_in_slot(slot)
             assert not broken, f"slot {slot.index}: {broken}; {'; '.join(self.story(slot.index))}"
@@ -310,6 +315,8 @@ class SlotTable:
     def _broken_in_job(self, job: Job) -> str:
         if job.connected and (job.backlog or job.closed):
             return "its JobMaster is connected, but messages are kept for it or it is given up"
+        if job.partitions and job.closed:
+            return "its JobMaster is given up, but its results are kept"
         if not self.slots_of(job.job_id) and (job.closed or job.files is not FilesState.UNKNOWN):
             return "it has no slot, but its files or its given-up JobMaster are remembered"
         return ""

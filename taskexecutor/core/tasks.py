@@ -7,7 +7,7 @@ from __future__ import annotations
 from firesteel.common.ids import AllocationId, AttemptId, ExecutorId, JobId
 from firesteel.common.job_graph import Blob
 from firesteel.common.states import ExecutionState
-from taskexecutor.core import allocations, commands, events
+from taskexecutor.core import allocations, commands, events, results
 from taskexecutor.core.jobs import FilesEvent, FilesState, Job
 from taskexecutor.core.slot_table import SlotTable
 from taskexecutor.core.slots import ProcessEvent, ProcessState, Slot, SlotEvent, SlotState, Task
@@ -219,6 +219,9 @@ def states_reported(table: SlotTable, event: events.TaskStatesReported, now: flo
         task = held.tasks.get(attempt_id)
         if task is not None and not task.state.terminal:
             table.set_task_state(slot, task, state)
+    job = table.jobs[event.job_id]
+    if not job.closed:
+        results.keep(table, job, event.partitions)
     table.to_job_master(
         event.job_id, commands.RelayToJobMaster(job_id=event.job_id, message=event.message)
     )

@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import tempfile
 import threading
 import traceback
+from pathlib import Path
 
 import click
 
@@ -34,6 +36,7 @@ def _configuration() -> Configuration:
 @click.option("--task-executor-id", required=True, metavar="ID", help="The TaskExecutor's id.")
 @click.option("--slot", type=int, required=True, help="The slot's index.")
 @click.option("--heap", type=int, required=True, metavar="BYTES", help="-Xmx of the slot's JVM.")
+@click.option("--results-memory", default="", metavar="DIR", help="For results kept in memory.")
 @click.option("--cores", type=int, required=True, help="Threads of the slot's Spark.")
 def main(
     process: ServiceProcess,
@@ -44,6 +47,7 @@ def main(
     slot: int,
     heap: int,
     cores: int,
+    results_memory: str,
 ) -> None:
     """The PySpark executor of one slot, started by its TaskExecutor."""
     garbage.collect_rarely()
@@ -70,7 +74,7 @@ def main(
 
     # Imported while Spark starts: with the host, all that a job's first task needs.
     from taskexecutor.executor import convert
-    from taskexecutor.executor.exchange import Exchange
+    from taskexecutor.executor.exchange import Exchange, ResultFolders
     from taskexecutor.executor.host import Host
     from taskexecutor.executor.link import Link
     from taskexecutor.executor.operators.registry import create_operator
@@ -85,6 +89,12 @@ def main(
         window_bytes=conf.get(options.CHANNEL_WINDOW),
         batch_rows=conf.get(options.BATCH_ROWS),
         partition_timeout_s=conf.get(options.PARTITION_TIMEOUT),
+        folders=ResultFolders(
+            disk=Path(tempfile.gettempdir()) / "results",  # removed with this process
+            memory=Path(results_memory) if results_memory else None,
+            buffer_bytes=conf.get(options.BLOCKING_BUFFER),
+            codec="lz4" if conf.get(options.COMPRESSION_CODEC) == "LZ4" else None,
+        ),
     )
     host = Host(
         link=connection,

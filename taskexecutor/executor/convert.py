@@ -19,7 +19,9 @@ from firesteel.common.ids import AttemptId, JobId, OperatorId
 from firesteel.common.rpc.convert import (
     edge_from_proto,
     error_to_proto,
+    partition_id_to_proto,
     state_number,
+    stored_partition_to_proto,
     vertex_from_proto,
 )
 from firesteel.common.states import ExecutionState
@@ -29,7 +31,14 @@ from taskexecutor.executor.analysis.analyze import AnalyzedOperator
 from taskexecutor.executor.exchange import Locations
 from taskexecutor.executor.state import RestoredOperatorState
 from taskexecutor.executor.state.files import read_snapshot
-from taskexecutor.executor.task import InEdge, MetricSample, OutEdge, TaskConfig, TaskMetrics
+from taskexecutor.executor.task import (
+    InEdge,
+    MetricSample,
+    OutEdge,
+    TaskConfig,
+    TaskEnd,
+    TaskMetrics,
+)
 from taskexecutor.executor.task.interfaces import (
     Acknowledged,
     CheckpointAnswer,
@@ -164,7 +173,7 @@ def task_state(
     attempt_id: str,
     state: ExecutionState,
     error: ErrorInfo | None,
-    metrics: TaskMetrics | None,
+    end: TaskEnd | None,
     timestamp_ms: int,
 ) -> executor_pb2.ExecutorToTaskExecutor:
     change = tasks_pb2.TaskStateChange(
@@ -172,8 +181,12 @@ def task_state(
         state=state_number(state),
         timestamp_ms=timestamp_ms,
         error=None if error is None else error_to_proto(error),
-        metrics=None if metrics is None else _metrics(metrics),
     )
+    if end is not None:
+        change.metrics.CopyFrom(_metrics(end.metrics))
+        change.partitions.extend(stored_partition_to_proto(stored) for stored in end.partitions)
+        if end.unreadable is not None:
+            change.unreadable.CopyFrom(partition_id_to_proto(end.unreadable))
     states = tasks_pb2.TaskStateChanges(job_id=job_id, changes=[change])
     return executor_pb2.ExecutorToTaskExecutor(task_states=states)
 

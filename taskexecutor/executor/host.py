@@ -40,7 +40,7 @@ from taskexecutor.executor.running_tasks import RunningTasks
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.static_tables import StaticTables
 from taskexecutor.executor.state import StateBackends
-from taskexecutor.executor.task import StreamTask, TaskConfig, TaskMetrics, TaskServices
+from taskexecutor.executor.task import StreamTask, TaskConfig, TaskEnd, TaskServices
 from taskexecutor.executor.task.interfaces import CheckpointAnswer, CheckpointServices
 
 log = structlog.get_logger(__name__)
@@ -267,7 +267,7 @@ class Host:
         attempt_id: str,
         state: ExecutionState,
         error: ErrorInfo | None,
-        metrics: TaskMetrics | None,
+        end: TaskEnd | None,
     ) -> None:
         if not self._tasks.may_report(attempt_id, state):
             return
@@ -276,7 +276,7 @@ class Host:
         task = self._tasks.get(attempt_id)
         job_id = self._job_id if task is None else task.info.job_id
         now_ms = time.time_ns() // 1_000_000
-        self._link.send(convert.task_state(job_id, attempt_id, state, error, metrics, now_ms))
+        self._link.send(convert.task_state(job_id, attempt_id, state, error, end, now_ms))
 
     def _error_info(self, error: BaseException, task_name: str = "") -> ErrorInfo:
         return error_info(

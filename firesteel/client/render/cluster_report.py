@@ -15,6 +15,7 @@ from firesteel.client.render.tables import (
     cut,
     new_table,
 )
+from firesteel.common.units import mib
 
 
 def cluster(state: ClusterState, overview: ClusterOverview, logs: Path) -> Iterator[RenderableType]:
@@ -39,7 +40,8 @@ def cluster(state: ClusterState, overview: ClusterOverview, logs: Path) -> Itera
         f" {overview.slots_warm} warm{missing}"
     )
     if overview.task_executors:
-        right = ("Pid", "Slots", "Free", "Warm")
+        stored = any(worker.stored_bytes for worker in overview.task_executors)
+        right = ("Pid", "Slots", "Free", "Warm", *(["Results"] if stored else []))
         table = new_table(
             "TaskExecutor", "Address", "Host", *right, right=right, gives_way=("TaskExecutor",)
         )
@@ -49,6 +51,7 @@ def cluster(state: ClusterState, overview: ClusterOverview, logs: Path) -> Itera
                 worker.address,
                 worker.host,
                 *map(str, (worker.pid, worker.slots, worker.slots_free, worker.slots_warm)),
+                *([mib(worker.stored_bytes)] if stored else []),
             )
         yield table
         for worker in overview.task_executors:

@@ -561,6 +561,28 @@ PARTITION_TIMEOUT = _exchange.option(
     30.0,
     "How long a consumer waits until its producer's partition exists.",
 )
+BLOCKING_BUFFER = _exchange.option(
+    "taskmanager.network.blocking-shuffle.buffer.size",
+    "size",
+    16 * MIB,
+    "Rows of a blocking result that a producer gathers before it writes them, sorted by consumer.",
+    minimum=1,
+)
+BLOCKING_MEMORY = _exchange.option(
+    "taskmanager.network.blocking-shuffle.memory.size",
+    "size",
+    128 * MIB,
+    "Small blocking results that a TaskExecutor keeps in shared memory; all others, and those "
+    "larger than the buffer, are files in its working directory. 0: all of them are.",
+    minimum=0,
+)
+COMPRESSION_CODEC = _exchange.option(
+    "taskmanager.network.compression.codec",
+    "enum",
+    "NONE",
+    "How blocking results are compressed: less to write, for more processor time.",
+    choices=("NONE", "LZ4"),
+)
 
 _python = _Section("Spark and Python")
 SPARK_MASTER = _python.option(

@@ -97,6 +97,8 @@ class AttachedPartition(Protocol):
 
 
 class ResultPartition:
+    stored = None  # it is gone when its consumers have taken it
+
     def __init__(
         self,
         partition_id: PartitionId,

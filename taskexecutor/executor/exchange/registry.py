@@ -102,14 +102,15 @@ class PartitionRegistry:
         with self._changed:
             return [p for p in self._partitions.values() if job_id is None or p.id.job_id == job_id]
 
-    def refuse(self, partition_id: PartitionId, reason: str) -> None:
-        """There will be no such partition: whoever asks for it fails at once."""
+    def refuse(self, partition_id: PartitionId, reason: str) -> AttachedPartition | None:
+        """Whoever asks for it from now on fails at once. Returns it if it was there."""
         with self._changed:
-            self._partitions.pop(partition_id, None)
+            known = self._partitions.pop(partition_id, None)
             self._aborted[partition_id] = reason
             askers = self._remove_waiting(lambda waiting: waiting.partition_id == partition_id)
         for asker in askers:
             asker.not_found(reason)
+        return known
 
     def forget_job(self, job_id: str) -> None:
         """The job has left this process: its waiting askers are answered, and nothing is

@@ -60,6 +60,7 @@ class MemoryExchange:
         max_parallelism: int,
         key_columns: tuple[str, ...],
         on_credit: Callable[[], None] | None = None,
+        blocking: bool = False,
     ) -> MemoryPartition:
         routing = make_routing(
             partitioner,
@@ -115,6 +116,8 @@ class MemoryExchange:
 
 class MemoryPartition:
     """See taskexecutor.executor.exchange.ResultPartition."""
+
+    stored = None
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """The task runtime: what runs in one thread of a PySpark executor. `StreamTask` is the way in."""
 
-from taskexecutor.executor.task.config import InEdge, OutEdge, TaskConfig, TaskServices
+from taskexecutor.executor.task.config import InEdge, OutEdge, TaskConfig, TaskEnd, TaskServices
 from taskexecutor.executor.task.meters import MetricSample
 from taskexecutor.executor.task.metrics import TaskMetrics
 from taskexecutor.executor.task.stream_task import StreamTask
@@ -11,6 +11,7 @@ __all__ = [
     "OutEdge",
     "StreamTask",
     "TaskConfig",
+    "TaskEnd",
     "TaskMetrics",
     "TaskServices",
 ]

@@ -11,6 +11,7 @@ import pyarrow as pa
 from firesteel.common.ids import AttemptId, JobId, OperatorId
 from firesteel.common.job_graph import JobEdge, JobVertex
 from firesteel.common.operator_messages import OperatorEvent
+from firesteel.common.results import ResultPartitionId, StoredPartition
 from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
 from firesteel.operator import TaskInfo
@@ -69,9 +70,17 @@ class TaskConfig:
         )
 
 
+class TaskEnd(NamedTuple):
+    """What a task that has ended leaves, besides its state."""
+
+    metrics: TaskMetrics  # final values
+    partitions: tuple[StoredPartition, ...] = ()  # FINISHED only: of BLOCKING results
+    unreadable: ResultPartitionId | None = None  # FAILED only: because it could not be read
+
+
 ReportState: TypeAlias = Callable[
-    [str, ExecutionState, ErrorInfo | None, TaskMetrics | None], None
-]  # an attempt; metrics with a terminal state
+    [str, ExecutionState, ErrorInfo | None, TaskEnd | None], None
+]  # an attempt; a TaskEnd with a terminal state
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from firesteel.common.checkpoints.state import OperatorSnapshot
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.ids import AttemptId
 from firesteel.common.job_graph import DistributionPattern, Partitioner
+from firesteel.common.results import StoredPartition
 from firesteel.elements import CheckpointBarrier, StreamElement, StreamEvent
 from taskexecutor.executor.exchange import BlockReason, Locations
 
@@ -41,6 +42,10 @@ class ResultPartition(Protocol):
 
     @property
     def out_pool_usage(self) -> float: ...
+
+    @property
+    def stored(self) -> StoredPartition | None:
+        """Of a BLOCKING result, once `finish` has returned."""
 
     def emit(self, batch: pa.RecordBatch) -> None: ...
 
@@ -103,6 +108,7 @@ class Exchange(Protocol):
         max_parallelism: int,
         key_columns: tuple[str, ...],
         on_credit: Callable[[], None] | None,
+        blocking: bool,
     ) -> ResultPartition: ...
 
     def create_gate(

@@ -29,9 +29,12 @@ from typing import assert_never
 import structlog
 
 from firesteel.common.error_report import error_info
+from firesteel.common.ids import ResultId
+from firesteel.common.job_graph import ResultType
 from firesteel.common.key_groups import key_group
 from firesteel.common.logs import task_context
 from firesteel.common.operator_messages import SplitAssigned, SplitsExhausted, ToOperator
+from firesteel.common.results import ResultPartitionId, StoredPartition
 from firesteel.common.states import ExecutionState
 from firesteel.elements import CheckpointBarrier
 from firesteel.errors import ErrorInfo
@@ -39,7 +42,7 @@ from taskexecutor.executor.exchange.errors import PartitionAbandoned, PartitionF
 from taskexecutor.executor.task.acknowledgement import Acknowledgement
 from taskexecutor.executor.task.chain import OperatorChain, build_chain
 from taskexecutor.executor.task.checkpoints.task_checkpoints import TaskCheckpoints
-from taskexecutor.executor.task.config import TaskConfig, TaskServices
+from taskexecutor.executor.task.config import TaskConfig, TaskEnd, TaskServices
 from taskexecutor.executor.task.environment import TaskEnvironment
 from taskexecutor.executor.task.input_task import InputTask
 from taskexecutor.executor.task.interfaces import ResultPartition
@@ -218,6 +221,7 @@ class StreamTask:
                     max_parallelism=max_parallelism,
                     key_columns=tuple(edge.key_columns),
                     on_credit=on_credit,
+                    blocking=edge.result_type is ResultType.BLOCKING,
                 )
             )
         # A cancellation that came before the partitions existed could not abort them.
@@ -334,18 +338,40 @@ class StreamTask:
             _log.warning("the ending task failed once more", error=repr(further))
         match outcome:
             case _Outcome.FINISHED:
-                self._report(ExecutionState.FINISHED)
+                stored = (partition.stored for partition in self._partitions)
+                self._report(
+                    ExecutionState.FINISHED,
+                    partitions=tuple(partition for partition in stored if partition is not None),
+                )
             case _Outcome.CANCELED:
                 self._report(ExecutionState.CANCELED)
             case _Outcome.FAILED:
                 first = failures[0]
-                symptom = isinstance(first, (PartitionFailed, PartitionAbandoned))
+                unreadable = self._unreadable(first)
+                # Nobody else reports that a BLOCKING partition cannot be read.
+                symptom = unreadable is None and isinstance(
+                    first, (PartitionFailed, PartitionAbandoned)
+                )
                 if symptom and self._cancelled.wait(self.neighbour_failure_grace_s):
                     self._report(ExecutionState.CANCELED)
                     return
-                self._report(ExecutionState.FAILED, self._error_info(first))
+                self._report(ExecutionState.FAILED, self._error_info(first), unreadable=unreadable)
             case unknown:
                 assert_never(unknown)
+
+    def _unreadable(self, error: BaseException) -> ResultPartitionId | None:
+        """The BLOCKING partition that the task failed to read."""
+        if not isinstance(error, PartitionFailed):
+            return None
+        blocking = {
+            edge.result_id
+            for edge, _, _ in self.config.in_edges
+            if edge.result_type is ResultType.BLOCKING
+        }
+        result_id = ResultId(error.result_id)
+        if result_id not in blocking:
+            return None
+        return ResultPartitionId(result_id, error.producer, error.attempt)
 
     def _error_info(self, error: BaseException) -> ErrorInfo:
         roots = self._services.user_code_roots
@@ -362,13 +388,19 @@ class StreamTask:
         places = [place for index in node.members if (place := operators[index].place)]
         return " to ".join(dict.fromkeys(places[:1] + places[-1:]))
 
-    def _report(self, state: ExecutionState, error: ErrorInfo | None = None) -> None:
+    def _report(
+        self,
+        state: ExecutionState,
+        error: ErrorInfo | None = None,
+        *,
+        partitions: tuple[StoredPartition, ...] = (),
+        unreadable: ResultPartitionId | None = None,
+    ) -> None:
         cause = {"cause": error.summary} if error is not None else {}
         _log.info("task state", state=state.name, attempt_id=self.info.attempt_id, **cause)
         try:
-            self._services.report_state(
-                self.info.attempt_id, state, error, self._metrics.read() if state.terminal else None
-            )
+            end = TaskEnd(self._metrics.read(), partitions, unreadable) if state.terminal else None
+            self._services.report_state(self.info.attempt_id, state, error, end)
         except Exception:
             _log.exception("a task state could not be reported", state=state.name)
 

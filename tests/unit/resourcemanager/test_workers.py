@@ -164,6 +164,23 @@ def test_the_slots_of_a_worker_that_shuts_down_are_not_given() -> None:
     assert rm.sent(commands.RequestSlot) == []
 
 
+def test_a_worker_that_keeps_results_is_not_idle() -> None:
+    rm, _ = cluster(0, max_slots=2, idle_timeout_s=30.0)
+    requests = rm.submit("job", 1)
+    [extra] = requested(rm)
+    rm.register(extra, worker_id=extra)
+    rm.accept(*requests, *rm.sent(commands.RequestSlot))
+    rm.declare("job", 0)
+    rm.report(extra, *free(0, 1), stored_partitions=1)
+    rm.advance(100.0)
+    assert rm.sent(commands.ReleaseWorker) == []
+    rm.report(extra, *free(0, 1))
+    rm.advance(29.0)
+    assert rm.sent(commands.ReleaseWorker) == []
+    rm.advance(1.0)
+    assert [x.worker_id for x in rm.sent(commands.ReleaseWorker)] == [extra]
+
+
 def test_use_ends_idleness() -> None:
     rm, _ = cluster(0, max_slots=2, idle_timeout_s=30.0)
     rm.submit("job", 1)

@@ -108,6 +108,7 @@ class Run:
         self.states: list[ExecutionState] = []
         self.errors: list[ErrorInfo] = []
         self.final_metrics: Any = None
+        self.end: Any = None  # its TaskEnd
         self.events: list[Any] = []
         self.on_event: Callable[[Any], None] = self.events.append
         self.groups: list[tuple[str, ...]] = []
@@ -143,14 +144,15 @@ class Run:
         return self.operators[group[0].spec]
 
     def _report(
-        self, attempt_id: str, state: ExecutionState, error: ErrorInfo | None, metrics: Any
+        self, attempt_id: str, state: ExecutionState, error: ErrorInfo | None, end: Any
     ) -> None:
         assert attempt_id == self.config.attempt_id
         assert (error is not None) == (state is ExecutionState.FAILED)
-        assert (metrics is not None) == state.terminal
+        assert (end is not None) == state.terminal
         if error is not None:
             self.errors.append(error)
-        self.final_metrics = metrics
+        self.final_metrics = end.metrics if end is not None else None
+        self.end = end
         with self._reached:
             self.states.append(state)
             self._reached.notify_all()

@@ -9,8 +9,9 @@ from typing import Any
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId
+from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId, ResultId
 from firesteel.common.job_graph import Blob, BlobKind
+from firesteel.common.results import ResultPartitionId, StoredPartition
 from firesteel.common.states import ExecutionState
 from taskexecutor.core import commands, events
 from taskexecutor.core.process_shape import Environment
@@ -85,6 +86,10 @@ class Chaos:
         states = tuple(
             events.TaskState(attempt, r.choice(list(ExecutionState))) for attempt in attempts
         )
+        partitions = [
+            ResultPartitionId(ResultId("result"), r.randrange(3), r.randrange(2))
+            for _ in range(r.choice([0, 0, 1, 3]))
+        ]
         often: list[events.Event] = [
             request,
             events.JobMasterConnected(job_id=job),
@@ -92,7 +97,13 @@ class Chaos:
             events.ProcessReady(executor_id=executor, pid=1, data_address="x"),
             events.TasksSubmitted(parts=(part,), cancellation_timeout_s=5.0, **files, **jm),
             events.TaskStatesReported(
-                executor_id=executor, job_id=job, states=states, message="states"
+                executor_id=executor,
+                job_id=job,
+                states=states,
+                message="states",
+                partitions=tuple(
+                    StoredPartition(each, size_bytes=r.randrange(9), rows=1) for each in partitions
+                ),
             ),
             events.ProcessCleaned(executor_id=executor, allocation_id=allocation),
         ]
@@ -108,6 +119,7 @@ class Chaos:
                     accepted=(allocation,), rejected=(r.choice(ALLOCATIONS),), **jm
                 ),
                 events.SlotsFreed(allocation_ids=(allocation,), cause="free", **jm),
+                events.PartitionsReleased(partitions=tuple(partitions), **jm),
                 events.TasksSubmitted(
                     parts=(part,), cancellation_timeout_s=r.choice([1.0, 50.0]), **files, **jm
                 ),
