@@ -133,6 +133,8 @@ class JobMasterStream:
             heartbeat_interval_s=heartbeat_interval_s,
             heartbeat_timeout_s=heartbeat_timeout_s,
             channel=platform.transport.channel,
+            refuses=platform.transport.refuses,
+            on_ended=self._ended,
         )
 
     def _connected(self) -> None:
@@ -149,3 +151,13 @@ class JobMasterStream:
         if self._is_connected:
             self._is_connected = False
             self._post(events.JobMasterDisconnected(job_id=self.job_id, cause=cause))
+
+    def _ended(self) -> None:
+        """A JobMaster has its port for life."""
+        self._post(
+            events.JobMasterLeft(
+                job_id=self.job_id,
+                job_master_epoch=self.epoch,
+                cause=f"nothing listens at {self.link.address} any more",
+            )
+        )

@@ -40,6 +40,7 @@ class Network:
         self.loop = loop
         self.slowness = 1.0
         self.listeners: dict[str, Server] = {}
+        self.silent: set[str] = set()  # addresses on machines that are gone
         self.connections: list[Connection] = []
         self.traps: list[
             str
@@ -94,6 +95,8 @@ class Network:
         """`silently`: with its machine, so no operating system closes its connections."""
         for address in [a for a, server in self.listeners.items() if server.process is process]:
             del self.listeners[address]
+            if silently:
+                self.silent.add(address)
         for connection in self.connections:
             for end in (CLIENT, SERVER):
                 if connection.processes[end] is process and connection.is_open[end]:
@@ -243,6 +246,11 @@ class Transport:
 
     def channel(self, address: str) -> Any:
         return Channel(self._network, address)
+
+    async def refuses(self, address: str) -> bool:
+        network = self._network
+        await asyncio.sleep(network.delay_s())
+        return address not in network.listeners and address not in network.silent
 
     def server(self, services: Sequence[ServiceDescriptor]) -> Any:
         return Server(self._network)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
 import grpc
@@ -47,6 +47,10 @@ class Link(Generic[Sent, Received]):
         heartbeat_interval_s: float,
         heartbeat_timeout_s: float,
         channel: Callable[[str], grpc.aio.Channel] = aio_channel,  # to an address
+        # Whether nothing listens there any more, and what to do then: of a peer that never comes
+        # back to its address.
+        refuses: Callable[[str], Awaitable[bool]] | None = None,
+        on_ended: Callable[[], None] = lambda: None,
     ) -> None:
         self.address = address
         self._name = name
@@ -56,6 +60,8 @@ class Link(Generic[Sent, Received]):
         self._on_up = on_up
         self._on_message = on_message
         self._on_down = on_down
+        self._refuses = refuses
+        self._on_ended = on_ended
         self._heartbeat_interval_s = heartbeat_interval_s
         self._heartbeat_timeout_s = heartbeat_timeout_s
         self._outbox: asyncio.Queue[Sent | None] | None = None  # None in it: the end
@@ -111,6 +117,8 @@ class Link(Generic[Sent, Received]):
             last_cause = cause
             self._on_down(cause, loop.time() - last_up)
             await asyncio.sleep(backoff.next())
+            if self._refuses is not None and await self._refuses(self.address):
+                self._on_ended()
 
     async def _once(self) -> str:
         """One connection; returns why it ended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ log = structlog.get_logger(__name__)
 # The largest job (client.payload.max-size) fits, and what the services add to it.
 MAX_MESSAGE_BYTES = 64 * MIB
 CONNECT_TIMEOUT_MS = 10_000
+_REFUSED_WITHIN_S = 1.0
 
 _OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -103,6 +105,22 @@ def is_loopback(ip: str) -> bool:
 
 def aio_channel(address: str) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(address, options=_channel_options())
+
+
+async def refuses(address: str) -> bool:
+    """Whether the machine answers that nothing listens there: then the process that did has ended,
+    if it never listens anew. Nothing is known while nobody answers.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(_REFUSED_WITHIN_S):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    except ConnectionRefusedError:
+        return True
+    except OSError:  # also TimeoutError
+        return False
+    writer.close()
+    return False
 
 
 def channel(address: str) -> grpc.Channel:

@@ -22,7 +22,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 
 from firesteel.common.process import Child, spawn
 from firesteel.common.process.forked import ForkServer
-from firesteel.common.rpc.server import aio_channel, bind, bind_unix, new_server
+from firesteel.common.rpc.server import aio_channel, bind, bind_unix, new_server, refuses
 
 
 class Clock(Protocol):
@@ -36,6 +36,9 @@ class Clock(Protocol):
 class Transport(Protocol):
     def channel(self, address: str) -> grpc.aio.Channel:
         """A channel to host:port; generated stubs take it."""
+
+    async def refuses(self, address: str) -> bool:
+        """Whether nothing listens there, as its machine says; see firesteel.common.rpc.server."""
 
     def server(self, services: Sequence[ServiceDescriptor]) -> grpc.aio.Server:
         """An unstarted server that answers health checks and reflection for `services`."""
@@ -102,6 +105,7 @@ class _SystemClock:
 
 class _Grpc:
     channel = staticmethod(aio_channel)
+    refuses = staticmethod(refuses)
     server = staticmethod(new_server)
     bind = staticmethod(bind)
     bind_unix = staticmethod(bind_unix)
