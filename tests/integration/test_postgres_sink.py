@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import psycopg2
 import pyarrow as pa
@@ -19,6 +20,7 @@ from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.connectors.runtime import sink_runtime
 from taskexecutor.executor.state import RestoredOperatorState
+from tests.proxy import Proxy
 
 PAIR = pa.schema([("k", pa.int64()), ("v", pa.string())])
 RICH = pa.schema(
@@ -446,6 +448,70 @@ def test_rows_are_there_once_when_their_checkpoint_is_complete(
     third.complete(5)
     third.close()
     assert (there(), waiting()) == ([(1,), (2,), (3,), (4,), (5,), (6,), (6,), (7,)], 0)
+
+
+@pytest.fixture
+def proxy(postgres: str, connection: Any) -> Iterator[Proxy]:
+    (folder,) = parse_qs(urlsplit(postgres).query)["host"]
+    proxy = Proxy(f"{folder}/.s.PGSQL.5432")
+    yield proxy
+    proxy.down()
+
+
+def through(proxy: Proxy) -> str:
+    return f"postgresql://postgres@127.0.0.1:{proxy.port}/postgres"
+
+
+@pytest.mark.parametrize("options", [{}, {"mode": "upsert", "key": ["k"]}])
+def test_a_server_that_is_away_for_a_while_costs_no_row_and_no_restart(
+    connection: Any, proxy: Proxy, options: dict[str, Any]
+) -> None:
+    writer = attempt(PostgresSink(through(proxy), "t", **options), 0)
+    steps = (lambda n: writer.checkpoint(n), lambda n: writer.complete(n))
+    with ThreadPoolExecutor(1) as thread:
+        for n in range(1, 5):
+            writer.process(pairs((n, "x"), (n + 10, "y")))
+            for step in steps:
+                if n == 1:
+                    proxy.down()
+                    waiting = thread.submit(step, n)
+                    proxy.up()
+                    waiting.result(60)
+                elif n == 3:
+                    proxy.lost.clear()
+                    proxy.lose_answer_to(b"COMMIT")  # it is done, and nobody knows
+                    step(n)
+                    assert proxy.lost.is_set()
+                else:
+                    step(n)
+    writer.close()
+    found = rows(connection, "SELECT k FROM t ORDER BY k")
+    assert found == [(1,), (2,), (3,), (4,), (11,), (12,), (13,), (14,)]
+    assert rows(connection, "SELECT count(*) FROM t_firesteel") == [(0,)]
+
+
+def test_without_checkpoints_rows_that_may_be_there_are_not_appended_again(proxy: Proxy) -> None:
+    harness = OperatorHarness(
+        sink_runtime(PostgresSink(through(proxy), "t")).operator(), [PAIR]
+    ).open()
+    harness.process(pairs((1, "x")))
+    proxy.lose_answer_to(b"COMMIT")
+    with pytest.raises(FiresteelError, match="server closed the connection"):
+        harness.flush()
+    harness.close()
+
+
+def test_a_server_that_stays_away_fails_the_task(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("taskexecutor.executor.connectors.postgres.connection.PATIENCE_S", 0.2)
+    writer = attempt(PostgresSink(through(proxy), "t"), 0)
+    writer.process(pairs((1, "x")))
+    proxy.down()
+    with pytest.raises(FiresteelError, match=r"cannot connect to postgresql://postgres@127.*"):
+        writer.checkpoint(1)
+    writer.close()
+    proxy.up()
 
 
 def test_the_last_row_of_a_key_counts_over_several_checkpoints(

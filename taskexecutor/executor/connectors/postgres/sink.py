@@ -17,6 +17,7 @@ from firesteel.connectors import Committer, PostgresSink, SinkWriter
 from firesteel.connectors.sink import Committable
 from firesteel.operator import RuntimeContext
 from taskexecutor.executor.connectors.checks import known_schema
+from taskexecutor.executor.connectors.postgres.connection import Connection
 from taskexecutor.executor.connectors.postgres.staging import (
     StagedCommitter,
     Staging,
@@ -36,15 +37,17 @@ class PostgresSinkRuntime(WriterSink[PostgresSink]):
         target = Target(self.sink, known_schema("PostgresSink", schema))
         connection = target.connect()
         try:
-            target.prepare(connection)
-            if self.checkpoints:
-                prepare_staging(target, connection)
+            with target.explained(), connection, connection.cursor() as cursor:
+                target.prepare(cursor)
+                if self.checkpoints:
+                    prepare_staging(target, cursor)
         finally:
             connection.close()
 
     def create_writer(self, context: RuntimeContext) -> SinkWriter:
         target = self._target(context)
-        return PostgresWriter(target, Staging(target, context) if context.checkpoints else None)
+        staging = Staging(target, context) if context.checkpoints else None
+        return PostgresWriter(target, Connection(target, context), staging)
 
     def create_committer(self, context: RuntimeContext) -> Committer | None:
         return StagedCommitter(self._target(context), context) if context.checkpoints else None
@@ -56,19 +59,21 @@ class PostgresSinkRuntime(WriterSink[PostgresSink]):
 
 
 class PostgresWriter(SinkWriter):
-    def __init__(self, target: Target, staging: Staging | None) -> None:
+    def __init__(self, target: Target, connection: Connection, staging: Staging | None) -> None:
         self._target = target
+        self._connection = connection
         self._staging = staging
         self._batch_rows = target.sink.batch_rows
-        self._connection: Any = None
         self._rows: list[pa.RecordBatch] = []
         self._count = self._size_bytes = 0
 
     def open(self) -> None:
-        self._connection = self._target.connect()
-        self._target.prepare(self._connection)
+        self._connection.transaction(self._prepare_tables)
+
+    def _prepare_tables(self, cursor: Any, again: bool) -> None:
+        self._target.prepare(cursor)
         if self._staging is not None:
-            self._staging.open(self._connection)
+            self._staging.open(cursor)
 
     def write(self, batch: pa.RecordBatch) -> None:
         for offset in range(0, batch.num_rows, self._batch_rows):
@@ -86,13 +91,16 @@ class PostgresWriter(SinkWriter):
             return
         table = pa.Table.from_batches(self._rows)
         self._rows, self._count, self._size_bytes = [], 0, 0
-        with self._target.explained(), self._connection, self._connection.cursor() as cursor:
-            if self._staging is not None:
-                self._staging.write(cursor, table)
-            elif self._target.sink.mode == "append":
-                self._target.append(cursor, table)
-            else:
-                self._target.upsert(cursor, table)
+        staging = self._staging
+        if staging is not None:
+            self._connection.transaction(lambda cursor, again: staging.write(cursor, table, again))
+            staging.written(table)
+        elif self._target.sink.mode == "append":
+            self._connection.transaction(
+                lambda cursor, _: self._target.append(cursor, table), repeatable=False
+            )
+        else:
+            self._connection.transaction(lambda cursor, _: self._target.upsert(cursor, table))
 
     def prepare(self) -> Sequence[Committable]:
         """Without checkpoints, rows are committed when they are flushed."""
@@ -101,11 +109,9 @@ class PostgresWriter(SinkWriter):
 
     def close(self) -> None:
         self._rows = []
-        connection, self._connection = self._connection, None
-        if connection is None:
-            return
         try:
-            if self._staging is not None:
+            connection = self._connection.open()
+            if self._staging is not None and connection is not None:
                 self._staging.discard(connection)
         finally:
-            connection.close()
+            self._connection.close()

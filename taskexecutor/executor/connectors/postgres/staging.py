@@ -26,6 +26,7 @@ from firesteel.common.failpoints import Failpoint, reached
 from firesteel.connectors import Committer
 from firesteel.errors import FiresteelError
 from firesteel.operator import RuntimeContext, TaskInfo
+from taskexecutor.executor.connectors.postgres.connection import Connection
 from taskexecutor.executor.connectors.postgres.tables import (
     KIND,
     ORDER,
@@ -59,17 +60,31 @@ class Staging:
         self._number = 0
         self._rows = 0  # of this epoch
 
-    def open(self, connection: Any) -> None:
-        prepare_staging(self._target, connection)
+    def open(self, cursor: Any) -> None:
+        prepare_staging(self._target, cursor)
 
-    def write(self, cursor: Any, rows: pa.Table) -> None:
+    def write(self, cursor: Any, rows: pa.Table, again: bool) -> None:
+        """`again`: they may be there already. Call `written` when they are."""
+        if again and self._rows_there(cursor) == self._rows + rows.num_rows:
+            return
         if self._target.sink.mode == "upsert":
             staged = self._target.marked(cursor, rows, first=self._rows)
         else:
             staged = rows.select(self._target.names)
         names = pa.repeat(pa.scalar(self._epoch), rows.num_rows)
         copy(cursor, identifier(self._table), staged.append_column(_EPOCH, names))
+
+    def written(self, rows: pa.Table) -> None:
         self._rows += rows.num_rows
+
+    def _rows_there(self, cursor: Any) -> int:
+        cursor.execute(
+            sql.SQL("SELECT count(*) FROM {} WHERE {} = %s").format(
+                identifier(self._table), sql.Identifier(_EPOCH)
+            ),
+            (self._epoch,),
+        )
+        return int(cursor.fetchone()[0])
 
     def prepare(self) -> Sequence[Epoch]:
         if not self._rows:
@@ -95,46 +110,47 @@ class StagedCommitter(Committer):
         self._target = target
         self._table = staging_table(target.sink.table)
         self._context = context
-        self._connection: Any = None
+        self._connection = Connection(target, context)
 
     def commit(self, committables: Sequence[Epoch]) -> None:
         """All of them in one transaction."""
         if not committables:
             return
-        connection = self._connected()
-        with self._target.explained(), connection, connection.cursor() as cursor:
-            if self._target.sink.mode == "append":
-                self._move(cursor, self._target.identifier, committables, self._target.columns)
-            else:
-                temporary = self._target.temporary(cursor)
-                self._move(cursor, temporary, committables, self._marked_columns)
-                self._target.merge(cursor)
-            reached(Failpoint.MOVED)
+        self._connection.transaction(
+            lambda cursor, again: self._move_all(cursor, committables, again)
+        )
         reached(Failpoint.MOVED_AFTER)
+
+    def _move_all(self, cursor: Any, committables: Sequence[Epoch], again: bool) -> None:
+        if self._target.sink.mode == "append":
+            into = self._target.identifier
+            self._move(cursor, into, committables, self._target.columns, again)
+        else:
+            temporary = self._target.temporary(cursor)
+            self._move(cursor, temporary, committables, self._marked_columns, again)
+            self._target.merge(cursor)
+        reached(Failpoint.MOVED)
 
     def recovered(self) -> None:
         task = self._context.task
         if task.subtask != 0 or task.attempt == 0:
             return
-        connection = self._connected()
-        with self._target.explained(), connection, connection.cursor() as cursor:
-            cursor.execute(
-                sql.SQL(
-                    "DELETE FROM {staging} WHERE starts_with({epoch}, %s) "
-                    "AND split_part({epoch}, '-', 3)::int < %s"
-                ).format(staging=identifier(self._table), epoch=sql.Identifier(_EPOCH)),
-                (_job_and_sink(self._context), task.attempt),
-            )
+        left = sql.SQL(
+            "DELETE FROM {staging} WHERE starts_with({epoch}, %s) "
+            "AND split_part({epoch}, '-', 3)::int < %s"
+        ).format(staging=identifier(self._table), epoch=sql.Identifier(_EPOCH))
+        earlier = (_job_and_sink(self._context), task.attempt)
+        self._connection.transaction(lambda cursor, _: cursor.execute(left, earlier))
 
     def abort(self, committables: Sequence[Epoch]) -> None:
-        connection = self._connected()
+        if self._connection.open() is None:
+            return  # the next attempt deletes them
+        connection = self._connection.open()
         with contextlib.suppress(psycopg2.Error), connection, connection.cursor() as cursor:
             _delete(cursor, self._table, [epoch.name for epoch in committables])
 
     def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        self._connection.close()
 
     @property
     def _marked_columns(self) -> sql.Composable:
@@ -147,9 +163,14 @@ class StagedCommitter(Committer):
         return sql.SQL(", ").join([self._target.columns, order, sql.Identifier(KIND)])
 
     def _move(
-        self, cursor: Any, into: sql.Composable, epochs: Sequence[Epoch], columns: sql.Composable
+        self,
+        cursor: Any,
+        into: sql.Composable,
+        epochs: Sequence[Epoch],
+        columns: sql.Composable,
+        again: bool,
     ) -> None:
-        """Raises FiresteelError if rows are missing."""
+        """Raises FiresteelError if rows are missing. `again`: they may have been moved already."""
         names = sql.SQL("")
         if into is self._target.identifier:
             names = sql.SQL("({})").format(self._target.columns)
@@ -172,17 +193,12 @@ class StagedCommitter(Committer):
         for epoch in epochs:
             rows = moved.get(epoch.name, 0)
             # Of an earlier attempt, all may be gone: then they were committed.
-            if rows != epoch.rows and (rows or own in epoch.name):
+            if rows != epoch.rows and (rows or (own in epoch.name and not again)):
                 raise FiresteelError(
                     f"PostgresSink: table {self._table} has {rows} of the {epoch.rows} rows that a"
                     f" checkpoint holds for table {self._target.sink.table}: another attempt has"
                     " committed them, or somebody has deleted them"
                 )
-
-    def _connected(self) -> Any:
-        if self._connection is None:
-            self._connection = self._target.connect()
-        return self._connection
 
 
 def staging_table(table: str) -> str:
@@ -199,15 +215,11 @@ def _job_and_sink(context: RuntimeContext) -> str:
     return f"{task.job_id}-{context.operator_id[:8]}-"
 
 
-def prepare_staging(target: Target, connection: Any) -> None:
+def prepare_staging(target: Target, cursor: Any) -> None:
     """Creates the staging table, with the columns of the target. One that has others is made anew
     if it is empty. Raises FiresteelError if it is not.
     """
-    with target.explained(), connection, connection.cursor() as cursor:
-        _prepare(cursor, target, staging_table(target.sink.table))
-
-
-def _prepare(cursor: Any, target: Target, table: str) -> None:
+    table = staging_table(target.sink.table)
     cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (table,))
     types = column_types(cursor, target.sink.table)
     wanted = {name: types[name] for name in target.names}

@@ -46,12 +46,11 @@ class Target:
         """Raises FiresteelError if the database cannot be reached or does not let us in."""
         return connect(self.sink)
 
-    def prepare(self, connection: Any) -> None:
+    def prepare(self, cursor: Any) -> None:
         """Creates the table, or checks that it has the stream's columns, and an index for the key.
         Raises FiresteelError.
         """
-        with self.explained(), connection:
-            _prepare_table(connection, self.sink, self.schema, deletes=self.deletes)
+        _prepare_table(cursor, self.sink, self.schema, deletes=self.deletes)
 
     def explained(self) -> contextlib.AbstractContextManager[None]:
         """Errors with PostgreSQL's message and the table."""
@@ -227,32 +226,29 @@ def _kinds(sink: PostgresSink, table: pa.Table) -> pa.ChunkedArray:
     return kinds
 
 
-def _prepare_table(
-    connection: Any, sink: PostgresSink, schema: pa.Schema, *, deletes: bool
-) -> None:
+def _prepare_table(cursor: Any, sink: PostgresSink, schema: pa.Schema, *, deletes: bool) -> None:
     """Creates the table, or checks that it has the stream's columns, and an index for the key."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT to_regclass(%s)", (identifier(sink.table).as_string(connection),))
-        if cursor.fetchone()[0] is None:
-            # Several subtasks may try to create it: one does.
-            cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (sink.table,))
-            cursor.execute(_create_table(sink, schema))
-            return
-        types = column_types(cursor, sink.table)
-        _check_columns(sink, schema, types)
-        if deletes and ROW_KIND in types:
-            raise FiresteelError(
-                f"PostgresSink: table {sink.table} has a column {ROW_KIND!r}, and in an upsert "
-                "that of the stream is not written: it says which rows are deleted; give the "
-                "table's another name"
-            )
-        if sink.mode == "upsert" and not _unique_indexes(cursor, sink):
-            keys = ", ".join(sink.key)
-            raise FiresteelError(
-                f"PostgresSink: table {sink.table} has no unique index over exactly ({keys}), "
-                "which upserts need to find their row; "
-                f"create one: CREATE UNIQUE INDEX ON {sink.table} ({keys})"
-            )
+    cursor.execute("SELECT to_regclass(%s)", (identifier(sink.table).as_string(cursor),))
+    if cursor.fetchone()[0] is None:
+        # Several subtasks may try to create it: one does.
+        cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (sink.table,))
+        cursor.execute(_create_table(sink, schema))
+        return
+    types = column_types(cursor, sink.table)
+    _check_columns(sink, schema, types)
+    if deletes and ROW_KIND in types:
+        raise FiresteelError(
+            f"PostgresSink: table {sink.table} has a column {ROW_KIND!r}, and in an upsert "
+            "that of the stream is not written: it says which rows are deleted; give the "
+            "table's another name"
+        )
+    if sink.mode == "upsert" and not _unique_indexes(cursor, sink):
+        keys = ", ".join(sink.key)
+        raise FiresteelError(
+            f"PostgresSink: table {sink.table} has no unique index over exactly ({keys}), "
+            "which upserts need to find their row; "
+            f"create one: CREATE UNIQUE INDEX ON {sink.table} ({keys})"
+        )
 
 
 def column_types(cursor: Any, table: str) -> dict[str, str]:

@@ -1,0 +1,71 @@
+"""A connection to PostgreSQL that outlives the server's restarts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import structlog
+
+from firesteel.common.backoff import Backoff
+from firesteel.errors import FiresteelError
+from firesteel.operator import RuntimeContext
+from taskexecutor.executor.connectors.postgres.tables import Target
+
+PATIENCE_S = 60.0  # how long a task waits for a server that is away
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
+
+_log = structlog.get_logger("task")
+_T = TypeVar("_T")
+
+
+class Connection:
+    """Connects when it is first used, and anew when the server has gone. Of one thread."""
+
+    def __init__(self, target: Target, context: RuntimeContext) -> None:
+        self._target = target
+        self._context = context
+        self._connection: Any = None
+
+    def transaction(self, work: Callable[[Any, bool], _T], *, repeatable: bool = True) -> _T:
+        """Calls `work` with a cursor, and commits. If the connection is lost, calls it again on
+        another one, with True: then what it has done before is committed or not, nobody knows.
+
+        Raises FiresteelError for what the server objects to, for a connection that is lost unless
+        the work is `repeatable`, and if there has been none for a minute.
+        """
+        again = False
+        deadline: float | None = None
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        while True:
+            try:
+                connection = self._connected()
+                with self._target.explained(), connection, connection.cursor() as cursor:
+                    return work(cursor, again)
+            except FiresteelError as error:
+                connected = self._connection is not None
+                if connected and (not self._connection.closed or not repeatable):
+                    raise
+                if deadline is None:
+                    deadline = time.monotonic() + PATIENCE_S
+                    _log.warning("PostgreSQL is away, connecting again", cause=str(error))
+                if time.monotonic() >= deadline or self._context.cancelled:
+                    raise
+                again = again or connected
+                self._connection = None
+            time.sleep(backoff.next())
+
+    def open(self) -> Any:
+        """The connection, or None: for what need not be done."""
+        return None if self._connection is None or self._connection.closed else self._connection
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _connected(self) -> Any:
+        if self._connection is None:
+            self._connection = self._target.connect()
+        return self._connection
