@@ -34,6 +34,8 @@ from firesteel.common.operator_messages import FromOperator, OperatorEvent
 from firesteel.common.rpc.convert import (
     edge_to_proto,
     error_from_proto,
+    partition_id_from_proto,
+    partition_id_to_proto,
     profile_from_proto,
     profile_to_proto,
 )
@@ -67,6 +69,7 @@ def task_updates(changes: tasks_pb2.TaskStateChanges) -> tuple[events.TaskUpdate
             AttemptId(change.attempt_id),
             _state(change.state),
             error_from_proto(change.error) if change.HasField("error") else None,
+            partition_id_from_proto(change.unreadable) if change.HasField("unreadable") else None,
         )
         for change in changes.changes
     )
@@ -86,6 +89,8 @@ def connected(
             events.TaskUpdate(AttemptId(task.attempt_id), _state(task.state))
             for task in hello.tasks
         ),
+        data_address=hello.data_address,
+        partitions=tuple(partition_id_from_proto(kept.id) for kept in hello.partitions),
     )
 
 
@@ -324,6 +329,11 @@ class TaskExecutorMessages:
             case commands.FreeSlots(allocation_ids=allocation_ids, cause=cause):
                 free = job_master_pb2.FreeSlots(allocation_ids=allocation_ids, cause=cause)
                 return self._message(free_slots=free)
+            case commands.ReleasePartitions(partitions=partitions):
+                release = job_master_pb2.ReleasePartitions(
+                    partitions=[partition_id_to_proto(partition) for partition in partitions]
+                )
+                return self._message(release_partitions=release)
             case commands.AnalyzeJob():
                 return self._message(
                     analyze=tasks_pb2.Analyze(

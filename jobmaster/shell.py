@@ -260,6 +260,7 @@ class RunningJob:
                 | commands.NotifyCheckpoint()
                 | commands.AnswerSlots()
                 | commands.FreeSlots()
+                | commands.ReleasePartitions()
                 | commands.AnalyzeJob()
             ):
                 self._sessions.send(command.task_executor_id, self._messages.convert(command))

@@ -17,6 +17,7 @@ from firesteel.common.ids import (
     VertexId,
 )
 from firesteel.common.operator_messages import OperatorMessage
+from firesteel.common.results import ResultPartitionId
 from firesteel.common.states import JobStatus
 from jobmaster.core.slots.slot import Requirement
 
@@ -70,6 +71,14 @@ class FreeSlots:
     task_executor_id: TaskExecutorId
     allocation_ids: tuple[AllocationId, ...]
     cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleasePartitions:
+    """Nobody will read these partitions of BLOCKING results."""
+
+    task_executor_id: TaskExecutorId
+    partitions: tuple[ResultPartitionId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,6 +274,7 @@ class Exit:
 ToTaskExecutor: TypeAlias = (
     AnswerSlots
     | FreeSlots
+    | ReleasePartitions
     | AnalyzeJob
     | DeployTasks
     | CancelTasks

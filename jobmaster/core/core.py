@@ -1,10 +1,11 @@
 """JobMasterCore: decides everything about one job. Events in, commands out; no I/O, clock or
 randomness.
 
-The way of a job: JobStarted -> slots are required and source paths listed -> all slots there -> the
-plan is analysed in one of them -> everything is deployed, one command per TaskExecutor -> task
-states come in -> all tasks terminal -> the job is terminal: requirements go to zero, slots back,
-the status to the Dispatcher, TaskExecutors are dismissed.
+The way of a job: JobStarted -> slots are required and source paths listed -> all slots of a unit
+there -> the plan is analysed in one of them -> the unit is deployed, one command per TaskExecutor
+(the unit of a stream is the whole job) -> task states come in, and others start that wait for them
+-> all tasks terminal -> the job is terminal: requirements go to zero, slots back, the status to the
+Dispatcher, TaskExecutors are dismissed.
 
 A failed task whose region is not the whole job is restarted with its region, while the job stays
 RUNNING. Otherwise it takes the job through FAILING (all tasks cancelled) to FAILED, or to
@@ -22,6 +23,7 @@ from typing import Never, assert_never
 
 from firesteel.common.ids import AllocationId, AttemptId, IdSource, TaskExecutorId
 from firesteel.common.job_graph import JobGraph
+from firesteel.common.results import ResultPartitionId
 from firesteel.common.service.core import Effects, Tick
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
@@ -33,7 +35,6 @@ from jobmaster.core.execution_graph import Execution
 from jobmaster.core.invariants import validate
 from jobmaster.core.job import Job
 from jobmaster.core.phases import Cancelling, Created, Ended, Failing, Phase, Running
-from jobmaster.core.scheduler import EagerScheduling, SchedulingStrategy
 from jobmaster.core.settings import JobSettings
 from jobmaster.core.slots.slot import Slot, SlotOffer
 
@@ -47,20 +48,17 @@ class JobMasterCore:
         ids: IdSource,
         now: float,
         now_ms: int,
-        strategy: SchedulingStrategy | None = None,
         recovery: Recovery | None = None,
     ) -> None:
         """`now` (monotonic seconds) and `now_ms` (wall clock) name the same instant; from then on
         only `now` counts. `recovery`: what earlier masters of the job have left.
         """
-        strategy = strategy or EagerScheduling()
         self.job = job = Job(
             job_graph,
             settings,
             ids=ids,
             now=now,
             now_ms=now_ms,
-            strategy=strategy,
             recovery=recovery or Recovery(),
         )
         self.graph = job.graph
@@ -253,22 +251,33 @@ class JobMasterCore:
         delay_s = job.restart_strategy.delay_s(job.now_ms(now) / 1000) if restartable else None
         self.phase = Failing.enter(job, delay_s, now, cause=error.summary)
 
-    def _tasks_failed(self, failed: Sequence[Execution], now: float) -> None:
-        """These have failed, of one cause: their regions are restarted, or the whole job fails."""
+    def _tasks_failed(
+        self,
+        failed: Sequence[Execution],
+        error: ErrorInfo | None,
+        now: float,
+        *,
+        lost: Sequence[ResultPartitionId] = (),
+    ) -> None:
+        """These have failed, and these partitions cannot be read, of one cause: regions are
+        restarted, or the whole job fails. `error`: of the first of them.
+        """
         job, phase = self.job, self.phase
-        if not failed:
+        if error is None:
             return
-        error = failed[0].error
-        assert error is not None
         if not isinstance(phase, Running):
-            self._fail(error, now, restartable=True)
+            job.partitions.lose(lost)
+            if failed:
+                self._fail(error, now, restartable=True)
             return
-        new = [e.vertex for e in failed if not phase.restarts_soon(e.vertex)]
-        if not new:  # a consequence of what restarts them already
-            job.exceptions.also_failed(error)
+        vertices = job.tasks_to_restart([execution.vertex for execution in failed], lost)
+        job.partitions.lose(lost)
+        if not vertices:
+            return  # nobody needs what is lost
+        if all(map(phase.restarts_soon, vertices)):
+            job.exceptions.also_failed(error)  # a consequence of what restarts them already
             return
-        vertices = job.tasks_to_restart(new)
-        if vertices is None:
+        if job.restarts_as_a_whole(vertices):
             self._fail(error, now, restartable=True)
             return
         delay_s = job.restart_strategy.delay_s(job.now_ms(now) / 1000)
@@ -316,6 +325,7 @@ class JobMasterCore:
         if not self.task_executors.connect(task_executor_id, event.connection, now):
             return
         self._hosts[task_executor_id] = event.host
+        job.stores[task_executor_id] = event.data_address
         offered = {slot.allocation_id for slot in event.slots}
         error = job.error("its TaskExecutor came back without the slot", now)
         gone = [slot for slot in self.pool.slots_of(task_executor_id) if slot not in offered]
@@ -342,9 +352,10 @@ class JobMasterCore:
         if unheard and job.schemas is not None:
             job.out.extend(job.scheduler.deployments(unheard, job.schemas))
         lost = [e for e in missing if e.state is not ExecutionState.DEPLOYING]
-        if lost:
-            error = job.error("its TaskExecutor came back without the task", now)
-            self._executions_lost(lost, error, now)
+        partitions = job.partitions.reported(event.task_executor_id, event.partitions)
+        what = "the task" if lost else "results that it kept"
+        error = job.error(f"its TaskExecutor came back without {what}", now)
+        self._executions_lost(lost, error, now, partitions=partitions)
         job.tasks.cancel_unwanted(event.task_executor_id, event.tasks)
         job.out.extend(
             self.coordinators.reconnected(
@@ -356,12 +367,13 @@ class JobMasterCore:
         job = self.job
         known = task_executor_id in self.task_executors
         self.task_executors.remove(task_executor_id)
+        partitions = job.partitions.kept_by(task_executor_id)
         slots = self.pool.lose_task_executor(task_executor_id, now, cause)
-        if not known and not slots:
+        if not known and not slots and not partitions:
             return
         job.log("warning", "TaskExecutor lost", tm_id=task_executor_id, cause=cause)
         error = job.error(f"TaskExecutor {task_executor_id} is lost: {cause}", now)
-        self._slots_gone(slots, error, now)
+        self._slots_gone(slots, error, now, partitions=partitions)
         job.dismiss(task_executor_id, f"declared dead: {cause}")
 
     def _slots_lost(
@@ -371,31 +383,52 @@ class JobMasterCore:
         self.job.stale_messages += lost.count(None)
         self._slots_gone((slot for slot in lost if slot is not None), error, now)
 
-    def _slots_gone(self, slots: Iterable[Slot], error: ErrorInfo, now: float) -> None:
-        """What ran in these slots is dead. They have left the pool already."""
+    def _slots_gone(
+        self,
+        slots: Iterable[Slot],
+        error: ErrorInfo,
+        now: float,
+        *,
+        partitions: Sequence[ResultPartitionId] = (),
+    ) -> None:
+        """What ran in these slots is dead. They have left the pool already. `partitions`: lost with
+        them.
+        """
         slots = tuple(slots)
-        self._executions_lost(self.job.tasks.deployed_in(slots), error, now)
+        executions = self.job.tasks.deployed_in(slots)
+        self._executions_lost(executions, error, now, partitions=partitions)
         if self.phase.analyzes_in(slots):
             self._fail(error, now, restartable=True)
 
     # ---- tasks and their operators
 
-    def _executions_lost(self, executions: list[Execution], error: ErrorInfo, now: float) -> None:
-        self._tasks_failed(self.job.tasks.lost(executions, error, now, self.job.now_ms(now)), now)
+    def _executions_lost(
+        self,
+        executions: list[Execution],
+        error: ErrorInfo,
+        now: float,
+        *,
+        partitions: Sequence[ResultPartitionId] = (),
+    ) -> None:
+        failed = self.job.tasks.lost(executions, error, now, self.job.now_ms(now))
+        first = failed[0].error if failed else (error if partitions else None)
+        self._tasks_failed(failed, first, now, lost=partitions)
 
     def _tasks_updated(self, updates: Iterable[events.TaskUpdate], now: float) -> None:
         """What one message says: several tasks that fail in it have failed of one cause."""
         job = self.job
-        failed = []
+        failed, unreadable = [], []
         for update in updates:
             execution = self._live(update.attempt_id)
             if execution is None:
                 continue
             if job.tasks.update(execution, update, now, job.now_ms(now)) is not None:
                 failed.append(execution)
+                if update.unreadable is not None:
+                    unreadable.append(update.unreadable)
             if execution.terminal:
                 self._task_ended(execution, now)
-        self._tasks_failed(failed, now)
+        self._tasks_failed(failed, failed[0].error if failed else None, now, lost=unreadable)
 
     def _task_ended(self, execution: Execution, now: float) -> None:
         job = self.job
@@ -403,9 +436,8 @@ class JobMasterCore:
             self.coordinators.attempt_ended(execution)
             return
         if isinstance(self.phase, Running):
-            more = list(job.strategy.after(self.graph, execution))
-            if more:
-                job.scheduler.schedule(more, now, job.now_ms(now))
+            job.partitions.read_by(execution)
+            job.scheduler.schedule(job.strategy.after(execution.vertex), now, job.now_ms(now))
         job.out.extend(self.coordinators.attempt_finished(execution, now, self.graph.attempts))
         job.out.extend(job.checkpoints.finished(execution, now))
 

@@ -11,6 +11,7 @@ from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import AllocationId, AttemptId, OperatorId, TaskExecutorId
 from firesteel.common.operator_messages import OperatorMessage
+from firesteel.common.results import ResultPartitionId
 from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
 from jobmaster.core.checkpoints.checkpoint import Snapshot
@@ -23,6 +24,7 @@ class TaskUpdate(NamedTuple):
     attempt_id: AttemptId
     state: ExecutionState
     error: ErrorInfo | None = None  # FAILED only
+    unreadable: ResultPartitionId | None = None  # FAILED only: because of this partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,8 @@ class TaskExecutorConnected:
     host: str
     slots: tuple[SlotOffer, ...]
     tasks: tuple[TaskUpdate, ...]
+    data_address: str = ""  # where it serves partitions of BLOCKING results
+    partitions: tuple[ResultPartitionId, ...] = ()  # those that it keeps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ def validate(job: Job, phase: Phase) -> None:
     pool.validate(groups.values())
     for execution in graph.executions():
         _validate_execution(job, execution)
-    waiting = [vertex.current for vertex in job.scheduler.waiting]
+    waiting = [vertex.current for unit in job.scheduler.waiting for vertex in unit]
     scheduled = [e for e in graph.executions() if e.state is ExecutionState.SCHEDULED]
     assert Counter(map(id, waiting)) == Counter(map(id, scheduled)), (
         f"the scheduler waits for {len(waiting)} tasks, SCHEDULED are {len(scheduled)}: {graph}"

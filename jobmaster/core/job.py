@@ -9,6 +9,7 @@ from typing import Literal
 from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.common.ids import AllocationId, IdSource, OperatorId, TaskExecutorId
 from firesteel.common.job_graph import JobGraph
+from firesteel.common.results import ResultPartitionId
 from firesteel.common.states import ExecutionState, TaskEvent
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands
@@ -24,11 +25,14 @@ from jobmaster.core.execution_graph import (
     build,
     share_slots,
 )
+from jobmaster.core.execution_graph.vertex import DEPLOYED
 from jobmaster.core.failover.exceptions import ExceptionHistory
 from jobmaster.core.failover.regions import Regions, SlotsLost, tasks_to_restart
 from jobmaster.core.failover.restart_strategy import new_strategy
 from jobmaster.core.failover.strategy import Failover, check_individual
-from jobmaster.core.scheduler import Scheduler, SchedulingStrategy
+from jobmaster.core.partitions import Partitions
+from jobmaster.core.scheduling.scheduler import Scheduler
+from jobmaster.core.scheduling.strategies import SchedulingStrategy, scheduling_strategy
 from jobmaster.core.settings import JobSettings
 from jobmaster.core.slots.pool import SlotPool
 from jobmaster.core.slots.slot import Slot
@@ -48,14 +52,15 @@ class Job:
         ids: IdSource,
         now: float,
         now_ms: int,
-        strategy: SchedulingStrategy,
         recovery: Recovery,
     ) -> None:
         """`now` (monotonic seconds) and `now_ms` (wall clock) name the same instant."""
         self._wall_ms = now_ms - now * 1000
         self.ids = ids
-        self.strategy = strategy
         self._failover = settings.failover
+        self._policy = settings.scheduling
+        # Whether subtasks are restarted without the others of their vertex.
+        self._divides = job_graph.batch or settings.failover is Failover.INDIVIDUAL
         self.restart_strategy = new_strategy(
             settings.restart, lambda: int(ids.next(), 16) / 16**32, recovery.restarts
         )
@@ -79,8 +84,10 @@ class Job:
             self.graph = ExecutionGraph(job_graph, now_ms)
             self.invalid = str(error)
         self.out: list[commands.Command] = []
-        self.scheduler = Scheduler(self.graph, self.pool)
+        self.stores: dict[TaskExecutorId, str] = {}  # where TaskExecutors serve BLOCKING results
+        self.scheduler = Scheduler(self.graph, self.pool, self.stores)
         self.tasks = Tasks(self.graph, self.pool, self.out)
+        self.partitions = Partitions(self.graph, self.out)
         # What the analysis found: the schemas of all outputs (None before it), and plans to show.
         self.schemas: dict[commands.OutputOf, bytes] | None = None
         self.plans: dict[OperatorId, str] = {}
@@ -103,16 +110,20 @@ class Job:
 
     @property
     def lacks_slots(self) -> bool:
-        """Whether tasks wait for slots that are not there."""
-        return bool(self.scheduler.waiting) and not self.scheduler.has_all_slots
+        """Whether tasks wait for slots that are not there. In batch mode those that run will leave
+        theirs.
+        """
+        if not self.scheduler.waiting or self.scheduler.has_all_slots:
+            return False
+        return not (self.graph.job_graph.batch and any(map(self.graph.count, DEPLOYED)))
 
     @property
     def can_deploy(self) -> bool:
-        """Whether the tasks that wait have their slots, on TaskExecutors that can be reached."""
-        return self.scheduler.has_all_slots and not self.task_executors.any_broken
+        """Whether tasks that wait have their slots, on TaskExecutors that can be reached."""
+        return bool(self.scheduler.ready) and not self.task_executors.any_broken
 
     def deploy(self, now: float) -> None:
-        """Deploys everything that waits; the plan must have been analysed."""
+        """Deploys what has its slots; the plan must have been analysed."""
         assert self.schemas is not None, "deployed before the analysis"
         self.scheduler.restored = self.checkpoints.restored()
         self.scheduler.restored_from = self.checkpoints.restored_from
@@ -134,43 +145,55 @@ class Job:
     def restart(self, vertices: Sequence[ExecutionVertex], now: float) -> None:
         """New attempts of these tasks, which have ended, beside others that go on."""
         self.restarts += 1
-        restarted = dict.fromkeys(vertex.job_vertex for vertex in vertices)
-        whole = len(vertices) == sum(job_vertex.parallelism for job_vertex in restarted)
-        if whole:
-            self.restore_coordinators(restarted)
-        else:
+        if self._divides:
             for vertex in vertices:
-                self.coordinators.attempt_ended(vertex.current)
+                self.coordinators.subtask_starts_over(vertex.current)
+        else:
+            self.restore_coordinators(dict.fromkeys(vertex.job_vertex for vertex in vertices))
         self.graph.start_over(vertices, self.ids, self.now_ms(now))
         self.schedule(vertices, now)
 
-    def tasks_to_restart(self, failed: Sequence[ExecutionVertex]) -> list[ExecutionVertex] | None:
-        """What these failures restart, in topological order; None: the whole job."""
+    def tasks_to_restart(
+        self, failed: Sequence[ExecutionVertex], lost: Sequence[ResultPartitionId]
+    ) -> list[ExecutionVertex]:
+        """What cannot go on because these tasks have failed, and these partitions cannot be read,
+        in topological order.
+        """
+        return tasks_to_restart(self.regions, SlotsLost(tuple(failed), tuple(lost)))
+
+    def restarts_as_a_whole(self, vertices: Sequence[ExecutionVertex]) -> bool:
+        """Whether, because these tasks are to be restarted, all are."""
         if self._failover is Failover.FULL or self.checkpoints.ends_the_job:
-            return None  # tasks that have ended for a savepoint must run again if it is not the end
-        vertices = tasks_to_restart(self.regions, SlotsLost(tuple(failed)))
-        return vertices if len(vertices) < len(self.graph.attempts) else None
+            return True  # tasks that have ended for a savepoint must run again if it is not the end
+        return len(vertices) == len(self.graph.attempts) and not self._divides
 
     @cached_property
     def regions(self) -> Regions:
-        """In a stream, whole vertices: the state of sources and sinks is one for all subtasks."""
-        together = () if self._failover is Failover.INDIVIDUAL else self.graph.by_id
-        return Regions(self.graph, whole=together)
+        """In a stream, whole vertices: the state of sources and sinks is one for all subtasks. The
+        rows that a sink collects are replaced together, too.
+        """
+        whole = [
+            vertex_id
+            for vertex_id, job_vertex in self.graph.by_id.items()
+            if not self._divides
+            or any(o.coordinator_kind == "collect" for o in job_vertex.vertex.operators)
+        ]
+        return Regions(self.graph, whole=whole)
+
+    @cached_property
+    def strategy(self) -> SchedulingStrategy:
+        return scheduling_strategy(self._policy, self.graph, self.regions)
 
     def schedule(self, vertices: Sequence[ExecutionVertex], now: float) -> None:
-        """Requests the slots of those that have not finished in what is restored; all of them are
-        CREATED.
+        """Requests the slots of those that may start now, and have not finished in what is
+        restored; all of them are CREATED.
         """
         job_vertices = dict.fromkeys(vertex.job_vertex for vertex in vertices)
         if self.checkpoints.latest is None:
             operators = tuple(_operators(job_vertices))
             self.out.append(commands.BeginResults(restart=self.restarts, operator_ids=operators))
         self.restore_finished(job_vertices, now)
-        self.scheduler.schedule(
-            (vertex for vertex in vertices if vertex.current.state is ExecutionState.CREATED),
-            now,
-            self.now_ms(now),
-        )
+        self.scheduler.schedule(self.strategy.startable(vertices), now, self.now_ms(now))
 
     def restore_finished(self, among: Iterable[ExecutionJobVertex], now: float) -> None:
         """What had finished in the checkpoint that is restored is not deployed again: all the

@@ -13,6 +13,7 @@ from jobmaster.core.failover.restart_strategy import (
     RestartSettings,
 )
 from jobmaster.core.failover.strategy import Failover
+from jobmaster.core.scheduling.strategies import SchedulingPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,7 @@ class JobSettings:
     reconnect_grace_s: float = 3.0
     restart: RestartSettings = None
     failover: Failover = Failover.REGION
+    scheduling: SchedulingPolicy = SchedulingPolicy.AUTO
     checkpoints: CheckpointSettings | None = None  # None: the job takes none
     state_backend: str = "hashmap"
 
@@ -42,6 +44,7 @@ def settings_from(conf: Configuration) -> JobSettings:
         heartbeat_timeout_s=conf.get(options.HEARTBEAT_TIMEOUT),
         restart=_restart_from(conf),
         failover=Failover(conf.get(options.FAILOVER_STRATEGY)),
+        scheduling=SchedulingPolicy(conf.get(options.SCHEDULING_POLICY)),
         checkpoints=_checkpoints_from(conf),
         state_backend=conf.get(options.STATE_BACKEND),
     )

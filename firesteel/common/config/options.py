@@ -271,6 +271,16 @@ FAILOVER_STRATEGY = _jobs.option(
     " exchange no data and that takes no checkpoints (individual).",
     choices=("region", "full", "individual"),
 )
+SCHEDULING_POLICY = _jobs.option(
+    "jobmanager.scheduling-policy",
+    "enum",
+    "auto",
+    "When tasks start: all at once (eager); a task when what it reads of blocking results is"
+    " complete, with those that it exchanges data with directly (pipelined-region), or when all"
+    " operators that feed it have finished (lazy-from-sources). Auto is eager for streams and"
+    " pipelined-region in batch mode.",
+    choices=("auto", "eager", "lazy-from-sources", "pipelined-region"),
+)
 _checkpoints = _Section("Checkpoints")
 STATE_BACKEND = _checkpoints.option(
     "state.backend.type",

@@ -91,6 +91,12 @@ class Coordinator:
     def attempt_ended(self, attempt_id: AttemptId) -> None:
         """The attempt failed or was cancelled: what it owned becomes available again."""
 
+    def subtask_starts_over(self, attempt_id: AttemptId, subtask: int, *, finished: bool) -> None:
+        """The subtask starts from the beginning, others go on. `finished`: whether its attempt had;
+        consumers may have read what that produced, so the next one produces the same rows.
+        """
+        self.attempt_ended(attempt_id)
+
     def start_over(self) -> None:
         """All subtasks start from the beginning."""
 

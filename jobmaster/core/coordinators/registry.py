@@ -9,6 +9,7 @@ from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import AttemptId, OperatorId
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.operator_messages import OperatorMessage, Resend, WatermarkReported
+from firesteel.common.states import ExecutionState
 from jobmaster.core.commands import Command, ListPaths, Log, SendOperatorMessage, SpoolChunk
 from jobmaster.core.coordinators import Coordinator, create
 from jobmaster.core.coordinators.base import Json, Spool, UnexpectedMessage
@@ -142,6 +143,18 @@ class Coordinators:
                 self.by_operator[operator_id].attempt_ended(execution.attempt_id)
             if operator_id in self.alignment:
                 self.alignment.attempt_ended(operator_id, execution.vertex.subtask)
+
+    def subtask_starts_over(self, execution: Execution) -> None:
+        """This attempt is followed by another one, from the beginning; other subtasks go on."""
+        attempt_id, subtask = execution.attempt_id, execution.vertex.subtask
+        finished = execution.state is ExecutionState.FINISHED
+        for operator_id in self._of(execution):
+            if operator_id in self.by_operator:
+                self.by_operator[operator_id].subtask_starts_over(
+                    attempt_id, subtask, finished=finished
+                )
+            if operator_id in self.alignment:
+                self.alignment.attempt_ended(operator_id, subtask)
 
     def start_over(
         self,

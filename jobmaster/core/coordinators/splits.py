@@ -28,6 +28,9 @@ class SplitEnumerator(Coordinator, ABC):
 
     An attempt that ends without finishing returns all splits it was assigned: without a checkpoint,
     nothing that it has read counts. They are handed out again first, in order.
+
+    A subtask that has finished and starts over, because what it produced is lost, has just the
+    splits that it had: some of its consumers have read the rows of these, and will not again.
     """
 
     def __init__(self) -> None:
@@ -36,6 +39,9 @@ class SplitEnumerator(Coordinator, ABC):
         self._owned: dict[AttemptId, list[int]] = {}
         # Readers that have asked and not been answered, in the order in which they asked.
         self._waiting: dict[AttemptId, None] = {}
+        # The splits of subtasks that had finished and start over; and attempts that have them.
+        self._repeated: dict[int, list[int]] = {}
+        self._repeating: set[AttemptId] = set()
 
     @abstractmethod
     def split_count(self) -> int: ...
@@ -63,6 +69,12 @@ class SplitEnumerator(Coordinator, ABC):
             )
         if message.received < len(owned):
             return (self._assigned(message.received, owned[message.received]),)
+        repeated = self._repeated.get(subtask)
+        if repeated is not None:
+            self._repeating.add(attempt_id)
+            if len(owned) == len(repeated):
+                return (SplitsExhausted(),)
+            return (self._assign(attempt_id, repeated[len(owned)]),)
         number = self._take()
         if number is not None:
             return (self._assign(attempt_id, number),)
@@ -102,10 +114,18 @@ class SplitEnumerator(Coordinator, ABC):
 
     def attempt_ended(self, attempt_id: AttemptId) -> None:
         self._waiting.pop(attempt_id, None)
-        for number in self._owned.pop(attempt_id, ()):
+        owned = self._owned.pop(attempt_id, ())
+        for number in () if attempt_id in self._repeating else owned:
             heapq.heappush(self._returned, number)
 
+    def subtask_starts_over(self, attempt_id: AttemptId, subtask: int, *, finished: bool) -> None:
+        if finished:
+            self._repeated.setdefault(subtask, self._owned.pop(attempt_id, []))
+        self.attempt_ended(attempt_id)
+
     def start_over(self) -> None:
+        self._repeated.clear()
+        self._repeating.clear()
         self._next = 0
         self._returned.clear()
         self._owned.clear()

@@ -108,6 +108,8 @@ class ExecutionGraph:
             del self.attempts[vertex.current.attempt_id]
             execution = vertex.new_attempt(AttemptId(ids.next(AttemptId)), created)
             self.attempts[execution.attempt_id] = execution
+            for result in self.outputs_of(vertex.job_vertex.vertex.vertex_id):
+                result.lost.discard(vertex.subtask)
 
     @property
     def end_ms(self) -> int:

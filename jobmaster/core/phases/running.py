@@ -72,7 +72,7 @@ class Running(Phase):
                 return self._with(restart)
         if job.graph.live == 0 and not self.restarts:
             return Ended.enter(job, JobEvent.FINISH, now)
-        if job.scheduler.waiting and job.can_deploy:
+        if job.can_deploy:
             job.deploy(now)
         return self
 

@@ -1,4 +1,4 @@
-"""WaitingForSlots: all tasks are scheduled; when their slots are there, they are deployed."""
+"""WaitingForSlots: tasks are scheduled; when their slots are there, they are deployed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class WaitingForSlots(Phase):
 
     @classmethod
     def enter(cls, job: Job, now: float) -> WaitingForSlots:
-        """Schedules all of the job that has not finished; every task must be CREATED."""
-        job.schedule(tuple(job.strategy.first(job.graph)), now)
+        """Schedules all of the job that may start; every task must be CREATED."""
+        job.schedule(tuple(job.graph.execution_vertices()), now)
         return cls()
 
     def advance(self, job: Job, now: float) -> Phase:

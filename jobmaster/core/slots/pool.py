@@ -80,7 +80,9 @@ class SlotPool:
             self._wait(group)
 
     def release(self, group: ExecutionSlotSharingGroup, now: float) -> None:
-        """The group no longer needs a slot: its slot becomes idle, or its request is withdrawn."""
+        """The group no longer needs a slot: another one that waits gets it, or it becomes idle. A
+        request is withdrawn.
+        """
         if not group.wanted:
             return
         group.wanted = False
@@ -90,6 +92,13 @@ class SlotPool:
             return
         slot = self.slots[group.allocation_id]
         self._part(slot, group)
+        waiting = self._choose_pending(slot.task_executor_id, slot.profile)
+        if waiting is not None:
+            self._stop_waiting(waiting)
+            slot.requirement = waiting.profile
+            self._join(slot, waiting)
+            self._steps.append(_Step(now, slot.allocation_id, "passed on to", waiting.key))
+            return
         slot.idle_since = now
         self._idle[slot.allocation_id] = slot
         self._require(slot.requirement, 1)

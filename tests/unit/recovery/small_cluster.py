@@ -318,6 +318,7 @@ class SmallCluster:
             case (
                 commands.AnswerSlots()
                 | commands.FreeSlots()
+                | commands.ReleasePartitions()
                 | commands.DismissTaskExecutor()
                 | commands.BeginResults()
                 | commands.ReportStatus()

@@ -1,16 +1,15 @@
-"""When which subtasks get slots and are deployed (spec 003, "Eager" and "Lazy_From_Source"
-dispatching).
+"""Subtasks on their way from SCHEDULED to DEPLOYING.
 
-A SchedulingStrategy chooses the subtasks to start. The Scheduler makes them SCHEDULED and requests
-a slot for each slot sharing group; when all of these slots are there, it deploys the subtasks with
-one command per TaskExecutor.
+A SchedulingStrategy chooses units of subtasks to start together. The Scheduler makes them SCHEDULED
+and requests a slot for each slot sharing group; when a unit has all of its slots, it is deployed,
+with one command per TaskExecutor for all that are deployed at once.
 """
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Collection, Iterable
-from typing import Protocol
+import itertools
+from collections.abc import Collection, Iterable, Mapping
+from typing import TypeAlias
 
 from firesteel.common.checkpoints.state import OperatorSnapshot
 from firesteel.common.ids import OperatorId, TaskExecutorId, VertexId
@@ -20,41 +19,28 @@ from jobmaster.core.execution_graph import (
     Execution,
     ExecutionGraph,
     ExecutionVertex,
-    IntermediateResult,
 )
+from jobmaster.core.scheduling.locations import locate
 from jobmaster.core.slots.pool import SlotPool
 from jobmaster.core.slots.slot import ExecutionSlotSharingGroup, Slot
 
-
-class SchedulingStrategy(Protocol):
-    """Which subtasks to start, and when. Lazy-from-source, for batch, is another one of these."""
-
-    def first(self, graph: ExecutionGraph) -> Iterable[ExecutionVertex]:
-        """The subtasks that start with the job."""
-        ...
-
-    def after(self, graph: ExecutionGraph, finished: Execution) -> Iterable[ExecutionVertex]:
-        """The subtasks that start because this execution has finished."""
-        ...
+Unit: TypeAlias = tuple[ExecutionVertex, ...]  # at least one; deployed together
 
 
-class EagerScheduling:
-    """Everything at once, for streaming jobs: their tasks need each other from the first row on."""
-
-    def first(self, graph: ExecutionGraph) -> Iterable[ExecutionVertex]:
-        return graph.execution_vertices()
-
-    def after(self, graph: ExecutionGraph, finished: Execution) -> Iterable[ExecutionVertex]:
-        return ()
+def _has_slot(vertex: ExecutionVertex) -> bool:
+    assert vertex.group is not None
+    return vertex.group.allocation_id is not None
 
 
 class Scheduler:
-    """Subtasks on their way from SCHEDULED to DEPLOYING."""
-
-    def __init__(self, graph: ExecutionGraph, pool: SlotPool) -> None:
+    def __init__(
+        self, graph: ExecutionGraph, pool: SlotPool, stores: Mapping[TaskExecutorId, str]
+    ) -> None:
+        """`stores`: where TaskExecutors serve what they keep of BLOCKING results."""
         self._graph = graph
         self._pool = pool
-        self.waiting: list[ExecutionVertex] = []  # SCHEDULED, not yet deployed
+        self._stores = stores
+        self.waiting: list[Unit] = []  # SCHEDULED, not yet deployed
         # What each subtask of each operator restores; None: everything begins from nothing.
         self.restored: dict[OperatorId, list[OperatorSnapshot]] | None = None
         self.restored_from = ""
@@ -63,20 +49,29 @@ class Scheduler:
     def has_all_slots(self) -> bool:
         return self._pool.pending_count == 0
 
-    def schedule(self, vertices: Iterable[ExecutionVertex], now: float, now_ms: int) -> None:
+    def schedule(self, units: Iterable[Unit], now: float, now_ms: int) -> None:
+        """All of them are CREATED."""
         groups: dict[int, ExecutionSlotSharingGroup] = {}
-        for vertex in vertices:
-            vertex.current.apply(TaskEvent.SCHEDULE, now_ms)
-            group = vertex.group
-            assert group is not None
-            group.running += 1
-            groups[id(group)] = group
-            self.waiting.append(vertex)
+        for unit in units:
+            for vertex in unit:
+                vertex.current.apply(TaskEvent.SCHEDULE, now_ms)
+                group = vertex.group
+                assert group is not None
+                group.running += 1
+                groups[id(group)] = group
+            self.waiting.append(unit)
         self._pool.request(groups.values(), now)
 
+    @property
+    def ready(self) -> list[Unit]:
+        """Those of the units that wait that have all their slots."""
+        if self.has_all_slots:
+            return self.waiting
+        return [unit for unit in self.waiting if all(map(_has_slot, unit))]
+
     def first_slot(self) -> Slot:
-        """The slot of the first subtask that waits."""
-        group = self.waiting[0].group
+        """The slot of the first subtask that is ready."""
+        group = self.ready[0][0].group
         assert group is not None
         assert group.allocation_id is not None
         return self._pool.slots[group.allocation_id]
@@ -87,21 +82,24 @@ class Scheduler:
             self.waiting.clear()
         elif self.waiting:
             forgotten = frozenset(vertices)
-            self.waiting = [vertex for vertex in self.waiting if vertex not in forgotten]
+            left = (tuple(v for v in unit if v not in forgotten) for unit in self.waiting)
+            self.waiting = [unit for unit in left if unit]
 
     def deploy(self, schemas: dict[OutputOf, bytes], now_ms: int) -> list[DeployTasks]:
-        """Everything that waits, one command per TaskExecutor. All of it must have its slot."""
+        """All units that are ready, one command per TaskExecutor."""
         slots = self._pool.slots
         deploy = TaskEvent.DEPLOY
+        ready = self.ready
+        started = frozenset(map(id, ready))
+        self.waiting = [unit for unit in self.waiting if id(unit) not in started]
         executions = []
-        for vertex in self.waiting:
+        for vertex in itertools.chain.from_iterable(ready):
             group, execution = vertex.group, vertex.current
             assert group is not None
             assert group.allocation_id is not None
             execution.slot = slots[group.allocation_id]
             execution.apply(deploy, now_ms)
             executions.append(execution)
-        self.waiting.clear()
         return self.deployments(executions, schemas)
 
     def deployments(
@@ -111,6 +109,7 @@ class Scheduler:
         deployment may have been lost.
         """
         batches: dict[TaskExecutorId, tuple[list[TaskToDeploy], dict[VertexId, None]]] = {}
+        consumers: dict[VertexId, list[int]] = {}
         for execution in executions:
             vertex, slot = execution.vertex, execution.slot
             assert slot is not None
@@ -129,9 +128,13 @@ class Scheduler:
                 )
             )
             batch[1][vertex_id] = None
+            consumers.setdefault(vertex_id, []).append(vertex.subtask)
         located: dict[VertexId, tuple[ResultLocations, ...]] = {
-            vertex_id: tuple(locate(result) for result in self._graph.inputs_of(vertex_id))
-            for vertex_id in dict.fromkeys(v for _, vertices in batches.values() for v in vertices)
+            vertex_id: tuple(
+                locate(result, subtasks, self._stores)
+                for result in self._graph.inputs_of(vertex_id)
+            )
+            for vertex_id, subtasks in consumers.items()
         }
         return [
             DeployTasks(
@@ -156,31 +159,3 @@ class Scheduler:
             for operator in vertex.job_vertex.vertex.operators
             if operator.operator_id in restored
         )
-
-
-def locate(result: IntermediateResult) -> ResultLocations:
-    """Where the producers of a result run. All of them must have been given their slots, or all
-    have finished before the job was restored.
-    """
-    if all(vertex.current.restored_finished for vertex in result.producer.vertices):
-        return ResultLocations(
-            result_id=result.edge.result_id,
-            addresses=(),
-            address_index=array("I"),
-            attempts=array("I"),
-            ended=True,
-        )
-    addresses: dict[str, int] = {}
-    address_index = array("I")
-    attempts = array("I")
-    for vertex in result.producer.vertices:
-        execution = vertex.current
-        assert execution.slot is not None, str(execution)
-        address_index.append(addresses.setdefault(execution.slot.data_address, len(addresses)))
-        attempts.append(execution.attempt)
-    return ResultLocations(
-        result_id=result.edge.result_id,
-        addresses=tuple(addresses),
-        address_index=address_index,
-        attempts=attempts,
-    )

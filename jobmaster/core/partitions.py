@@ -1,0 +1,94 @@
+"""Partitions of BLOCKING results: which TaskExecutor keeps them, when they are lost, and when they
+are released. That follows from the graph: a partition is where its producer has finished.
+
+A partition is released when all consumers of its result have finished. From then on it counts as
+lost: if a consumer is restarted after all, its producer is, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from firesteel.common.ids import TaskExecutorId
+from firesteel.common.job_graph import ResultType
+from firesteel.common.results import ResultPartitionId
+from firesteel.common.states import ExecutionState
+from jobmaster.core.commands import Command, ReleasePartitions
+from jobmaster.core.execution_graph import Execution, ExecutionGraph, IntermediateResult
+
+_FINISHED = ExecutionState.FINISHED
+
+
+class Partitions:
+    def __init__(self, graph: ExecutionGraph, out: list[Command]) -> None:
+        """`out`: the core's commands of the event being handled."""
+        self._graph = graph
+        self._out = out
+
+    def kept_by(self, task_executor_id: TaskExecutorId) -> tuple[ResultPartitionId, ...]:
+        """Those of current attempts that are not lost. O(producers)."""
+        return tuple(
+            ResultPartitionId(result.edge.result_id, producer, execution.attempt)
+            for result in self._blocking()
+            for producer, vertex in enumerate(result.producer.vertices)
+            if (execution := vertex.current).state is _FINISHED
+            and execution.slot is not None
+            and execution.slot.task_executor_id == task_executor_id
+            and producer not in result.lost
+        )
+
+    def lose(self, partitions: Iterable[ResultPartitionId]) -> None:
+        """They cannot be read. One of an earlier attempt has been replaced already, or will be."""
+        for result_id, producer, attempt in partitions:
+            result = self._graph.result(result_id)
+            execution = result.producer.vertices[producer].current
+            if execution.attempt == attempt and execution.state is _FINISHED:
+                result.lost.add(producer)
+
+    def read_by(self, finished: Execution) -> None:
+        """A task has finished: what nobody will read any more is released."""
+        for result in self._graph.inputs_of(finished.vertex.job_vertex.vertex.vertex_id):
+            if result.edge.result_type is ResultType.BLOCKING and _is_read(result):
+                self._release(_all_of(result))
+                result.lost.update(range(result.producer.parallelism))
+
+    def reported(
+        self, task_executor_id: TaskExecutorId, partitions: Iterable[ResultPartitionId]
+    ) -> tuple[ResultPartitionId, ...]:
+        """A TaskExecutor that has reconnected keeps these; returns those that it has not and
+        should. Releases what it missed.
+        """
+        found = frozenset(partitions)
+        read = {r.edge.result_id for r in self._blocking() if _is_read(r)}
+        self._release((task_executor_id, each) for each in sorted(found) if each.result_id in read)
+        return tuple(each for each in self.kept_by(task_executor_id) if each not in found)
+
+    def _blocking(self) -> Iterator[IntermediateResult]:
+        return (r for r in self._graph.results if r.edge.result_type is ResultType.BLOCKING)
+
+    def _release(self, partitions: Iterable[tuple[TaskExecutorId, ResultPartitionId]]) -> None:
+        by_task_executor: dict[TaskExecutorId, list[ResultPartitionId]] = {}
+        for task_executor_id, partition in partitions:
+            by_task_executor.setdefault(task_executor_id, []).append(partition)
+        for task_executor_id, found in by_task_executor.items():
+            self._out.append(
+                ReleasePartitions(task_executor_id=task_executor_id, partitions=tuple(found))
+            )
+
+
+def _is_read(result: IntermediateResult) -> bool:
+    consumer = result.consumer
+    return consumer.counts[_FINISHED.value] == consumer.parallelism
+
+
+def _all_of(
+    result: IntermediateResult,
+) -> Iterator[tuple[TaskExecutorId, ResultPartitionId]]:
+    """Also those of earlier attempts: consumers that went on have read them."""
+    for producer, vertex in enumerate(result.producer.vertices):
+        for execution in vertex.attempts:
+            if execution.state is _FINISHED and execution.slot is not None:
+                yield (
+                    execution.slot.task_executor_id,
+                    ResultPartitionId(result.edge.result_id, producer, execution.attempt),
+                )
