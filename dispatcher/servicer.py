@@ -17,7 +17,6 @@ from dispatcher import convert
 from dispatcher.blob_store import CHUNK_BYTES, BadBlob, DiskFull
 from dispatcher.core.commands import Refusal
 from dispatcher.core.core import unknown_job
-from dispatcher.core.events import JobMasterDisconnected
 from dispatcher.core.jobs import Job
 from dispatcher.job_logs import cluster_logs
 from dispatcher.job_store import Fenced, NotWritten, Superseded
@@ -342,8 +341,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             if reading.done() and (error := reading.exception()) is not None:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         finally:
-            self._shell.close_stream(connection)
-            self._shell.post(JobMasterDisconnected(connection=connection))
+            self._shell.disconnected(connection)
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
 

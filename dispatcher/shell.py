@@ -40,6 +40,7 @@ from dispatcher.core.events import (
     CancelNotDelivered,
     CheckpointStored,
     Event,
+    JobMasterDisconnected,
     ProcessExited,
     ProcessStarted,
     ProcessStartFailed,
@@ -79,6 +80,7 @@ Outgoing: TypeAlias = (
 T = TypeVar("T")
 
 JOB_MASTER_TIMEOUT_S = 3.0  # for one call to a JobMaster
+_PORT_CLOSES_S = 0.05  # after the last connection of a process that dies
 STORE_RETRY_FIRST_S = 0.2  # while the job store cannot be written
 STORE_RETRY_MAX_S = 5.0
 CANCEL_STORED_WITHIN_S = 1.0  # otherwise the JobMaster is asked to cancel before that is stored
@@ -481,8 +483,22 @@ class Shell:
     def open_stream(self, connection: int) -> Outgoing:
         return self._streams.setdefault(connection, asyncio.Queue())
 
-    def close_stream(self, connection: int) -> None:
+    def disconnected(self, connection: int) -> None:
+        """A JobMaster's stream has ended. Of one that an earlier Dispatcher started, no exit is
+        reported.
+        """
         self._streams.pop(connection, None)
+        process = self.core.processes.on(connection)
+        self.post(JobMasterDisconnected(connection=connection))
+        if process is not None and process.pid not in self._children and not self.stopping:
+            self._start_task(self._find_whether_it_ended(process.pid, process.address))
+
+    async def _find_whether_it_ended(self, pid: int, address: str) -> None:
+        """It has its port for life."""
+        await asyncio.sleep(_PORT_CLOSES_S)
+        if await self.platform.transport.refuses(address):
+            log.info("a JobMaster process has ended", pid=pid, reason="its port is closed")
+            self.post(ProcessExited(pid=pid, reason="its port closed"))
 
     def _send(self, connection: int, message: dispatcher_pb2.DispatcherToJobMaster) -> None:
         if (stream := self._streams.get(connection)) is not None:

@@ -35,7 +35,7 @@ from firesteel.common.process import StartFailed
 from firesteel.common.rpc.server import aio_channel
 from firesteel.common.service.platform import SYSTEM, Process
 from firesteel.common.states import JobStatus
-from firesteel.errors import FiresteelError, JobNotFound, SubmissionRejected
+from firesteel.errors import FiresteelError, JobFailed, JobNotFound, SubmissionRejected
 from jobmaster.testing import job, operator_id, vertex
 
 JOB, ENDED, SINK, MASTER = JobId("1" * 32), JobId("4" * 32), "2" * 32, JobMasterId("3" * 32)
@@ -114,15 +114,27 @@ class JobMaster:
         await self._stub.AppendResults(request, timeout=SOON_S)
 
     async def finish(self) -> None:
-        stream = self._stub.ConnectJobMaster()
-        register = pb.JobMasterRegister(job_master_id=MASTER, address="127.0.0.1:1", pid=99)
-        await stream.write(pb.JobMasterToDispatcher(register=register))
-        status = pb.JobStatusChanged(job_id=JOB, epoch=1, status="JOB_FINISHED", timestamp_ms=5)
-        await stream.write(pb.JobMasterToDispatcher(status=status))
+        stream = await self._reporting("JOB_FINISHED")
         async with asyncio.timeout(SOON_S):
             while (await stream.read()).WhichOneof("message") != "ack":
                 pass
         await stream.done_writing()
+
+    async def die(self) -> None:
+        """As nobody's child, and without a word. Nothing listens at its port."""
+        stream = await self._reporting("JOB_RUNNING")
+        async with asyncio.timeout(SOON_S):
+            while (await stream.read()).WhichOneof("message") != "start":
+                pass
+        stream.cancel()
+
+    async def _reporting(self, status: str) -> Any:
+        stream = self._stub.ConnectJobMaster()
+        register = pb.JobMasterRegister(job_master_id=MASTER, address="127.0.0.1:1", pid=99)
+        await stream.write(pb.JobMasterToDispatcher(register=register))
+        changed = pb.JobStatusChanged(job_id=JOB, epoch=1, status=status, timestamp_ms=5)
+        await stream.write(pb.JobMasterToDispatcher(status=changed))
+        return stream
 
 
 @pytest.fixture
@@ -371,6 +383,14 @@ async def test_what_cannot_be_restored_is_refused_at_submission(
         recovery = {"execution__state_recovery__path": path, **unmatched}
         await asyncio.to_thread(client.submit, checkpointed_job(tmp_path / "c", **recovery))
         await asyncio.to_thread(client.cancel, job().job_id)
+
+
+async def test_a_job_master_whose_port_is_closed_has_ended(
+    client: Client, job_master: JobMaster
+) -> None:
+    await job_master.die()
+    with pytest.raises(JobFailed, match=r"JobMaster process \(pid 99\) ended with its port closed"):
+        await asyncio.wait_for(asyncio.to_thread(client.wait, JOB), SOON_S)
 
 
 async def test_only_savepoints_that_no_job_needs_are_deleted(
