@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from dispatcher.job_store import JobStore
 from firesteel.common.checkpoints.dispose import other_files
-from firesteel.common.checkpoints.metadata import read_metadata
-from firesteel.common.checkpoints.savepoint import directory_of
+from firesteel.common.checkpoints.savepoint import directory_of, metadata_in
 from firesteel.common.checkpoints.storage import METADATA, CheckpointStorage
 from firesteel.common.ids import JobId
 from firesteel.errors import FiresteelError
@@ -18,7 +17,7 @@ def dispose_savepoint(store: JobStore, path: str, begun_from: Mapping[JobId, str
     that have not ended. Raises FiresteelError.
     """
     storage = CheckpointStorage(directory_of(path))
-    if not read_metadata(storage.uri).savepoint:
+    if not metadata_in(storage.uri).savepoint:
         raise FiresteelError(
             f"{path} is a checkpoint, not a savepoint: it belongs to its job, which deletes it"
         )

@@ -8,6 +8,7 @@ Both can be copied and moved: a savepoint by its directory, a checkpoint by that
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from firesteel.common.checkpoints.fits import check_fits
@@ -16,6 +17,9 @@ from firesteel.common.checkpoints.storage import METADATA, CheckpointStorage, St
 from firesteel.common.config import Configuration, options
 from firesteel.common.job_graph import JobGraph
 from firesteel.errors import FiresteelError
+
+_NAMES = ("chk-", "savepoint-")
+_SHOWN = 3  # the newest ones of a job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +65,37 @@ def read_restored(graph: JobGraph, conf: Configuration) -> Restored | None:
     return found
 
 
+def metadata_in(directory: str) -> CheckpointMetadata:
+    """Raises StorageError; if somebody has named the directory above it, with what is there."""
+    try:
+        return read_metadata(directory)
+    except StorageError:
+        below = _below(directory)
+        if not below:
+            raise
+        shown = ", ".join(sorted(below, key=lambda name: (len(name), name))[-_SHOWN:])
+        raise StorageError(
+            f"{directory} is not itself a savepoint or checkpoint; in it there are {shown}: name"
+            " one of them"
+        ) from None
+
+
+def _below(directory: str) -> list[str]:
+    """The names of checkpoints and savepoints in it; none if it cannot be read."""
+    with suppress(StorageError):
+        storage = CheckpointStorage(directory)
+        return [
+            name
+            for name in storage.directories()
+            if name.startswith(_NAMES) and storage.exists(f"{name}/{METADATA}")
+        ]
+    return []
+
+
 def open_checkpoint(path: str) -> Restored:
     """`path`: of the directory, or of the `_metadata` in it. Raises StorageError."""
     directory = directory_of(path)
-    metadata = read_metadata(directory)
+    metadata = metadata_in(directory)
     where, mark, query = directory.partition("?")
     above = where.rpartition("/")[0]
     base = directory if metadata.savepoint else f"{above}{mark}{query}"

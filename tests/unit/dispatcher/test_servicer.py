@@ -363,7 +363,10 @@ async def test_what_cannot_be_restored_is_refused_at_submission(
     monkeypatch.setattr(metadata, "VERSION", 99)
     newer = write("newer")
     monkeypatch.undo()
+    for number in (9, 10, 11, 12):
+        write(f"chk-{number}")
     for path, problem in {
+        str(tmp_path): r"is not itself .*; in it there are chk-10, chk-11, chk-12: name one",
         str(tmp_path / "none"): r"none' cannot be restored: .*No such file.* Name the directory",
         str(cut): r"is cut short or damaged",
         lacking: r"the file state of .*lacking is missing",
