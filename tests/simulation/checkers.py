@@ -306,6 +306,13 @@ def splits_are_owned_once(cluster: Cluster) -> Iterator[str]:
             yield f"job {job_id}: {wanted} splits, read were {dict(read)}"
 
 
+def shared_files_are_those_referred_to(cluster: Cluster) -> Iterator[str]:
+    """Nothing that can be reached is deleted, nothing that cannot be is kept (invariant 10)."""
+    for job_id in running_jobs(cluster):
+        if not cluster.store.ended(JobId(job_id)):
+            yield from cluster.shared.problems(JobId(job_id))
+
+
 def processes_are_as_wanted(cluster: Cluster) -> Iterator[str]:
     """Every slot is warm, no slot has two processes, the spares are there and nothing else."""
     for process, task_executor in cluster.task_executors:
@@ -342,5 +349,6 @@ AT_REST: tuple[Callable[[Cluster], Iterator[str]], ...] = (
     ended_jobs_hold_nothing,
     tasks_agree,
     splits_are_owned_once,
+    shared_files_are_those_referred_to,
     processes_are_as_wanted,
 )

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from firesteel._proto import executor_pb2, tasks_pb2
 from firesteel.common.checkpoints.metadata import decode_snapshots, encode_snapshots
-from firesteel.common.checkpoints.state import OperatorSnapshot
+from firesteel.common.checkpoints.state import DatabaseHandle, OperatorSnapshot
 from firesteel.common.ids import OperatorId
 from firesteel.common.states import ExecutionState
+from tests.simulation.tables import Tables
 
 if TYPE_CHECKING:
     from tests.simulation.executor import SimulatedTask, SlotProcess
@@ -31,6 +32,7 @@ class Restored:
     checkpoint_id: int = 0
     splits: tuple[Any, ...] = ()  # read
     waiting: dict[str, Any] = field(default_factory=dict)  # the position: assigned and not read
+    databases: tuple[DatabaseHandle, ...] = ()
     finished: bool = False  # all subtasks had
 
 
@@ -47,6 +49,7 @@ def restored_from(deployment: tasks_pb2.TaskDeployment) -> Restored | None:
                 checkpoint_id=found["checkpoint"],
                 splits=tuple(found["splits"]),
                 waiting=found["waiting"],
+                databases=snapshot.databases,
             )
     return Restored()
 
@@ -65,6 +68,9 @@ class TaskCheckpoints:
         self._latest = 0  # taken
         self._final: int | None = None  # the first that was taken after the data had ended
         self._complete = False
+        self._tables = Tables(process.cluster, task)
+        for handle in restored.databases if restored is not None else ():
+            self._tables.restore(handle)
 
     def begin(self) -> None:
         """The task runs."""
@@ -151,10 +157,13 @@ class TaskCheckpoints:
             checkpoint_id=checkpoint_id,
             operators_finished=self.data_ended,
         )
+        snapshot = self._snapshot(checkpoint_id)
         if process.cluster.faults_on and process.world.chance(0.03):
             answer.declined = "the disk is full"
+            for handle in snapshot.databases:
+                self._tables.give_up(handle)
         else:
-            answer.snapshot = encode_snapshots((self._snapshot(checkpoint_id),))
+            answer.snapshot = encode_snapshots((snapshot,))
             process.cluster.checkers.snapshot_taken(task, checkpoint_id)
         message = executor_pb2.ExecutorToTaskExecutor(checkpoint_answer=answer)
         process.after(process.world.between(0.001, 0.5), lambda: self._answer(message))
@@ -173,6 +182,9 @@ class TaskCheckpoints:
             "splits": task.splits,
             "waiting": task.reader.position(None),
         }
+        base = self._process.cluster.bases.get((task.job_id, checkpoint_id))
         return OperatorSnapshot(
-            operator_id=operator_id, lists={_STATE: (json.dumps(state).encode(),)}
+            operator_id=operator_id,
+            databases=() if base is None else (self._tables.write(checkpoint_id, base),),
+            lists={_STATE: (json.dumps(state).encode(),)},
         )

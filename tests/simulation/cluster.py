@@ -33,6 +33,7 @@ from tests.simulation.services import (
     Services,
 )
 from tests.simulation.store import Disk
+from tests.simulation.tables import SharedFiles
 from tests.simulation.world import SimulatedProcess, World
 
 MIB = 2**20
@@ -108,6 +109,8 @@ class Cluster:
         self.partitions: dict[Partition, ExecutionState] = {}  # how their producers ended
         self.data_ended: set[Partition] = set()  # all rows are there
         self.barriers: dict[Partition, set[int]] = {}  # checkpoints whose barrier has passed
+        self.bases: dict[tuple[str, int], int] = {}  # of incremental checkpoints, by job and id
+        self.shared = SharedFiles(self)
         self.jobs: dict[JobId, SubmittedJob] = {}
         self.faults_on = True
         self._ids = self.world.ids()
@@ -309,6 +312,7 @@ class Cluster:
             options.CHECKPOINT_INTERVAL.key: f"{random.choice([1, 3, 10])} s",
             options.CHECKPOINT_DIR.key: str(self.directory / "checkpoints"),
             options.CHECKPOINT_TIMEOUT.key: f"{random.choice([3, 600])} s",
+            options.CHECKPOINT_INCREMENTAL.key: random.choice(["false", "true", "true"]),
             options.CHECKPOINT_MAX_CONCURRENT.key: str(random.choice([1, 1, 2])),
             options.CHECKPOINT_TOLERABLE_FAILURES.key: str(random.choice([0, 100])),
         }

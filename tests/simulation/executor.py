@@ -148,6 +148,8 @@ class SlotProcess:
                 self.after(self.world.between(0.02, 0.5), lambda: self._analyzed(message.analyze))
             case "trigger_checkpoint":
                 trigger = message.trigger_checkpoint
+                if trigger.HasField("base") and not trigger.savepoint:
+                    self._cluster.bases[trigger.job_id, trigger.checkpoint_id] = trigger.base
                 for task in self._with_checkpoints(trigger.attempt_ids):
                     splits = trigger.splits.get(task.attempt_id, 0)
                     task.checkpoints.trigger(trigger.checkpoint_id, splits)  # type: ignore[union-attr]

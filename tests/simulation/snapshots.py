@@ -63,6 +63,11 @@ class Snapshots:
         has_part = subtask_of(task) in self._taken.get((job_id, latest), {})
         if restored.finished:
             return ""
+        if gone := self._cluster.shared.gone(task.job_id, restored.databases):
+            return (
+                f"task {task.attempt_id} begins with files of checkpoint {latest} that are gone:"
+                f" {gone}"
+            )
         if restored.checkpoint_id != (latest if has_part else 0):
             return (
                 f"task {task.attempt_id} begins with its state of checkpoint"
