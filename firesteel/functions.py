@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
+    from pyspark.sql.types import DataType
 
     from firesteel.operator import Counter, TaskInfo
 
@@ -84,14 +85,26 @@ class FunctionContext(Protocol):
     def task(self) -> TaskInfo:
         """The task that the function runs in."""
 
-    def get_state(self, name: str) -> ValueState:
-        """The value state of this name; created on first use."""
+    def get_state(self, name: str, schema: str | DataType | None = None) -> ValueState:
+        """The value state of this name; created on first use.
 
-    def get_list_state(self, name: str) -> ListState:
-        """The list state of this name; created on first use."""
+        `schema`, in `open` only: the type of its values, such as "BIGINT", or columns, of which
+        values are tuples: "pieces BIGINT, at DATE". Then other values are refused, a savepoint
+        shows columns, and a later program may add columns or widen types.
+        """
 
-    def get_map_state(self, name: str) -> MapState:
-        """The map state of this name; created on first use."""
+    def get_list_state(self, name: str, schema: str | DataType | None = None) -> ListState:
+        """The list state of this name; created on first use. `schema`: of its elements."""
+
+    def get_map_state(
+        self,
+        name: str,
+        schema: str | DataType | None = None,
+        key_schema: str | DataType | None = None,
+    ) -> MapState:
+        """The map state of this name; created on first use. `schema`: of its values; `key_schema`:
+        of its keys.
+        """
 
     def counter(self, name: str) -> Counter:
         """A counter, exposed as flink_taskmanager_job_task_operator_<name>."""

@@ -21,6 +21,7 @@ from firesteel.common.checkpoints.key_group_content import (
 from firesteel.common.checkpoints.metadata import CheckpointedOperator
 from firesteel.common.checkpoints.state import DatabaseHandle, KeyGroupSlice, StateFile
 from firesteel.common.checkpoints.storage import CheckpointStorage
+from firesteel.savepoint.operator_state import declared_states
 from firesteel.savepoint.tables import (
     TIME,
     StateTable,
@@ -107,6 +108,7 @@ class KeyedStates:
             stored += snapshot.databases
         self._groups = KeyGroups(str(operator), directory, tuple(stored))
         self._states = operator.states
+        self._declared = declared_states(operator)  # by tasks, beside others without a schema
 
     @functools.cached_property
     def tables(self) -> dict[str, StateTable]:
@@ -116,13 +118,16 @@ class KeyedStates:
         found: dict[str, StateTable] = {
             name: _table_of(self._groups, name, state) for name, state in self._states.items()
         }
+        for name, state in self._declared.items():
+            found[name] = _table_of(self._groups, name, state)
         if not self._states:
             for entry_name in dict.fromkeys(entry.name for entry in self._groups.read_all()):
                 if entry_name in _TIMER_DOMAINS:
                     found[_TIMERS] = _FunctionTimers(self._groups)
                 elif not has_timers(entry_name):
                     name = entry_name.removeprefix(_DECLARED)
-                    found[name] = _Undeclared(self._groups, entry_name)
+                    if name not in self._declared:
+                        found[name] = _Undeclared(self._groups, entry_name)
         for state in self._states.values():
             if state.keys is not None:
                 (name,) = unique([_TIMERS], "firesteel.", found)
@@ -301,7 +306,7 @@ class _Rows(_Table):
 
 
 class _Undeclared(ValuesTable):
-    """Of an operator whose states have no schema: `co_process`, operators of your own."""
+    """Without a schema: of `co_process`, or of an operator of your own."""
 
     kind = "keyed"
 

@@ -7,6 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from firesteel.common.checkpoints.descriptions import (
+    DECLARED,
+    StateDescription,
+    StateDescriptions,
+)
 from firesteel.common.checkpoints.metadata import CheckpointedOperator
 from firesteel.savepoint.tables import ValuesTable, cannot_import
 
@@ -21,10 +26,19 @@ def operator_states(operator: CheckpointedOperator) -> dict[str, ValuesTable]:
         for name in sorted({name for _, of_part in states for name in of_part}):
             items = [(n, item) for n, of_part in states for item in of_part.get(name, ())]
             found[name] = _Items(kind, f"the state {name!r} of {operator}", items)
-    for name in sorted({name for _, part in parts for name in part.broadcasts}):
+    for name in sorted({name for _, part in parts for name in part.broadcasts} - {DECLARED}):
         content = next(p.broadcasts[name] for _, p in parts if name in p.broadcasts)
         found[name] = _Broadcast("broadcast", f"the state {name!r} of {operator}", content)
     return found
+
+
+def declared_states(operator: CheckpointedOperator) -> StateDescriptions:
+    """What tasks have declared of keyed states, by name."""
+    for part in operator.subtasks.values():
+        if (content := part.broadcasts.get(DECLARED)) is not None:
+            found = _loaded(f"the states of {operator}", content)
+            return {name: StateDescription.from_json(text) for name, text in found.items()}
+    return {}
 
 
 @dataclass(frozen=True)

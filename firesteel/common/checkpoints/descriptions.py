@@ -1,8 +1,8 @@
 """What the states of an operator are, as a checkpoint's metadata says: enough to read them without
 the program, and to tell whether a later program can go on with them.
 
-They are found when the job's plan is analysed. Operators whose states nobody declares before data
-flows (`co_process`, operators of your own) have none.
+They are found when the job's plan is analysed. `co_process` declares its states when it opens:
+those with a schema are in a broadcast state. Operators of your own have none.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ class StateKind(Enum):
     MAP = "map"
     ROWS = "rows"  # in columns: an Arrow table per key group
     DELETED = "deleted"  # the program deletes what earlier versions of it left
+
+
+# The broadcast state of those that are declared when a task opens: by name, as JSON.
+DECLARED = "firesteel.declared"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,10 +30,9 @@ from taskexecutor.executor.analysis.checks import (
 )
 from taskexecutor.executor.analysis.row_by_row import check_row_by_row
 from taskexecutor.executor.analysis.row_kinds import check_transform
-from taskexecutor.executor.analysis.states import columns_of_key
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
 from taskexecutor.executor.spark.plans import composed
-from taskexecutor.executor.spark.schemas import missing_column
+from taskexecutor.executor.spark.schemas import columns_of_key, missing_column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

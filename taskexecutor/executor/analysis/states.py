@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import pyarrow as pa
 
-from firesteel.column_names import column_index
 from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.operator import StreamOperator
 from firesteel.plan.specs import (
@@ -19,7 +15,6 @@ from firesteel.plan.specs import (
 )
 from taskexecutor.executor.analysis.step import AnalysisStep
 from taskexecutor.executor.harness import OperatorHarness
-from taskexecutor.executor.spark.schemas import to_spark
 
 IN_COLUMNS = (
     DropDuplicatesSpec,
@@ -44,10 +39,3 @@ def states_in_columns(
     harness.initialize()
     harness.close()
     return harness.state.described_rows
-
-
-def columns_of_key(schema: pa.Schema | None, names: Sequence[str]) -> Any:
-    """As Spark's JSON; None if they are not known."""
-    if schema is None or any(column_index(schema, name) < 0 for name in names):
-        return None
-    return to_spark(pa.schema([schema.field(column_index(schema, n)) for n in names])).jsonValue()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from firesteel.common.checkpoints.descriptions import DECLARED
 from firesteel.common.error_report import summary_of
 from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
@@ -24,7 +25,7 @@ from taskexecutor.executor.operators.function_context import (
 from taskexecutor.executor.operators.stateful.grouping import by_key
 from taskexecutor.executor.operators.stateful.row_collector import RowCollector, shown_key
 from taskexecutor.executor.operators.stateful.rows import row_maker, to_python
-from taskexecutor.executor.spark.schemas import declared
+from taskexecutor.executor.spark.schemas import columns_of_key, declared
 from taskexecutor.executor.state import KeyedState
 from taskexecutor.executor.timing.wall_clock import wall_clock_ms
 
@@ -67,7 +68,13 @@ class CoProcess(StreamOperator):
         self._current = CurrentKey()
         self._times = FunctionTimers(self.context.timers, self._current)
         self._context = ProcessContext(self._current, self._times, self._sides)
-        self._functions_context = FunctionContext(self.context, keyed, self._current)
+        self._functions_context = FunctionContext(
+            self.context,
+            keyed,
+            self._current,
+            declared=state.broadcast_state(DECLARED),
+            keys=columns_of_key(self.context.input_schemas[0], self._spec.first_key_columns),
+        )
 
     def open(self) -> None:
         self._open = True
@@ -77,6 +84,7 @@ class CoProcess(StreamOperator):
             raise FiresteelError(
                 f"{self._name}: {type(self._function).__name__}.open failed: {summary_of(error)}"
             ) from error
+        self._functions_context.opened()
 
     def close(self) -> None:
         if self._open:

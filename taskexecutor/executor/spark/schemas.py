@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from firesteel.column_names import column_index
 from firesteel.errors import FiresteelError
 
 if TYPE_CHECKING:
@@ -78,6 +79,13 @@ def to_spark(schema: pa.Schema) -> StructType:
                 "cast or drop it"
             ) from error
     return StructType(fields)
+
+
+def columns_of_key(schema: pa.Schema | None, names: Sequence[str]) -> Any:
+    """As Spark's JSON; None if they are not known."""
+    if schema is None or any(column_index(schema, name) < 0 for name in names):
+        return None
+    return to_spark(pa.schema([schema.field(column_index(schema, n)) for n in names])).jsonValue()
 
 
 def declared(schema: Any, otherwise: pa.Schema | None) -> pa.Schema | None:

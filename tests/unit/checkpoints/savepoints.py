@@ -26,9 +26,9 @@ from firesteel.plan.specs import (
     TransformWithStateSpec,
 )
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.analysis.states import columns_of_key
 from taskexecutor.executor.operators.stateful import TransformWithState
 from taskexecutor.executor.operators.stateful.checks import check_processor
+from taskexecutor.executor.spark.schemas import columns_of_key
 from taskexecutor.executor.state import CreateKeyedState, HashMapKeyedStateBackend
 from taskexecutor.executor.state.files import write_snapshot
 from taskexecutor.executor.state.keyed import SnapshotTarget
@@ -77,9 +77,13 @@ class Both(CoProcessFunction):
     def open(self, context: Any) -> None:
         self.kept = context.get_state("kept")
         self.odd = context.get_map_state("odd")
+        self.last = context.get_state("last", "DOUBLE")
+        self.all = context.get_list_state("all", "n INT, half DOUBLE")
 
     def process_element1(self, value: Any, ctx: Any) -> None:
         self.kept.update(value.n)
+        self.last.update(value.n / 2)
+        self.all.add((value.n, value.n / 2))
         self.odd.put(value.n, object if value.n == 1 else "text")
         ctx.timer_service().register_event_time_timer(value.n)
         ctx.timer_service().register_processing_time_timer(value.n)

@@ -124,7 +124,9 @@ def test_state_in_columns_is_read_under_names_that_say_something(written: Writte
     assert by_shop(saved["once"]["rows"].to_arrow()) == [("a", moment(10)), ("b", moment(20))]
 
 
-def test_states_without_a_schema_are_read_as_they_are(written: Written) -> None:
+def test_states_of_two_streams_have_the_columns_of_their_schema_or_are_read_as_they_are(
+    written: Written,
+) -> None:
     spec = CoProcessSpec(
         function=Both(), first_key_columns=("shop",), second_key_columns=("shop",), schema=OUT
     )
@@ -134,7 +136,12 @@ def test_states_without_a_schema_are_read_as_they_are(written: Written) -> None:
     harness.process(ROWS)
     written.add("both", harness)
     both = written.read()["both"]
-    assert sorted(both) == ["kept", "odd", "timers"]
+    assert sorted(both) == ["all", "kept", "last", "odd", "timers"]
+    last, every = both["last"].to_arrow(), both["all"].to_arrow()
+    assert last.schema == pa.schema([("shop", pa.string()), ("value", pa.float64())])
+    assert by_shop(last) == [("a", 1.5), ("b", 1.0)]
+    assert every.column_names == ["shop", "position", "n", "half"]
+    assert by_shop(every) == [("a", 0, 1, 0.5), ("a", 1, 3, 1.5), ("b", 0, 2, 1.0)]
     assert by_shop(both["kept"].to_arrow()) == [("a", 3), ("b", 2)]
     odd = both["odd"].to_arrow()
     assert by_shop(odd)[0] == ("a", "{1: <class 'object'>, 3: 'text'}")

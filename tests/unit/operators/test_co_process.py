@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import Row
+from pyspark.sql.types import LongType
 
 from firesteel import CoProcessFunction
 from firesteel.errors import FiresteelError
@@ -278,6 +279,88 @@ def test_timers_are_restored() -> None:
         ("a", "processing_time", 32),
         ("a", "event_time", 30),
     ]
+
+
+class Declared(CoProcessFunction):
+    """Keeps what it gets, in a state of each kind."""
+
+    def __init__(self, value: Any, amounts: Any, dues: Any, keys: Any) -> None:
+        self.schemas = value, amounts, dues, keys
+
+    def open(self, context: FunctionContext) -> None:
+        value, amounts, dues, keys = self.schemas
+        self.value = context.get_state("value", value)
+        self.amounts = context.get_list_state("amounts", amounts)
+        self.dues = context.get_map_state("dues", dues, keys)
+        self.context = context
+
+    def process_element1(self, order: Row, ctx: ProcessContext) -> Iterator[tuple[Any, ...]]:
+        if order.amount < 0:
+            self.value.update("text")
+        if order.amount == 0:
+            self.context.get_state("late", "INT")
+        self.value.update((order.amount, order.id))
+        self.amounts.add(order.amount)
+        self.dues.put(order.due_ms, order.amount)
+        seen = self.value.value(), self.amounts.get(), dict(self.dues.items())
+        yield order.id, repr(seen), sum(self.dues.values())
+
+
+def declared(
+    value: Any = "n BIGINT, id STRING", amounts: Any = "INT", dues: Any = "INT", keys: Any = "LONG"
+) -> Declared:
+    return Declared(value, amounts, dues, keys)
+
+
+def order(amount: int) -> pa.RecordBatch:
+    columns = {"id": ["x"], "amount": [amount], "due_ms": [amount * 10]}
+    return pa.RecordBatch.from_pydict(columns, schema=ORDERS)
+
+
+def test_states_with_a_schema_take_what_conforms_to_it() -> None:
+    harness = harness_of(declared())
+    harness.process(order(7))
+    harness.process(order(8))
+    assert harness.rows()[-1] == {
+        "id": "x",
+        "what": "((8, 'x'), [7, 8], {70: 7, 80: 8})",
+        "amount": 15,
+    }
+    for amount, says in (
+        (-1, r"state 'value': update\(\) takes a tuple of 2 \(n bigint, id string\), and got str"),
+        (0, r"state 'late': one with a schema is asked for in open\(\) only"),
+    ):
+        with pytest.raises(FiresteelError, match=says):
+            harness.process(order(amount))
+    for asked, says in (
+        (declared(value=int), "state 'value': its schema is a type or columns, .*, not type"),
+        (declared(keys=None), "the map state 'dues' has a schema of its values only"),
+    ):
+        with pytest.raises(FiresteelError, match=says):
+            harness_of(asked)
+
+
+def test_declared_states_change_as_those_of_processors() -> None:
+    first = harness_of(declared())
+    first.process(order(7))
+    restored = first.checkpoint(1)
+    added = harness_of(declared("id STRING, n BIGINT, more INT"), restored)
+    assert added.state.keyed.get("user.value", ("x",)) == ("x", 7, None)
+    again = harness_of(declared(amounts=LongType(), dues="DOUBLE"), restored)
+    again.process(order(8))
+    assert again.rows()[-1]["what"].endswith("[7, 8], {70: 7.0, 80: 8.0})")
+    for now, says in (
+        (declared(amounts="STRING"), "state 'amounts' .*'value' was INT in the checkp.* is STRING"),
+        (declared("other BIGINT, id STRING"), "column 'n' .* is gone and 'other' .* is new"),
+        (declared(None), "'value' that is restored was declared as value of \\(n BIGINT"),
+        (declared(keys="STRING"), "keys of the map were .*value BIGINT.* are .*value STRING"),
+    ):
+        with pytest.raises(FiresteelError, match=says):
+            harness_of(now, restored)
+    undeclared = harness_of(declared(None, None, None, None))
+    undeclared.process(order(7))
+    with pytest.raises(FiresteelError, match="'value' has a schema now, and had none in the check"):
+        harness_of(declared(), undeclared.checkpoint(1))
 
 
 class Kept(CoProcessFunction):
