@@ -148,11 +148,11 @@ class JobEvent(Enum):
     GIVE_UP = 5  # after a failure all tasks have ended, and it is not restarted
     RESTART = 6  # after a failure all tasks have ended, and they are restarted
     SLOTS_READY = 7  # the restarted job has all its slots
-    CANCEL = 9  # its user cancels it
-    CANCELED = 10  # after a cancel all tasks have ended
-    SUSPEND = 11  # this master gives up; another one may take over
-    ADOPT = 12  # a new master found it running
-    RECONCILED = 13  # the workers have reported its tasks to the new master
+    CANCEL = 8  # its user cancels it
+    CANCELED = 9  # after a cancel all tasks have ended
+    SUSPEND = 10  # this master gives up; another one may take over
+    ADOPT = 11  # a new master found it running
+    RECONCILED = 12  # the workers have reported its tasks to the new master
 
 
 _J, _JE = JobStatus, JobEvent

@@ -1,10 +1,13 @@
-"""A failure restarts the pipeline in which it happens, and no other of the job."""
+"""A failure restarts the region in which it happens, and no other of the job."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,11 +16,16 @@ import pytest
 
 from firesteel import Environment
 from firesteel.client.job_details import JobDetails
+from firesteel.common.job_graph import JobGraph, ResultType
+from firesteel.common.process import temporary
+from firesteel.common.states import ExecutionState
 from firesteel.connectors import FileSink, SequenceSource
 from firesteel.errors import JobFailed
 
-from .conftest import Session
-from .jobs import endless
+from .conftest import Session, eventually, files_below
+from .jobs import ArrowFunction, endless
+
+pytestmark = pytest.mark.usefixtures("shipped_module")
 
 ROWS = 12_000
 PER_S = 4_000
@@ -82,3 +90,83 @@ def test_individual_restarts_are_refused_where_data_is_exchanged(session: Sessio
     job_id = session.submit(endless(), **{"jobmanager.execution.failover-strategy": "individual"})
     with pytest.raises(JobFailed, match=r"jobs.py, line \d+: .*individual restarts tasks without"):
         session.client.wait(job_id)
+
+
+def batch_job(folder: Path, function: ArrowFunction, source: ArrowFunction) -> JobGraph:
+    """A source with `source` chained to it → blocking → `function` → files; two subtasks each."""
+    env = Environment(
+        parallelism=2,
+        configuration={
+            "restart-strategy.type": "fixed-delay",
+            "restart-strategy.fixed-delay.attempts": "1",
+            "restart-strategy.fixed-delay.delay": "0 s",
+        },
+    )
+    (
+        env.from_source(SequenceSource(0, ROWS))
+        .map_in_arrow(source)
+        .rebalance()
+        .map_in_arrow(function)
+        .sink_to(FileSink(str(folder)))
+    )
+    graph = env.job_graph("batch")
+    edges = tuple(replace(edge, result_type=ResultType.BLOCKING) for edge in graph.edges)
+    assert edges
+    return replace(graph, batch=True, edges=edges)
+
+
+def as_it_is(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+def result_files(session: Session, job_id: str) -> list[Path]:
+    """That TaskExecutors keep, in memory or on disk."""
+    folders = (temporary.SHARED_MEMORY, session.cluster.directory)
+    files = (path for folder in folders for path in files_below(folder))
+    return [path for path in files if path.parent.name == job_id and "results" in str(path)]
+
+
+def attempts_by_vertex(details: JobDetails) -> list[list[int]]:
+    return [
+        sorted(subtask.current.number for subtask in vertex.subtasks if subtask.current is not None)
+        for vertex in details.vertices
+    ]
+
+
+def test_a_killed_consumer_reads_the_cached_results_again(session: Session, tmp_path: Path) -> None:
+    killed, out = tmp_path / "killed", tmp_path / "out"
+
+    def dies_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            with contextlib.suppress(FileExistsError):
+                killed.touch(exist_ok=False)
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield batch
+
+    details = session.client.wait(session.client.submit(batch_job(out, dies_once, as_it_is)))
+    assert attempts_by_vertex(details) == [[0, 0], [0, 1]], "only what ran in that process"
+    values = ds.dataset(out, format="parquet").to_table()["value"]
+    assert sorted(values.to_pylist()) == list(range(ROWS)), "every row once"
+
+
+def test_a_lost_result_is_produced_again_from_the_same_rows(
+    session: Session, tmp_path: Path
+) -> None:
+    goes_on, out = tmp_path / "goes-on", tmp_path / "out"
+
+    def waits_with_the_last(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            while batch["value"][batch.num_rows - 1].as_py() == ROWS - 1 and not goes_on.exists():
+                time.sleep(0.02)
+            yield batch
+
+    job_id = session.client.submit(batch_job(out, as_it_is, waits_with_the_last))
+    session.wait_until(job_id, lambda details: ExecutionState.FINISHED in details.states)
+    eventually(lambda: len(result_files(session, job_id)) == 1, "its TaskExecutor has its result")
+    result_files(session, job_id)[0].unlink()
+    goes_on.touch()
+    details = session.client.wait(job_id)
+    assert attempts_by_vertex(details) == [[0, 1], [1, 1]]
+    values = ds.dataset(out, format="parquet").to_table()["value"]
+    assert sorted(values.to_pylist()) == list(range(ROWS)), "every row once"
+    eventually(lambda: not result_files(session, job_id), "no result is left")

@@ -8,7 +8,9 @@ producers. What is restarted after a failure is closed under three rules:
 2. If a partition that it reads is lost, the region that produces it is restarted, too.
 3. If the rows of a partition are distributed in another way each time (rebalance, rescale), what
    another attempt gives to one consumer was given to another one before. So all consumers that have
-   begun are restarted, also those that have finished.
+   begun are restarted, also those that have finished. Where rows go the same way again, consumers
+   that run can go on with what they were told to read, and those that are still on their way to
+   their slots are restarted: they will be told of partitions that are not there yet.
 
 ALL_TO_ALL results are looked at once, as groups: time and memory are O(subtasks + results), never
 O(edges).
@@ -17,7 +19,7 @@ O(edges).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
@@ -33,6 +35,8 @@ from jobmaster.core.execution_graph import (
 )
 
 _S = ExecutionState
+_ON_ITS_WAY = frozenset({_S.SCHEDULED, _S.DEPLOYING})
+_BEGUN = frozenset(_S) - {_S.CREATED}
 # Which consumer a row goes to depends on nothing but the row, or it goes to all of them.
 _DETERMINISTIC = frozenset({Partitioner.HASH, Partitioner.BROADCAST, Partitioner.FORWARD})
 
@@ -187,7 +191,8 @@ class _Search:
         newly: dict[ResultId, list[int]] = {}
         for result_id, producer, attempt in partitions:
             result = self._graph.result(result_id)
-            if result.producer.vertices[producer].current.attempt == attempt:
+            execution = result.producer.vertices[producer].current
+            if execution.attempt == attempt and execution.state is _S.FINISHED:
                 newly.setdefault(result_id, []).append(producer)
         for result_id, producers in newly.items():
             self._lost.setdefault(result_id, set()).update(producers)
@@ -195,7 +200,7 @@ class _Search:
             edge = result.edge
             if edge.result_id in self._lost:
                 self._inputs.setdefault(edge.target_vertex_id, []).append(result)
-            if edge.result_type is ResultType.BLOCKING and edge.partitioner not in _DETERMINISTIC:
+            if edge.result_type is ResultType.BLOCKING:
                 self._outputs.setdefault(edge.source_vertex_id, []).append(result)
         self._found.update((self._regions.of(vertex), None) for vertex in failed)
         for result_id, producers in newly.items():
@@ -231,7 +236,8 @@ class _Search:
         ]
         if unfinished:
             self._add(result.producer, producers)
-            self._add(result.consumer, filter(_begun(vertices), unfinished))
+            begun = (n for n in unfinished if vertices[n].current.state is not _S.CREATED)
+            self._add(result.consumer, begun)
 
     def _follow(
         self,
@@ -257,14 +263,12 @@ class _Search:
 
     def _consumers(self, result: IntermediateResult, producer: int) -> None:
         """Rule 3."""
-        begun = _begun(result.consumer.vertices)
-        self._add(result.consumer, filter(begun, result.consumers_of(producer)))
+        states = _ON_ITS_WAY if result.edge.partitioner in _DETERMINISTIC else _BEGUN
+        vertices = result.consumer.vertices
+        consumers = result.consumers_of(producer)
+        self._add(result.consumer, (c for c in consumers if vertices[c].current.state in states))
 
     def _add(self, job_vertex: ExecutionJobVertex, subtasks: Iterable[int]) -> None:
         self._found.update(
             (region, None) for region in self._regions.of_subtasks(job_vertex, subtasks)
         )
-
-
-def _begun(vertices: Sequence[ExecutionVertex]) -> Callable[[int], bool]:
-    return lambda subtask: vertices[subtask].current.state is not _S.CREATED

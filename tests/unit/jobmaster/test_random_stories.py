@@ -10,13 +10,15 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from firesteel.common.file_parts import ListedFile
-from firesteel.common.ids import AllocationId, AttemptId, TaskExecutorId
-from firesteel.common.job_graph import JobGraph
+from firesteel.common.ids import AllocationId, AttemptId, ResultId, TaskExecutorId
+from firesteel.common.job_graph import JobEdge, JobGraph, Partitioner, ResultType
 from firesteel.common.operator_messages import SplitAssigned, SplitRequested
+from firesteel.common.results import ResultPartitionId
 from firesteel.common.service.core import Tick
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
@@ -38,6 +40,7 @@ class TaskExecutor:
         self.slots: dict[AllocationId, SlotOffer] = {}
         self.tasks: dict[AttemptId, ExecutionState] = {}
         self.slot_of: dict[AttemptId, AllocationId] = {}
+        self.partitions: set[ResultPartitionId] = set()
         self.canceling: set[AttemptId] = set()
         self.analyses: list[AllocationId] = []
         self.connected = False
@@ -47,9 +50,11 @@ class TaskExecutor:
 class Peers:
     """Everything around the core. `step` makes one thing happen."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, batch: bool = False) -> None:
         self.random = random.Random(seed)
-        self.world = World(self._graph(), self._settings())
+        self.world = World(
+            self._batch_graph() if batch else self._graph(), self._settings(batch=batch)
+        )
         self.core = self.world.core
         self.executors: dict[TaskExecutorId, TaskExecutor] = {}
         self.required = 0
@@ -59,6 +64,8 @@ class Peers:
         self.unlisted: list[commands.ListPaths] = []
         self.splits: Counter[str] = Counter()
         self.received: Counter[AttemptId] = Counter()  # by attempt: how many splits it has had
+        # By attempt of a consumer and result: the attempts of its producers, where they were.
+        self.reads: dict[tuple[AttemptId, ResultId], tuple[int, ...]] = {}
         self.exited = False
         self.did: list[str] = []
 
@@ -81,13 +88,52 @@ class Peers:
             edges=r.random() < 0.8,
         )
 
-    def _settings(self) -> JobSettings:
+    def _batch_graph(self) -> JobGraph:
+        """Four vertices in a row, some of whose results are kept; `other` also feeds the third."""
+        r = self.random
+        source = ("sequence-source", {"start": 0, "end": 50, "split_rows": 10})
+        names = ("src", "mid", "end", "other")
+        parallelism = {name: r.randint(1, 4) for name in names}
+        edges = []
+        for n, (first, then) in enumerate((("src", "mid"), ("mid", "end"), ("other", "end"))):
+            partitioner = r.choice(list(Partitioner))
+            if partitioner is Partitioner.FORWARD and first != "other":
+                parallelism[then] = parallelism[first]
+            elif partitioner is Partitioner.FORWARD:
+                partitioner = Partitioner.HASH
+            edges.append((n, first, then, partitioner, r.random() < 0.8))
+        vertices = {
+            name: vertex(name, parallelism[name], coordinator=source if name == "src" else None)
+            for name in ("src", "mid", "other", "end")
+        }
+        return replace(
+            job(*vertices.values()),
+            batch=True,
+            edges=tuple(
+                JobEdge(
+                    result_id=ResultId(f"{first}-{then}"),
+                    source_vertex_id=vertices[first].vertex_id,
+                    source_operator=0,
+                    target_vertex_id=vertices[then].vertex_id,
+                    target_operator=0,
+                    target_input=0,
+                    partitioner=partitioner,
+                    result_type=ResultType.BLOCKING if blocking else ResultType.PIPELINED,
+                )
+                for _, first, then, partitioner, blocking in edges
+            ),
+        )
+
+    def _settings(self, *, batch: bool) -> JobSettings:
         r = self.random
         return JobSettings(
             slot_request_timeout_s=r.choice([20.0, 300.0]),
             slot_idle_timeout_s=r.choice([2.0, 50.0]),
             restart=r.choice(
-                [None, FixedDelay(attempts=r.randint(0, 3), delay_s=r.choice([0.0, 1.0]))]
+                [
+                    FixedDelay(attempts=r.randint(0, 3), delay_s=r.choice([0.0, 1.0])),
+                    FixedDelay(attempts=99, delay_s=1.0) if batch else None,
+                ]
             ),
         )
 
@@ -112,7 +158,13 @@ class Peers:
             case commands.DismissTaskExecutor():
                 executor = self.executors.get(command.task_executor_id)
                 if executor is not None and executor.connected:
+                    if self.core.graph.status is JobStatus.FINISHED:
+                        assert not executor.partitions, "nobody reads them any more"
                     del self.executors[executor.name]
+            case commands.ReleasePartitions():
+                executor = self.executors.get(command.task_executor_id)
+                if executor is not None and executor.connected:
+                    executor.partitions.difference_update(command.partitions)
             case (
                 commands.AnswerSlots()
                 | commands.FreeSlots()
@@ -138,6 +190,19 @@ class Peers:
             case _:
                 pass
 
+    def _check_inputs(self, deployed: commands.DeployTasks) -> None:
+        """What a task reads of BLOCKING results is complete."""
+        for task in deployed.tasks:
+            for result in self.core.graph.inputs_of(task.vertex_id):
+                if result.edge.result_type is ResultType.PIPELINED:
+                    continue
+                producers = [result.producer.vertices[n] for n in result.producers_of(task.subtask)]
+                assert all(p.current.state is S.FINISHED for p in producers), str(task)
+                assert result.lost.isdisjoint(p.subtask for p in producers), str(task)
+                self.reads[task.attempt_id, result.edge.result_id] = tuple(
+                    p.current.attempt for p in producers
+                )
+
     def _to_executor(
         self,
         command: commands.AnswerSlots
@@ -145,6 +210,8 @@ class Peers:
         | commands.DeployTasks
         | commands.CancelTasks,
     ) -> None:
+        if isinstance(command, commands.DeployTasks):
+            self._check_inputs(command)
         executor = self.executors.get(command.task_executor_id)
         if executor is None or not executor.connected:
             return  # lost with the stream
@@ -228,6 +295,7 @@ class Peers:
                 host="host",
                 slots=tuple(executor.slots.values()),
                 tasks=tuple(events.TaskUpdate(a, state) for a, state in executor.tasks.items()),
+                partitions=tuple(sorted(executor.partitions)),
             )
         )
 
@@ -248,7 +316,36 @@ class Peers:
             attempt_id = self.random.choice(live)
             position = ORDER.index(executor.tasks[attempt_id])
             executor.tasks[attempt_id] = ORDER[min(3, position + self.random.choice([1, 1, 1, 2]))]
+            if executor.tasks[attempt_id] is S.FINISHED:
+                self._keep_results(executor, attempt_id)
             self._report(executor, attempt_id, executor.tasks[attempt_id])
+
+    def _keep_results(self, executor: TaskExecutor, attempt_id: AttemptId) -> None:
+        execution = self.core.graph.attempts.get(attempt_id)
+        if execution is not None:  # else nobody would know of them
+            vertex_id = execution.vertex.job_vertex.vertex.vertex_id
+            executor.partitions.update(
+                ResultPartitionId(
+                    result.edge.result_id, execution.vertex.subtask, execution.attempt
+                )
+                for result in self.core.graph.outputs_of(vertex_id)
+                if result.edge.result_type is ResultType.BLOCKING
+            )
+
+    def _unreadable(self, attempt_id: AttemptId) -> ResultPartitionId | None:
+        """One of those that the task reads, sometimes."""
+        execution = self.core.graph.attempts.get(attempt_id)
+        found = [
+            ResultPartitionId(result_id, producer, attempt)
+            for (reader, result_id), attempts in self.reads.items()
+            if reader == attempt_id and execution is not None
+            for producer, attempt in zip(
+                self.core.graph.result(result_id).producers_of(execution.vertex.subtask),
+                attempts,
+                strict=True,
+            )
+        ]
+        return self.random.choice([None, *found])
 
     def fail_task(self) -> None:
         executor = self._any()
@@ -256,11 +353,17 @@ class Peers:
         if executor is not None and live and self.random.random() < 0.3:
             attempt_id = self.random.choice(live)
             executor.tasks[attempt_id] = S.FAILED
-            self._report(executor, attempt_id, S.FAILED)
+            self._report(executor, attempt_id, S.FAILED, self._unreadable(attempt_id))
 
-    def _report(self, executor: TaskExecutor, attempt_id: AttemptId, state: ExecutionState) -> None:
+    def _report(
+        self,
+        executor: TaskExecutor,
+        attempt_id: AttemptId,
+        state: ExecutionState,
+        unreadable: ResultPartitionId | None = None,
+    ) -> None:
         error = ErrorInfo(summary="boom") if state is S.FAILED else None
-        update = events.TaskUpdate(attempt_id, state, error)
+        update = events.TaskUpdate(attempt_id, state, error, unreadable)
         self.post(events.TaskStatesReported(task_executor_id=executor.name, updates=(update,)))
 
     def answer(self) -> None:
@@ -381,6 +484,20 @@ class Peers:
         owned = [split for splits in enumerator._owned.values() for split in splits]  # type: ignore[attr-defined]
         assert len(owned) == len(set(owned))
 
+    def check_rows(self) -> None:
+        """Where an attempt of a producer distributes its rows in its own way, all consumers have
+        read the same one.
+        """
+        for result in self.core.graph.results:
+            if result.edge.partitioner not in (Partitioner.REBALANCE, Partitioner.RESCALE):
+                continue
+            if result.edge.result_type is ResultType.BLOCKING:
+                for consumer in result.consumer.vertices:
+                    producers = result.producers_of(consumer.subtask)
+                    expected = [result.producer.vertices[n].current.attempt for n in producers]
+                    read = self.reads[consumer.current.attempt_id, result.edge.result_id]
+                    assert list(read) == expected, consumer.current.name
+
     def check_end(self) -> None:
         status = self.core.graph.status
         assert status.globally_terminal, f"it never ended: {self.core.graph}"
@@ -389,15 +506,17 @@ class Peers:
         assert not any(executor.connected for executor in self.executors.values())
         if status is JobStatus.FINISHED:
             assert {e.state for e in self.world.executions()} == {S.FINISHED}
+            self.check_rows()
         if status is JobStatus.FAILED:
             assert self.core.exceptions.latest is not None
         self.post(events.TerminalStatusStored())
         assert self.exited
 
 
+@pytest.mark.parametrize("batch", [False, True])
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_every_story_ends_well(seed: int) -> None:
-    peers = Peers(seed)
+def test_every_story_ends_well(seed: int, batch: bool) -> None:
+    peers = Peers(seed, batch=batch)
     try:
         peers.post(events.JobStarted())
         cancel_at = peers.random.choice([None, peers.random.randrange(STEPS)])

@@ -68,6 +68,7 @@ def subtask(graph: ExecutionGraph, name: str, number: int) -> ExecutionVertex:
 def become(vertices: Iterable[ExecutionVertex], state: ExecutionState) -> None:
     steps = {
         S.CREATED: (),
+        S.SCHEDULED: (TaskEvent.SCHEDULE,),
         S.RUNNING: (TaskEvent.SCHEDULE, TaskEvent.DEPLOY, TaskEvent.REPORTED_RUNNING),
         S.FINISHED: (TaskEvent.SCHEDULE, TaskEvent.DEPLOY, TaskEvent.REPORTED_FINISHED),
     }
@@ -174,6 +175,18 @@ def test_a_lost_task_executor_restarts_what_ran_there_and_what_is_still_to_be_re
     assert restarted(graph, lost) == [("a", 0), ("b", 0), ("b", 1)]
 
 
+def test_a_consumer_that_waits_for_its_slot_waits_for_the_new_attempt_of_its_producer() -> None:
+    """a 0 has finished, a 1 fails with it, being in its region."""
+    graph = graph_of(
+        {"s": 1, "a": 2, "b": 2}, ("s", "a", RESCALE, PIPELINED), ("a", "b", FORWARD, BLOCKING)
+    )
+    become([*all_of(graph, "s"), subtask(graph, "a", 1)], S.RUNNING)
+    become([subtask(graph, "a", 0)], S.FINISHED)
+    failure = TaskFailed(subtask(graph, "a", 1))
+    become([subtask(graph, "b", 0)], S.SCHEDULED)
+    assert restarted(graph, failure) == [("s", 0), ("a", 0), ("a", 1), ("b", 0)]
+
+
 def test_what_was_lost_earlier_is_produced_again_once_it_is_needed() -> None:
     graph = graph_of({"a": 2, "b": 2}, ("a", "b", FORWARD, BLOCKING))
     become(all_of(graph, "a", "b"), S.FINISHED)
@@ -209,7 +222,7 @@ def graphs(draw: st.DrawFn) -> tuple[ExecutionGraph, Failure]:
     graph = graph_of(parallelism, *edges)
     vertices = list(graph.execution_vertices())
     for each in vertices:
-        become([each], draw(st.sampled_from([S.CREATED, S.RUNNING, S.FINISHED])))
+        become([each], draw(st.sampled_from([S.CREATED, S.SCHEDULED, S.RUNNING, S.FINISHED])))
     results = [r for r in graph.results if r.edge.result_type is BLOCKING]
     found = [
         (number, p.producer.subtask)
@@ -261,7 +274,8 @@ def reference(graph: ExecutionGraph, failure: Failure) -> set[Name]:
                 found.add(name_of(producer))
             deterministic = result.edge.partitioner in (HASH, BROADCAST, FORWARD)
             begun = consumer.current.state is not S.CREATED
-            if name_of(producer) in found and begun and not deterministic:
+            on_its_way = consumer.current.state is S.SCHEDULED
+            if name_of(producer) in found and (on_its_way or (begun and not deterministic)):
                 found.add(name_of(consumer))
         if len(found) == before:
             return found
