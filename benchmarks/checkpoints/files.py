@@ -26,7 +26,8 @@ from firesteel.client.job_details import CheckpointDetails
 from firesteel.connectors import DiscardSink, FileSource
 
 FILES, FILE_BIDS = 4, 500_000
-COPIES = 50  # 100 million bids
+COPIES = 100  # 200 million bids, for some twenty seconds and as many checkpoints
+WARM_COPIES = 10
 RUNS = 3
 GOALS_MS = (100, 300)
 GOAL_PERCENT = 97
@@ -34,7 +35,7 @@ GOAL_PERCENT = 97
 
 def write(folder: Path, copies: int) -> int:
     """Returns how many bids a job reads."""
-    folder.mkdir()
+    folder.mkdir(parents=True)
     for number in range(FILES):
         first = folder / f"{number}-0.parquet"
         pq.write_table(NEXMARK.bids(number * FILE_BIDS, (number + 1) * FILE_BIDS), first)
@@ -79,14 +80,15 @@ def timed(client: Client, data: Path, directory: Path | None) -> Timed:
 
 
 def run(share: float = 1.0) -> list[dict[str, Any]]:
-    copies = jobs.scaled(COPIES, share, least=10)  # some seconds
+    copies = jobs.scaled(COPIES, share, least=WARM_COPIES)
     runs = jobs.scaled(RUNS, share, least=1)
     without: list[Timed] = []
     with_them: list[Timed] = []
     with jobs.folder() as folder, jobs.cluster() as cluster:
+        write(folder / "few", WARM_COPIES)
         rows = write(folder / "bids", copies)
         client = cluster.client()
-        timed(client, folder / "bids", folder / "warm")  # warms up
+        timed(client, folder / "few", folder / "warm")
         for number in range(runs):
             without.append(timed(client, folder / "bids", None))
             with_them.append(timed(client, folder / "bids", folder / f"checkpoints-{number}"))

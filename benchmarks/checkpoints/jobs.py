@@ -20,7 +20,8 @@ from firesteel.common.states import ExecutionState
 
 TIMEOUT_S = 120.0
 _TOO_LATE = "finished before it acknowledged"
-POLL_S = 0.25  # the JobMaster remembers more checkpoints than are taken in this time
+# As often as Flink is asked. The JobMaster remembers more checkpoints than are taken meanwhile.
+POLL_S = 0.5
 
 
 @contextmanager

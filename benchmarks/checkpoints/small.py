@@ -20,7 +20,7 @@ from benchmarks.peers.environment import (
 from firesteel import Environment
 from firesteel.connectors import DiscardSink, SequenceSource
 
-CHECKPOINTS = 100
+CHECKPOINTS = 80
 WARM = 5  # that many more are taken first
 GOALS_MS = (15, 60)
 FLINK_START_S = 120.0
