@@ -20,6 +20,7 @@ from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import declared, from_ddl, to_arrow, to_spark
 from taskexecutor.executor.spark.transfer import LOCAL_ROWS, local_frame
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
+from taskexecutor.executor.state import RestoredOperatorState
 from tests.unit.operators.test_odd_schemas import rows, streams, texts
 
 
@@ -75,6 +76,45 @@ def test_foreach_batch_hands_over_every_row_once_whatever_it_is(
     assert [row for _, table in got for row in table.to_pylist()] == rows(batches)
     assert all(table.num_rows and table.schema.equals(schema) for _, table in got)
     assert [batch_id for batch_id, _ in got] == [2 * number + subtask for number in range(len(got))]
+
+
+def test_rows_of_a_batch_wait_for_their_checkpoint_in_a_file(
+    engine: SparkEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = pa.schema([("n", pa.int64())])
+    batch = pa.record_batch([pa.array(range(100_000), pa.int64())], schema=schema)
+    got: list[tuple[int, int]] = []
+
+    def attempt(restored: RestoredOperatorState | None = None) -> OperatorHarness:
+        return OperatorHarness(
+            ForeachBatch(ForeachBatchSink(lambda df, batch_id: got.append((batch_id, df.count())))),
+            [schema],
+            spark=engine.session,
+            checkpoints=True,
+            restored=restored,
+        ).open()
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    first = attempt()
+    held_bytes = pa.total_allocated_bytes()
+    for _ in range(8):
+        first.process(batch)
+    assert pa.total_allocated_bytes() - held_bytes < batch.nbytes, "however many there are"
+    (spooled,) = tmp_path.glob("rows-*")
+    assert spooled.stat().st_size > 7 * batch.nbytes
+    restored = first.checkpoint(1)
+    first.process(batch)
+    first.close()
+    assert not list(tmp_path.glob("rows-*")), "whoever reads it still has it"
+    second = attempt(restored)
+    ((batch_id, count),) = got
+    assert count == 800_000
+    second.process(batch)
+    second.checkpoint(2)
+    assert len(got) == 1
+    second.complete(2)
+    assert got[1:] == [(batch_id + 128, 100_000)]
+    second.close()
 
 
 def test_dictionaries_are_decoded_where_they_are_declared(engine: SparkEngine) -> None:

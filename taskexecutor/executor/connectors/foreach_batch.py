@@ -3,7 +3,8 @@
 Rows are gathered while Spark is busy, up to the bundle limit: light traffic makes small batches
 soon, heavy traffic large ones.
 
-With checkpoints, the rows between two of them are a batch, which is in the state with its id. The
+With checkpoints, the rows between two of them are a batch, which is in the state with its id; until
+it is passed to the function, it is in a file. The
 function gets it when the checkpoint is complete, or is restored: so a batch id never stands for
 other rows. Batches are keyed state, which is written to files and not into the metadata; their key
 is any one whose key group is the subtask's.
@@ -24,6 +25,7 @@ from firesteel.elements import Watermark
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from taskexecutor.executor.connectors.checks import known_schema
 from taskexecutor.executor.connectors.runtime import SinkRuntime
+from taskexecutor.executor.connectors.spooled_rows import SpooledRows
 from taskexecutor.executor.spark.jvm.engine import engine_of
 from taskexecutor.executor.spark.schemas import to_spark
 from taskexecutor.executor.spark.transfer import BundleLoader
@@ -43,7 +45,7 @@ class ForeachBatchRuntime(SinkRuntime[ForeachBatchSink]):
 class _HeldBatch(NamedTuple):
     checkpoint_id: int
     key: int
-    rows: bytes  # an Arrow IPC stream
+    rows: pa.Buffer  # an Arrow IPC stream
 
 
 class ForeachBatch(StreamOperator):
@@ -53,8 +55,7 @@ class ForeachBatch(StreamOperator):
         self._size_bytes = 0
         self._way: BundleLoader | None = None
         self._next: list[int] = []  # operator list state: how many batches this subtask has had
-        self._stream: pa.BufferOutputStream | None = None  # the batch of the next checkpoint
-        self._writer: pa.ipc.RecordBatchStreamWriter | None = None
+        self._spooled: SpooledRows | None = None  # the batch of the next checkpoint
         # In checkpoints, and not passed to the function yet; by batch id.
         self._held: dict[int, _HeldBatch] = {}
 
@@ -69,7 +70,7 @@ class ForeachBatch(StreamOperator):
         self._state = state.keyed
         for entry in self._state.entries(_BATCH):
             batch_id, checkpoint_id = entry.namespace
-            self._held[batch_id] = _HeldBatch(checkpoint_id, entry.key, entry.value)
+            self._held[batch_id] = _HeldBatch(checkpoint_id, entry.key, pa.py_buffer(entry.value))
 
     def open(self) -> None:
         self._call_held(None)
@@ -78,10 +79,9 @@ class ForeachBatch(StreamOperator):
         if not batch.num_rows:
             return
         if self.context.checkpoints:
-            if self._writer is None:
-                self._stream = pa.BufferOutputStream()
-                self._writer = pa.ipc.new_stream(self._stream, self._schema_of(batch))
-            self._writer.write_batch(batch)
+            if self._spooled is None:
+                self._spooled = SpooledRows(self._schema_of(batch))
+            self._spooled.write(batch)
             return
         self._rows.append(batch)
         self._size_bytes += batch.nbytes
@@ -101,19 +101,17 @@ class ForeachBatch(StreamOperator):
         self._next[:] = [number + 1]
 
     def snapshot_state(self, checkpoint_id: int) -> None:
-        if self._writer is None:
+        if self._spooled is None:
             return
-        assert self._stream is not None
-        self._writer.close()
-        rows = self._stream.getvalue().to_pybytes()
-        self._writer = self._stream = None
+        rows = self._spooled.finish()
+        self._spooled = None
         task = self.context.task
         # The same whatever the parallelism was when the state was restored.
         batch_id = checkpoint_id * task.max_parallelism + task.subtask
         groups = self._state.key_groups
         key = next(k for k in count() if key_group(k, task.max_parallelism) in groups)
         self._state.put(_BATCH, key, rows, namespace=(batch_id, checkpoint_id))
-        self._held[batch_id] = _HeldBatch(checkpoint_id, key, rows)
+        self._held[batch_id] = _HeldBatch(checkpoint_id, key, rows.content)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         self._call_held(checkpoint_id)
@@ -153,3 +151,6 @@ class ForeachBatch(StreamOperator):
 
     def close(self) -> None:
         self._rows = []
+        spooled, self._spooled = self._spooled, None
+        if spooled is not None:
+            spooled.discard()
