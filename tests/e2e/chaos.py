@@ -36,6 +36,7 @@ class Fault(Enum):
     PAUSED_JOB_MASTER = "stop the JobMaster for a moment"
     PAUSED_SLOT = "stop a slot's process for a moment"
     ZOMBIE = "stop a TaskExecutor until the job goes on without it"
+    ZOMBIE_JOB_MASTER = "stop the JobMaster until another one has its job"
 
 
 RESTARTS = (Fault.TASK, Fault.SLOT, Fault.TASK_EXECUTOR, Fault.JOB_MASTER)
@@ -45,6 +46,7 @@ KILLS = (
     Fault.JOB_MASTER,
     Fault.DISPATCHER,
     Fault.RESOURCE_MANAGER,
+    Fault.ZOMBIE_JOB_MASTER,  # and the Dispatcher
 )
 
 
@@ -107,6 +109,8 @@ class Chaos:
                     time.sleep(SHORT_S)
             case Fault.ZOMBIE:
                 self.outlive(self._found(self._task_executor))
+            case Fault.ZOMBIE_JOB_MASTER:
+                self.replace(self._found(self._job_master))
 
     def outlive(self, victim: psutil.Process) -> None:
         """It is stopped with all of its processes until the job runs without it. Then it acts on
@@ -119,6 +123,17 @@ class Chaos:
                 "the job runs without the TaskExecutor that is stopped",
             )
             self._job.progress("others have taken over")
+
+    def replace(self, victim: psutil.Process) -> None:
+        """It is stopped, and the Dispatcher dies, which would kill it: the next one does not know
+        its process, and gives the job to another JobMaster. When it goes on it believes that the
+        job is its own: it must end, and nothing of it may count.
+        """
+        before = self._job.latest_attempt
+        with stopped([victim]):
+            self._signal(lambda: services(self._session, "dispatcher")[0], signal.SIGKILL)
+            self._job.progress_of_attempt(before + 1, "another JobMaster has taken over")
+        eventually(lambda: _ended(victim), "the JobMaster that was replaced has ended")
 
     # ---- inside
 
@@ -185,6 +200,13 @@ class Chaos:
         if not living:
             raise LookupError("the next JobMaster has not begun yet")
         return max(living, key=lambda process: process.create_time())
+
+
+def _ended(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 @contextlib.contextmanager

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import Row
 from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCommitMessage
 
-from firesteel import Environment
+from firesteel import Environment, Watermarks
 from firesteel.common.ids import stable_id
 from firesteel.connectors import (
     CollectSink,
@@ -36,12 +36,14 @@ from firesteel.connectors import (
 from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, RuntimeContext, StreamOperator
 
+from . import every_state
 from .conftest import PATIENCE_S, Session, eventually, files_below
+from .every_state import DISORDER, event_time_ms
 
 SPLIT_ROWS, KEYS = 200, 5
 SPLITS_PER_S = 2  # that the job reads
-SCHEMA = "split INT, n BIGINT, key BIGINT"
-COUNTED = f"{SCHEMA}, count BIGINT"
+SCHEMA = "split INT, n BIGINT, key BIGINT, at TIMESTAMP"
+COUNTED = "split INT, n BIGINT, key BIGINT, count BIGINT"
 
 
 class Numbers(Source):
@@ -80,6 +82,10 @@ class NumbersReader(SourceReader):
                 "split": pa.array([self.split] * len(numbers), pa.int32()),
                 "n": pa.array(numbers, pa.int64()),
                 "key": pa.array([n % KEYS for n in numbers], pa.int64()),
+                "at": pa.array(
+                    [event_time_ms(self.split, n) * 1000 for n in numbers],
+                    pa.timestamp("us", "UTC"),
+                ),
             }
         )
 
@@ -107,7 +113,8 @@ class Counting(StreamOperator):
         for key in batch["key"].to_pylist():
             counts.append((self.state.get("count", key) or 0) + 1)
             self.state.put("count", key, counts[-1])
-        self.output.emit(batch.append_column("count", pa.array(counts, pa.int64())))
+        counted = batch.drop_columns(["at"])
+        self.output.emit(counted.append_column("count", pa.array(counts, pa.int64())))
 
 
 @dataclass
@@ -224,13 +231,17 @@ class ExactlyOnceJob:
         postgres: str,
         *,
         enough_for_s: float = 150.0,
+        every_state: bool = False,
         **configuration: str,
     ) -> None:
-        """`enough_for_s`: how long there is something to read; `configuration`: with __ for dots."""
+        """`enough_for_s`: how long there is something to read; `every_state`: it has all kinds of
+        operators with state besides; `configuration`: with __ for dots.
+        """
         self._session, self._postgres = session, postgres
+        self._every_state = every_state
         self._splits = round(enough_for_s * SPLITS_PER_S)
-        names = ("files", "python", "batches", "checkpoints")
-        self._files, self._python, self._batches, self._checkpoints = folders = [
+        names = ("files", "python", "batches", "states", "checkpoints")
+        self._files, self._python, self._batches, self._states, self._checkpoints = folders = [
             folder / name for name in names
         ]
         for made in folders:
@@ -259,11 +270,13 @@ class ExactlyOnceJob:
             },
         )
         poison, batches = self._poison, self._batches
-        stream = (
-            env.from_source(Numbers(self._splits, self._end))
-            .key_by("key")
-            .operator("count", lambda: Counting(poison), COUNTED)
+        rows = env.from_source(
+            Numbers(self._splits, self._end),
+            watermarks=Watermarks.bounded("at", max_out_of_orderness=DISORDER),
         )
+        if self._every_state:
+            every_state.add_to(rows, self._states)
+        stream = rows.key_by("key").operator("count", lambda: Counting(poison), COUNTED)
         stream.sink_to(FileSink(str(self._files)))
         stream.sink_to(PythonSink(Batches, {"folder": str(self._python)}))
         stream.sink_to(CollectSink(), uid="collected")
@@ -341,6 +354,8 @@ class ExactlyOnceJob:
             other = Ledger()
             other.look(folder.glob("*.json"))
             assert sorted(other.rows) == sorted(ledger.rows)
+        if self._every_state:
+            every_state.check(self._states, [row[:3] for row in ledger.rows])
         columns = pa.Table.from_batches(self._collected).to_pydict().values()
         assert sorted(zip(*columns, strict=True)) == sorted(ledger.rows), "a client sees each once"
         with contextlib.closing(psycopg2.connect(self._postgres)) as connection:
@@ -351,7 +366,8 @@ class ExactlyOnceJob:
             assert cursor.fetchall() == [(0,)], "no row is left that nobody will commit"
             cursor.execute("DROP TABLE ledger, ledger_firesteel")
             connection.commit()
-        assert not list(self._files.glob(".*")), "no file is left that nobody will commit"
+        for folder in (self._files, self._states):
+            assert not list(folder.glob(".*")), "no file is left that nobody will commit"
         eventually(lambda: not list(files_below(self._checkpoints)), "nobody will restore the job")
 
 
@@ -360,11 +376,14 @@ def exactly_once_job(
     session: Session, folder: Path, postgres: str, **options: Any
 ) -> Iterator[ExactlyOnceJob]:
     """Runs, then ends and is checked."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    shipped = (sys.modules[__name__], every_state)
+    for module in shipped:
+        cloudpickle.register_pickle_by_value(module)
     try:
         job = ExactlyOnceJob(session, folder, postgres, **options)
     finally:
-        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+        for module in shipped:
+            cloudpickle.unregister_pickle_by_value(module)
     try:
         yield job
         job.end()

@@ -61,7 +61,9 @@ def _rage(
     (folder / "job").mkdir()
     enough_for_s = max(600.0, kills * 30.0, 2 * (until - time.monotonic()))
     faults = random.Random(seed)
-    with exactly_once_job(session, folder / "job", postgres, enough_for_s=enough_for_s) as job:
+    with exactly_once_job(
+        session, folder / "job", postgres, enough_for_s=enough_for_s, every_state=True
+    ) as job:
         chaos = Chaos(session, job, seed)
         job.progress("the start")
         try:

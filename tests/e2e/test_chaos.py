@@ -13,12 +13,13 @@ FAULTS = {
     Fault.TASK: 3,
     Fault.SLOT: 4,
     Fault.TASK_EXECUTOR: 1,
-    Fault.JOB_MASTER: 11,
+    Fault.JOB_MASTER: 10,
     Fault.DISPATCHER: 2,
     Fault.RESOURCE_MANAGER: 2,
     Fault.PAUSED_JOB_MASTER: 1,
     Fault.PAUSED_SLOT: 1,
     Fault.ZOMBIE: 1,
+    Fault.ZOMBIE_JOB_MASTER: 1,
 }
 
 
@@ -26,7 +27,12 @@ def test_rows_count_once_whoever_dies(session: Session, tmp_path: Path, postgres
     assert sum(FAULTS[fault] for fault in KILLS) >= 20
     timeout = f"{HEARTBEAT_TIMEOUT_S:g} s"
     with exactly_once_job(
-        session, tmp_path, postgres, enough_for_s=500.0, heartbeat__timeout=timeout
+        session,
+        tmp_path,
+        postgres,
+        enough_for_s=250.0,
+        every_state=True,
+        heartbeat__timeout=timeout,
     ) as job:
         chaos = Chaos(session, job, SEED)
         job.progress("the start")

@@ -1,0 +1,150 @@
+"""Operators with state of every kind behind one source, and what they must have emitted once it has
+ended: that depends on the rows alone, whoever died meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor
+
+from firesteel import CoProcessFunction, Tumbling
+from firesteel import Session as SessionWindow
+from firesteel.connectors import FileSink
+from firesteel.datastream import DataStream
+
+SPLIT_MS, ROW_MS = 10_000, 50  # of event time; the rows of a split are together
+WINDOW_MS = 30_000
+# Event time that subtasks may be apart: splits are read in any order after a failure.
+DISORDER = "120 s"
+SUMMED = "split INT, rows BIGINT, total BIGINT"
+RESULT = "what STRING, of BIGINT, begin BIGINT, rows BIGINT, total BIGINT"
+_SCHEMA = pa.schema(
+    [("what", pa.string())] + [(name, pa.int64()) for name in ("of", "begin", "rows", "total")]
+)
+
+
+def event_time_ms(split: int, n: int) -> int:
+    return split * SPLIT_MS + n * ROW_MS
+
+
+class Summed(StatefulProcessor):
+    """The rows of a split, when event time is behind it."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.sums = handle.getValueState("sums", "rows BIGINT, total BIGINT")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        found = [row.n for row in rows]
+        count, total = self.sums.get() or (0, 0)
+        self.sums.update((count + len(found), total + sum(found)))
+        if not count:
+            self.handle.registerTimer((key[0] + 1) * SPLIT_MS)
+        return iter(())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
+        yield Row(split=key[0], rows=self.sums.get()[0], total=self.sums.get()[1])
+        self.sums.clear()
+
+
+class SummedTogether(CoProcessFunction):
+    """The same, if the second stream has had the split, once."""
+
+    def open(self, context: Any) -> None:
+        self.numbers = context.get_list_state("numbers")
+        self.seen = context.get_state("seen")
+
+    def process_element1(self, value: Row, ctx: Any) -> None:
+        self.numbers.add(value.n)
+        ctx.timer_service().register_event_time_timer((value.split + 1) * SPLIT_MS)
+
+    def process_element2(self, value: Row, ctx: Any) -> None:
+        self.seen.update((self.seen.value() or 0) + 1)
+
+    def on_timer(self, timestamp_ms: int, ctx: Any) -> Any:
+        found = list(self.numbers.get())
+        yield ctx.get_current_key(), len(found), sum(found) * self.seen.value()
+        self.numbers.clear()
+        self.seen.clear()
+
+
+def add_to(rows: DataStream, folder: Path) -> None:
+    """`rows`: split INT, n BIGINT, key BIGINT, at TIMESTAMP, the event time."""
+    by_key, by_split = rows.key_by("key"), rows.key_by("split")
+    once = rows.drop_duplicates("split", within="1 hour")
+    streams = [
+        by_key.window(Tumbling(f"{WINDOW_MS} ms"))
+        .aggregate("count(*) AS rows", "sum(n) AS total")
+        .map_in_arrow(_as("window", "key", "window_start"), RESULT),
+        by_split.window(SessionWindow("5 s"))
+        .aggregate("count(*) AS rows", "sum(n) AS total")
+        .map_in_arrow(_as("session", "split", "window_start"), RESULT),
+        by_key.aggregate("count(*) AS rows", "sum(n) AS total").map_in_arrow(
+            _as("running", "key"), RESULT
+        ),
+        by_split.transform_with_state(Summed(), SUMMED, "append", "event_time").map_in_arrow(
+            _as("processor", "split"), RESULT
+        ),
+        rows.connect(once)
+        .key_by("split", "split")
+        .co_process(SummedTogether(), SUMMED)
+        .map_in_arrow(_as("together", "split"), RESULT),
+    ]
+    streams[0].union(*streams[1:]).sink_to(FileSink(str(folder)))
+
+
+def _as(
+    what: str, of: str, begin: str | None = None
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def columns(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            zeros = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
+            us = zeros if begin is None else batch[begin].cast(pa.int64())
+            yield pa.RecordBatch.from_arrays(
+                [
+                    pa.repeat(pa.scalar(what), batch.num_rows),
+                    batch[of].cast(pa.int64()),
+                    pc.divide(us, 1000),
+                    batch["rows"].cast(pa.int64()),
+                    batch["total"].cast(pa.int64()),
+                ],
+                schema=_SCHEMA,
+            )
+
+    return columns
+
+
+def check(folder: Path, read: list[tuple[int, int, int]]) -> None:
+    """`read`: the rows, as (split, n, key)."""
+    found = defaultdict(list)
+    for row in ds.dataset(folder, format="parquet").to_table().to_pylist():
+        found[row["what"]].append((row["of"], row["begin"], row["rows"], row["total"]))
+    by_split = _sums((split, 0, n) for split, n, _ in read)
+    by_key = _sums((key, 0, n) for _, n, key in read)
+    assert sorted(found["processor"]) == by_split
+    assert sorted(found["together"]) == by_split
+    sessions = [(split, event_time_ms(split, 0), *sums) for split, _, *sums in by_split]
+    assert sorted(found["session"]) == sessions
+    windows = ((k, event_time_ms(s, n) // WINDOW_MS * WINDOW_MS, n) for s, n, k in read)
+    assert sorted(found["window"]) == _sums(windows)
+    updates = Counter((key, rows) for key, _, rows, _ in found["running"])
+    assert max(updates.values()) == 1, "no row twice"
+    latest = {key: (key, *of) for key, *of in sorted(found["running"])}
+    assert sorted(latest.values()) == by_key
+
+
+def _sums(rows: Iterator[tuple[int, int, int]]) -> list[tuple[int, ...]]:
+    """Of (key, begin, number): how many and their sum."""
+    sums: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+    for key, begin, n in rows:
+        sums[key, begin][0] += 1
+        sums[key, begin][1] += n
+    return sorted((*of, *found) for of, found in sums.items())
