@@ -4,6 +4,7 @@ numbers.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -35,7 +36,12 @@ from taskexecutor.executor.spark.columns.rows import frame
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.plans import composed
 from taskexecutor.executor.spark.plans.kept import temporary_conf
-from taskexecutor.executor.spark.plans.leaf_columns import BySecond, leaf_columns
+from taskexecutor.executor.spark.plans.leaf_columns import (
+    BySecond,
+    LeafColumn,
+    decoded,
+    leaf_columns,
+)
 from taskexecutor.executor.spark.plans.row_partials import row_partials
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
 from taskexecutor.executor.spark.transfer import BundleLoader
@@ -181,6 +187,8 @@ AS_THEY_ARE = [
     "count(n) AS g1",
     "sum(small) AS f1",  # of numbers of another type
     "avg(part) AS f2",
+    "count(*) FILTER (WHERE n > 5) AS h1",
+    "count(*) FILTER (WHERE part = 0 OR n >= 0 AND n < 9) AS h2",
 ]
 NOT_ONLY_NUMBERS = [
     "min(word) AS d1",
@@ -189,6 +197,8 @@ NOT_ONLY_NUMBERS = [
     "count(DISTINCT n) AS e1",
     "collect_set(word) AS e2",
     "collect_list(struct(ratio, price)) AS e3",
+    "count(DISTINCT word) FILTER (WHERE n < 7) AS e4",
+    "count(DISTINCT word) AS e5",
 ]
 
 
@@ -213,7 +223,7 @@ def test_columns_that_are_grouped_as_they_are_do_not_go_through_spark(
 
     plans = column_plans(engine, with_constants, spec)
     plan = plans.plan()
-    assert isinstance(plan, GroupedColumns)
+    assert isinstance(plan, GroupedColumns) and not plan._computed
     without_time = [row | {"at": None} for row in some_rows(3, 2)]
     for rows in (some_rows(1), some_rows(2, 3), without_time):
         batches = table(rows).to_batches()
@@ -373,6 +383,50 @@ def test_what_is_the_same_for_a_second_is_computed_once_for_it(
     rows = frame(engine, to_spark(ROWS)).selectExpr(f"{key} AS key")
     (found,) = leaf_columns(engine, rows._jdf.queryExecution().executedPlan()) or ()
     assert found == (BySecond("at") if by_second else None)
+
+
+IN_ARROW = [
+    "IF(n < 5, 1, 0)",
+    "IF(n >= -3 AND n <= 3, 4, 0) | IF(n > 3 OR small < 0, 2, 0) | IF(n = 0, 1, 0)",
+    "IF(true, 1, 0) | IF(7 > small, 2, 0)",
+    "IF(small >= 32767, 1, 0) | IF(-32768 = small, 2, 0)",
+    "IF(CAST(small AS BIGINT) > 9223372036854775806, 1, 0)",
+    "IF(n BETWEEN -9223372036854775808 AND 0, 1073741824, 0)",
+    "IF(NOT (n > 1), -1, 2)",
+]
+IN_SPARK = [
+    "IF(n IS NULL OR n > 1, 1, 0)",
+    "IF(flag, 1, 0)",
+    "IF(ratio > 1, 1, 0)",
+    "IF(word < 'x', 1, 0)",
+    "IF(n + 1 > 1, 1, 0)",
+    "IF(n > small, 1, 0)",
+    "IF(n > 1, small, 0)",
+    "IF(n > 1, 1L, 0L)",
+]
+
+
+def test_conditions_that_compare_integers_are_computed_from_columns(engine: SparkEngine) -> None:
+    extremes = [None, -(2**63), -(2**40), -3, 0, 1, 4, 5, 2**63 - 1]
+    smalls = [None, -(2**15), -1, 0, 6, 7, 2**15 - 1]
+    pairs = list(itertools.product(extremes, smalls))
+    given = pa.Table.from_pylist([{"n": n, "small": small} for n, small in pairs], schema=ROWS)
+    physical = (
+        frame(engine, to_spark(ROWS))
+        .selectExpr(*(f"{each} AS _{place}" for place, each in enumerate(IN_ARROW + IN_SPARK)))
+        ._jdf.queryExecution()
+        .executedPlan()
+    )
+    found = leaf_columns(engine, physical)
+    assert found is not None
+    by_arrow = [isinstance(each, LeafColumn) for each in found]
+    assert by_arrow == [True] * len(IN_ARROW) + [False] * len(IN_SPARK)
+    (rows,) = given.combine_chunks().slice(1).to_batches()
+    with BundleLoader(engine.session, engine.bundles, ROWS).dataframe([rows]) as right:
+        for each, column in zip(IN_ARROW, found, strict=False):
+            assert isinstance(column, LeafColumn) and column.reads <= {"n", "small"}
+            expected = right.selectExpr(f"{each} AS found").toArrow().column("found")
+            assert decoded(column.of(rows)).equals(expected.combine_chunks()), each
 
 
 def test_rows_that_are_filtered_go_through_spark(engine: SparkEngine) -> None:

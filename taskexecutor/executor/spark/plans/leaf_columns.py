@@ -1,5 +1,6 @@
 """Columns of a plan that are columns of its leaf, or need no more than Arrow: constants, structs,
-times as numbers, integers as wider ones. And those that are the same for all times of a second.
+times as numbers, integers as wider ones, bits of conditions that compare integers. And those that
+are the same for all times of a second.
 """
 
 from __future__ import annotations
@@ -7,8 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from taskexecutor.executor.aggregation.columns import numbers_in
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.plans.row_observer import RowObserver
 
@@ -19,6 +23,14 @@ _WIDER = {  # what numbers can be as well, whatever they are
     "smallint": {"int", "bigint", "double"},
     "int": {"bigint", "double"},
     "bigint": {"double"},  # the nearest one, to Spark and to Arrow
+}
+_INTEGERS = frozenset({"tinyint", "smallint", "int", "bigint"})
+_COMPARISONS: dict[str, tuple[np.ufunc, np.ufunc]] = {  # the same with its sides exchanged, too
+    "LessThan": (np.less, np.greater),
+    "LessThanOrEqual": (np.less_equal, np.greater_equal),
+    "GreaterThan": (np.greater, np.less),
+    "GreaterThanOrEqual": (np.greater_equal, np.less_equal),
+    "EqualTo": (np.equal, np.equal),
 }
 _NUMBERS = {
     "smallint": pa.int16(),
@@ -32,6 +44,13 @@ class LeafColumn(NamedTuple):
     reads: frozenset[str]  # names of the leaf's columns
     # The column, from the leaf's rows. A constant is a dictionary of one value.
     of: Callable[[pa.RecordBatch], pa.Array]
+
+
+class _Truth(NamedTuple):
+    """Whether a condition is met, neither false nor null."""
+
+    reads: frozenset[str]
+    of: Callable[[pa.RecordBatch], npt.NDArray[np.bool_]]
 
 
 class BySecond(NamedTuple):
@@ -106,6 +125,8 @@ def _made(
             return None if times is None else _micros(times)
         case "Literal":
             return _constant(expression)
+        case "If" | "BitwiseOr":
+            return _bits(expression, projections, names)
         case "CreateNamedStruct":
             values = [_made(each, projections, names) for each in _items(expression.valExprs())]
             parts = [each for each in values if each is not None]
@@ -144,6 +165,88 @@ def _struct(names: list[str], parts: list[LeafColumn]) -> LeafColumn:
         return pa.StructArray.from_arrays([decoded(part.of(rows)) for part in parts], names)
 
     return LeafColumn(frozenset().union(*(part.reads for part in parts)), column)
+
+
+def _bits(
+    expression: Any, projections: list[dict[int, Any]], names: Mapping[int, str]
+) -> LeafColumn | None:
+    """`IF(condition, 1, 0) | IF(condition, 2, 0) | ...`, in which Spark may have put constants into
+    both branches.
+    """
+    given: list[tuple[_Truth, int, int]] = []  # by conditions: what is given if it is met, or not
+    always = 0
+
+    def add(part: Any) -> bool:
+        nonlocal always
+        if _kind(part) == "BitwiseOr":
+            return add(part.left()) and add(part.right())
+        if (number := _integer(part)) is not None:
+            always |= number
+            return True
+        if _kind(part) != "If":
+            return False
+        met, other = _integer(part.trueValue()), _integer(part.falseValue())
+        truth = _truth(part.predicate(), projections, names)
+        if met is None or other is None or truth is None:
+            return False
+        given.append((truth, met, other))
+        return True
+
+    if expression.dataType().simpleString() != "int" or not add(expression):
+        return None
+
+    def column(rows: pa.RecordBatch) -> pa.Array:
+        bits = np.full(len(rows), always, np.int32)
+        for truth, met, other in given:
+            bits |= np.where(truth.of(rows), np.int32(met), np.int32(other))
+        return pa.Array.from_buffers(pa.int32(), len(bits), [None, pa.py_buffer(bits)])
+
+    return LeafColumn(frozenset().union(*(truth.reads for truth, _, _ in given)), column)
+
+
+def _truth(
+    condition: Any, projections: list[dict[int, Any]], names: Mapping[int, str]
+) -> _Truth | None:
+    kind = _kind(condition)
+    if kind in ("And", "Or"):
+        left = _truth(condition.left(), projections, names)
+        right = _truth(condition.right(), projections, names)
+        if left is None or right is None:
+            return None
+        both = np.logical_and if kind == "And" else np.logical_or
+        return _Truth(left.reads | right.reads, lambda rows: both(left.of(rows), right.of(rows)))
+    if kind not in _COMPARISONS:
+        return None
+    column, limit = condition.left(), condition.right()
+    compare, exchanged = _COMPARISONS[kind]
+    if _kind(column) == "Literal":
+        column, limit, compare = limit, column, exchanged
+    number = _integer(limit)
+    if number is None or column.dataType().simpleString() not in _INTEGERS:
+        return None
+    values = _made(column, projections, names)
+    return None if values is None else _Truth(values.reads, _compared(values, compare, number))
+
+
+def _compared(
+    values: LeafColumn, compare: np.ufunc, number: int
+) -> Callable[[pa.RecordBatch], npt.NDArray[np.bool_]]:
+    def truth(rows: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        column = decoded(values.of(rows))
+        found: npt.NDArray[np.bool_] = compare(numbers_in(column), np.int64(number))
+        if column.null_count:
+            found &= column.is_valid().to_numpy(zero_copy_only=False)
+        return found
+
+    return truth
+
+
+def _integer(literal: Any) -> int | None:
+    """The value of a constant integer."""
+    if _kind(literal) != "Literal" or literal.dataType().simpleString() not in _INTEGERS:
+        return None
+    value = literal.value()
+    return None if value is None else int(value)
 
 
 def decoded(array: pa.Array) -> pa.Array:
