@@ -34,17 +34,23 @@ class Environment:
     """Records a program and executes it: embedded, or on the cluster of `firesteel run -m`.
 
     `configuration`: the job's values, such as {"parallelism.default": "2"}; `-D` on the command
-    line overrides them.
+    line overrides them. `mode`: "streaming", "batch" or "automatic" (execution.runtime-mode).
     """
 
     def __init__(
-        self, *, parallelism: int | None = None, configuration: dict[str, str] | None = None
+        self,
+        *,
+        parallelism: int | None = None,
+        configuration: dict[str, str] | None = None,
+        mode: str | None = None,
     ) -> None:
         self._program = Program()
         own = self._program.configuration
         own.update({key: str(value) for key, value in (configuration or {}).items()})
         if parallelism is not None:
             own[options.PARALLELISM.key] = str(positive("parallelism", parallelism))
+        if mode is not None:
+            own[options.RUNTIME_MODE.key] = _runtime_mode(mode)
 
     # -- sources
 
@@ -203,6 +209,13 @@ class Environment:
         `result()`.
         """
         return self._program.execute_async(job_name)
+
+
+def _runtime_mode(mode: str) -> str:
+    modes = [choice.lower() for choice in options.RUNTIME_MODE.choices]
+    if not isinstance(mode, str) or mode.lower() not in modes:
+        raise InvalidProgram(f"Environment(mode={mode!r}): there is {', '.join(map(repr, modes))}")
+    return mode.upper()
 
 
 def _existing(path: str, where: str) -> str:

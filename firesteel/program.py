@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from firesteel.common.config import Configuration, options
 from firesteel.common.ids import JobId, random_id
-from firesteel.common.job_graph import JobGraph
+from firesteel.common.job_graph import JobGraph, ResultType
 from firesteel.common.resources import ResourceProfile
 from firesteel.errors import InvalidProgram
 from firesteel.plan.job_graph_generator import build_job_graph, operator_id_of
 from firesteel.plan.place import place_of_call
+from firesteel.plan.runtime_mode import BATCH, is_batch
 from firesteel.plan.stream_graph import StreamGraph, StreamNode
 
 if TYPE_CHECKING:
@@ -147,6 +148,15 @@ class Program:
                 f"{min(secrets)} is part of the cluster's configuration, not of a job's, which"
                 " all may read: set it in config.yaml, or with -D where the cluster is started"
             )
+        batch = is_batch(pending, conf)
+        blocking = batch and conf.get(options.BATCH_SHUFFLE_MODE) == "ALL_EXCHANGES_BLOCKING"
+        if batch:
+            if conf.get(options.CHECKPOINT_INTERVAL):
+                _warn(
+                    "a job in batch mode takes no checkpoints:"
+                    f" {options.CHECKPOINT_INTERVAL.key} has no effect"
+                )
+            own |= {options.RUNTIME_MODE.key: BATCH, options.CHECKPOINT_INTERVAL.key: "0 s"}
         return build_job_graph(
             pending,
             job_id=JobId(random_id()),
@@ -156,6 +166,8 @@ class Program:
             chaining_enabled=conf.get(options.OPERATOR_CHAINING),
             # Not the whole configuration: paths on the client mean nothing to the job.
             config=own,
+            batch=batch,
+            result_type=ResultType.BLOCKING if blocking else ResultType.PIPELINED,
         )
 
     def _context(self) -> ExecutionContext:

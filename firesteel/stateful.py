@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 from firesteel.errors import InvalidProgram
+from firesteel.plan.runtime_mode import is_bounded
 from firesteel.plan.specs import (
     AssignWatermarksSpec,
     CustomSpec,
@@ -147,7 +148,7 @@ def _check_initial_state(
             " so they would wait for each other forever"
         )
     for node in initial_upstream:
-        if isinstance(node.spec, SourceSpec) and not _is_bounded(node.spec.source):
+        if isinstance(node.spec, SourceSpec) and not is_bounded(node.spec.source):
             raise InvalidProgram(
                 f"{where}(): initial_state must end before the stream begins, and {node} never ends"
             )
@@ -182,9 +183,3 @@ def _alignment_groups(nodes: Iterable[StreamNode]) -> set[str]:
     return {
         spec.watermark_alignment.group for spec in aligned if spec.watermark_alignment is not None
     }
-
-
-def _is_bounded(source: Any) -> bool:
-    watched = getattr(source, "watch_s", None) is not None
-    endless = getattr(source, "end", 0) is None
-    return not watched and not endless and bool(getattr(source, "bounded", True))

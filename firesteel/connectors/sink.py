@@ -66,8 +66,8 @@ class Committer(ABC):
 
     def start_over(self) -> None:  # noqa: B027 - optional
         """The job starts from its beginning, and not from a checkpoint: rows that an earlier
-        attempt committed will come again. Called before the writer is opened, also by the first
-        attempt.
+        attempt of this subtask committed will come again. Called before the writer is opened, also
+        by the first attempt. Other subtasks may have committed by then, and need not start over.
         """
 
     @abstractmethod

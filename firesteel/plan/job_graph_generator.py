@@ -5,12 +5,20 @@ result per edge between two chains.
 from __future__ import annotations
 
 from firesteel.common.ids import JobId, OperatorId, ResultId, VertexId, stable_id
-from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex, Operator, Partitioner
+from firesteel.common.job_graph import (
+    JobEdge,
+    JobGraph,
+    JobVertex,
+    Operator,
+    Partitioner,
+    ResultType,
+)
 from firesteel.common.resources import MINIMUM_HEAP_BYTES, UNKNOWN, ResourceProfile
 from firesteel.common.units import mib
 from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.plan.chaining import chains
 from firesteel.plan.coordinators import assign_coordinators
+from firesteel.plan.runtime_mode import without_alignment
 from firesteel.plan.shipping import pickled
 from firesteel.plan.stream_graph import StreamEdge, StreamGraph, StreamNode
 
@@ -24,15 +32,19 @@ def build_job_graph(
     default_max_parallelism: int,
     chaining_enabled: bool,
     config: dict[str, str],
+    batch: bool = False,
+    result_type: ResultType = ResultType.PIPELINED,
 ) -> JobGraph:
     """Decides what the program leaves open, chains its operators, and pickles their specs.
 
     Operator ids are stable: derived from the uid if there is one, otherwise from the operator's
-    position in the program.
+    position in the program. `result_type`: of all edges.
     """
     graph = stream_graph.resolved(
         default_parallelism=default_parallelism, default_max_parallelism=default_max_parallelism
     )
+    if batch:
+        without_alignment(graph)
     grouped = chains(graph, enabled=chaining_enabled)
     assign_coordinators(graph, grouped)
     operator_ids = {node: operator_id_of(node) for node in graph.nodes}
@@ -44,11 +56,18 @@ def build_job_graph(
         vertices.append(_vertex(graph, chain, vertex_id, operator_ids))
     _check_heaps(vertices)
     edges = tuple(
-        _job_edge(edge, place, number)
+        _job_edge(edge, place, number, result_type)
         for number, edge in enumerate(graph.edges)
         if place[edge.source][0] != place[edge.target][0]
     )
-    return JobGraph(job_id=job_id, name=name, vertices=tuple(vertices), edges=edges, config=config)
+    return JobGraph(
+        job_id=job_id,
+        name=name,
+        vertices=tuple(vertices),
+        edges=edges,
+        config=config,
+        batch=batch,
+    )
 
 
 def _check_heaps(vertices: list[JobVertex]) -> None:
@@ -127,7 +146,10 @@ def _operator(
 
 
 def _job_edge(
-    edge: StreamEdge, place: dict[StreamNode, tuple[VertexId, int]], number: int
+    edge: StreamEdge,
+    place: dict[StreamNode, tuple[VertexId, int]],
+    number: int,
+    result_type: ResultType,
 ) -> JobEdge:
     source_vertex, source_operator = place[edge.source]
     target_vertex, target_operator = place[edge.target]
@@ -143,5 +165,6 @@ def _job_edge(
         target_input=edge.target_input,
         partitioner=edge.partitioner,
         key_columns=key,
+        result_type=result_type,
         side_output_tag=edge.side_output_tag,
     )

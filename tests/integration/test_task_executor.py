@@ -16,11 +16,18 @@ from typing import Any
 
 import cloudpickle
 import psutil
+import pyarrow as pa
 import pytest
 
+from firesteel import Environment
 from firesteel._proto import common_pb2, job_graph_pb2, tasks_pb2
+from firesteel.common.job_graph import DistributionPattern
 from firesteel.common.process import Child, spawn, temporary
 from firesteel.common.process.log_files import slot_log
+from firesteel.common.rpc.convert import job_graph_to_proto
+from firesteel.connectors import DiscardSink
+from firesteel.elements import EndOfPartition
+from taskexecutor.executor.exchange import Exchange, Locations
 from tests.integration.task_executor_masters import Masters
 
 JOB = "b" * 32
@@ -133,6 +140,8 @@ async def test_a_warm_slot_is_offered_used_again_and_replaced_when_it_dies(clust
     again = await cluster.take_slot("2")
     assert again.executor_id == first.executor_id
 
+    stored = await write_result(cluster, "2")
+
     # kill -9 of its Python: known at once, its JVM goes with it, a new process comes.
     python, jvm = cluster.named("python"), cluster.named("java")
     in_shared_memory = f"firesteel-bundles-{python.pid}-*"
@@ -149,6 +158,12 @@ async def test_a_warm_slot_is_offered_used_again_and_replaced_when_it_dies(clust
     files = cluster.directory / "tmp" / first.executor_id
     await until(lambda: not files.exists(), "no files are left")
     assert third.executor_id != first.executor_id
+    # What its task had left is still served, and known.
+    hello = next(m.hello for m in masters.job_master.heard if m.WhichOneof("message") == "hello")
+    assert await asyncio.to_thread(rows_of, stored, hello.data_address) == 1000
+    report = masters.resource_manager.heard[-1].slot_report
+    assert (report.stored_partitions, report.stored_bytes) == (1, stored.size_bytes)
+    (in_memory,) = temporary.SHARED_MEMORY.glob(f"firesteel-results-*/{JOB}/*")
 
     # kill -9 of its JVM: the process reports it before it ends.
     python, jvm = cluster.named("python"), cluster.named("java")
@@ -164,6 +179,74 @@ async def test_a_warm_slot_is_offered_used_again_and_replaced_when_it_dies(clust
     everything = cluster.tree()
     os.kill(cluster.task_executor.pid, signal.SIGKILL)
     assert await gone(everything)
+    await cluster.task_executor.wait()
+    temporary.sweep(temporary.SHARED_MEMORY)  # as the next one does
+    assert not in_memory.exists()
+
+
+async def write_result(cluster: Cluster, allocation: str) -> tasks_pb2.StoredPartition:
+    """Runs a task that leaves a thousand numbers as a BLOCKING result."""
+    env = Environment(mode="batch")
+    env.from_sequence(0, 1000, column="n").rebalance().sink_to(DiscardSink())
+    graph = job_graph_to_proto(env.job_graph())
+    source, job_master = graph.vertices[0], cluster.masters.job_master
+    described = tasks_pb2.VertexDeployment(
+        vertex=source,
+        out_edges=graph.edges,
+        out_parallelism=[1],
+        out_max_parallelism=[128],
+        output_schemas=[pa.schema([("n", pa.int64())]).serialize().to_pybytes()],
+    )
+    deployment = tasks_pb2.TaskDeployment(
+        attempt_id="4" * 32, vertex_id=source.vertex_id, allocation_id=allocation * 32
+    )
+    submit = tasks_pb2.SubmitTasks(job_id=JOB, vertices=[described], tasks=[deployment])
+    cluster.masters.tell_task_executor(JOB, submit=submit)
+    asked = await job_master.next("operator_event")
+    for answer in (
+        {"assign_split": {"split_json": '{"start": 0, "end": 1000}'}},
+        {"no_more_splits": {}},
+    ):
+        event = tasks_pb2.OperatorEvent(
+            job_id=JOB,
+            operator_id=asked.operator_id,
+            subtask=asked.subtask,
+            attempt_id=asked.attempt_id,
+            **answer,
+        )
+        cluster.masters.tell_task_executor(JOB, operator_event=event)
+    states = await job_master.next("task_states", lambda s: s.changes[-1].HasField("metrics"))
+    assert states.changes[-1].state == common_pb2.TASK_FINISHED, states
+    (stored,) = states.changes[-1].partitions
+    return stored
+
+
+def rows_of(stored: tasks_pb2.StoredPartition, address: str) -> int:
+    arrived = threading.Event()
+    exchange = Exchange(
+        host="127.0.0.1", window_bytes=2**20, batch_rows=1000, partition_timeout_s=60
+    )
+    gate = exchange.create_gate(
+        job_id=JOB,
+        result_id=stored.id.result_id,
+        consumer=0,
+        producers=1,
+        consumers=1,
+        pattern=DistributionPattern.ALL_TO_ALL,
+        locations=Locations((address,), [0], [stored.id.attempt]),
+        on_available=arrived.set,
+    )
+    rows = 0
+    try:
+        while (polled := gate.poll()) is None or not isinstance(polled[1], EndOfPartition):
+            if polled is None:
+                assert arrived.wait(60)
+                arrived.clear()
+            elif isinstance(polled[1], pa.RecordBatch):
+                rows += polled[1].num_rows
+    finally:
+        exchange.close()
+    return rows
 
 
 @pytest.mark.parametrize("cluster", [("heartbeat.timeout=8s",)], indirect=True)

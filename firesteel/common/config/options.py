@@ -176,6 +176,23 @@ MAX_PARALLELISM = _jobs.option(
 OPERATOR_CHAINING = _jobs.option(
     "pipeline.operator-chaining.enabled", "bool", True, "Whether operators are chained into tasks."
 )
+RUNTIME_MODE = _jobs.option(
+    "execution.runtime-mode",
+    "enum",
+    "STREAMING",
+    "BATCH: tasks exchange whole results, so that one begins when what it reads is complete, and a"
+    " failure repeats only what has failed; all sources must end, and no checkpoints are taken."
+    " AUTOMATIC: BATCH if all sources end.",
+    choices=("STREAMING", "BATCH", "AUTOMATIC"),
+)
+BATCH_SHUFFLE_MODE = _jobs.option(
+    "execution.batch-shuffle-mode",
+    "enum",
+    "ALL_EXCHANGES_BLOCKING",
+    "How the tasks of a job in batch mode exchange rows: as whole results, or as they come, which"
+    " takes slots for all tasks at once.",
+    choices=("ALL_EXCHANGES_BLOCKING", "ALL_EXCHANGES_PIPELINED"),
+)
 SLOT_REQUEST_TIMEOUT = _jobs.option(
     "slot.request.timeout", "duration", 300.0, "A job that still lacks slots after this long fails."
 )

@@ -174,6 +174,16 @@ def test_partitions_are_planned_once_each_in_one_subtask(reader: type[Any]) -> N
     assert not other.poll()
 
 
+def test_a_reader_that_never_ends_is_refused_in_batch_mode() -> None:
+    def planner(reader: type[Any]) -> OperatorHarness:
+        config = {"execution.runtime-mode": "BATCH"}
+        return OperatorHarness(build(PartitionPlan(numbers(reader))), [], config=config)
+
+    planner(BoundedReader).open()
+    with pytest.raises(FiresteelError, match=r"give Reader a method isFinished\(end\)"):
+        planner(Reader).open()
+
+
 @pytest.mark.parametrize("reader", [Reader, ArrowReader])
 def test_partitions_are_read_as_rows_or_as_batches(reader: type[Any]) -> None:
     planner = OperatorHarness(build(PartitionPlan(numbers(reader))), []).open()

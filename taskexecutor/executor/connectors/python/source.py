@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 import pyarrow as pa
 
+from firesteel.common.config import Configuration, options
 from firesteel.connectors import PythonSource
 from firesteel.connectors.python_source import PartitionPlan
 from firesteel.elements import Watermark
@@ -89,6 +90,13 @@ class _OffsetSource(SourceOperator):
             self._data_source = create(self._source)
             self._schema = schema_of(self._source, self._data_source)
             self._reader = stream_reader(self._source, self._data_source, self._schema)
+        batch = Configuration(self.context.config).get(options.RUNTIME_MODE) == "BATCH"
+        if batch and not hasattr(self._reader, "isFinished"):
+            raise FiresteelError(
+                f"{self._source.name} never ends, and a job in batch mode must: give"
+                f" {type(self._reader).__name__} a method isFinished(end), or run it as a stream"
+                f" ({options.RUNTIME_MODE.key})"
+            )
 
     def _begin(self) -> None:
         with user_code(self.context):

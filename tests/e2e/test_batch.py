@@ -1,0 +1,60 @@
+"""Batch jobs: whole results between their tasks, and a failure repeats only what has failed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from firesteel import Environment
+from firesteel.connectors import FileSink
+
+from .conftest import Session
+
+ROWS = 20_000
+
+
+def test_a_killed_process_costs_a_batch_only_what_ran_in_it(
+    session: Session, tmp_path: Path
+) -> None:
+    killed = tmp_path / "killed"
+
+    def dies_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            try:
+                killed.touch(exist_ok=False)
+            except FileExistsError:
+                yield batch
+            else:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    env = Environment(
+        mode="batch",
+        parallelism=2,
+        configuration={
+            "restart-strategy.type": "fixed-delay",
+            "restart-strategy.fixed-delay.attempts": "1",
+            "restart-strategy.fixed-delay.delay": "0 s",
+        },
+    )
+    (
+        env.from_sequence(0, ROWS, column="n")
+        .transform(lambda df: df.selectExpr("n", "n % 7 AS k"))
+        .rebalance()
+        .map_in_arrow(dies_once)
+        .key_by("k")
+        .sink_to(FileSink(str(tmp_path / "rows")))
+    )
+    details = session.run(env, "batch")
+    assert "SIGKILL" in details.exceptions[0].summary
+    attempts = [
+        sorted(subtask.current.number for subtask in vertex.subtasks if subtask.current)
+        for vertex in details.vertices
+    ]
+    assert attempts == [[0, 0], [0, 1], [0, 0]], "what was complete is read again"
+    rows = ds.dataset(tmp_path / "rows", format="parquet").to_table()
+    assert sorted(rows["n"].to_pylist()) == list(range(ROWS))

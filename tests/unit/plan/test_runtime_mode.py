@@ -1,0 +1,97 @@
+"""Streaming and batch: what decides, and what becomes of the job graph."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+from firesteel import Environment, Watermarks
+from firesteel.common.job_graph import JobGraph, ResultType
+from firesteel.connectors import DiscardSink, FileSource, SequenceSource
+from firesteel.errors import InvalidProgram
+from firesteel.plan.runtime_mode import is_bounded
+
+
+def graph(env: Environment, end: int | None = 10, **overrides: str) -> JobGraph:
+    numbers = env.from_source(SequenceSource(0, end, "n"), name="Numbers")
+    numbers.rebalance().filter("n > 1").key_by("n").aggregate("count(*) AS c").sink_to(
+        DiscardSink()
+    )
+    return env.job_graph(overrides={key.replace("_", "."): text for key, text in overrides.items()})
+
+
+def result_types(found: JobGraph) -> set[ResultType]:
+    assert len(found.edges) >= 2
+    return {edge.result_type for edge in found.edges}
+
+
+def test_a_batch_exchanges_whole_results_and_takes_no_checkpoints() -> None:
+    with pytest.warns(UserWarning, match="takes no checkpoints: execution.checkpointing.interval"):
+        found = graph(
+            Environment(
+                mode="batch",
+                parallelism=2,
+                configuration={"execution.checkpointing.interval": "1 s"},
+            )
+        )
+    assert found.batch
+    assert result_types(found) == {ResultType.BLOCKING}
+    assert found.config["execution.checkpointing.interval"] == "0 s", "whatever the cluster's is"
+    assert found.config["execution.runtime-mode"] == "BATCH"
+
+
+def test_a_program_is_a_stream_unless_it_says_otherwise() -> None:
+    for env in (Environment(), Environment(mode="streaming")):
+        found = graph(env)
+        assert not found.batch
+        assert result_types(found) == {ResultType.PIPELINED}
+
+
+def test_automatic_is_batch_if_all_sources_end() -> None:
+    assert graph(Environment(mode="automatic")).batch
+    assert not graph(Environment(mode="automatic"), end=None).batch
+
+
+def test_the_command_line_wins_and_exchanges_can_stay_pipelined() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        env = Environment(configuration={"execution.batch-shuffle-mode": "all_exchanges_pipelined"})
+        numbers = env.from_sequence(0, 10)
+        numbers.key_by("value").aggregate("count(*) AS c").sink_to(DiscardSink())
+        found = env.job_graph(overrides={"execution.runtime-mode": "batch"})
+    assert found.batch
+    assert {edge.result_type for edge in found.edges} == {ResultType.PIPELINED}
+
+
+def test_what_cannot_be_a_batch_is_refused_with_its_place() -> None:
+    with pytest.raises(
+        InvalidProgram, match=r"'Source: Numbers' \(test_runtime_mode.py.*never ends"
+    ):
+        graph(Environment(mode="batch"), end=None)
+    env = Environment(mode="batch", configuration={"execution.state-recovery.path": "/savepoint"})
+    with pytest.raises(InvalidProgram, match="no state to begin with: leave out '/savepoint'"):
+        graph(env)
+    with pytest.raises(InvalidProgram, match=r"mode='bulk'.*'streaming', 'batch', 'automatic'"):
+        Environment(mode="bulk")
+
+
+def test_sources_of_a_batch_do_not_wait_for_each_others_watermarks() -> None:
+    def aligned(mode: str) -> str:
+        env = Environment(mode=mode)
+        watermarks = Watermarks.bounded("t").with_alignment("group", max_drift="1 s")
+        source = FileSource("/data", format="csv", schema="t timestamp")
+        env.from_source(source, watermarks=watermarks).sink_to(DiscardSink())
+        operators = [o for v in env.job_graph().vertices for o in v.operators]
+        return " ".join(operator.coordinator_options_json for operator in operators)
+
+    assert "alignment" in aligned("streaming")
+    assert "alignment" not in aligned("batch")
+
+
+def test_a_watched_folder_never_ends() -> None:
+    source = FileSource("/data", format="csv", schema="t timestamp")
+    assert is_bounded(source)
+    assert not is_bounded(
+        FileSource("/data", format="csv", schema="t timestamp", watch="1 s").resolved()
+    )
