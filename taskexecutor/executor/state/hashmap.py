@@ -47,6 +47,10 @@ class HashMapKeyedStateBackend:
         return self._key_groups
 
     @property
+    def memory_bytes(self) -> None:
+        return None
+
+    @property
     def layers(self) -> int:
         return len(self._layers)
 

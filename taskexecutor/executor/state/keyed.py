@@ -66,6 +66,10 @@ class KeyedState(Protocol):
     @property
     def key_groups(self) -> KeyGroupRange: ...
 
+    @property
+    def memory_bytes(self) -> int | None:
+        """Of all state of the slot that is to be on its disk; None: it is to be in memory."""
+
     def get(self, name: str, key: Any, namespace: Any = None) -> Any: ...
 
     def owned(self, name: str, key: Any, copy: Callable[[Any], Any], namespace: Any = None) -> Any:

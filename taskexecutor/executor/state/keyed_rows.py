@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import structlog
 
 from firesteel.column_names import column_index
 from firesteel.common.checkpoints.descriptions import StateDescription, StateKind
@@ -20,6 +21,7 @@ from firesteel.errors import FiresteelError
 from taskexecutor.executor.exchange import UnsupportedKey
 from taskexecutor.executor.exchange.partitioning import hash_columns
 
+_log = structlog.get_logger("task")
 MakeTable = Callable[[], pa.Table | None]
 _DESCRIPTION = b"firesteel.state"  # in the metadata of a table's schema, as JSON
 
@@ -32,12 +34,14 @@ class RowsSnapshot:
     key_columns: tuple[str, ...]
     description: StateDescription
     max_parallelism: int
+    made: Callable[[int], None]  # called with the table's size in bytes
 
     def by_key_group(self) -> Iterator[tuple[int, Rows]]:
         """The rows by ascending key group; within one, a key's rows stay in order."""
         table = self.make()
         if table is None or not table.num_rows:
             return
+        self.made(table.nbytes)
         table = table.replace_schema_metadata({_DESCRIPTION: self.description.to_json()})
         groups = self._key_groups(table)
         first = int(groups[0])
@@ -78,7 +82,9 @@ class TaskKeyedRows:
         meaning: Mapping[str, str],
         columns: Mapping[str, str],
         max_parallelism: int,
+        memory_bytes: int | None = None,
     ) -> None:
+        """`memory_bytes`: see `KeyedState`."""
         self._name = name
         self._key_columns = tuple(key_columns)
         self.description = StateDescription(
@@ -87,6 +93,7 @@ class TaskKeyedRows:
             columns=dict(columns),
         )
         self._max_parallelism = max_parallelism
+        self._memory_bytes = memory_bytes
         self._restored: list[pa.Table] = []
         self._make: MakeTable | None = None
 
@@ -125,4 +132,18 @@ class TaskKeyedRows:
         make, self._make = self._make, None
         if make is None:
             return None
-        return RowsSnapshot(make, self._key_columns, self.description, self._max_parallelism)
+        return RowsSnapshot(
+            make, self._key_columns, self.description, self._max_parallelism, self._made
+        )
+
+    def _made(self, size_bytes: int) -> None:
+        if self._memory_bytes is not None and size_bytes > self._memory_bytes:
+            _log.warning(
+                "state in columns is larger than the slot's managed memory, and is in memory with"
+                " state.backend.type: rocksdb, too; give slots more"
+                " (taskmanager.memory.process.size), or the job a higher parallelism",
+                state=self._name,
+                size_bytes=size_bytes,
+                managed_bytes=self._memory_bytes,
+            )
+            self._memory_bytes = 2 * size_bytes  # said, until it has doubled

@@ -94,7 +94,12 @@ class TaskOperatorState:
         found = self._rows.get(name)
         if found is None:
             found = TaskKeyedRows(
-                name, key_columns, meaning or {}, columns or {}, self._max_parallelism
+                name,
+                key_columns,
+                meaning or {},
+                columns or {},
+                self._max_parallelism,
+                self._keyed.memory_bytes,
             )
             self._rows[name] = found
             found.restore(self._restored_rows.pop(name, []))

@@ -82,6 +82,10 @@ class RocksDbKeyedStateBackend:
     def key_groups(self) -> KeyGroupRange:
         return self._key_groups
 
+    @property
+    def memory_bytes(self) -> int:
+        return self._memory.managed_bytes
+
     # -- the task's thread
 
     def get(self, name: str, key: Any, namespace: Any = None) -> Any:

@@ -35,7 +35,7 @@ class RocksDbMemory:
     """
 
     def __init__(self, managed_bytes: int) -> None:
-        total = max(managed_bytes, 8 * _MIB)
+        self.managed_bytes = total = max(managed_bytes, 8 * _MIB)
         self.cache = Cache(total)
         self.write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
             total // 2, False, self.cache

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,6 +34,8 @@ from firesteel.testing import OperatorHarness, restored_from
 from taskexecutor.executor.operators.drop_duplicates import DropDuplicates
 from taskexecutor.executor.operators.running_aggregate import RunningAggregate
 from taskexecutor.executor.operators.windows.window_operator import window_operator
+from taskexecutor.executor.state.files import encoded
+from tests.backends import BACKENDS, creator, databases
 from tests.unit.task.checkpoints.vertices import Vertex
 
 TIME = pa.timestamp("us", "UTC")
@@ -415,3 +418,27 @@ def test_aggregates_may_go_and_change_places() -> None:
     again.process(after)
     again.flush()
     assert again.rows() == [{"key": "a", "least": 299, "s": 6}]
+
+
+@pytest.mark.parametrize("kind", BACKENDS)
+def test_columns_that_outgrow_the_memory_for_state_are_warned_of_once(kind: str) -> None:
+    """With a backend that is to have state on the disk."""
+
+    def batch(first: int) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pydict({"id": list(range(first, first + 60_000))})
+
+    with databases() as folder:
+        create = creator(kind, folder)  # with 8 MiB
+        spec = DropDuplicatesSpec(key_columns=("id",))
+        harness = OperatorHarness(
+            DropDuplicates(spec), [batch(0).schema], create_keyed_state=create
+        ).open()
+        warned = []
+        for n in range(12):
+            harness.process(batch(n * 60_000))
+            with structlog.testing.capture_logs() as logs:
+                list(encoded(harness.snapshot()))
+            warned += [log["size_bytes"] for log in logs if log["log_level"] == "warning"]
+        harness.close()
+    assert len(warned) == (1 if kind == "rocksdb" else 0)
+    assert all(8 << 20 < size_bytes < 11 << 20 for size_bytes in warned)
