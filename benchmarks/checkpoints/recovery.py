@@ -26,8 +26,8 @@ from firesteel.common.states import ExecutionState
 from firesteel.connectors import DiscardSink, SequenceSource
 
 TASK_EXECUTORS = SLOTS = PARALLELISM = 2
-FAILURES = 30
-KILLS = 20
+FAILURES = 25
+KILLS = 15
 RUNNING_GOAL_MS = 300
 OUTPUT_GOAL_MS = 2_000
 
