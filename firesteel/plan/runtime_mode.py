@@ -42,7 +42,7 @@ def is_batch(graph: StreamGraph, conf: Configuration) -> bool:
             and isinstance(node.spec.source, PythonSource | PartitionPlan)
             for node in graph.nodes
         )
-        return not endless and not by_python
+        return not (endless or by_python or conf.get(options.RECOVERY_PATH))
     if mode != BATCH:
         return False
     if endless:

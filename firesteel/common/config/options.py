@@ -182,7 +182,7 @@ RUNTIME_MODE = _jobs.option(
     "STREAMING",
     "BATCH: tasks exchange whole results, so that one begins when what it reads is complete, and a"
     " failure repeats only what has failed; all sources must end, and no checkpoints are taken."
-    " AUTOMATIC: BATCH if all sources end.",
+    " AUTOMATIC: BATCH if all sources end, and the job begins from nothing.",
     choices=("STREAMING", "BATCH", "AUTOMATIC"),
 )
 BATCH_SHUFFLE_MODE = _jobs.option(

@@ -48,9 +48,11 @@ def test_a_program_is_a_stream_unless_it_says_otherwise() -> None:
         assert result_types(found) == {ResultType.PIPELINED}
 
 
-def test_automatic_is_batch_if_all_sources_end() -> None:
+def test_automatic_is_batch_if_all_sources_end_and_there_is_no_state_to_begin_with() -> None:
     assert graph(Environment(mode="automatic")).batch
     assert not graph(Environment(mode="automatic"), end=None).batch
+    savepoint = {"execution.state-recovery.path": "/savepoint"}
+    assert not graph(Environment(mode="automatic", configuration=savepoint)).batch
 
 
 def test_the_command_line_wins_and_exchanges_can_stay_pipelined() -> None:
