@@ -523,7 +523,7 @@ def test_every_story_ends_well(seed: int, batch: bool) -> None:
         for step in range(STEPS):
             if step == cancel_at:
                 peers.post(events.CancelRequested())
-            peers.step(calm=step > STEPS // 3)
+            peers.step(calm=step > STEPS // 3 and not batch)
         for _ in range(20 * STEPS):
             if peers.core.graph.status.terminal:
                 break
