@@ -19,7 +19,7 @@ from firesteel.common import logs, output
 from firesteel.common.config import Configuration, options
 from firesteel.common.error_report import summary_of
 from firesteel.common.service.host import ServiceProcess, service_main
-from taskexecutor.executor import CONFIG_VARIABLE, garbage
+from taskexecutor.executor import CONFIG_VARIABLE, garbage, preload
 from taskexecutor.executor.turns import take_turns_often
 
 log = logs.get_logger(__name__)
@@ -53,6 +53,7 @@ def main(
     """The PySpark executor of one slot, started by its TaskExecutor."""
     garbage.collect_rarely()
     garbage.keep_freed_memory()
+    preload.keep_pyarrow_from_pandas()
     take_turns_often()
     output.mark_times(lambda: logs.line(logs.OUTPUT_FOLLOWS))
     signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))

@@ -35,7 +35,7 @@ from taskexecutor.executor.jvm_status import await_end, status_samples
 from taskexecutor.executor.link import Link
 from taskexecutor.executor.metrics_reporter import MetricsReporter
 from taskexecutor.executor.operator_factory import CreateOperator
-from taskexecutor.executor.preload import import_pandas
+from taskexecutor.executor.preload import import_pandas, import_pandas_aside
 from taskexecutor.executor.running_tasks import RunningTasks
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.static_tables import StaticTables
@@ -47,6 +47,20 @@ log = structlog.get_logger(__name__)
 
 JOIN_TIMEOUT_S = 5.0
 FLUSH_TIMEOUT_S = 2.0
+# Operators with no Python functions of the program's. Its transforms' run in Spark's own workers.
+_WITHOUT_PANDAS = frozenset(
+    {
+        "AssignWatermarks",
+        "DropDuplicates",
+        "PartialWindowAggregate",
+        "RunningAggregate",
+        "Sink",
+        "Source",
+        "Transform",
+        "WindowAggregate",
+        "WindowTopN",
+    }
+)
 
 
 class Host:
@@ -222,7 +236,9 @@ class Host:
         )
         for config in configs:
             self._start_task(config, services)
-        self._start(import_pandas, name="pandas")
+        operators = (operator for config in configs for operator in config.vertex.operators)
+        if any(operator.kind not in _WITHOUT_PANDAS for operator in operators):
+            import_pandas_aside()
         self._metrics.wake()
 
     def _start_task(self, config: TaskConfig, services: TaskServices) -> None:

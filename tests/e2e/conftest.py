@@ -209,13 +209,13 @@ def in_session(session: Session) -> Iterator[None]:
 
 
 def firesteel(
-    *arguments: str, cwd: Path = ROOT, timeout_s: float = WARM_S
+    *arguments: str, cwd: Path = ROOT, timeout_s: float = WARM_S, modules: Path = ROOT
 ) -> subprocess.CompletedProcess[str]:
-    """Runs the command as a user would."""
+    """Runs the command as a user would. `modules`: a folder of more modules, of all processes."""
     return subprocess.run(
         [sys.executable, "-m", "firesteel", *arguments],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "160"},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{modules}", "COLUMNS": "160"},
         capture_output=True,
         text=True,
         timeout=timeout_s,

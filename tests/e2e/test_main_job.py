@@ -14,6 +14,20 @@ from .conftest import ROOT, firesteel
 sys.path.insert(0, str(ROOT / "examples"))
 from daily_delays import read_flights
 
+# In every process of the cluster; those of slots write down where they import pandas.
+WATCH = """
+import sys, traceback
+from pathlib import Path
+
+class Watch:
+    def find_spec(self, name, path, target=None):
+        if name == "pandas" and "taskexecutor.executor" in sys.orig_argv:
+            Path(__file__).with_name("imported").write_text("".join(traceback.format_stack()))
+        return None
+
+sys.meta_path.insert(0, Watch())
+"""
+
 
 def expected_rows() -> pd.DataFrame:
     flights = read_flights()
@@ -28,13 +42,19 @@ def expected_rows() -> pd.DataFrame:
 def test_daily_delays_on_the_embedded_cluster_equal_what_pandas_computes(tmp_path: Path) -> None:
     data, output = tmp_path / "flights", tmp_path / "daily_delays"
     arguments = ("--data", str(data), "--output", str(output))
-    run = firesteel("run", "-t", "local", "examples/daily_delays.py", *arguments)
+    (tmp_path / "sitecustomize.py").write_text(WATCH)
+    run = firesteel("run", "-t", "local", "examples/daily_delays.py", *arguments, modules=tmp_path)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "Job has been submitted with JobID " in run.stdout
     assert "FINISHED" in run.stdout
     assert "1,098 rows" in run.stdout
     assert re.search(r"\[1\] +336,776 ", run.stdout), (
         "the source tells how many records it has read"
+    )
+
+    pandas = tmp_path / "imported"
+    assert not pandas.exists(), (
+        f"a slot without Python functions needs no pandas: {pandas.read_text()}"
     )
 
     table = pq.read_table(output)

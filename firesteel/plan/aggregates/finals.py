@@ -111,7 +111,7 @@ def _checked(
 
 def _divide(left: Any, right: Any) -> Any:
     """Spark's `/`: a double for integers, a decimal for decimals. Raises on division by zero."""
-    zero = pc.and_(pc.equal(right, pa.scalar(0).cast(right.type)), pc.is_valid(left))
+    zero = pc.and_(pc.equal(right, pa.scalar(0, pa.int64()).cast(right.type)), pc.is_valid(left))
     if (zero.as_py() if isinstance(zero, pa.Scalar) else pc.any(zero).as_py()) is True:
         raise FiresteelError(
             "division by zero in an aggregate; guard it, for example with a FILTER clause"
@@ -225,7 +225,9 @@ def _mean(total: Any, count: Any) -> Any:
 
 def _variance(squares: Any, count: Any, subtrahend: pa.Scalar) -> Any:
     divisor = pc.subtract(pc.cast(count, pa.int64()), subtrahend)
-    positive = pc.if_else(pc.greater(divisor, 0), divisor, pa.scalar(None, pa.int64()))
+    positive = pc.if_else(
+        pc.greater(divisor, pa.scalar(0, pa.int64())), divisor, pa.scalar(None, pa.int64())
+    )
     return pc.divide(squares, _as_double(positive))
 
 
@@ -250,7 +252,7 @@ def _approx_count_distinct(registers: pa.ListArray) -> pa.Array:
 
 
 def _null_where_zero(count: Any) -> Any:
-    return pc.if_else(pc.equal(count, 0), pa.scalar(None, pa.int64()), count)
+    return pc.if_else(pc.equal(count, pa.scalar(0, count.type)), pa.scalar(None, pa.int64()), count)
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {

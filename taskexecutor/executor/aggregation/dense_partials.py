@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from taskexecutor.executor.aggregation.grouping import Ints, whole_numbers
+from taskexecutor.executor.numbers import as_numpy
 
 SPARSE = 16  # a table may have this many places per key
 SMALL_TABLE = 65_536  # places, however few keys there are
@@ -48,7 +49,7 @@ class DensePartials:
             places = values - self._low if self._low else values
             self._changed[places] = True
             for name, how in self._merges.items():
-                _UFUNCS[how].at(self._columns[name], places, batch.column(name).to_numpy())
+                _UFUNCS[how].at(self._columns[name], places, as_numpy(batch.column(name)))
         changed = np.flatnonzero(self._changed)
         self._changed[changed] = False
         self.keys += len(changed) - int(np.count_nonzero(self._present[changed]))
@@ -86,7 +87,7 @@ class DensePartials:
                 if how not in _UFUNCS or not fits or column.null_count:
                     return None
                 if pa.types.is_int64(column.type):
-                    numbers = column.to_numpy()
+                    numbers = as_numpy(column)
                     self._bound += len(numbers) * float(
                         max(abs(int(numbers.min())), abs(int(numbers.max())))
                     )

@@ -14,6 +14,7 @@ from taskexecutor.executor.aggregation.dense_partials import as_keys
 from taskexecutor.executor.aggregation.grouping import Ints, group, whole_numbers
 from taskexecutor.executor.aggregation.key_index import KeyIndex
 from taskexecutor.executor.aggregation.pair_set import PairSet
+from taskexecutor.executor.numbers import as_numpy
 
 _VALUE = "_value"
 DISTINCT = "distinct"  # how lists of distinct values merge whose number matters only
@@ -107,7 +108,7 @@ class _Values:
 
     def new(self, keys: Ints, lists: pa.Array) -> Ints:
         """How many values of each list its key has not had before."""
-        lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+        lengths = as_numpy(pc.fill_null(pc.list_value_length(lists), 0))
         rows = np.repeat(np.arange(len(lists)), lengths)
         values = lists.flatten()
         if not len(values):

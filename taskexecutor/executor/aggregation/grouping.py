@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from taskexecutor.executor.aggregation.columns import numbers_in
+from taskexecutor.executor.numbers import as_numpy
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -103,11 +104,11 @@ def whole_numbers(column: pa.Array) -> Ints | None:
     kind = column.type
     values: Ints | None = None
     if pa.types.is_signed_integer(kind):
-        values = column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+        values = as_numpy(column).astype(np.int64, copy=False)
     elif pa.types.is_timestamp(kind) or pa.types.is_time64(kind) or pa.types.is_duration(kind):
-        values = column.view(pa.int64()).to_numpy(zero_copy_only=False)
+        values = as_numpy(column.view(pa.int64()))
     elif pa.types.is_date32(kind):
-        values = column.view(pa.int32()).to_numpy(zero_copy_only=False).astype(np.int64)
+        values = as_numpy(column.view(pa.int32())).astype(np.int64)
     return values
 
 
@@ -128,9 +129,7 @@ def _codes(column: pa.Array) -> tuple[Ints, int]:
         column = _alike(column)
     try:
         encoded = column.dictionary_encode(null_encoding="encode")
-        return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(
-            encoded.dictionary
-        )
+        return as_numpy(encoded.indices).astype(np.int64), len(encoded.dictionary)
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
         return _codes_of_nested(column)
 
@@ -144,9 +143,9 @@ def _codes_of_indices(column: pa.DictionaryArray) -> tuple[Ints, int]:
 
 def _alike(column: pa.Array) -> pa.Array:
     """The numbers with one zero and one NaN, which are equal to Spark, whatever their bits."""
-    values = column.fill_null(0).to_numpy(zero_copy_only=False) + 0.0  # -0.0 + 0.0 is 0.0
+    values = as_numpy(column.fill_null(0)) + 0.0  # -0.0 + 0.0 is 0.0
     values[np.isnan(values)] = np.nan
-    mask = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
+    mask = as_numpy(column.is_null()) if column.null_count else None
     return pa.array(values, column.type, mask=mask)
 
 

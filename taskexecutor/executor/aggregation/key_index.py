@@ -16,6 +16,7 @@ from taskexecutor.executor.aggregation.dense_partials import (
 )
 from taskexecutor.executor.aggregation.grouping import Ints, group, whole_numbers
 from taskexecutor.executor.aggregation.pair_set import PairSet
+from taskexecutor.executor.numbers import as_numpy
 
 # A lookup of at least one key per this many known ones is worth a pass over all of them.
 _FEW = 8
@@ -222,7 +223,7 @@ class _PairColumn:
         values = numbers_in(column).astype(np.int64, copy=False)
         if not column.null_count:
             return self.pairs.numbers(2 * first, values)
-        valid = column.is_valid().to_numpy(zero_copy_only=False)
+        valid = as_numpy(column.is_valid())
         return self.pairs.numbers(2 * first + ~valid, np.where(valid, values, 0))
 
 

@@ -18,6 +18,7 @@ from taskexecutor.executor.aggregation.grouping import Groups, Ints
 from taskexecutor.executor.aggregation.key_index import KeyIndex
 from taskexecutor.executor.aggregation.merging import merge_column, merge_partials
 from taskexecutor.executor.aggregation.row_log import RowLog
+from taskexecutor.executor.numbers import as_numpy
 
 _PIECES = 16  # of the log, at least: rows are taken from a few as fast as from one
 LOG_ROWS = 262_144  # the log may have this many outdated rows, or as many as there are keys
@@ -102,8 +103,8 @@ def _added(new: pa.Array, changed: Ints, old: pa.Array) -> pa.Array | None:
         or not (pa.types.is_int64(new.type) or pa.types.is_float64(new.type))
     ):
         return None
-    sums = np.array(new.to_numpy(zero_copy_only=False))
-    olds = old.to_numpy(zero_copy_only=False)
+    sums = np.array(as_numpy(new))
+    olds = as_numpy(old)
     if pa.types.is_int64(new.type) and not (_small(sums) and _small(olds)):
         return None
     if len(changed) == len(sums):  # all rows, in order

@@ -16,6 +16,7 @@ from firesteel.errors import FiresteelError
 from taskexecutor.executor.aggregation.columns import as_array
 from taskexecutor.executor.aggregation.grouping import Groups
 from taskexecutor.executor.aggregation.merge_values import extreme_by_order
+from taskexecutor.executor.numbers import as_numpy
 
 _DIGITS = 38  # of Spark's largest decimal
 _REPEATED = 4  # texts are compared once each if they occur so many times on average
@@ -110,7 +111,7 @@ def _extreme_text(column: pa.Array, groups: Groups, *, least: bool) -> pa.Array:
         return _by_arrow("min" if least else "max", column, groups)
     order = pc.sort_indices(texts)
     places = np.empty(len(texts), np.int64)
-    places[order.to_numpy()] = np.arange(len(texts))
+    places[as_numpy(order)] = np.arange(len(texts))
     ranked = pa.array(places).take(encoded.indices)
     return texts.take(order).take(_extreme(ranked, groups, least=least))
 
@@ -140,9 +141,9 @@ def merge_squares(squares: pa.Array, groups: Groups, counts: pa.Array, sums: pa.
     """Squared deviations from the mean, merged as by Chan, Golub and LeVeque: those within the
     parts, plus those of the parts' means.
     """
-    n = counts.to_numpy(zero_copy_only=False).astype(np.float64)
-    total = sums.fill_null(0.0).to_numpy(zero_copy_only=False)
-    within = squares.fill_null(0.0).to_numpy(zero_copy_only=False)
+    n = as_numpy(counts).astype(np.float64)
+    total = as_numpy(sums.fill_null(0.0))
+    within = as_numpy(squares.fill_null(0.0))
     whole_n = np.bincount(groups.codes, weights=n, minlength=groups.count)
     whole_total = np.bincount(groups.codes, weights=total, minlength=groups.count)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -156,16 +157,16 @@ def merge_squares(squares: pa.Array, groups: Groups, counts: pa.Array, sums: pa.
 def _valid(column: pa.Array, groups: Groups) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """The values that are not null, and their groups' codes."""
     if not column.null_count:
-        return column.to_numpy(zero_copy_only=False), groups.codes
-    valid = pc.is_valid(column).to_numpy(zero_copy_only=False)
-    return column.drop_null().to_numpy(zero_copy_only=False), groups.codes[valid]
+        return as_numpy(column), groups.codes
+    valid = as_numpy(pc.is_valid(column))
+    return as_numpy(column.drop_null()), groups.codes[valid]
 
 
 def _masked(values: np.ndarray[Any, Any], column: pa.Array, groups: Groups) -> pa.Array:
     """Merged values, with null for groups that have only nulls."""
     if not column.null_count:
         return pa.array(values)
-    valid = pc.is_valid(column).to_numpy(zero_copy_only=False)
+    valid = as_numpy(pc.is_valid(column))
     none = np.ones(groups.count, np.bool_)
     none[groups.codes[valid]] = False
     return pa.array(values, mask=none)
@@ -175,5 +176,5 @@ def _by_arrow(how: str, column: pa.Array, groups: Groups) -> pa.Array:
     table = pa.table({"code": groups.codes, "value": column})
     merged = table.group_by("code", use_threads=False).aggregate([("value", how)])
     order = np.empty(groups.count, np.int64)
-    order[as_array(merged.column("code")).to_numpy(zero_copy_only=False)] = np.arange(groups.count)
+    order[as_numpy(as_array(merged.column("code")))] = np.arange(groups.count)
     return as_array(merged.column(f"value_{how}")).take(pa.array(order))

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from taskexecutor.executor.aggregation.grouping import Groups, Ints, group, whole_numbers
+from taskexecutor.executor.numbers import as_numpy
 
 
 def merge_any(column: pa.Array, groups: Groups) -> pa.Array:
@@ -29,7 +30,7 @@ def extreme_by_order(column: pa.Array, groups: Groups, order: pa.Array, *, least
     rows without an order do not count, and a group of only such rows has null.
     """
     if order.null_count:
-        rows = np.flatnonzero(pc.is_valid(order).to_numpy(zero_copy_only=False))
+        rows = np.flatnonzero(as_numpy(pc.is_valid(order)))
         order = order.take(pa.array(rows))
     else:
         rows = np.arange(len(order))
@@ -72,7 +73,7 @@ def _field_ranks(field: pa.Array) -> Ints:
     """Of a struct: null is the least value."""
     if not field.null_count:
         return ranks(field)
-    valid = np.flatnonzero(pc.is_valid(field).to_numpy(zero_copy_only=False))
+    valid = np.flatnonzero(as_numpy(pc.is_valid(field)))
     ranked = np.zeros(len(field), np.int64)
     present = field.drop_null()
     found = _nested_ranks(present) if pa.types.is_nested(field.type) else _dense_ranks(present)
@@ -91,10 +92,10 @@ def ranks(order: pa.Array) -> Ints:
 def _dense_ranks(order: pa.Array) -> Ints:
     """From 0 on."""
     if pa.types.is_floating(order.type):  # NaN is last, and the two zeros are equal
-        return np.unique(order.to_numpy(zero_copy_only=False), return_inverse=True)[1]
-    ranked: np.ndarray[Any, Any] = pc.rank(
-        order, sort_keys="ascending", tiebreaker="dense"
-    ).to_numpy()
+        return np.unique(as_numpy(order), return_inverse=True)[1]
+    ranked: np.ndarray[Any, Any] = as_numpy(
+        pc.rank(order, sort_keys="ascending", tiebreaker="dense")
+    )
     return ranked.astype(np.int64) - 1
 
 
@@ -124,7 +125,7 @@ def _sortable(value: Any) -> tuple[Any, ...]:
 def merge_list(column: pa.Array, groups: Groups) -> pa.Array:
     by_group = np.argsort(groups.codes, kind="stable")
     ordered = column.take(pa.array(by_group))
-    lengths = pc.fill_null(pc.list_value_length(ordered), 0).to_numpy(zero_copy_only=False)
+    lengths = as_numpy(pc.fill_null(pc.list_value_length(ordered), 0))
     sizes = np.bincount(groups.codes[by_group], weights=lengths, minlength=groups.count).astype(
         np.int64
     )
@@ -136,9 +137,7 @@ def merge_set(column: pa.Array, groups: Groups) -> pa.Array:
     values = merged.flatten()
     if not len(values):
         return merged
-    of_group = np.repeat(
-        np.arange(groups.count), pc.list_value_length(merged).to_numpy(zero_copy_only=False)
-    )
+    of_group = np.repeat(np.arange(groups.count), as_numpy(pc.list_value_length(merged)))
     distinct = group([pa.array(of_group), values])
     kept = np.sort(distinct.first_rows())
     sizes = np.bincount(of_group[kept], minlength=groups.count)

@@ -25,6 +25,7 @@ from taskexecutor.executor.aggregation.grouping import (
     whole_numbers,
 )
 from taskexecutor.executor.aggregation.merging import merge_column
+from taskexecutor.executor.numbers import as_numpy
 
 _DENSE = 16  # a range of up to this many times the numbers is marked instead of sorted
 _TABLE = 2  # so many times the rows, a table of all combinations of conditions may have
@@ -96,9 +97,9 @@ class RowPartials:
     def _panes(self, times_us: pa.Array) -> pa.Array:
         """The numbers of the panes that the times are in; null where the event time is."""
         nulls = times_us.is_null() if times_us.null_count else None
-        times = (times_us.fill_null(0) if nulls is not None else times_us).to_numpy()
+        times = as_numpy(times_us.fill_null(0) if nulls is not None else times_us)
         panes = (times - self.offset_us if self.offset_us else times) // self.pane_us
-        mask = nulls.to_numpy(zero_copy_only=False) if nulls is not None else None
+        mask = as_numpy(nulls) if nulls is not None else None
         return pa.array(panes, mask=mask)
 
 
@@ -112,7 +113,7 @@ def _present(column: pa.Array, groups: Groups, counts: pa.Array) -> pa.Array:
     """How many rows of each group have a value. `counts`: how many there are."""
     if not column.null_count:
         return counts
-    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    valid = as_numpy(column.is_valid())
     return pa.array(np.bincount(groups.codes[valid], minlength=groups.count))
 
 
@@ -137,9 +138,9 @@ def _sets(rows: pa.RecordBatch, values: Values, groups: Groups) -> list[tuple[st
     """The distinct values of each group, once per list."""
     column = rows.column(values.column)
     codes = groups.codes
-    bits = rows.column(values.bits).to_numpy() if values.bits is not None else None
+    bits = as_numpy(rows.column(values.bits)) if values.bits is not None else None
     if column.null_count:
-        valid = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+        valid = np.flatnonzero(as_numpy(column.is_valid()))
         column, codes = column.drop_null(), codes[valid]
         bits = bits[valid] if bits is not None else None
     width = max(bit for _, bit in values.lists) + 1 if bits is not None else 0
@@ -200,7 +201,7 @@ def _all_values(column: pa.Array, groups: Groups) -> pa.Array:
     """The values of each group in the order of the rows, without nulls."""
     codes = groups.codes
     if column.null_count:
-        valid = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+        valid = np.flatnonzero(as_numpy(column.is_valid()))
         column, codes = column.take(pa.array(valid)), codes[valid]
     order = np.argsort(codes, kind="stable")
     return _list(codes[order], groups.count, column.take(pa.array(order)))

@@ -17,6 +17,7 @@ from taskexecutor.executor.aggregation.columns import as_table
 from taskexecutor.executor.aggregation.grouping import Ints
 from taskexecutor.executor.aggregation.key_index import hashable
 from taskexecutor.executor.aggregation.row_log import RowLog
+from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.windows.contents import event_times
 
 # Kept rows are forgotten in groups, so many for each stretch of `within`.
@@ -66,7 +67,7 @@ class DropDuplicates(StreamOperator):
         last = restored.num_columns - 1
         for batch in restored.combine_chunks().to_batches():
             keys = list(hashable(batch.columns[:last]))
-            self._remember(batch.remove_column(last), keys, batch.column(last).to_numpy())
+            self._remember(batch.remove_column(last), keys, as_numpy(batch.column(last)))
 
     def _remember(self, kept: pa.RecordBatch, keys: list[Any], times: Ints) -> None:
         """Rows that `_kept` does not have yet: of each, the columns of the key."""

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from firesteel.common.units import KIB
 from taskexecutor.executor.connectors.files.pieces import Differs
+from taskexecutor.executor.numbers import as_numpy
 
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
@@ -226,7 +227,7 @@ class RegularText:
             days = pc.cast(pa.array(texts).cast(pa.string()), pa.timestamp("us")).cast(pa.int64())
         except pa.ArrowInvalid:
             return None
-        found: Any = days.to_numpy()
+        found: Any = as_numpy(days)
         return np.repeat(found, np.diff(heads, append=len(starts))) if len(heads) > 1 else found
 
 

@@ -80,7 +80,7 @@ class _CsvWriter:
         null is quotes around nothing, as Spark writes it.
         """
         if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
-            some = column.fill_null(pa.scalar("").cast(column.type))
+            some = column.fill_null(pa.scalar("", pa.string()).cast(column.type))
             self._writer.write_table(pa.table([some], schema=self._schema))
         else:
             texts = column.cast(pa.string()).fill_null('""').to_pylist()

@@ -33,6 +33,7 @@ import pyarrow as pa
 import pyarrow.types as types
 
 from taskexecutor.executor.exchange.errors import UnsupportedKey
+from taskexecutor.executor.numbers import as_numpy
 
 Hashes = npt.NDArray[np.uint32]
 
@@ -70,7 +71,7 @@ def hash_array(array: pa.Array) -> Hashes:
         hashes = _hash_bytes(array)
     else:
         return _hash_distinct(array)
-    hashes[array.is_null().to_numpy(zero_copy_only=False)] = 0
+    hashes[as_numpy(array.is_null())] = 0
     return hashes
 
 
@@ -126,7 +127,7 @@ def _fixed_width(kind: pa.DataType) -> bool:
 
 def _zero(kind: pa.DataType) -> pa.Scalar:
     if types.is_boolean(kind):
-        return pa.scalar(False)
+        return pa.scalar(False, pa.bool_())
     return pa.scalar(0, pa.int64() if kind.bit_width == 64 else pa.int32()).cast(kind)
 
 
@@ -139,10 +140,10 @@ def _hash_valid(array: pa.Array) -> Hashes:
         table = np.array(
             [mmh3.hash(b"\x00", 0, signed=False), mmh3.hash(b"\x01", 0, signed=False)], np.uint32
         )
-        bools: Hashes = table[array.to_numpy(zero_copy_only=False).astype(np.intp)]
+        bools: Hashes = table[as_numpy(array).astype(np.intp)]
         return bools
     if types.is_floating(kind):
-        floats = array.to_numpy(zero_copy_only=False).astype(np.float64) + 0.0  # -0.0 + 0.0 is 0.0
+        floats = as_numpy(array).astype(np.float64) + 0.0  # -0.0 + 0.0 is 0.0
         floats[np.isnan(floats)] = np.nan  # one of its many bit patterns
         return hash_int64(floats.view(np.int64))
     if types.is_date(kind):
@@ -217,7 +218,7 @@ def _having(blocks: npt.NDArray[np.int64]) -> list[int]:
 
 
 def _numbers(array: pa.Array) -> npt.NDArray[np.generic]:
-    numbers: npt.NDArray[np.generic] = array.to_numpy(zero_copy_only=False)
+    numbers: npt.NDArray[np.generic] = as_numpy(array)
     return numbers
 
 
@@ -261,5 +262,5 @@ def _by_index(hashes: Hashes, indices: pa.Array) -> Hashes:
     if indices.null_count:
         indices = indices.cast(pa.int64()).fill_null(len(hashes))
         hashes = np.append(hashes, np.uint32(0))  # the entry for nulls
-    by_row: Hashes = hashes[indices.to_numpy(zero_copy_only=False)]
+    by_row: Hashes = hashes[as_numpy(indices)]
     return by_row

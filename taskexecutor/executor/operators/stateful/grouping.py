@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from firesteel.column_names import column_index
+from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.stateful.rows import to_python
 from taskexecutor.executor.spark.schemas import missing_column
 
@@ -70,8 +71,8 @@ def _codes(
     for position in others:
         more, values = _encoded(batch.column(position))
         both = pa.array(codes * len(values) + more).dictionary_encode()
-        codes = both.indices.to_numpy().astype(np.int64)
-        pairs = both.dictionary.to_numpy()
+        codes = as_numpy(both.indices).astype(np.int64)
+        pairs = as_numpy(both.dictionary)
         before, last = (pairs // len(values)).tolist(), (pairs % len(values)).tolist()
         keys = [(*keys[b], values[v]) for b, v in zip(before, last, strict=True)]
     return codes, keys
@@ -87,4 +88,4 @@ def _encoded(column: pa.Array) -> tuple[npt.NDArray[np.int64], list[Any]]:
     values = to_python(encoded.dictionary)
     if pa.types.is_floating(kind):
         values = [_NAN if value != value else value for value in values]
-    return encoded.indices.to_numpy().astype(np.int64), values
+    return as_numpy(encoded.indices).astype(np.int64), values

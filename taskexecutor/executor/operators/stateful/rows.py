@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Row
 
+from taskexecutor.executor.numbers import as_numpy
+
 
 def row_maker(names: Sequence[str]) -> Callable[[Sequence[Any]], Row]:
     """A function that makes a Row with these fields of its values."""
@@ -57,9 +59,9 @@ def to_python(column: pa.Array) -> list[Any]:
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         if not column.null_count:
-            return column.to_numpy().tolist()  # type: ignore[no-any-return]
-        values = column.fill_null(0).to_numpy().tolist()
-        for index in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
+            return as_numpy(column).tolist()  # type: ignore[no-any-return]
+        values = as_numpy(column.fill_null(0)).tolist()
+        for index in np.flatnonzero(as_numpy(column.is_null())).tolist():
             values[index] = None
         return values  # type: ignore[no-any-return]
     if (
@@ -68,7 +70,7 @@ def to_python(column: pa.Array) -> list[Any]:
         or pa.types.is_binary(kind)
         or pa.types.is_large_string(kind)
     ):
-        return column.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+        return as_numpy(column).tolist()  # type: ignore[no-any-return]
     if pa.types.is_date32(kind) or (pa.types.is_timestamp(kind) and kind.unit == "us"):
         return _times(column)
     return column.to_pylist()  # type: ignore[no-any-return]
@@ -79,7 +81,7 @@ def _times(column: pa.Array) -> list[Any]:
     zone = getattr(kind, "tz", None)
     if zone not in (None, "UTC"):
         return column.to_pylist()  # type: ignore[no-any-return]
-    values = column.to_numpy(zero_copy_only=False).tolist()
+    values = as_numpy(column).tolist()
     if any(isinstance(value, int) for value in values):  # a year that Python's dates cannot have
         return column.to_pylist()  # type: ignore[no-any-return]
     if zone is None:

@@ -15,6 +15,7 @@ from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext
 from firesteel.row_kind import INSERT
 from taskexecutor.executor.aggregation.grouping import Ints
+from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.timing.missing_time import missing_time
 
 WINDOW_START, WINDOW_END = "window_start", "window_end"
@@ -76,11 +77,7 @@ class Contents(Protocol):
 
 def as_int64(times: pa.Array) -> Ints:
     """Microseconds since the epoch."""
-    values: Ints = (
-        times.cast(pa.timestamp("us", times.type.tz))
-        .view(pa.int64())
-        .to_numpy(zero_copy_only=False)
-    )
+    values: Ints = as_numpy(times.cast(pa.timestamp("us", times.type.tz)).view(pa.int64()))
     return values
 
 

@@ -26,6 +26,7 @@ from firesteel.plan.specs import SlidingSpec, TumblingSpec
 from firesteel.row_kind import DELETE, INSERT
 from taskexecutor.executor.aggregation.columns import as_array, as_table
 from taskexecutor.executor.aggregation.grouping import Ints, members
+from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.windows.contents import Contents
 from taskexecutor.executor.timing.wall_clock import wall_clock_us
 
@@ -82,7 +83,7 @@ class PaneWindows(StreamOperator):
         if restored is None:
             return
         last = restored.num_columns - 1
-        starts_us = as_array(restored.column(last)).to_numpy()
+        starts_us = as_numpy(as_array(restored.column(last)))
         rows = restored.remove_column(last).combine_chunks()
         for batch in rows.to_batches():
             for start_us, part in _by_pane(batch, starts_us[: batch.num_rows]):

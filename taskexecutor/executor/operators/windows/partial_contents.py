@@ -21,6 +21,7 @@ from taskexecutor.executor.aggregation.merging import (
     merges_of,
 )
 from taskexecutor.executor.aggregation.results import aggregate_results
+from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.windows.contents import (
     WINDOW_END,
     WINDOW_START,
@@ -86,7 +87,7 @@ class PartialContents:
             merged = merge_partials(numbered, [_NUMBER], merges)
         else:
             merged = merge_partials(numbered, [*self.key_columns, _NUMBER], self._merges)
-        found = merged.column(_NUMBER).to_numpy()
+        found = as_numpy(merged.column(_NUMBER))
         rows = merged.select([*self.key_columns, *self._merges])
         if not (found[1:] >= found[:-1]).all():
             order = np.argsort(found, kind="stable")

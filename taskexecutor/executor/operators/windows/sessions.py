@@ -25,6 +25,7 @@ from taskexecutor.executor.aggregation.grouping import (
     one_group,
     sessions,
 )
+from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.windows.contents import Contents
 from taskexecutor.executor.timing.wall_clock import wall_clock_us
 
@@ -250,12 +251,10 @@ def _together(settled: pa.Table | None, waiting: Sequence[pa.RecordBatch]) -> pa
 
 
 def _numbers(table: pa.Table, name: str) -> Ints:
-    numbers: Ints = as_array(table.column(name)).to_numpy()
+    numbers: Ints = as_numpy(as_array(table.column(name)))
     return numbers
 
 
 def _flags(table: pa.Table, name: str) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    flags: np.ndarray[Any, np.dtype[np.bool_]] = as_array(table.column(name)).to_numpy(
-        zero_copy_only=False
-    )
+    flags: np.ndarray[Any, np.dtype[np.bool_]] = as_numpy(as_array(table.column(name)))
     return flags

@@ -16,6 +16,7 @@ from firesteel.plan.specs import WindowTopNSpec
 from firesteel.row_kind import INSERT, ROW_KIND
 from taskexecutor.executor.aggregation.columns import as_array
 from taskexecutor.executor.aggregation.grouping import Ints, group, one_group
+from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.windows.contents import (
     RANK,
     TIME,
@@ -98,7 +99,7 @@ def sorted_rows(columns: list[tuple[pa.Array, bool]]) -> Ints:
         by.append((column, direction))
     table = pa.table({str(number): column for number, (column, _) in enumerate(by)})
     keys: Any = [(str(number), direction) for number, (_, direction) in enumerate(by)]
-    order: Ints = pc.sort_indices(table, sort_keys=keys).to_numpy().astype(np.int64)
+    order: Ints = as_numpy(pc.sort_indices(table, sort_keys=keys)).astype(np.int64)
     return order
 
 

@@ -177,7 +177,7 @@ def _seconds(times: pa.Array) -> Groups:
     """The rows of each second, and those without a time."""
     seconds = column_of(numbers_in(times) // _SECOND_US)
     if times.null_count:
-        seconds = pc.if_else(times.is_valid(), seconds, None)
+        seconds = pc.if_else(times.is_valid(), seconds, pa.scalar(None, pa.int64()))
     return group([seconds])
 
 

@@ -92,7 +92,7 @@ class FileParts:
             return pa.scalar(None, kind)
         value = values.get(place, self._java_schema.apply(name).dataType())
         if pa.types.is_string(kind) or pa.types.is_decimal(kind):
-            return pa.scalar(value.toString()).cast(kind)
+            return pa.scalar(value.toString(), pa.string()).cast(kind)
         if pa.types.is_date32(kind):
             return pa.scalar(value, pa.int32()).cast(kind)
         if pa.types.is_timestamp(kind):
