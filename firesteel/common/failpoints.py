@@ -20,6 +20,7 @@ class Failpoint(Enum):
 
     SNAPSHOT_BEFORE = "snapshot-before"  # the barrier has come
     SNAPSHOT_AFTER = "snapshot-after"  # the barrier has gone on
+    TABLE_AFTER = "table-after"  # of a RocksDB, written for the first time
     UPLOAD_AFTER = "upload-after"  # not acknowledged
     ACKNOWLEDGED = "acknowledged"
     METADATA_BEFORE = "metadata-before"  # all tasks have acknowledged

@@ -23,6 +23,9 @@ from pyspark.sql import Row
 from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCommitMessage
 
 from firesteel import Environment, Watermarks
+from firesteel.common.checkpoints.savepoint import open_checkpoint
+from firesteel.common.checkpoints.shared import is_shared, writer_of
+from firesteel.common.checkpoints.storage import StorageError
 from firesteel.common.ids import stable_id
 from firesteel.connectors import (
     CollectSink,
@@ -305,14 +308,14 @@ class ExactlyOnceJob:
 
     def progress(self, what: str) -> None:
         before = self.committed
-        self._wait(lambda: self.committed > before, f"rows after {what}")
+        self.wait(lambda: self.committed > before, f"rows after {what}")
 
     def progress_of_attempt(self, number: int, what: str) -> None:
         """Waits for rows of this attempt or a later one."""
-        self._wait(lambda: self.latest_attempt >= number, f"rows after {what}")
+        self.wait(lambda: self.latest_attempt >= number, f"rows after {what}")
         assert self.committed
 
-    def _wait(self, condition: Callable[[], bool], what: str) -> None:
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
         # A slot's JVM starts anew.
         eventually(lambda: self._table.problem or condition(), what, patience_s=3 * PATIENCE_S)
         assert not self._table.problem, self._table.problem
@@ -326,6 +329,29 @@ class ExactlyOnceJob:
             lambda: len(list(self._checkpoints.glob("*/chk-*"))) <= 2,  # the latest, the next
             "what the dead have left is deleted",
         )
+
+    def await_few_shared_files(self) -> None:
+        """Those that the latest checkpoint refers to, and new ones of the next: none is gone, and
+        what the dead have left is deleted.
+        """
+        eventually(self._few_shared_files, "shared files are those of the latest checkpoints")
+
+    def _few_shared_files(self) -> bool:
+        (of_job,) = self._checkpoints.iterdir()
+        found = {f"shared/{path.name}" for path in of_job.glob("shared/*")}
+        checkpoints = sorted(of_job.glob("chk-*/_metadata"), key=lambda at: int(at.parent.name[4:]))
+        with contextlib.suppress(StorageError):  # it is deleted meanwhile
+            latest = open_checkpoint(str(checkpoints[-1].parent)).metadata
+            reachable = {
+                file.path
+                for operator in latest.operators
+                for part in operator.subtasks.values()
+                for file in part.files
+                if is_shared(file.path)
+            }
+            newer = {path for path in found if (writer_of(path) or 0) >= latest.checkpoint_id}
+            return bool(reachable) and found - newer <= reachable
+        return False
 
     def poison(self) -> None:
         """Fails a task."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from firesteel.common.failpoints import Failpoint
 
-from .conftest import Session, eventually
+from .conftest import Session
 from .exactly_once import exactly_once_job
 
 
@@ -16,14 +16,21 @@ def test_rows_count_once_wherever_a_process_dies(
     session: Session, tmp_path: Path, postgres: str, failpoints: Path
 ) -> None:
     try:
-        with exactly_once_job(session, tmp_path, postgres) as job:
+        with exactly_once_job(
+            session,
+            tmp_path,
+            postgres,
+            state__backend__type="rocksdb",
+            execution__checkpointing__incremental="true",
+        ) as job:
             job.progress("the start")
             for point in Failpoint:
                 armed = failpoints / point.value
                 armed.touch()
-                eventually(lambda armed=armed: not armed.exists(), f"somebody dies at {point}")
+                job.wait(lambda armed=armed: not armed.exists(), f"somebody dies at {point}")
                 job.progress(f"the death at {point}")
             job.await_few_checkpoints()
+            job.await_few_shared_files()
     finally:
         for point in Failpoint:
             (failpoints / point.value).unlink(missing_ok=True)

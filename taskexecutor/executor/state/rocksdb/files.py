@@ -10,6 +10,7 @@ from pathlib import Path
 
 from firesteel.common.checkpoints.shared import is_shared, shared_path
 from firesteel.common.checkpoints.state import DatabaseFile, DatabaseHandle, StateFile
+from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.key_groups import KeyGroupRange
 from taskexecutor.executor.state.keyed import SnapshotTarget
 
@@ -51,12 +52,14 @@ def write_database(
 
     def write(table: str) -> StateFile:
         name = f"{target.name}-{table}"
-        return target.write(
+        written = target.write(
             f"chk-{target.checkpoint_id}/{name}"
             if target.base is None
             else shared_path(target.checkpoint_id, name),
             _chunks(path / table),
         )
+        reached(Failpoint.TABLE_AFTER)
+        return written
 
     written = dict(zip(new, target.storage.each(write, new), strict=True))
     new_bytes = sum(file.size_bytes for file in written.values())
