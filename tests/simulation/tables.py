@@ -6,18 +6,18 @@ JobMasters delete them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firesteel.common.checkpoints.metadata import decode
 from firesteel.common.checkpoints.shared import SHARED, is_shared, shared_path, writer_of
 from firesteel.common.checkpoints.state import DatabaseFile, DatabaseHandle, StateFile
 from firesteel.common.checkpoints.storage import METADATA
+from firesteel.common.config import options
 from firesteel.common.ids import JobId
 from firesteel.common.key_groups import key_group_range
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.simulation.cluster import Cluster
     from tests.simulation.executor import SimulatedTask
 
@@ -91,7 +91,8 @@ class SharedFiles:
         self._bases: dict[tuple[str, int], int] = {}
 
     def of_job(self, job_id: str) -> Path:
-        return self._cluster.directory / "checkpoints" / job_id
+        config = self._cluster.jobs[JobId(job_id)].graph.config
+        return Path(config[options.CHECKPOINT_DIR.key]) / job_id
 
     def referred(self, job_id: str, checkpoint_id: int, base: int, paths: set[str]) -> None:
         self._referred.setdefault((job_id, checkpoint_id), set()).update(paths)
@@ -104,6 +105,8 @@ class SharedFiles:
 
     def problems(self, job_id: JobId) -> Iterator[str]:
         """Of a job that runs."""
+        if options.CHECKPOINT_DIR.key not in self._cluster.jobs[job_id].graph.config:
+            return
         complete = self._cluster.store.checkpoints.get(job_id, [])
         latest = complete[-1] if complete else 0
         folder = self.of_job(job_id)
