@@ -4,10 +4,10 @@ MAKEFLAGS += --no-print-directory
 PYTHON_IN_VENV := .venv/bin/python
 READY := .venv/.ready
 
-.PHONY: help setup demo test test-unit sim sim-long chaos lint lock docs bench clean
+.PHONY: help setup demo test test-e2e test-rest test-unit sim sim-long chaos lint lock docs bench clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## all that is needed: .venv with the packages of requirements.lock, gRPC stubs, Java 17+ (the others do it first)
 
@@ -23,8 +23,18 @@ $(READY): pyproject.toml requirements.lock setup.py scripts/setup.sh $(wildcard 
 demo: $(READY) ## daily departure delays of 336,776 real flights on an embedded cluster
 	@.venv/bin/firesteel run -t local examples/daily_delays.py
 
-test: $(READY) ## all tests
-	@$(PYTHON_IN_VENV) -m pytest
+test: $(READY) ## all tests, in two halves side by side
+	@$(MAKE) --keep-going --jobs=2 test-e2e test-rest
+
+# One half mostly waits for processes, the other computes. They share the output: sed passes on whole lines, also what pytest says last
+# after a Ctrl-C.
+WHOLE_LINES := (trap '' INT; exec sed --unbuffered '')
+
+test-e2e: $(READY) ## those on real clusters
+	@set -o pipefail; $(PYTHON_IN_VENV) -m pytest tests/e2e | $(WHOLE_LINES)
+
+test-rest: $(READY) ## all but those on real clusters
+	@set -o pipefail; $(PYTHON_IN_VENV) -m pytest --ignore tests/e2e | $(WHOLE_LINES)
 
 test-unit: $(READY) ## the fast ones
 	@$(PYTHON_IN_VENV) -m pytest tests/unit
