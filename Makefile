@@ -4,7 +4,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON_IN_VENV := .venv/bin/python
 READY := .venv/.ready
 
-.PHONY: help setup demo test test-e2e test-rest test-unit sim sim-long chaos lint lock docs bench clean
+.PHONY: help setup demo test test-e2e test-rest test-unit sim sim-long chaos mutants lint lock docs bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ sim-long: $(READY) ## the same for 5000 seeds, about an hour
 
 chaos: $(READY) ## random deaths in a real cluster, KILLS=20 of them, or for MINUTES=60, from a SEED=17
 	@$(PYTHON_IN_VENV) -m tests.e2e.run_chaos --kills $(or $(KILLS),20) --minutes $(or $(MINUTES),0) $(if $(SEED),--seed $(SEED))
+
+mutants: $(READY) ## mistakes made on purpose, each of which its tests must find; only some: WORD=barrier
+	@$(PYTHON_IN_VENV) -m tests.mutants.run $(WORD)
 
 lint: $(READY) ## ruff, import contracts, strict mypy
 	@$(PYTHON_IN_VENV) -m ruff check .

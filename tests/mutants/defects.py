@@ -1,0 +1,158 @@
+"""The defects. Each is one replacement in one file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SIMULATION = "simulation"  # `make sim`, from seed 0 on
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    name: str  # the mistake, as in docs/hacking.md
+    file: str
+    was: str  # exactly once in the file
+    becomes: str
+    convicted_by: str  # what pytest is to run, or SIMULATION
+
+
+MUTANTS = (
+    Mutant(
+        "tasks hear that a checkpoint is complete before it is stored",
+        "jobmaster/core/checkpoints/coordinator.py",
+        """            return [*self._fail(checkpoint, cause, now), *self._begin_requested(now)]
+        return self._store_next()
+""",
+        """            return [*self._fail(checkpoint, cause, now), *self._begin_requested(now)]
+        return [self._notice(checkpoint, completed=True), *self._store_next()]
+""",
+        SIMULATION,
+    ),
+    Mutant(
+        "the store takes the row of a master that was replaced",
+        "dispatcher/job_store.py",
+        "if row is None or row.epoch != epoch or JobStatus[row.status].globally_terminal:",
+        "if row is None or JobStatus[row.status].globally_terminal:",
+        "tests/integration/test_job_store.py",
+    ),
+    Mutant(
+        "a TaskExecutor that was declared dead is listened to",
+        "jobmaster/core/core.py",
+        "        if execution is None or execution.terminal:\n"
+        "            self.job.stale_messages += 1\n"
+        "            return None\n",
+        "        if execution is None:\n"
+        "            self.job.stale_messages += 1\n"
+        "            return None\n",
+        "tests/unit/jobmaster/test_core.py",
+    ),
+    Mutant(
+        "tasks restore nothing",
+        "jobmaster/core/scheduling/scheduler.py",
+        "        restored = self.restored\n        if restored is None:\n",
+        "        restored = None\n        if restored is None:\n",
+        "tests/unit/recovery/test_matrix.py",
+    ),
+    Mutant(
+        "a second commit of the same file is an error",
+        "taskexecutor/executor/connectors/files/sink.py",
+        "                self._check_committed(file)\n",
+        "                raise\n",
+        "tests/unit/operators/test_connectors.py",
+    ),
+    Mutant(
+        "what a checkpoint holds is committed by nobody after a failure",
+        "taskexecutor/executor/connectors/writer_sink.py",
+        "                self._committer.start_over()\n            self._commit_checkpoints()\n",
+        "                self._committer.start_over()\n            self._in_checkpoints.clear()\n",
+        "tests/unit/recovery/test_matrix.py",
+    ),
+    Mutant(
+        "a reader's position is older than the rows it has sent",
+        "taskexecutor/executor/connectors/split_source.py",
+        "        return self._splits.position(Begun(self._split, self._reader.position()))\n",
+        "        return self._splits.position(Begun(self._split, None))\n",
+        "tests/unit/recovery/test_matrix.py",
+    ),
+    Mutant(
+        "a barrier overtakes data: inputs are not held back",
+        "taskexecutor/executor/task/input_task.py",
+        "                    self._gates[gate].block(channel, BlockReason.BARRIER_ALIGNMENT)\n",
+        "                    pass\n",
+        "tests/unit/task/checkpoints/test_task_checkpoints.py",
+    ),
+    Mutant(
+        "an ambiguous answer of the store counts as a refusal (invariant 5)",
+        "jobmaster/checkpoint_store.py",
+        "                    known = False\n",
+        "                    return events.CheckpointNotStored(\n"
+        "                        checkpoint_id=metadata.checkpoint_id, problem='?'\n"
+        "                    )\n",
+        "tests/unit/jobmaster/checkpoints/test_store.py",
+    ),
+    Mutant(
+        "an earlier checkpoint than the latest is restored (invariant 6)",
+        "jobmaster/core/checkpoints/coordinator.py",
+        "        self.last_completed = checkpoint\n        self.latest = checkpoint_id\n",
+        "        self.last_completed = checkpoint\n"
+        "        self.latest = self.latest or checkpoint_id\n",
+        SIMULATION,
+    ),
+    Mutant(
+        "ids begin anew under another master (invariant 8)",
+        "jobmaster/core/checkpoints/recovery.py",
+        "        return before + (self.epoch - self.latest_epoch) * CHECKPOINTS_PER_MASTER + 1\n",
+        "        return 1\n",
+        "tests/unit/jobmaster/checkpoints/test_job.py",
+    ),
+    Mutant(
+        "a shared file goes although a pending checkpoint builds on it (invariant 10)",
+        "jobmaster/core/checkpoints/coordinator.py",
+        "        self.shared.begun(checkpoint.checkpoint_id, base or 0)\n",
+        "        self.shared.begun(checkpoint.checkpoint_id, 0)\n",
+        "tests/unit/jobmaster/checkpoints/test_shared_files.py",
+    ),
+    Mutant(
+        "a stop without --drain ends the data, too (invariant 11)",
+        "taskexecutor/executor/task/checkpoints/task_checkpoints.py",
+        "        is_final = stops or (self._final is not None and checkpoint_id >= self._final)\n",
+        "        is_final = self._final is not None and checkpoint_id >= self._final\n",
+        "tests/unit/recovery/test_stop.py",
+    ),
+    Mutant(
+        "a union list of which a part is missing is complete (invariant 14)",
+        "jobmaster/core/checkpoints/coordinator.py",
+        "        torn = checkpoint.torn_union_list()\n",
+        '        torn = ""\n',
+        "tests/unit/jobmaster/checkpoints/test_coordinator.py",
+    ),
+    Mutant(
+        "a finished operator is not finished in the next checkpoint (invariant 15)",
+        "jobmaster/core/checkpoints/of_job.py",
+        "                        vertex.vertex_id in plan.finished\n",
+        "                        False\n",
+        "tests/unit/jobmaster/checkpoints/test_job.py",
+    ),
+    Mutant(
+        "an enumerator does not restore which splits it had handed out (invariant 17)",
+        "jobmaster/core/coordinators/splits.py",
+        '        self._next, self._returned = snapshot["next"], list(snapshot["returned"])\n',
+        "        self._next, self._returned = 0, []\n",
+        "tests/unit/recovery/test_matrix.py",
+    ),
+    Mutant(
+        "a slot that was lost stays in the pool (invariant 19)",
+        "jobmaster/core/core.py",
+        "        lost = [self.pool.lose(each, now, error.summary) for each in allocation_ids]\n",
+        "        lost = [self.pool.slots.get(each) for each in allocation_ids]\n",
+        "tests/unit/jobmaster/test_random_stories.py",
+    ),
+    Mutant(
+        "a consequence of what restarts tasks already uses up an attempt (invariant 21)",
+        "jobmaster/core/core.py",
+        "            job.exceptions.also_failed(error)  # a consequence of what restarts them already\n"
+        "            return\n",
+        "            job.exceptions.also_failed(error)\n",
+        "tests/unit/jobmaster/failover",
+    ),
+)

@@ -1,0 +1,109 @@
+"""Makes each mutant in a copy of the tree, and runs the tests that convict it.
+
+python -m tests.mutants.run              all of them
+python -m tests.mutants.run barrier      those with the word in their name
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import click
+
+from tests.mutants.defects import MUTANTS, SIMULATION, Mutant
+
+ROOT = Path(__file__).parents[2]
+SEEDS = 40  # as the suite has
+LIMIT_S = 60  # for tests that take seconds
+ENDLESS = -1
+
+
+@click.command()
+@click.argument("word", default="")
+def main(word: str) -> None:
+    """Prints what convicts each mutant, and after how long; fails if one is acquitted."""
+    chosen = [mutant for mutant in MUTANTS if word in mutant.name]
+    if not chosen:
+        raise SystemExit(f"no mutant has {word!r} in its name")
+    acquitted = []
+    with tempfile.TemporaryDirectory(prefix="firesteel-mutants-") as folder:
+        tree = Path(folder) / "tree"
+        _copy_tree(tree)
+        for number, mutant in enumerate(chosen, 1):
+            click.echo(f"[{number}/{len(chosen)}] {mutant.name}")
+            began = time.perf_counter()
+            verdict = _convicted(tree, mutant)
+            click.echo(f"    {verdict or 'ACQUITTED'} ({time.perf_counter() - began:.0f} s)")
+            if not verdict:
+                acquitted.append(mutant.name)
+    if acquitted:
+        raise SystemExit("acquitted: " + "; ".join(acquitted))
+
+
+def _copy_tree(tree: Path) -> None:
+    ignored = shutil.ignore_patterns(".*", "__pycache__", "build", "out", "dist")
+    shutil.copytree(ROOT, tree, ignore=ignored)
+
+
+def _convicted(tree: Path, mutant: Mutant) -> str:
+    """What convicts it; empty if nothing does. Raises if the tests cannot run."""
+    path = tree / mutant.file
+    original = path.read_text()
+    if original.count(mutant.was) != 1:
+        raise SystemExit(f"{mutant.file} has not exactly once:\n{mutant.was}")
+    path.write_text(original.replace(mutant.was, mutant.becomes))
+    try:
+        return _simulated(tree) if mutant.convicted_by == SIMULATION else _tested(tree, mutant)
+    finally:
+        path.write_text(original)
+
+
+def _tested(tree: Path, mutant: Mutant) -> str:
+    options = ["-x", "-q", "--no-header", "-p", "no:cacheprovider"]
+    done = _run(tree, "-m", "pytest", *options, mutant.convicted_by)
+    if done.returncode not in (0, 1, ENDLESS):  # not a failed test: they could not be run
+        raise SystemExit(done.stdout[-3000:] + done.stderr[-1000:])
+    failed = re.search(r"^FAILED (\S+)", done.stdout, re.MULTILINE)
+    return failed[1] if done.returncode and failed else ""
+
+
+def _simulated(tree: Path) -> str:
+    # One after another, until the first that fails.
+    for seed in range(SEEDS):
+        done = _run(tree, "-m", "tests.simulation.run", "--seed", str(seed))
+        if done.returncode:
+            why = re.search(rf"^seed {seed} failed: (.*)", done.stdout, re.MULTILINE)
+            if why is None:
+                raise SystemExit(done.stdout[-3000:] + done.stderr[-3000:])
+            return f"seed {seed} of the simulation: {why[1][:150]}"
+    return ""
+
+
+def _run(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """What a mutant breaks may also wait for ever, during the test or after it has failed."""
+    command = [sys.executable, *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONHASHSEED": "0"}
+    try:
+        return subprocess.run(
+            command,
+            cwd=tree,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as endless:
+        printed = (endless.stdout or b"").decode(errors="replace")
+        return subprocess.CompletedProcess(command, ENDLESS, printed, "")
+
+
+if __name__ == "__main__":
+    main()
