@@ -24,15 +24,13 @@ from taskexecutor.executor.exchange.errors import (
     ExchangeError,
     PartitionAbandoned,
     RemoteProtocolError,
-    SchemaChanged,
 )
 from taskexecutor.executor.exchange.partitioning import Routing
-from taskexecutor.executor.exchange.schema import can_concatenate, different_schema, fixed_row_bits
+from taskexecutor.executor.exchange.schema import StreamSchema
 
 # With an overdraft: how far beyond the windows of all channels, or of one if that is more, what one
 # element leads to may go. What leads to more waits in the middle of it, and so does a checkpoint.
 OVERDRAFT_BYTES = 32 * 2**20
-MIN_BATCH_BYTES = 64  # the weight of even an empty batch, so that a window bounds their number, too
 
 Wakeup = Callable[[], None]
 
@@ -122,9 +120,7 @@ class ResultPartition:
         # Waiting for credit: the time of all past waits, and when the current one began (0: none).
         # One tuple, so that a reader sees both as they were at one moment.
         self._blocked: tuple[int, int] = (0, 0)
-        self._schema: pa.Schema | None = None
-        self._row_bits: int | None = None
-        self._coalesce = False
+        self._schema = StreamSchema(partition_id)
         self._lock = threading.Lock()
         # Credit arrived, a channel ended, or the partition broke.
         self._changed = threading.Condition(self._lock)
@@ -158,9 +154,10 @@ class ResultPartition:
         """
         started_ns = time.perf_counter_ns()
         blocked_before_ns, _ = self._blocked
-        self._check_schema(batch)
+        self._schema.check(batch)
         offers = [
-            (index, piece, self._size_bytes(piece)) for index, piece in self._routing.route(batch)
+            (index, piece, self._schema.size_bytes(piece))
+            for index, piece in self._routing.route(batch)
         ]
         self._offer_all(offers)
         self.records_out += batch.num_rows
@@ -274,7 +271,7 @@ class ResultPartition:
         """The next parcel for a scheduled carrier, which is scheduled again if more waits."""
         with self._lock:
             channel = self._channels[index]
-            parcel = channel.take(coalesce=self._coalesce)
+            parcel = channel.take(coalesce=self._schema.coalesces)
             carrier.scheduled = False
             if channel.waiting:
                 carrier.ready([])
@@ -399,22 +396,3 @@ class ResultPartition:
     def _raise_if_broken(self) -> None:
         if self._broken is not None:
             raise self._broken
-
-    def _check_schema(self, batch: pa.RecordBatch) -> None:
-        if self._schema is None:
-            self._schema = batch.schema
-            self._row_bits = fixed_row_bits(batch.schema)
-            self._coalesce = len(batch.schema) > 0 and all(
-                can_concatenate(kind) for kind in batch.schema.types
-            )
-        elif not batch.schema.equals(self._schema):
-            raise SchemaChanged(different_schema(str(self.id), self._schema, batch.schema))
-
-    def _size_bytes(self, batch: pa.RecordBatch) -> int:
-        """The weight of a batch in its channel's window."""
-        # `nbytes` visits every buffer, which costs more than all the rest of handing over a small
-        # batch.
-        size_bytes: int = (
-            batch.nbytes if self._row_bits is None else batch.num_rows * self._row_bits // 8
-        )
-        return max(MIN_BATCH_BYTES, size_bytes)

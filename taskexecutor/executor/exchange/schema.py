@@ -5,6 +5,42 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.types as types
 
+from taskexecutor.executor.exchange.errors import SchemaChanged
+
+# The weight of even an empty batch, so that a number of bytes bounds the number of batches, too.
+MIN_BATCH_BYTES = 64
+
+
+class StreamSchema:
+    """The schema of what a producer emits: its first batch's."""
+
+    def __init__(self, partition: object) -> None:
+        """`partition`: what is named in errors."""
+        self.coalesces = False  # whether small batches may be joined; known with the first batch
+        self._partition = partition
+        self._schema: pa.Schema | None = None
+        self._row_bits: int | None = None
+
+    def check(self, batch: pa.RecordBatch) -> None:
+        """Raises SchemaChanged."""
+        if self._schema is None:
+            self._schema = batch.schema
+            self._row_bits = fixed_row_bits(batch.schema)
+            self.coalesces = len(batch.schema) > 0 and all(
+                can_concatenate(kind) for kind in batch.schema.types
+            )
+        elif not batch.schema.equals(self._schema):
+            raise SchemaChanged(different_schema(str(self._partition), self._schema, batch.schema))
+
+    def size_bytes(self, batch: pa.RecordBatch) -> int:
+        """The weight of a batch of this schema, for credit and buffers."""
+        # `nbytes` visits every buffer, which costs more than all the rest of handing over a small
+        # batch.
+        size_bytes: int = (
+            batch.nbytes if self._row_bits is None else batch.num_rows * self._row_bits // 8
+        )
+        return max(MIN_BATCH_BYTES, size_bytes)
+
 
 def different_schema(partition: str, first: pa.Schema, other: pa.Schema) -> str:
     changed = [str(field) for field in other if field not in list(first)] or [

@@ -19,20 +19,14 @@ from taskexecutor.executor.exchange.errors import (
     ExchangeClosed,
     LocalProtocolError,
     ResultNotWritten,
-    SchemaChanged,
 )
 from taskexecutor.executor.exchange.partition import PartitionId
 from taskexecutor.executor.exchange.partitioning import Broadcast, Routing, cut
-from taskexecutor.executor.exchange.schema import (
-    can_concatenate,
-    different_schema,
-    fixed_row_bits,
-)
+from taskexecutor.executor.exchange.schema import StreamSchema
 
 log = structlog.get_logger(__name__)
 
 CHUNK_BYTES = 2**20  # of rows; a chunk is read at once, and ends with the batch that reaches this
-MIN_BATCH_BYTES = 64  # the weight of even an empty batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +60,7 @@ class BlockingPartition:
         self._folders = folders
         self._batch_rows = batch_rows
         self._on_close = on_close
-        self._schema: pa.Schema | None = None
-        self._row_bits: int | None = None
-        self._coalesce = False
+        self._schema = StreamSchema(self.id)
         self._shared = isinstance(routing, Broadcast)  # written once, for all consumers
         channels = 1 if self._shared else len(routing.targets)
         self._buffered: list[list[pa.RecordBatch]] = [[] for _ in range(channels)]
@@ -90,9 +82,9 @@ class BlockingPartition:
         self._raise_if_aborted()
         if self._data_finished is not None:
             raise LocalProtocolError(f"the {self.id} was emitted to after its end")
-        self._check_schema(batch)
+        self._schema.check(batch)
         for index, piece in self._route(batch):
-            size_bytes = self._size_bytes(piece)
+            size_bytes = self._schema.size_bytes(piece)
             self._buffered[index].append(piece)
             self._buffered_bytes += size_bytes
             self.bytes_out += size_bytes
@@ -206,7 +198,7 @@ class BlockingPartition:
         size_bytes = 0
         for batch in self._joined(pieces):
             chunk.append(batch)
-            size_bytes += self._size_bytes(batch)
+            size_bytes += self._schema.size_bytes(batch)
             if size_bytes >= CHUNK_BYTES:
                 yield chunk
                 chunk, size_bytes = [], 0
@@ -218,9 +210,9 @@ class BlockingPartition:
         waiting: list[pa.RecordBatch] = []
         rows = size_bytes = 0
         for piece in pieces:
-            more_bytes = self._size_bytes(piece)
+            more_bytes = self._schema.size_bytes(piece)
             if waiting and (
-                not self._coalesce
+                not self._schema.coalesces
                 or rows + piece.num_rows > self._batch_rows
                 or size_bytes + more_bytes > CHUNK_BYTES
             ):
@@ -241,22 +233,6 @@ class BlockingPartition:
     def _raise_if_aborted(self) -> None:
         if self._aborted:
             raise ExchangeClosed(self._aborted)
-
-    def _check_schema(self, batch: pa.RecordBatch) -> None:
-        if self._schema is None:
-            self._schema = batch.schema
-            self._row_bits = fixed_row_bits(batch.schema)
-            self._coalesce = len(batch.schema) > 0 and all(
-                can_concatenate(kind) for kind in batch.schema.types
-            )
-        elif not batch.schema.equals(self._schema):
-            raise SchemaChanged(different_schema(str(self.id), self._schema, batch.schema))
-
-    def _size_bytes(self, batch: pa.RecordBatch) -> int:
-        size_bytes: int = (
-            batch.nbytes if self._row_bits is None else batch.num_rows * self._row_bits // 8
-        )
-        return max(MIN_BATCH_BYTES, size_bytes)
 
 
 def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
