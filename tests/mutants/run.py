@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -90,19 +91,26 @@ def _run(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """What a mutant breaks may also wait for ever, during the test or after it has failed."""
     command = [sys.executable, *arguments]
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONHASHSEED": "0"}
-    try:
-        return subprocess.run(
-            command,
-            cwd=tree,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as endless:
-        printed = (endless.stdout or b"").decode(errors="replace")
-        return subprocess.CompletedProcess(command, ENDLESS, printed, "")
+    with subprocess.Popen(
+        command,
+        cwd=tree,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            printed, complaints = process.communicate(timeout=LIMIT_S)
+            code = process.returncode
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # with the servers that its tests have started
+            printed, complaints = process.communicate()
+            code = ENDLESS
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(command, code, printed, complaints)
 
 
 if __name__ == "__main__":
