@@ -288,6 +288,7 @@ class TaskExecutorMessages:
         checkpoint_directory: str = "",
         unaligned_checkpoints: bool = False,
         state_backend: str = "",
+        inline_bytes: int = 0,
     ) -> None:
         self._job_graph = job_graph
         self._epoch = epoch
@@ -303,6 +304,7 @@ class TaskExecutorMessages:
             checkpoint_directory=checkpoint_directory,
             unaligned_checkpoints=unaligned_checkpoints,
             state_backend=state_backend,
+            inline_bytes=inline_bytes,
         )
         self._vertices = {VertexId(vertex.vertex_id): vertex for vertex in job_graph.vertices}
         self._edges = edges

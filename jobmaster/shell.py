@@ -98,16 +98,17 @@ class RunningJob:
             clock=platform.clock.monotonic,
             name=f"job {self.job_id}",
         )
-        directory = settings.checkpoints.directory if settings.checkpoints is not None else ""
+        checkpoints = settings.checkpoints
+        directory = checkpoints.directory if checkpoints is not None else ""
         self._messages = convert.TaskExecutorMessages(
             self.job_graph,
             graph.edges,
             self.epoch,
             dispatcher_address=start.dispatcher_address,
             checkpoint_directory=directory,
-            unaligned_checkpoints=settings.checkpoints is not None
-            and settings.checkpoints.unaligned,
+            unaligned_checkpoints=checkpoints is not None and checkpoints.unaligned,
             state_backend=settings.state_backend,
+            inline_bytes=checkpoints.inline_bytes if checkpoints is not None else 0,
         )
         self._checkpoints = CheckpointStore(
             directory,

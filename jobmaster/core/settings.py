@@ -114,6 +114,7 @@ def _checkpoints_from(conf: Configuration) -> CheckpointSettings | None:
         aligned_timeout_s=conf.get(options.CHECKPOINT_ALIGNED_TIMEOUT),
         at_least_once=at_least_once,
         incremental=conf.get(options.CHECKPOINT_INCREMENTAL),
+        inline_bytes=conf.get(options.CHECKPOINT_INLINE_THRESHOLD),
     )
 
 

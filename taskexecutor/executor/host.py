@@ -230,7 +230,9 @@ class Host:
             send_event=self._send_event,
             checkpoints=None
             if storage is None
-            else CheckpointServices(storage, answer, submit.unaligned_checkpoints),
+            else CheckpointServices(
+                storage, answer, submit.unaligned_checkpoints, submit.inline_bytes
+            ),
             create_keyed_state=create_keyed_state,
             user_code_roots=self._user_roots,
         )

@@ -267,6 +267,7 @@ class ExactlyOnceJob:
                 "execution.checkpointing.unaligned.enabled": "true",
                 # So there are both.
                 "execution.checkpointing.aligned-checkpoint-timeout": "20 ms",
+                "execution.checkpointing.data-inline-threshold": "2 kb",
                 "restart-strategy.type": "fixed-delay",
                 "restart-strategy.fixed-delay.attempts": "1000",
                 "restart-strategy.fixed-delay.delay": "0 s",

@@ -96,6 +96,7 @@ def numbered(
             "execution.checkpointing.interval": "200 ms",
             "execution.checkpointing.dir": checkpoints,
             "execution.checkpointing.tolerable-failed-checkpoints": "1000",
+            "execution.checkpointing.data-inline-threshold": "0",  # all state is in files
             "restart-strategy.type": "fixed-delay",
             "restart-strategy.fixed-delay.delay": "0 s",
             **(configuration or {}),

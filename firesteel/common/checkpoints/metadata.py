@@ -281,8 +281,15 @@ def _snapshot_from_proto(message: pb.OperatorSnapshot) -> OperatorSnapshot:
 
 
 def _file_to_proto(file: StateFile) -> pb.StateFile:
-    return pb.StateFile(path=file.path, size_bytes=file.size_bytes, checksum=file.checksum)
+    return pb.StateFile(
+        path=file.path, size_bytes=file.size_bytes, checksum=file.checksum, content=file.content
+    )
 
 
 def _file_from_proto(file: pb.StateFile) -> StateFile:
-    return StateFile(path=file.path, size_bytes=file.size_bytes, checksum=file.checksum)
+    return StateFile(
+        path=file.path,
+        size_bytes=file.size_bytes,
+        checksum=file.checksum,
+        content=file.content if file.HasField("content") else None,
+    )

@@ -7,22 +7,42 @@ it out again without the program's code.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+import xxhash
 
 from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.common.ids import OperatorId, ResultId
 from firesteel.common.job_graph import Partitioner
 from firesteel.common.key_groups import KeyGroupRange
+from firesteel.common.units import MIB
+
+_INLINED_BYTES = MIB  # of an operator
+
+
+def inline_bytes(threshold_bytes: int, parallelism: int) -> int:
+    """Up to which size a subtask's keyed state goes without a file, so that `_metadata` and what is
+    deployed stay small however many subtasks an operator has.
+    """
+    return min(threshold_bytes, _INLINED_BYTES // parallelism)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateFile:
-    """A file below the checkpoint directory of the job."""
+    """A file below the checkpoint directory of the job, or the content of one that would be small:
+    it travels in the task's acknowledgement, and is stored in `_metadata`.
+    """
 
-    path: str  # relative, with /
+    path: str  # relative, with /; empty: there is no file
     size_bytes: int
     checksum: str  # xxh3-128 of the whole file, 32 hex
+    content: bytes | None = None  # of what has no file
+
+    @classmethod
+    def inlined(cls, content: bytes) -> StateFile:
+        checksum = xxhash.xxh3_128_hexdigest(content)
+        return cls(path="", size_bytes=len(content), checksum=checksum, content=content)
 
 
 class KeyGroupSlice(NamedTuple):
@@ -38,6 +58,22 @@ class KeyGroupSlice(NamedTuple):
 class KeyedHandle:
     file: StateFile
     slices: tuple[KeyGroupSlice, ...]  # ascending
+
+    def cut(self, key_groups: KeyGroupRange) -> KeyedHandle | None:
+        """The part of these key groups, None if there is none. Of what has no file, nothing else
+        goes with it: however many subtasks restore it, it is sent once.
+        """
+        slices = tuple(part for part in self.slices if part.key_group in key_groups)
+        if not slices:
+            return None
+        content = self.file.content
+        if content is None or len(slices) == len(self.slices):
+            return replace(self, slices=slices)
+        begin, last = slices[0].offset, slices[-1]
+        return KeyedHandle(
+            file=StateFile.inlined(content[begin : last.offset + last.size_bytes]),
+            slices=tuple(part._replace(offset=part.offset - begin) for part in slices),
+        )
 
 
 class DatabaseFile(NamedTuple):
@@ -97,9 +133,11 @@ class OperatorSnapshot:
 
     @property
     def files(self) -> tuple[StateFile, ...]:
+        """Without what has no file."""
         handles: Sequence[KeyedHandle | InFlight] = (*self.keyed, *self.in_flight)
         databases = (file for database in self.databases for file in database.files)
-        return (*(handle.file for handle in handles), *databases)
+        files = (*(handle.file for handle in handles), *databases)
+        return tuple(file for file in files if file.content is None)
 
     @property
     def size_bytes(self) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from firesteel.common.units import GIB, MIB
+from firesteel.common.units import GIB, KIB, MIB
 
 T = TypeVar("T")
 Kind = Literal["string", "int", "float", "bool", "duration", "size", "enum", "list"]
@@ -373,6 +373,15 @@ CHECKPOINT_INCREMENTAL = _checkpoints.option(
     False,
     "Whether a checkpoint of the rocksdb backend refers to files of earlier ones instead of writing"
     " them again.",
+)
+CHECKPOINT_INLINE_THRESHOLD = _checkpoints.option(
+    "execution.checkpointing.data-inline-threshold",
+    "size",
+    20 * KIB,
+    "Keyed state up to this size is stored in a checkpoint's _metadata instead of a file: of each"
+    " operator's subtask; together, of an operator, at most 1 mb.",
+    minimum=0,
+    maximum=MIB,
 )
 CHECKPOINT_TIMEOUT = _checkpoints.option(
     "execution.checkpointing.timeout",

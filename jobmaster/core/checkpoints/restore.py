@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import assert_never
 
 from firesteel.common.checkpoints.fits import event_times
@@ -79,12 +78,8 @@ def assign(operator: CheckpointedOperator, parallelism: int) -> list[OperatorSna
 
 
 def _cut(handles: Sequence[KeyedHandle], key_groups: KeyGroupRange) -> tuple[KeyedHandle, ...]:
-    cut = []
-    for handle in handles:
-        slices = tuple(s for s in handle.slices if s.key_group in key_groups)
-        if slices:
-            cut.append(replace(handle, slices=slices))
-    return tuple(cut)
+    cut = (handle.cut(key_groups) for handle in handles)
+    return tuple(handle for handle in cut if handle is not None)
 
 
 def _redistributed(

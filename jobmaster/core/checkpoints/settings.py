@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from firesteel.common.units import KIB
+
 
 class Retention(Enum):
     """After which ends of a job its checkpoints stay. Values are those of the option."""
@@ -29,6 +31,7 @@ class CheckpointSettings:
     aligned_timeout_s: float = 0.0  # how long they are aligned before they become unaligned
     at_least_once: bool = False
     incremental: bool = False  # a checkpoint may refer to files of an earlier one
+    inline_bytes: int = 20 * KIB  # keyed state of an operator's subtask up to this needs no file
     num_retained: int = 1
     retention: Retention = Retention.NEVER
     after_tasks_finish: bool = True

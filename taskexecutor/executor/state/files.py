@@ -24,7 +24,12 @@ from firesteel.common.checkpoints.key_group_content import (
     decode_key_group,
     encode_key_group,
 )
-from firesteel.common.checkpoints.state import KeyedHandle, KeyGroupSlice, OperatorSnapshot
+from firesteel.common.checkpoints.state import (
+    KeyedHandle,
+    KeyGroupSlice,
+    OperatorSnapshot,
+    StateFile,
+)
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.ids import OperatorId
 from firesteel.errors import FiresteelError
@@ -39,14 +44,18 @@ def write_snapshot(
     operator_id: OperatorId,
     snapshot: OperatorStateSnapshot,
     target: SnapshotTarget | None = None,
+    *,
+    inline_bytes: int = 0,
 ) -> OperatorSnapshot:
-    """Writes keyed state to the file `path`, if there is any, and to `target` what its backend has
-    a format of its own for; None: all backends can read all of it. Needs no lock: the state may
-    change meanwhile, the snapshot does not. Raises StorageError, and FiresteelError for a value
-    that cannot be written.
+    """Writes keyed state to the file `path`, if there is more of it than `inline_bytes`, and to
+    `target` what its backend has a format of its own for; None: all backends can read all of it.
+    Needs no lock: the state may change meanwhile, the snapshot does not. Raises StorageError, and
+    FiresteelError for a value that cannot be written.
     """
     database = None if target is None else snapshot.keyed.write(target)
-    handle = _write_keyed(storage, path, snapshot, with_backend=database is None)
+    handle = _write_keyed(
+        storage, path, snapshot, with_backend=database is None, inline_bytes=inline_bytes
+    )
     return OperatorSnapshot(
         operator_id=operator_id,
         keyed=(handle,) if handle is not None else (),
@@ -118,7 +127,12 @@ def encoded(
 
 
 def _write_keyed(
-    storage: CheckpointStorage, path: str, snapshot: OperatorStateSnapshot, *, with_backend: bool
+    storage: CheckpointStorage,
+    path: str,
+    snapshot: OperatorStateSnapshot,
+    *,
+    with_backend: bool,
+    inline_bytes: int,
 ) -> KeyedHandle | None:
     slices: list[KeyGroupSlice] = []
 
@@ -131,10 +145,16 @@ def _write_keyed(
             yield content
 
     content = chunks()
-    first = next(content, None)
-    if first is None:
-        return None
-    file = storage.write(path, itertools.chain((first,), content))
+    first: list[bytes] = []
+    for chunk in content:
+        first.append(chunk)
+        if slices[-1].offset + slices[-1].size_bytes > inline_bytes:
+            file = storage.write(path, itertools.chain(first, content))
+            break
+    else:
+        if not first:
+            return None
+        file = StateFile.inlined(b"".join(first))
     return KeyedHandle(file=file, slices=tuple(slices))
 
 

@@ -173,3 +173,5 @@ class CheckpointServices:
     answer: Callable[[CheckpointAnswer], None]  # from any thread
     # Barriers may overtake: tasks can take part at any time, however long what is ahead of them is.
     unaligned: bool = False
+    # Keyed state of an operator's subtask up to this size is in the answer, not in a file.
+    inline_bytes: int = 0

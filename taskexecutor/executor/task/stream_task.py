@@ -238,7 +238,9 @@ class StreamTask:
         if checkpoints is not None:
             chain.check_checkpointed()
             times = self._metrics.checkpoint_times = CheckpointTimes()
-            self._checkpoints = TaskCheckpoints(config.attempt_id, chain, checkpoints, times)
+            self._checkpoints = TaskCheckpoints(
+                config.attempt_id, chain, checkpoints, times, parallelism=vertex.parallelism
+            )
         kind: TaskKind
         if config.in_edges:
             kind = InputTask(

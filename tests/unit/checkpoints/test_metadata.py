@@ -30,7 +30,13 @@ from firesteel.common.job_graph import Partitioner
 
 ids = st.from_regex("[0-9a-f]{32}", fullmatch=True)
 sizes = st.integers(0, 2**62)
-files = st.builds(StateFile, path=st.text(), size_bytes=sizes, checksum=ids)
+files = st.builds(
+    StateFile,
+    path=st.text(),
+    size_bytes=sizes,
+    checksum=ids,
+    content=st.none() | st.binary(max_size=9),
+)
 slices = st.builds(KeyGroupSlice, st.integers(0, 32767), sizes, sizes, ids)
 handles = st.builds(KeyedHandle, file=files, slices=st.lists(slices, max_size=3).map(tuple))
 in_flight = st.builds(

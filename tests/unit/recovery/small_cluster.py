@@ -151,6 +151,7 @@ class SmallCluster:
             checkpoint_directory=settings.checkpoints.directory,
             unaligned_checkpoints=settings.checkpoints.unaligned,
             state_backend=settings.state_backend,
+            inline_bytes=settings.checkpoints.inline_bytes,
         )
         none: Any = None
         self.files = CheckpointStore(

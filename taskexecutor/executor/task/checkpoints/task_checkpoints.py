@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import structlog
 
-from firesteel.common.checkpoints.state import InFlight, OperatorSnapshot
+from firesteel.common.checkpoints.state import InFlight, OperatorSnapshot, inline_bytes
 from firesteel.common.checkpoints.storage import StorageError
 from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.ids import AttemptId, OperatorId
@@ -85,11 +85,14 @@ class TaskCheckpoints:
         chain: OperatorChain,
         services: CheckpointServices,
         times: CheckpointTimes,
+        *,
+        parallelism: int = 1,
     ) -> None:
         self._attempt_id = attempt_id
         self._chain = chain
         self._services = services
         self._times = times
+        self._inline_bytes = inline_bytes(services.inline_bytes, parallelism)
         self._finished = False  # finish() was called on all operators
         self._final: int | None = None  # the first checkpoint taken after that
         self.final_complete = False  # whether what finish() has done is in a complete checkpoint
@@ -274,7 +277,12 @@ class TaskCheckpoints:
             written=paths,
         )
         return write_snapshot(
-            storage, path, operator_id, snapshot, None if work.savepoint else target
+            storage,
+            path,
+            operator_id,
+            snapshot,
+            None if work.savepoint else target,
+            inline_bytes=self._inline_bytes,
         )
 
     def _write_in_flight(self, work: _ToWrite, paths: list[str], number: int) -> InFlight | None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firesteel.common.checkpoints.metadata import CheckpointedOperator
+from firesteel.common.checkpoints.metadata import (
+    CheckpointedOperator,
+    decode_snapshots,
+    encode_snapshots,
+)
+from firesteel.common.checkpoints.state import OperatorSnapshot, inline_bytes
 from firesteel.common.checkpoints.storage import CheckpointStorage, StorageError
 from firesteel.common.ids import OperatorId
 from firesteel.common.key_groups import key_group, key_group_range
@@ -47,12 +53,18 @@ keys = st.integers() | st.text() | st.tuples(st.integers(), st.text())
 parallelisms = st.integers(1, 6)
 
 
-@given(st.dictionaries(keys, st.lists(st.integers())), parallelisms, parallelisms)
+@given(
+    st.dictionaries(keys, st.lists(st.integers())),
+    parallelisms,
+    parallelisms,
+    st.sampled_from([0, 300, 2**20]),
+)
 def test_keyed_state_moves_with_its_keys(
     tmp_path_factory: pytest.TempPathFactory,
     values: dict[object, list[int]],
     before: int,
     after: int,
+    threshold_bytes: int,
 ) -> None:
     storage = CheckpointStorage(str(tmp_path_factory.mktemp("state")))
     written = {}
@@ -62,7 +74,10 @@ def test_keyed_state_moves_with_its_keys(
             if key_group(key, MAX_PARALLELISM) in keyed.key_groups:
                 keyed.put("s", key, value, namespace="n")
         snapshot = operator_state(keyed, None).snapshot()
-        written[subtask] = write_snapshot(storage, f"chk-1/{subtask}", OPERATOR, snapshot)
+        written[subtask] = write_snapshot(
+            storage, f"chk-1/{subtask}", OPERATOR, snapshot, inline_bytes=threshold_bytes
+        )
+    assert storage.files() == sorted(file.path for s in written.values() for file in s.files)
     operator = CheckpointedOperator(
         operator_id=OPERATOR,
         uid="",
@@ -72,7 +87,9 @@ def test_keyed_state_moves_with_its_keys(
         subtasks=written,
     )
     found: dict[object, object] = {}
+    inlined_bytes = 0
     for subtask, part in enumerate(assign(operator, after)):
+        inlined_bytes += sum(len(handle.file.content or b"") for handle in part.keyed)
         keyed = backend(subtask, after)
         operator_state(keyed, read_snapshot(storage, part))
         here = content(keyed, "s")
@@ -80,6 +97,50 @@ def test_keyed_state_moves_with_its_keys(
         assert all(key_group(key[0], MAX_PARALLELISM) in keyed.key_groups for key in here)  # type: ignore[index]
         found |= here
     assert found == {(key, "n"): value for key, value in values.items()}
+    assert inlined_bytes == sum(
+        len(handle.file.content or b"") for part in written.values() for handle in part.keyed
+    ), "each byte is sent to one subtask"
+
+
+def test_small_keyed_state_needs_no_file(tmp_path: Path) -> None:
+    storage = CheckpointStorage(str(tmp_path))
+    keyed = backend(0, 1)
+    for key in range(100):
+        keyed.put("s", key, key)
+
+    def write(threshold_bytes: int) -> OperatorSnapshot:
+        snapshot = operator_state(keyed, None).snapshot()
+        return write_snapshot(storage, "f", OPERATOR, snapshot, inline_bytes=threshold_bytes)
+
+    filed = write(0)
+    (file,) = filed.files
+    small = write(file.size_bytes)
+    assert small.files == ()
+    assert small.size_bytes == filed.size_bytes == file.size_bytes
+    assert small.keyed[0].slices == filed.keyed[0].slices
+    assert small.keyed[0].file.content == storage.read(file)
+    assert small.keyed[0].file.checksum == file.checksum
+    assert write(file.size_bytes - 1) == filed, "one byte more than goes without a file"
+    assert storage.files() == ["f"]
+    storage.delete(["f"])
+    assert decode_snapshots(encode_snapshots((small,))) == (small,)
+    operator_state(restored := backend(0, 1), read_snapshot(storage, small))
+    assert content(restored, "s") == content(keyed, "s")
+    damaged = replace(small.keyed[0].file, content=bytes(file.size_bytes))
+    part = replace(small, keyed=(replace(small.keyed[0], file=damaged),))
+    with pytest.raises(StorageError, match="the state in a _metadata of .* is damaged"):
+        operator_state(backend(0, 1), read_snapshot(storage, part))
+
+
+@pytest.mark.parametrize(
+    ("threshold_bytes", "parallelism", "expected"),
+    [(20_480, 1, 20_480), (20_480, 51, 20_480), (20_480, 52, 20_164), (20_480, 2**15, 32)],
+)
+def test_an_operator_with_many_subtasks_has_less_state_without_files(
+    threshold_bytes: int, parallelism: int, expected: int
+) -> None:
+    assert inline_bytes(threshold_bytes, parallelism) == expected
+    assert expected * parallelism <= 2**20
 
 
 def test_operator_state_is_read_as_it_was(tmp_path: Path) -> None:
