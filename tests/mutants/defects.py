@@ -51,7 +51,7 @@ MUTANTS = (
         "jobmaster/core/scheduling/scheduler.py",
         "        restored = self.restored\n        if restored is None:\n",
         "        restored = None\n        if restored is None:\n",
-        "tests/unit/recovery/test_matrix.py",
+        SIMULATION,
     ),
     Mutant(
         "a second commit of the same file is an error",
@@ -103,7 +103,7 @@ MUTANTS = (
         "jobmaster/core/checkpoints/recovery.py",
         "        return before + (self.epoch - self.latest_epoch) * CHECKPOINTS_PER_MASTER + 1\n",
         "        return 1\n",
-        "tests/unit/jobmaster/checkpoints/test_job.py",
+        SIMULATION,
     ),
     Mutant(
         "a shared file goes although a pending checkpoint builds on it (invariant 10)",
@@ -138,14 +138,14 @@ MUTANTS = (
         "jobmaster/core/coordinators/splits.py",
         '        self._next, self._returned = snapshot["next"], list(snapshot["returned"])\n',
         "        self._next, self._returned = 0, []\n",
-        "tests/unit/recovery/test_matrix.py",
+        SIMULATION,
     ),
     Mutant(
         "a slot that was lost stays in the pool (invariant 19)",
         "jobmaster/core/core.py",
         "        lost = [self.pool.lose(each, now, error.summary) for each in allocation_ids]\n",
         "        lost = [self.pool.slots.get(each) for each in allocation_ids]\n",
-        "tests/unit/jobmaster/test_random_stories.py",
+        SIMULATION,
     ),
     Mutant(
         "a consequence of what restarts tasks already uses up an attempt (invariant 21)",

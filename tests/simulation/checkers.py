@@ -6,17 +6,20 @@ Each checker of the rest is a function of its own that yields what it finds wron
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from firesteel.common.ids import JobId
+from firesteel.common.config import options
+from firesteel.common.ids import AllocationId, JobId
 from firesteel.common.states import JobStatus
-from jobmaster.core import commands
+from jobmaster.core import commands, events
 from jobmaster.shell import RunningJob
 from resourcemanager.core.slots import SlotState
 from taskexecutor.core.slots import ProcessState
 from taskexecutor.core.slots import SlotState as HeldState
-from tests.simulation.snapshots import Snapshots
+from tests.simulation.ledger import Ledger
+from tests.simulation.snapshots import Snapshots, subtask_of
+from tests.simulation.splits import SplitOwners, name_of
 
 if TYPE_CHECKING:
     from tests.simulation.checkpoints import Restored
@@ -32,25 +35,43 @@ class Checkers:
     def __init__(self, cluster: Cluster) -> None:
         self.finished: dict[str, list[SimulatedTask]] = {}  # tasks that finished, by job
         self.snapshots = Snapshots(cluster)
+        self.ledger = Ledger()
         self._cluster = cluster
+        self._owners = SplitOwners()
+        self._lost_slots: dict[tuple[str, int], set[AllocationId]] = {}  # by job and epoch
         self._started: set[str] = set()
+        self._checkpoint_ids: dict[str, dict[int, int]] = {}  # by job: their masters' epochs
+        self._rounds_from_checkpoint: set[tuple[str, int, int]] = set()  # job, epoch, restarts
+        self._restarts = Counter[tuple[str, int]]()  # of whole jobs, by job and epoch
+        self._region_restarts = Counter[tuple[str, int]]()
         self._last_status: dict[tuple[str, int], JobStatus] = {}
         self._rounds_with_slots: dict[tuple[str, int], set[int]] = {}  # restarts before each
 
     # ---- at every event
 
-    def job_master(self, job: RunningJob, effects: Any) -> None:
-        """A job's end is final, and no restart is used up without slots. The core's own `validate`
-        checks the rest.
+    def job_master(self, job: RunningJob, event: Any, effects: Any) -> None:
+        """A job's end is final, no restart is used up without slots, and no task is deployed into a
+        slot that is known to be lost. The core's own `validate` checks the rest.
         """
         core = job.core
         key = (job.job_id, job.epoch)
+        lost = self._lost_slots.setdefault(key, set())
+        match event:
+            case events.SlotLost(allocation_id=allocation_id):
+                lost.add(allocation_id)
+            case events.SlotsOffered(slots=slots) | events.TaskExecutorConnected(slots=slots):
+                lost.difference_update(slot.allocation_id for slot in slots)
+            case _:
+                pass
+        self._sent(job, effects.commands)
         before = self._last_status.get(key)
         if before is not None and before.terminal and core.graph.status is not before:
             raise self._failed(
                 f"job {job.job_id} was {before.name} and is {core.graph.status.name}"
             )
         self._last_status[key] = core.graph.status
+        self._restarts[key] = core.job.full_restarts
+        self._region_restarts[key] = core.restarts - core.job.full_restarts
         rounds = self._rounds_with_slots.setdefault(key, set())
         if any(isinstance(c, commands.DeployTasks | commands.AnalyzeJob) for c in effects.commands):
             rounds.add(core.restarts)
@@ -60,6 +81,35 @@ class Checkers:
                 f"job {job.job_id} was restarted after rounds {sorted(wasted)},"
                 " which had no slots (invariant 21)"
             )
+
+    def _sent(self, job: RunningJob, sent: Sequence[commands.Command]) -> None:
+        if problem := self._owners.check(job, sent):
+            raise self._failed(f"job {job.job_id}: {problem} (invariant 17)")
+        for command in sent:
+            match command:
+                case commands.TriggerCheckpoint():
+                    self._triggered(job, command.checkpoint_id)
+                case commands.DeployTasks(tasks=tasks):
+                    key = (job.job_id, job.epoch)
+                    gone = self._lost_slots[key].intersection(t.allocation_id for t in tasks)
+                    if gone:
+                        raise self._failed(
+                            f"job {job.job_id}: deployed into {gone}, which are lost (invariant 19)"
+                        )
+                    if any(task.restored is not None for task in tasks):
+                        self._rounds_from_checkpoint.add((*key, job.core.restarts))
+                case _:
+                    pass
+
+    def _triggered(self, job: RunningJob, checkpoint_id: int) -> None:
+        """Ids strictly increase, under every master (invariant 8)."""
+        if job.epoch < self._cluster.store.by_id[JobId(job.job_id)].epoch:
+            return  # it has been replaced: its checkpoints are refused
+        epochs = self._checkpoint_ids.setdefault(job.job_id, {})
+        latest = max(epochs, default=0)
+        if checkpoint_id <= latest and epochs.get(checkpoint_id) != job.epoch:
+            raise self._failed(f"job {job.job_id}: checkpoint {checkpoint_id} follows {latest}")
+        epochs[checkpoint_id] = job.epoch
 
     def task_started(self, task: SimulatedTask) -> None:
         """An attempt runs once; nothing of a job that has ended runs (invariant 1)."""
@@ -99,6 +149,10 @@ class Checkers:
                 " part"
             )
 
+    def committed(self, task: SimulatedTask, checkpoint_id: int, splits: Sequence[Any]) -> None:
+        if problem := self.ledger.commit(task, checkpoint_id, [name_of(s) for s in splits]):
+            raise self._failed(f"job {task.job_id}: {problem}")
+
     def task_finished(self, task: SimulatedTask) -> None:
         self.finished.setdefault(task.job_id, []).append(task)
 
@@ -119,6 +173,21 @@ class Checkers:
 
     def outcomes(self) -> Counter[str]:
         return Counter(stored.status.name for stored in self._cluster.store.by_id.values())
+
+    def happened(self) -> Counter[str]:
+        """How much of what is checked there was."""
+        stored = self._cluster.store
+        return Counter(
+            {
+                "job restarts": self._restarts.total(),
+                "region restarts": self._region_restarts.total(),
+                "masters replaced": sum(max(0, job.epoch - 1) for job in stored.by_id.values()),
+                "starts from a checkpoint": len(self._rounds_from_checkpoint),
+                "checkpoints completed": sum(map(len, stored.checkpoints.values())),
+                "splits reassigned": self._owners.reassigned,
+                "splits committed": self.ledger.total(),
+            }
+        )
 
 
 def every_job_ends_or_runs(cluster: Cluster) -> Iterator[str]:
@@ -286,21 +355,20 @@ def tasks_agree(cluster: Cluster) -> Iterator[str]:
             )
 
 
-def splits_are_owned_once(cluster: Cluster) -> Iterator[str]:
-    """What the last attempts of a finished job's sources have read, and what had been read by those
-    that had finished in the checkpoint that they began from, is all there was, each part once
-    (invariant 17).
+def splits_are_read_once(cluster: Cluster) -> Iterator[str]:
+    """A finished job has read all that there was, each split once: what its sinks have committed,
+    or, without checkpoints, what the last attempts of its sources have read (invariant 17).
     """
     for job_id, submitted in cluster.jobs.items():
         stored = cluster.store.by_id.get(job_id)
         if stored is None or stored.status is not JobStatus.FINISHED:
             continue
-        tasks = cluster.checkers.finished.get(job_id, [])
-        last = max(task.attempt for task in tasks)
-        read = Counter(
-            str(split) for task in tasks if task.attempt == last for split in task.splits
-        )
-        read.update(map(str, cluster.checkers.snapshots.finished_before(job_id)))
+        if options.CHECKPOINT_INTERVAL.key in submitted.graph.config:
+            read = cluster.checkers.ledger.splits(job_id)
+        else:
+            tasks = sorted(cluster.checkers.finished.get(job_id, []), key=lambda t: t.attempt)
+            last = {subtask_of(task): task for task in tasks}.values()
+            read = Counter(name_of(split) for task in last for split in task.splits)
         wanted = sum(submitted.splits.values())
         if len(read) != wanted or any(count != 1 for count in read.values()):
             yield f"job {job_id}: {wanted} splits, read were {dict(read)}"
@@ -348,7 +416,7 @@ AT_REST: tuple[Callable[[Cluster], Iterator[str]], ...] = (
     slots_add_up,
     ended_jobs_hold_nothing,
     tasks_agree,
-    splits_are_owned_once,
+    splits_are_read_once,
     shared_files_are_those_referred_to,
     processes_are_as_wanted,
 )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _STATE = "simulated"
 Partition = tuple[str, str, int, int]  # job, result, producer subtask, attempt
+Transactions = dict[int, list[Any]]  # splits, by the checkpoint whose barrier ended it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ class Restored:
 
     checkpoint_id: int = 0
     splits: tuple[Any, ...] = ()  # read
+    uncommitted: Transactions = field(default_factory=dict)  # some of those
     waiting: dict[str, Any] = field(default_factory=dict)  # the position: assigned and not read
     databases: tuple[DatabaseHandle, ...] = ()
     finished: bool = False  # all subtasks had
@@ -39,19 +41,33 @@ class Restored:
 def restored_from(deployment: tasks_pb2.TaskDeployment) -> Restored | None:
     if not deployment.HasField("restored"):
         return None
-    for snapshot in decode_snapshots(deployment.restored):
-        if snapshot.finished:
-            return Restored(finished=True)
-        if _STATE in snapshot.lists:
-            (state,) = snapshot.lists[_STATE]
-            found = json.loads(state)
-            return Restored(
-                checkpoint_id=found["checkpoint"],
-                splits=tuple(found["splits"]),
-                waiting=found["waiting"],
-                databases=snapshot.databases,
-            )
-    return Restored()
+    (snapshot,) = decode_snapshots(deployment.restored)
+    if (found := _state_in(snapshot)) is None:
+        return Restored(finished=snapshot.finished)
+    return Restored(
+        checkpoint_id=found["checkpoint"],
+        splits=tuple(found["splits"]),
+        uncommitted={int(n): splits for n, splits in found["uncommitted"].items()},
+        waiting=found["waiting"],
+        databases=snapshot.databases,
+        finished=snapshot.finished,
+    )
+
+
+def held_in(snapshot: OperatorSnapshot) -> list[Any]:
+    """The splits of a source's subtask: those that it has read, and those that it will."""
+    state = _state_in(snapshot)
+    if state is None:
+        return []
+    return [*state["splits"], *(split for split, *_ in state["waiting"]["splits"])]
+
+
+def _state_in(snapshot: OperatorSnapshot) -> dict[str, Any] | None:
+    if _STATE not in snapshot.lists:
+        return None
+    (state,) = snapshot.lists[_STATE]
+    found: dict[str, Any] = json.loads(state)
+    return found
 
 
 class TaskCheckpoints:
@@ -68,12 +84,16 @@ class TaskCheckpoints:
         self._latest = 0  # taken
         self._final: int | None = None  # the first that was taken after the data had ended
         self._complete = False
+        self._uncommitted: Transactions = dict(restored.uncommitted) if restored else {}
+        self._begun_at = len(restored.splits) if restored else 0  # the transaction, in all splits
         self._tables = Tables(process.cluster, task)
         for handle in restored.databases if restored is not None else ():
             self._tables.restore(handle)
 
     def begin(self) -> None:
         """The task runs."""
+        if self.restored is not None:
+            self._commit(self.restored.checkpoint_id)
         self._look()
 
     def trigger(self, checkpoint_id: int, splits: int) -> None:
@@ -96,6 +116,7 @@ class TaskCheckpoints:
             self._triggered = [(n, splits) for n, splits in self._triggered if n != checkpoint_id]
             return
         process.cluster.checkers.told_complete(task, checkpoint_id)
+        self._commit(checkpoint_id)
         if self._final is not None and checkpoint_id >= self._final:
             self._complete = True
 
@@ -177,9 +198,13 @@ class TaskCheckpoints:
         operator_id = OperatorId(task.vertex.vertex.operators[0].operator_id)
         if self.restored is not None and self.restored.finished:
             return OperatorSnapshot(operator_id=operator_id, finished=True)
+        if read := task.splits[self._begun_at :]:
+            self._uncommitted[checkpoint_id] = read
+            self._begun_at = len(task.splits)
         state = {
             "checkpoint": checkpoint_id,
             "splits": task.splits,
+            "uncommitted": self._uncommitted,
             "waiting": task.reader.position(None),
         }
         base = self._process.cluster.bases.get((task.job_id, checkpoint_id))
@@ -188,3 +213,9 @@ class TaskCheckpoints:
             databases=() if base is None else (self._tables.write(checkpoint_id, base),),
             lists={_STATE: (json.dumps(state).encode(),)},
         )
+
+    def _commit(self, up_to: int) -> None:
+        """This checkpoint is complete; what it contains of earlier ones, too."""
+        for checkpoint_id in [n for n in self._uncommitted if n <= up_to]:
+            splits = self._uncommitted.pop(checkpoint_id)
+            self._process.cluster.checkers.committed(self._task, checkpoint_id, splits)

@@ -59,6 +59,7 @@ class Shape:
     crashes_at_start: float = 0.0  # per process
     failing_writes: float = 0.0  # per transaction of the job store
     lost_answers: float = 0.0  # of transactions that succeed
+    deaths_after_checkpoints: float = 0.0  # per complete checkpoint
     heartbeat_interval_s: float = 2.0
     heartbeat_timeout_s: float = 8.0
 
@@ -78,6 +79,7 @@ def draw_shape(world: World) -> Shape:
         crashes_at_start=random.choice([0.0, 0.03, 0.2]),
         failing_writes=random.choice([0.0, 0.0, 0.1]),
         lost_answers=random.choice([0.0, 0.0, 0.1]),
+        deaths_after_checkpoints=random.choice([0.0, 0.1, 0.3, 0.6]),
         heartbeat_interval_s=interval_s,
         heartbeat_timeout_s=timeout_s,
     )
@@ -239,14 +241,17 @@ class Cluster:
 
     def draw_job(self) -> SubmittedJob:
         random = self.world.random
-        endless = random.random() < 0.4
+        checkpoints = self._draw_checkpoints()
+        endless = random.random() < (0.2 if checkpoints else 0.4)
         groups = random.choice(
             [("default", "default", "default")] * 3 + [("default", "default", "other")]
         )
         sizes = random.choice([(UNKNOWN, UNKNOWN, UNKNOWN)] * 4 + [(SMALL_SLOT, UNKNOWN, UNKNOWN)])
+        # Few jobs need more slots than the cluster starts with.
+        most = 4 if random.random() < 0.2 else min(4, self.shape.task_executors * self.shape.slots)
         source, splits = None, 0
         if not endless:
-            splits = random.choice([0, 3, 8, 30])
+            splits = random.choice([20, 40, 80] if checkpoints else [0, 3, 8, 30])
             source = random.choice(
                 [
                     ("sequence-source", {"start": 0, "end": splits * 10, "split_rows": 10}),
@@ -260,20 +265,21 @@ class Cluster:
         vertices = [
             vertex(
                 "source",
-                random.randint(1, 4),
+                random.randint(1, most),
                 coordinator=source,
                 slot_sharing_group=groups[0],
                 resources=sizes[0],
             )
         ]
-        checkpoints = self._draw_checkpoints()
-        vertices += self._further_vertices(groups, sizes, collects=not endless and not checkpoints)
+        vertices += self._further_vertices(
+            groups, sizes, most, collects=not endless and not checkpoints
+        )
         fails = " with a bad plan" if random.random() < 0.05 else ""
         graph = replace(
             job(*vertices, partitioner=random.choice([Partitioner.REBALANCE, Partitioner.RESCALE])),
             job_id=JobId(self._ids.next()),
             name=f"job {len(self.jobs) + 1}{fails}",
-            config={**self._draw_config(), **checkpoints},
+            config={**self._draw_config(checkpoints=bool(checkpoints)), **checkpoints},
         )
         operator_id = vertices[0].operators[0].operator_id
         return SubmittedJob(
@@ -284,7 +290,12 @@ class Cluster:
         )
 
     def _further_vertices(
-        self, groups: tuple[str, ...], sizes: tuple[ResourceProfile, ...], *, collects: bool
+        self,
+        groups: tuple[str, ...],
+        sizes: tuple[ResourceProfile, ...],
+        most: int,
+        *,
+        collects: bool,
     ) -> list[JobVertex]:
         random = self.world.random
         more = []
@@ -295,7 +306,7 @@ class Cluster:
             more.append(
                 vertex(
                     f"operator {number}",
-                    random.randint(1, 4),
+                    random.randint(1, most),
                     coordinator=collect,
                     slot_sharing_group=groups[number],
                     resources=sizes[number],
@@ -306,10 +317,10 @@ class Cluster:
     def _draw_checkpoints(self) -> dict[str, str]:
         """Empty: the job takes none."""
         random = self.world.random
-        if random.random() < 0.6:
+        if random.random() < 0.4:
             return {}
         return {
-            options.CHECKPOINT_INTERVAL.key: f"{random.choice([1, 3, 10])} s",
+            options.CHECKPOINT_INTERVAL.key: f"{random.choice([1, 1, 3, 10])} s",
             options.CHECKPOINT_DIR.key: str(self.directory / "checkpoints"),
             options.CHECKPOINT_TIMEOUT.key: f"{random.choice([3, 600])} s",
             options.CHECKPOINT_INCREMENTAL.key: random.choice(["false", "true", "true"]),
@@ -317,7 +328,8 @@ class Cluster:
             options.CHECKPOINT_TOLERABLE_FAILURES.key: str(random.choice([0, 100])),
         }
 
-    def _draw_config(self) -> dict[str, str]:
+    def _draw_config(self, *, checkpoints: bool) -> dict[str, str]:
+        """A job with checkpoints mostly survives many failures: it has something to go on from."""
         random = self.world.random
         return {
             options.HEARTBEAT_INTERVAL.key: f"{self.shape.heartbeat_interval_s} s",
@@ -325,7 +337,9 @@ class Cluster:
             options.SLOT_REQUEST_TIMEOUT.key: f"{random.choice([15, 40])} s",
             options.SLOT_IDLE_TIMEOUT.key: f"{random.choice([1, 20])} s",
             options.CANCELLATION_TIMEOUT.key: "5 s",
-            options.RESTART_STRATEGY.key: random.choice(["none", "fixed-delay", "fixed-delay"]),
-            options.RESTART_ATTEMPTS.key: str(random.choice([1, 3, 100])),
+            options.RESTART_STRATEGY.key: random.choice(
+                ["none", "fixed-delay", "fixed-delay"] + ["fixed-delay"] * 6 * checkpoints
+            ),
+            options.RESTART_ATTEMPTS.key: str(random.choice([1, 3, 100] + [100] * 3 * checkpoints)),
             options.RESTART_DELAY.key: f"{random.choice([0, 1])} s",
         }

@@ -283,6 +283,11 @@ class SlotProcess:
         if self.goes_on(task):
             self._report(task, _S.FAILED, problem)
 
+    def fail_a_task(self) -> None:
+        going = [task for task in self.tasks.values() if self.goes_on(task)]
+        if going:
+            self._fail(self.world.random.choice(going), "a user function raised")
+
     def _finish(self, task: SimulatedTask) -> None:
         """All is read and written."""
         if not self.goes_on(task):

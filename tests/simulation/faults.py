@@ -20,7 +20,7 @@ from typing import Any, assert_never
 from dispatcher.core.core import DispatcherCore
 from dispatcher.core.events import JobStatusReported
 from dispatcher.core.jobs import Job
-from firesteel.common.ids import AllocationId, Epoch
+from firesteel.common.ids import AllocationId, Epoch, JobId
 from firesteel.common.states import JobStatus
 from resourcemanager.core import events
 from resourcemanager.core.core import SlotManager
@@ -72,6 +72,7 @@ SORTS = ("kill", "pause", "break", "lose", "silence", "cut", "slow", "stale")
 
 
 class Victim(Enum):
+    TASK = "a task"
     SLOT_PROCESS = "a slot's process"
     TASK_EXECUTOR = "a TaskExecutor"
     JOB_MASTER = "a JobMaster with a job"
@@ -80,13 +81,23 @@ class Victim(Enum):
     DISPATCHER = "the Dispatcher"
 
 
+# Who dies when a checkpoint is complete.
+_DEATHS = (
+    *(Victim.TASK, Victim.SLOT_PROCESS, Victim.SLOT_PROCESS),
+    *(Victim.TASK_EXECUTOR, Victim.JOB_MASTER),
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
-    """SIGKILL. Masters come back `back_after_s` later; others as their supervisors see fit."""
+    """SIGKILL; a task fails. Masters come back `back_after_s` later; others as their supervisors
+    see fit.
+    """
 
     victim: Victim
     silently: bool = False  # its machine is gone: no stream is reset
     back_after_s: float = 1.0
+    job_id: JobId | None = None  # one that works for this job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +177,22 @@ def draw_faults(cluster: Cluster, until_s: float) -> list[At]:
     return [(random.uniform(2.0, until_s), fault) for fault in drawn]
 
 
+def follow_checkpoints(cluster: Cluster) -> None:
+    """Now and then somebody who works for a job dies soon after it has completed a checkpoint."""
+    world = cluster.world
+
+    def complete(job_id: JobId) -> None:
+        if cluster.faults_on and world.chance(cluster.shape.deaths_after_checkpoints):
+            death = Kill(
+                victim=world.random.choice(_DEATHS),
+                silently=world.chance(0.2),
+                job_id=job_id,
+            )
+            world.after(world.between(0.0, 2.0), lambda: inject(cluster, death))
+
+    cluster.store.on_checkpoint.append(complete)
+
+
 def _draw_fault(cluster: Cluster, sort: str, victim: Victim, kind: str) -> Fault:
     random = cluster.world.random
     match sort:
@@ -222,8 +249,11 @@ def inject(cluster: Cluster, fault: Fault) -> None:
 
 
 def _kill(cluster: Cluster, fault: Kill) -> None:
-    victim = _draw_victim(cluster, fault.victim)
+    victim = _draw_victim(cluster, fault.victim, fault.job_id)
     if victim is None:
+        return
+    if fault.victim is Victim.TASK:
+        victim.service.fail_a_task()
         return
     victim.die(-9, silently=fault.silently and fault.victim is not Victim.SLOT_PROCESS)
     if fault.victim is Victim.RESOURCE_MANAGER:
@@ -232,18 +262,34 @@ def _kill(cluster: Cluster, fault: Kill) -> None:
         cluster.world.after(fault.back_after_s, cluster.start_dispatcher)
 
 
-def _draw_victim(cluster: Cluster, victim: Victim) -> SimulatedProcess | None:
+def _draw_victim(
+    cluster: Cluster, victim: Victim, job_id: JobId | None = None
+) -> SimulatedProcess | None:
+    """`job_id`: only who works for this job. Of a task: its slot's process."""
+    working = [
+        process
+        for process, slot in cluster.slot_processes
+        if slot.tasks and job_id in (None, slot.job_id)
+    ]
     match victim:
         case Victim.RESOURCE_MANAGER:
             living = cluster.living("resourcemanager")
         case Victim.DISPATCHER:
             living = cluster.living("dispatcher")
+        case Victim.TASK:
+            living = working
         case Victim.SLOT_PROCESS:
-            living = cluster.living("taskexecutor.executor")
+            living = working if job_id else cluster.living("taskexecutor.executor")
         case Victim.TASK_EXECUTOR:
-            living = cluster.living("taskexecutor")
+            parents = {process.parent for process in working}
+            all_of_them = cluster.living("taskexecutor")
+            living = [p for p in all_of_them if job_id is None or p in parents]
         case Victim.JOB_MASTER:
-            living = [process for process, service in cluster.job_masters if service.job]
+            living = [
+                process
+                for process, service in cluster.job_masters
+                if service.job and job_id in (None, service.job.job_id)
+            ]
         case Victim.SPARE:
             living = [process for process, service in cluster.job_masters if not service.job]
         case _:

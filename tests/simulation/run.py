@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import click
 
 from tests.simulation.cluster import Cluster
-from tests.simulation.faults import draw_faults, schedule
+from tests.simulation.faults import draw_faults, follow_checkpoints, schedule
 from tests.simulation.loop import START_S
 from tests.simulation.world import SimulationFailed
 
@@ -30,22 +30,24 @@ class Outcome:
     lasted_s: float  # of virtual time
     steps: int
     jobs: Counter[str]  # by the status they ended with
+    happened: Counter[str]  # of what is checked
 
 
 def simulate(seed: int) -> Outcome:
     """Raises SimulationFailed."""
     with Cluster(seed) as cluster:
         random = cluster.world.random
-        for _ in range(random.randint(1, 6)):
+        for _ in range(random.randint(1, 4)):
             submitted = cluster.draw_job()
             begin_s = random.uniform(0.0, FAULTS_UNTIL_S * 0.6)
             cluster.at(begin_s, lambda submitted=submitted: cluster.submit(submitted))
-            if random.random() < 0.35:
+            if random.random() < 0.25:
                 cluster.at(
                     begin_s + random.uniform(0.1, 20.0),
                     lambda submitted=submitted: cluster.cancel(submitted),
                 )
         schedule(cluster, *draw_faults(cluster, FAULTS_UNTIL_S))
+        follow_checkpoints(cluster)
         cluster.run(FAULTS_UNTIL_S)
         cluster.end_faults()
         cluster.rest(REST_S)
@@ -53,6 +55,7 @@ def simulate(seed: int) -> Outcome:
             lasted_s=cluster.world.now - START_S,
             steps=cluster.world.loop.steps,
             jobs=cluster.checkers.outcomes(),
+            happened=cluster.checkers.happened(),
         )
 
 
@@ -62,7 +65,7 @@ def simulate(seed: int) -> Outcome:
 @click.option("--jobs", default=len(os.sched_getaffinity(0)), help="How many at the same time.")
 def main(seed: int, count: int, jobs: int) -> None:
     """Simulates; a failure prints its seed and the last events. Prints the speed at the end."""
-    lasted_s, ends, failed = 0.0, Counter[str](), []
+    lasted_s, ends, happened, failed = 0.0, Counter[str](), Counter[str](), []
     began = time.perf_counter()
     with concurrent.futures.ProcessPoolExecutor(min(jobs, count)) as pool:
         for number, outcome in enumerate(pool.map(_outcome, range(seed, seed + count)), seed):
@@ -72,12 +75,14 @@ def main(seed: int, count: int, jobs: int) -> None:
             else:
                 lasted_s += outcome.lasted_s
                 ends += outcome.jobs
+                happened.update(outcome.happened)
     real_s = time.perf_counter() - began
     click.echo(
         f"{count} seeds from {seed}: {lasted_s:,.0f} virtual seconds in {real_s:.1f} s,"
         f" {lasted_s / real_s:,.0f} x real time"
     )
     click.echo("jobs: " + ", ".join(f"{n} {status}" for status, n in sorted(ends.items())))
+    click.echo("happened: " + ", ".join(f"{n:,} {what}" for what, n in happened.items()))
     if failed:
         raise SystemExit(f"{len(failed)} failed: {' '.join(map(str, failed))}")
 

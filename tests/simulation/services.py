@@ -114,7 +114,9 @@ class Services:
             ids=self._world.ids(),
             list_paths=_list_paths,
             job_built=lambda job: self._watch(
-                process, job.core, lambda effects: self._cluster.checkers.job_master(job, effects)
+                process,
+                job.core,
+                lambda event, effects: self._cluster.checkers.job_master(job, event, effects),
             ),
         )
         process.service = job_master
@@ -149,7 +151,7 @@ class Services:
         self,
         process: SimulatedProcess,
         core: Any,
-        check: Callable[[Any], None] = lambda effects: None,
+        check: Callable[[Any, Any], None] = lambda event, effects: None,
     ) -> None:
         """Notes every event of a core, and checks its invariants after each."""
         handle = core.handle
@@ -162,7 +164,7 @@ class Services:
             try:
                 effects = handle(event, now)
                 validate()
-                check(effects)
+                check(event, effects)
                 if stale:
                     overdue = deadline is not None and deadline <= now
                     idle = not effects.records and not effects.commands

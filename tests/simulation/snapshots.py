@@ -1,10 +1,10 @@
 """What the tasks of jobs with checkpoints have put into them, and what they got back: a job begins
-again from exactly the latest complete one (invariant 6), and nobody reads twice (invariant 17).
+again from exactly the latest complete one (invariant 6).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from firesteel.common.ids import JobId
 
@@ -25,11 +25,7 @@ class Snapshots:
         self._cluster = cluster
         # By job and checkpoint: who has a part in it.
         self._taken: dict[tuple[str, int], dict[Subtask, int]] = {}
-        # By job: the splits that were read by tasks that had finished when the checkpoint began
-        # that was restored.
-        self._before: dict[str, list[Any]] = {}
         self.begun_from: dict[str, int] = {}  # the checkpoint that each job has restored last
-        self._attempt: dict[str, int] = {}  # of the tasks of each job that were deployed last
 
     def taken(self, task: SimulatedTask, checkpoint_id: int) -> None:
         parts = self._taken.setdefault((task.job_id, checkpoint_id), {})
@@ -56,10 +52,8 @@ class Snapshots:
                 f" the latest checkpoint is {latest or 'none'}"
             )
         if restored is None:
-            self._before.pop(job_id, None)
-            self._attempt[job_id] = task.attempt
             return ""
-        self._begin_again(job_id, task.attempt, latest)
+        self.begun_from[job_id] = latest
         has_part = subtask_of(task) in self._taken.get((job_id, latest), {})
         if restored.finished:
             return ""
@@ -75,20 +69,3 @@ class Snapshots:
                 f" {'a' if has_part else 'no'} part"
             )
         return ""
-
-    def finished_before(self, job_id: str) -> list[Any]:
-        """The splits that were read by those that had finished when the last restart began."""
-        return self._before.get(job_id, [])
-
-    def _begin_again(self, job_id: str, attempt: int, latest: int) -> None:
-        """Once per restart: who has no part in the checkpoint had finished before it."""
-        previous = self._attempt.get(job_id)
-        if attempt == previous:
-            return
-        self._attempt[job_id] = attempt
-        self.begun_from[job_id] = latest
-        parts = self._taken.get((job_id, latest), {})
-        before = self._before.setdefault(job_id, [])
-        for task in self._cluster.checkers.finished.get(job_id, []):
-            if task.attempt == previous and subtask_of(task) not in parts:
-                before += task.splits

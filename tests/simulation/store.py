@@ -4,7 +4,7 @@ what is terminal stays as it is, and epochs only rise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +42,7 @@ class Disk:
         self.url = JobStore.sqlite_url(directory)
         self.by_id: dict[JobId, StoredJob] = {}
         self.checkpoints: dict[JobId, list[int]] = {}  # complete ones, oldest first, by job
+        self.on_checkpoint: list[Callable[[JobId], None]] = []  # one is complete
         self.failing_writes = 0.0  # probability that a write fails and nothing is written
         self.lost_answers = 0.0  # probability that a write succeeds and seems to have failed
 
@@ -122,6 +123,8 @@ class JudgedJobStore(JobStore):
                     f"job {job_id}: checkpoint {checkpoint.checkpoint_id} follows {committed[-1]}"
                 )
             committed.append(checkpoint.checkpoint_id)
+            for heard in disk.on_checkpoint:
+                heard(job_id)
         self._answer()
 
     def _answer(self) -> None:

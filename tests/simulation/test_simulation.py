@@ -4,18 +4,23 @@ number of seeds. `make sim` runs others (SEED=, COUNT=).
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from tests.simulation.run import simulate
 
 SEEDS = 40
 GROUPS = 4
+WANTED = ("job restarts", "starts from a checkpoint", "splits reassigned", "splits committed")
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_the_cluster_comes_to_rest(group: int) -> None:
+    happened = Counter[str]()
     for seed in range(group, SEEDS, GROUPS):
-        simulate(seed)
+        happened.update(simulate(seed).happened)
+    assert all(happened[what] for what in WANTED), f"not seen: {happened}"
 
 
 def test_a_seed_is_one_history() -> None:

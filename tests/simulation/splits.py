@@ -1,0 +1,65 @@
+"""Who owns which split, as the JobMaster's messages tell its tasks: each has one owner at any time
+(invariant 17).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from firesteel.common.ids import AttemptId, OperatorId
+from firesteel.common.operator_messages import SplitAssigned
+from firesteel.common.states import ExecutionState
+from jobmaster.core import commands
+from jobmaster.shell import RunningJob
+from tests.simulation.checkpoints import held_in
+
+_GONE = (ExecutionState.FAILED, ExecutionState.CANCELED)
+
+
+def name_of(split: Any) -> str:
+    return json.dumps(split, sort_keys=True)
+
+
+class SplitOwners:
+    def __init__(self) -> None:
+        # By job and operator: the attempts that have had each split.
+        self._owners: dict[tuple[str, OperatorId], dict[str, set[AttemptId]]] = {}
+        self.reassigned = 0  # splits that an earlier attempt had
+
+    def check(self, job: RunningJob, sent: Iterable[commands.Command]) -> str:
+        """What a JobMaster sends; returns what is wrong."""
+        for operator_id, split, attempt_id, anew in _assignments(sent):
+            owners = self._owners.setdefault((job.job_id, operator_id), {}).setdefault(split, set())
+            if attempt_id in owners:
+                continue
+            attempts = job.core.graph.attempts  # the current ones
+            others = [
+                owner
+                for owner in owners
+                if owner in attempts and attempts[owner].state not in _GONE
+            ]
+            if others:
+                return f"split {split} is given to attempt {attempt_id}; {others} has it"
+            self.reassigned += bool(owners) and anew
+            owners.add(attempt_id)
+        return ""
+
+
+def _assignments(
+    sent: Iterable[commands.Command],
+) -> Iterator[tuple[OperatorId, str, AttemptId, bool]]:
+    """Operator, split, attempt, and whether it is not part of what that restores."""
+    for command in sent:
+        match command:
+            case commands.SendOperatorMessage(message=SplitAssigned(split_json=split)):
+                name = name_of(json.loads(split))
+                yield command.operator_id, name, command.attempt_id, True
+            case commands.DeployTasks():
+                for task in command.tasks:
+                    for snapshot in task.restored or ():
+                        for split in held_in(snapshot):
+                            yield snapshot.operator_id, name_of(split), task.attempt_id, False
+            case _:
+                pass
