@@ -63,13 +63,16 @@ def _lines(values: dict[str, st.SearchStrategy[str]]) -> st.SearchStrategy[list[
 
 @settings(max_examples=150)
 @given(
-    _lines(_usual) | _lines(_values), st.integers(0, 50), st.sampled_from(["\n", "\r\n", "\n\n"])
+    _lines(_usual) | _lines(_values),
+    st.integers(1, 4),
+    st.integers(0, 50),
+    st.sampled_from(["\n", "\r\n", "\n\n"]),
 )
-@example([["1", "2", "2024-01-01 00:00:00", "2024-01-01 00:00:00", "", "1", "", "4"]], 0, "\n")
+@example([["1", "2", "2024-01-01 00:00:00", "2024-01-01 00:00:00", "", "1", "", "4"]], 1, 0, "\n")
 def test_columns_are_those_that_arrow_parses(
-    rows: list[list[str]], before: int, newline: str
+    rows: list[list[str]], times: int, before: int, newline: str
 ) -> None:
-    text = "".join(",".join(row) + newline for row in rows).encode()
+    text = "".join((",".join(row) + newline) * times for row in rows).encode()
     lines = Lines(b"x" * before + text, before, before + len(text))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(csv_regular, "_CACHED", 64)

@@ -2,7 +2,8 @@
 
 Most text is, and numpy finds its values in one pass over the bytes, in half of the time that a
 parser takes which has to expect anything. Values that are plain digits, or times in one form, are
-converted where they are, eight bytes at a time; others leave as texts, for `csv_columns.converted`.
+converted eight bytes at a time, equal times in a row once; others leave as texts, for
+`csv_columns.converted`.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ Words = npt.NDArray[np.uint64]
 
 _NEWLINE, _RETURN, _DOT = 10, 13, 46
 _CACHED = 256 * KIB  # bytes that are searched at once
-_AHEAD = 16  # bytes that are looked at behind the beginning of a value
-_INLINE = 12  # bytes of a text that Arrow has inside of a view
+_AHEAD = 32  # bytes that are looked at behind the beginning of a value
 _MOST_DIGITS = 16
 _MOST_DAYS = 64  # in a row, of times in a block
 _US = 1_000_000
@@ -57,7 +57,7 @@ class RegularText:
         self._buffer = pa.py_buffer(text)
         self._bytes = np.frombuffer(text, np.uint8)
         self._words = np.ndarray((len(text) - 7,), "<u8", text, strides=(1,))
-        self._halves = np.ndarray((len(text) - 3,), "<u4", text, strides=(1,))
+        self._longest = np.ndarray((len(text) - _AHEAD + 1,), f"V{_AHEAD}", text, strides=(1,))
         self._starts = starts
         self._ends = ends
 
@@ -71,24 +71,22 @@ class RegularText:
         if len(text) < end + _AHEAD:
             text += bytes(_AHEAD)
         content = np.frombuffer(text, np.uint8)
-        places = []
+        places, newlines = [], 0
         for at in range(start, end, _CACHED):
             part = content[at : min(at + _CACHED, end)]
             borders = part == _NEWLINE
+            newlines += int(np.count_nonzero(borders))
             borders |= part == ord(separator)
             (found,) = borders.nonzero()
             found += at
             places.append(found)
         found = np.concatenate(places)
         lines, more = divmod(len(found), columns)
-        if more:
+        if more or newlines != lines:
             return None
         ends = found.reshape(lines, columns)
-        newlines = content[ends] == _NEWLINE
-        lasts = ends[:, -1]
-        if np.count_nonzero(newlines) != lines or not newlines[:, -1].all():
-            return None
-        if (content[lasts - 1] == _RETURN).any():
+        lasts = np.ascontiguousarray(ends[:, -1])
+        if not (content[lasts] == _NEWLINE).all() or (content[lasts - 1] == _RETURN).any():
             return None
         starts = np.empty(lines, np.int64)
         starts[0] = start
@@ -109,31 +107,20 @@ class RegularText:
 
     def texts(self, number: int, kind: pa.DataType) -> pa.Array:
         """The values as they are, strings or binaries; empty ones are null. Raises Differs."""
-        starts, _, sizes = self._values(number)
-        views = np.empty((len(starts), 4), np.uint32)
-        views[:, 0] = sizes
-        views[:, 1] = self._halves[starts]
-        views[:, 2] = 0  # the number of the buffer
-        views[:, 3] = starts
-        short = sizes <= _INLINE
-        if short.any():
-            size = np.minimum(sizes, _INLINE)
-            views[:, 1] &= _KEPT[0][size]
-            for word in (1, 2):
-                inside = self._halves[starts + 4 * word]
-                inside &= _KEPT[word][size]
-                views[:, 1 + word] = np.where(short, inside, views[:, 1 + word])
+        starts, ends, sizes = self._values(number)
+        # As texts: the values, and what is between them.
+        offsets = np.empty((len(starts), 2), np.int32)
+        offsets[:, 0], offsets[:, 1] = starts, ends
+        count = 2 * len(starts) - 1
+        buffers = [None, pa.py_buffer(offsets), self._buffer]
+        every = pa.Array.from_buffers(kind, count, buffers)
+        found = every.take(pa.array(np.arange(0, count, 2)))
         empty = sizes == 0
-        nulls = int(np.count_nonzero(empty))
-        validity = pa.py_buffer(np.packbits(~empty, bitorder="little")) if nulls else None
-        text = pa.types.is_string(kind)
-        found = pa.Array.from_buffers(
-            pa.string_view() if text else pa.binary_view(),
-            len(starts),
-            [validity, pa.py_buffer(views), self._buffer],
-            nulls,
-        ).cast(pa.string() if text else pa.binary())
-        if text and not self._is_ascii:
+        if nulls := int(np.count_nonzero(empty)):
+            validity = pa.py_buffer(np.packbits(~empty, bitorder="little"))
+            buffers = [validity, *found.buffers()[1:]]
+            found = pa.Array.from_buffers(kind, len(found), buffers, nulls)
+        if pa.types.is_string(kind) and not self._is_ascii:
             try:
                 found.validate(full=True)
             except pa.ArrowInvalid as error:
@@ -155,9 +142,9 @@ class RegularText:
         _, ends, sizes = values
         if sizes.min() < 1 or sizes.max() > _MOST_DIGITS or ends[0] < _MOST_DIGITS:
             return None
-        numbers = self._digits(ends, np.minimum(sizes, 8))
+        numbers = _digits(self._words[ends - 8], np.minimum(sizes, 8))
         if numbers is not None and sizes.max() > 8:
-            higher = self._digits(ends - 8, np.maximum(sizes - 8, 0))
+            higher = _digits(self._words[ends - 16], np.maximum(sizes - 8, 0))
             numbers = numbers + higher * 10**8 if higher is not None else None
         if numbers is None:
             return None
@@ -165,82 +152,92 @@ class RegularText:
             return None
         return pa.array(numbers).cast(kind)
 
-    def _digits(self, ends: Ints, sizes: Ints) -> Ints | None:
-        """Numbers of at most eight digits; None if any other character is among them."""
-        words = self._words[ends - 8]
-        words ^= _ZEROS
-        others = ((8 - sizes) * 8).astype(np.uint64)  # bits of what is before the value
-        words >>= others
-        words <<= others
-        if not _are_digits(words):
-            return None
-        words = words * np.uint64(10) + (words >> np.uint64(8))  # of two digits each
-        low = (words & _PAIRS) * np.uint64(100 + (1_000_000 << 32))
-        words >>= np.uint64(16)
-        words &= _PAIRS
-        words *= np.uint64(1 + (10_000 << 32))
-        words += low
-        words >>= np.uint64(32)
-        return words.view(np.int64)
-
     # -- times, such as 2024-01-01 23:59:59.999
 
     def _times(self, values: _Values) -> Ints | None:
         """In microseconds; None unless all of them have as many digits."""
-        starts, ends, sizes = values
+        starts, _, sizes = values
         size = int(sizes[0])
         digits = size - _DAY - _CLOCK - 1  # behind the dot
         if not (digits == -1 or 1 <= digits <= 6) or not (sizes == size).all():
             return None
-        days = self._days(starts)
-        clock = self._words[starts + _DAY]
-        clock ^= _MIDNIGHT
-        if days is None or (clock & _COLONS).any() or not _are_digits(clock):
-            return None
-        clock = clock * np.uint64(10) + (clock >> np.uint64(8))
-        hours, minutes, seconds = (
-            ((clock >> np.uint64(bits)) & np.uint64(255)).view(np.int64) for bits in (0, 24, 48)
-        )
-        if hours.max() > 23 or minutes.max() > 59 or seconds.max() > 59:
-            return None
-        times = days + ((hours * 60 + minutes) * 60 + seconds) * _US
-        if digits < 0:
-            return times
-        if not (self._bytes[starts + _DAY + _CLOCK] == _DOT).all():
-            return None
-        fractions = self._digits(ends, np.full(len(ends), digits))
-        return times + fractions * 10 ** (6 - digits) if fractions is not None else None
+        texts = self._longest[starts]
+        heads = _heads(*(_words(texts, at) for at in (0, _DAY - 8, _DAY, size - 8)))
+        if 2 * len(heads) > len(texts):
+            return _moments(texts, digits)
+        times = _moments(texts[heads], digits)
+        return None if times is None else np.repeat(times, np.diff(heads, append=len(texts)))
 
-    def _days(self, starts: Ints) -> Ints | None:
-        """The days that texts begin with, in microseconds: Arrow reads the first one of a run. Only
-        one if it is that of all.
-        """
-        first, second = self._words[starts], self._halves[starts + 7]
-        heads = np.zeros(1, np.int64)
-        if not ((first == first[0]).all() and (second == second[0]).all()):
-            differs = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
-            heads = np.concatenate((heads, np.flatnonzero(differs) + 1))
-        if len(heads) > _MOST_DAYS:
-            return None
-        texts = [bytes(self._bytes[at : at + _DAY]) + b"00:00:00" for at in starts[heads]]
-        try:
-            days = pc.cast(pa.array(texts).cast(pa.string()), pa.timestamp("us")).cast(pa.int64())
-        except pa.ArrowInvalid:
-            return None
-        found: Any = as_numpy(days)
-        return np.repeat(found, np.diff(heads, append=len(starts))) if len(heads) > 1 else found
+
+def _digits(words: Words, sizes: Ints | np.int64) -> Ints | None:
+    """Numbers of at most eight digits, at the end of words; None if others are among them."""
+    words = words ^ _ZEROS
+    others = ((8 - sizes) * 8).astype(np.uint64)  # bits of what is before the value
+    words >>= others
+    words <<= others
+    if not _are_digits(words):
+        return None
+    words = words * np.uint64(10) + (words >> np.uint64(8))  # of two digits each
+    low = (words & _PAIRS) * np.uint64(100 + (1_000_000 << 32))
+    words >>= np.uint64(16)
+    words &= _PAIRS
+    words *= np.uint64(1 + (10_000 << 32))
+    words += low
+    words >>= np.uint64(32)
+    return words.view(np.int64)
+
+
+def _moments(texts: npt.NDArray[np.void], digits: int) -> Ints | None:
+    """In microseconds, of times with so many digits behind the dot, or -1 without a dot."""
+    days = _days(texts)
+    clock = _words(texts, _DAY) ^ _MIDNIGHT
+    if days is None or (clock & _COLONS).any() or not _are_digits(clock):
+        return None
+    clock = clock * np.uint64(10) + (clock >> np.uint64(8))
+    hours, minutes, seconds = (
+        ((clock >> np.uint64(bits)) & np.uint64(255)).view(np.int64) for bits in (0, 24, 48)
+    )
+    if hours.max() > 23 or minutes.max() > 59 or seconds.max() > 59:
+        return None
+    times = days + ((hours * 60 + minutes) * 60 + seconds) * _US
+    if digits < 0:
+        return times
+    dot = _DAY + _CLOCK
+    if not (texts.view(np.uint8)[dot::_AHEAD] == _DOT).all():
+        return None
+    fractions = _digits(_words(texts, dot + 1 + digits - 8), np.int64(digits))
+    return times + fractions * 10 ** (6 - digits) if fractions is not None else None
+
+
+def _days(texts: npt.NDArray[np.void]) -> Ints | None:
+    """The days that texts begin with, in microseconds: Arrow reads the first one of a run. Only one
+    if it is that of all.
+    """
+    heads = _heads(_words(texts, 0), _words(texts, _DAY - 8))
+    if len(heads) > _MOST_DAYS:
+        return None
+    dates = [text.tobytes()[:_DAY] + b"00:00:00" for text in texts[heads]]
+    try:
+        days = pc.cast(pa.array(dates).cast(pa.string()), pa.timestamp("us")).cast(pa.int64())
+    except pa.ArrowInvalid:
+        return None
+    found: Any = as_numpy(days)
+    return np.repeat(found, np.diff(heads, append=len(texts))) if len(heads) > 1 else found
+
+
+def _words(texts: npt.NDArray[np.void], at: int) -> Words:
+    """The eight bytes there of each text."""
+    return np.ndarray((len(texts),), "<u8", texts, at, (texts.itemsize,))
+
+
+def _heads(*words: Words) -> Ints:
+    """Where rows begin that differ from those before them."""
+    differs = np.zeros(len(words[0]) - 1, np.bool_)
+    for word in words:
+        differs |= word[1:] != word[:-1]
+    return np.concatenate((np.zeros(1, np.int64), np.flatnonzero(differs) + 1))
 
 
 def _are_digits(words: Words) -> bool:
     """Whether all bytes are below ten."""
     return not (((words + _SIX) | words) & _HIGH).any()
-
-
-# By the size of a short text: what of its three words of four bytes is its own.
-_KEPT = np.ascontiguousarray(
-    np.frombuffer(
-        b"".join(b"\xff" * size + b"\0" * (_INLINE - size) for size in range(_INLINE + 1)), "<u4"
-    )
-    .reshape(-1, 3)
-    .T
-)
