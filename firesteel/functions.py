@@ -160,7 +160,8 @@ class CoProcessFunction:
     `transform_with_state` is called only once per key and batch.
 
     Each subtask has an object of its own: it is unpickled there, `open` is called, and `close` in
-    the end, also after a failure.
+    the end, also after a failure. Both are called once more before data flows, on another object:
+    so a wrong schema of a state is found early.
     """
 
     def open(self, context: FunctionContext) -> None:

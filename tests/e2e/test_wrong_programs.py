@@ -304,6 +304,17 @@ REFUSED_BEFORE_DATA_FLOWS = {
         'sales().map_in_arrow(iter, "shop STRNG").print()  # <-',
         "MapInArrow.*: its schema 'shop STRNG' does not parse: .*STRNG",
     ),
+    "an unknown type of a state": (
+        """
+        from firesteel import CoProcessFunction
+        class Counts(CoProcessFunction):
+            def open(self, context):
+                self.count = context.get_state("count", "BIGNT")
+        keyed = sales().connect(sales()).key_by("shop", "shop")
+        keyed.co_process(Counts(), "shop STRING").print()  # <-
+        """,
+        r"Counts\.open failed: state 'count': its schema 'BIGNT' does not parse: ",
+    ),
     "lists in CSV": (
         """
         lists = sales().transform(lambda df: df.selectExpr("array(pieces) AS list"))

@@ -125,12 +125,21 @@ def analyze_drop_duplicates(step: AnalysisStep, spec: DropDuplicatesSpec) -> Ana
 
 
 def analyze_co_process(step: AnalysisStep, spec: CoProcessSpec) -> AnalyzedOutput:
+    """Runs the function's `open`, to find wrong states before data flows."""
+    from taskexecutor.executor.operators.function_checks import check_function
+
     check_same_key_types(
         step.operator_name,
         KeyedInput("the first stream", step.inputs[0].schema, spec.first_key_columns),
         KeyedInput("the second", step.inputs[1].schema, spec.second_key_columns),
     )
-    return AnalyzedOutput(schema=step.declared(spec.schema))
+    schema = step.declared(spec.schema)
+    check_function(
+        spec.function,
+        step.operator_name,
+        columns_of_key(step.inputs[0].schema, spec.first_key_columns),
+    )
+    return AnalyzedOutput(schema=schema)
 
 
 def analyze_transform_with_state(

@@ -131,11 +131,6 @@ class FunctionContext:
     def get_map_state(
         self, name: str, schema: Schema | None = None, key_schema: Schema | None = None
     ) -> KeyedMap:
-        if (schema is None) != (key_schema is None):
-            raise FiresteelError(
-                f"the map state {name!r} has a schema of its"
-                f" {'keys' if schema is None else 'values'} only; give both or none"
-            )
         return self._state(name, KeyedMap, schema, key_schema)
 
     def counter(self, name: str) -> Counter:
@@ -150,6 +145,11 @@ class FunctionContext:
     ) -> _S:
         if not isinstance(name, str) or not name:
             raise FiresteelError(f"a state's name is a text that is not empty, not {name!r}")
+        if kind is KeyedMap and (schema is None) != (key_schema is None):
+            raise FiresteelError(
+                f"the map state {name!r} has a schema of its"
+                f" {'keys' if schema is None else 'values'} only; give both or none"
+            )
         how = (kind, schema, key_schema)
         if name in self._states:
             before, state = self._states[name]

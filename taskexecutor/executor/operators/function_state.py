@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
+from pyspark.errors import PySparkException
 from pyspark.sql.types import DataType, StructField, StructType
 
+from firesteel.common.error_report import summary_of
 from firesteel.errors import FiresteelError
 from firesteel.plan.ddl import parse_type
 from taskexecutor.executor.operators.current_key import CurrentKey
@@ -63,7 +65,12 @@ def _type(schema: Schema, what: str) -> DataType:
             f"{what}: its schema is a type or columns, such as 'BIGINT' or 'n BIGINT, at DATE', or"
             f" one of Spark's types, not {type(schema).__name__}"
         )
-    return parse_type(schema) or DataType.fromDDL(schema)
+    try:
+        return parse_type(schema) or DataType.fromDDL(schema)
+    except PySparkException as error:
+        raise FiresteelError(
+            f"{what}: its schema {schema!r} does not parse: {summary_of(error)}"
+        ) from error
 
 
 _AS_THEY_ARE = Values()

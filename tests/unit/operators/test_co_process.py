@@ -5,7 +5,7 @@ row in plain Python.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from firesteel.functions import FunctionContext, ProcessContext
 from firesteel.plan.specs import CoProcessSpec
 from firesteel.testing import OperatorHarness, restored_from
 from taskexecutor.executor.operators.co_process import CoProcess
+from taskexecutor.executor.operators.function_checks import check_function
 from taskexecutor.executor.state import RestoredOperatorState
 
 ORDERS = pa.schema([("id", pa.string()), ("amount", pa.int64()), ("due_ms", pa.int64())])
@@ -279,6 +280,50 @@ def test_timers_are_restored() -> None:
         ("a", "processing_time", 32),
         ("a", "event_time", 30),
     ]
+
+
+class Opens(CoProcessFunction):
+    """Counts how often it is opened and closed; `of` makes something of the context."""
+
+    def __init__(self, of: Callable[[FunctionContext], object]) -> None:
+        self.of = of
+        self.calls: list[str] = []
+
+    def open(self, context: FunctionContext) -> None:
+        self.calls.append("open")
+        self.of(context)
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+@pytest.mark.parametrize(
+    ("of", "words"),
+    [
+        (lambda c: c.get_state("n", 5), "state 'n': its schema is a type or columns"),
+        (lambda c: c.get_state(""), "a state's name is a text that is not empty"),
+        (lambda c: c.get_map_state("m", "INT"), "'m' has a schema of its values only"),
+        (lambda c: (c.get_state("n"), c.get_list_state("n")), "used as a value, a list or a map"),
+        (lambda c: c.get_state("n").value(), "state 'n' belongs to a key"),
+    ],
+)
+def test_wrong_states_are_found_before_data_flows(of: Any, words: str) -> None:
+    function = Opens(of)
+    with pytest.raises(FiresteelError, match=rf"^name: Opens\.open failed: .*{words}"):
+        check_function(function, "name")
+    assert function.calls == ["open", "close"]
+
+
+def test_what_else_opening_needs_is_left_to_the_task() -> None:
+    def connect(context: FunctionContext) -> None:
+        context.counter("connections").inc()
+        assert context.task.subtask == 0
+        context.get_state("n", "BIGINT")
+        raise ConnectionError("the server is away")
+
+    function = Opens(connect)
+    check_function(function, "name")
+    assert function.calls == ["open", "close"]
 
 
 class Declared(CoProcessFunction):

@@ -1,0 +1,66 @@
+"""Finds what is wrong with the states of a CoProcessFunction before data flows."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any, cast
+
+import structlog
+
+from firesteel.common.error_report import summary_of
+from firesteel.errors import FiresteelError
+from firesteel.functions import CoProcessFunction
+from firesteel.operator import Counter, RuntimeContext, TaskInfo
+from taskexecutor.executor.operators.current_key import CurrentKey
+from taskexecutor.executor.operators.function_context import FunctionContext
+from taskexecutor.executor.state import HashMapKeyedStateBackend, KeyGroupRange
+
+log = structlog.get_logger(__name__)
+
+
+def check_function(function: CoProcessFunction, name: str, keys: Any = None) -> None:
+    """Calls `open` and `close` once, without data, as an only subtask. Raises FiresteelError, with
+    the operator's name, if `open` asks for states that cannot be: their names, kinds or schemas are
+    wrong. `keys`: the columns of the key, as Spark's JSON.
+
+    What else `open` raises is left to the task, which is restarted: a server may be away.
+    """
+    backend = HashMapKeyedStateBackend(KeyGroupRange(0, 1), lambda key: 0)
+    task = cast(RuntimeContext, _AnalysedTask(name))  # what a function may see of it
+    context = FunctionContext(task, backend, CurrentKey(), declared={}, keys=keys)
+    try:
+        function.open(context)
+    except FiresteelError as problem:
+        raise FiresteelError(
+            f"{name}: {type(function).__name__}.open failed: {problem}"
+        ) from problem
+    except Exception as error:
+        log.info("left to the task", operator=name, cause=summary_of(error))
+    finally:
+        with contextlib.suppress(Exception):
+            function.close()
+
+
+class _AnalysedTask:
+    def __init__(self, name: str) -> None:
+        self.task = TaskInfo(
+            job_id="",
+            job_name="",
+            vertex_id="",
+            task_name=name,
+            subtask=0,
+            parallelism=1,
+            max_parallelism=1,
+            attempt=0,
+            attempt_id="",
+        )
+
+    def counter(self, name: str) -> Counter:
+        return _Count()
+
+
+class _Count:
+    value = 0
+
+    def inc(self, count: int = 1) -> None:
+        self.value += count
