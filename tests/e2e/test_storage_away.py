@@ -19,8 +19,9 @@ from firesteel.client.cluster import LocalCluster
 from firesteel.client.job_details import CheckpointDetails
 from firesteel.common.config import Configuration
 from firesteel.connectors import FileSink, SequenceSource
-from firesteel.errors import JobFailed
+from firesteel.errors import FiresteelError, JobFailed
 from tests.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, ObjectStore
+from tests.postgres import Postgres
 from tests.proxy import Proxy
 from tests.small_disk import fill, small_disk
 
@@ -161,6 +162,13 @@ class Watched:
         )
 
 
+def check_rows(out: Path) -> None:
+    rows = ds.dataset(out, format="parquet").to_table().to_pandas()
+    assert sorted(rows["value"]) == list(range(ROWS)), "every row once"
+    for _, of_key in rows.groupby("key"):
+        assert sorted(of_key["n"]) == list(range(1, len(of_key) + 1)), "and counted once"
+
+
 def test_jobs_go_on_while_storage_is_away_and_nobody_sees_credentials(
     cluster: Session, object_store: ObjectStore, database: Proxy, tmp_path: Path
 ) -> None:
@@ -190,10 +198,7 @@ def test_jobs_go_on_while_storage_is_away_and_nobody_sees_credentials(
     restored = {"execution.state-recovery.path": path}
     env = numbered(out, jobs, rate_per_s=50_000, configuration=restored)
     assert cluster.run(env).status.name == "FINISHED"
-    rows = ds.dataset(out, format="parquet").to_table().to_pandas()
-    assert sorted(rows["value"]) == list(range(ROWS)), "every row once"
-    for _, of_key in rows.groupby("key"):
-        assert sorted(of_key["n"]) == list(range(1, len(of_key) + 1)), "and counted once"
+    check_rows(out)
 
     eventually(lambda: not object_store.paths("jobs"), "nobody will restore the jobs")
     assert object_store.paths("mine")
@@ -207,6 +212,49 @@ def test_jobs_go_on_while_storage_is_away_and_nobody_sees_credentials(
     seen += [command(process) for process in psutil.process_iter()]
     for secret in (SECRET_KEY, PASSWORD):
         assert not any(secret in text for text in seen)
+
+
+@pytest.fixture
+def crashing() -> Iterator[Postgres]:
+    server = Postgres()
+    yield server
+    server.close()
+
+
+def test_a_job_outlives_a_crash_of_its_store_and_no_cluster_starts_without_it(
+    crashing: Postgres, tmp_path: Path
+) -> None:
+    conf = Configuration.load(
+        overrides={
+            "metrics.reporter.prom.port": "0",
+            "database.url": crashing.url.replace("postgresql://", "postgresql+psycopg2://"),
+        }
+    )
+    out, folder = tmp_path / "out", tmp_path / "cluster"
+    with LocalCluster(conf, task_executors=1, slots=1, directory=folder) as cluster:
+        cluster.wait_for_slots(timeout_s=WARM_S)
+        session = Session(cluster)
+        env = numbered(out, str(tmp_path / "jobs"), rate_per_s=2000)
+        job = Watched(session, session.submit(env))
+        latest = job.complete_after(0)
+
+        crashing.crash()
+        for _ in range(3):
+            latest = job.failed_after(latest, "job store cannot be written")
+        assert session.client.job_details(job.job_id).status.name == "RUNNING"
+        crashing.start()
+        job.complete_after(latest)
+        assert job.attempts() == {0}, "it has gone on"
+
+        Path(f"{out}.fails").touch()
+        eventually(lambda: job.attempts() == {1}, "it has restored what was stored since")
+        assert session.client.wait(job.job_id).status.name == "FINISHED"
+        check_rows(out)
+
+    crashing.crash()
+    problem = r"job store .* cannot be opened: .*No such file.*; check database.url"
+    with pytest.raises(FiresteelError, match=problem):
+        LocalCluster(conf, task_executors=1, slots=1, directory=folder).__enter__()
 
 
 def test_a_disk_that_is_full_or_gone_fails_checkpoints_and_one_that_damages_them_the_job(
