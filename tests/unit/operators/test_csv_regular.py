@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from taskexecutor.executor.connectors.files import csv_columns, csv_regular
 from taskexecutor.executor.connectors.files.csv_columns import CsvFormat, Lines
 from taskexecutor.executor.connectors.files.csv_regular import RegularText
-from taskexecutor.executor.connectors.files.pieces import Differs
+from taskexecutor.executor.connectors.files.pieces import Differs, bytes_of
 
 SCHEMA = pa.schema(
     [
@@ -77,6 +78,8 @@ def test_columns_are_those_that_arrow_parses(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(csv_regular, "_CACHED", 64)
         found = _columns(lines)
+        patched.setattr(csv_regular, "_LATE_ROWS", 1)
+        assert found == _columns(lines, late={"s", "n"})
         patched.setattr(csv_columns.RegularText, "of", lambda *_: None)
         assert found == _columns(lines)
 
@@ -110,8 +113,20 @@ def test_other_text_is_not_regular(text: str) -> None:
     assert RegularText.of(text.encode(), 0, len(text), ",", 2) is None
 
 
-def _columns(lines: Lines) -> Any:
+def test_late_texts_are_in_the_text_until_they_are_taken() -> None:
+    text = b"".join(b"%d,text %d\n" % (n, n) if n % 9 else b"%d,\n" % n for n in range(5000))
+    schema = pa.schema([("n", pa.int64()), ("s", pa.string())])
+    format = CsvFormat.of(schema, {}, "UTC")
+    table = format.columns(Lines(text, 0, len(text)), ["s"], first=False, late=["s"])
+    late = table.column("s").chunk(0)
+    assert late.dictionary.buffers()[2].size >= len(text)
+    assert bytes_of(table.slice(0, 2500)) < bytes_of(table) < 4 * len(text)
+    assert late.slice(8, 2).dictionary_decode().to_pylist() == ["text 8", None]
+
+
+def _columns(lines: Lines, late: Collection[str] = ()) -> Any:
     try:
-        return CsvFormat.of(SCHEMA, {}, "UTC").columns(lines, READ, first=False)
+        table = CsvFormat.of(SCHEMA, {}, "UTC").columns(lines, READ, first=False, late=late)
     except Differs:
         return None
+    return table.cast(pa.schema([field for field in SCHEMA if field.name in READ]))

@@ -29,7 +29,11 @@ class CsvBlocks(PartReader):
         self._skipped = 0  # of the parts that follow, so many are not looked at
 
     def _of(
-        self, part: FilePart, names: Collection[str], dictionaries: bool
+        self,
+        part: FilePart,
+        names: Collection[str],
+        dictionaries: bool,
+        late: Collection[str],
     ) -> Iterator[Block | FilePart]:
         if self._skipped or self._files.compressed(part.path):
             self._skipped = max(0, self._skipped - 1)
@@ -47,7 +51,7 @@ class CsvBlocks(PartReader):
                 start = stop  # from where Spark reads if what follows is refused
                 stop = _end_of_block(file, start, end)
                 block = lines(file, start, stop)
-                table = self._format.columns(block, names, first=start == 0)
+                table = self._format.columns(block, names, first=start == 0, late=late)
                 self._refused = 0
                 if table.num_rows:
                     yield Block(table, start, 0, stop)

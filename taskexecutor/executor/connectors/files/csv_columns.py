@@ -90,9 +90,11 @@ class CsvFormat:
             utc=time_zone in ("UTC", "Etc/UTC"),
         )
 
-    def columns(self, lines: Lines, names: Collection[str], *, first: bool) -> pa.Table:
+    def columns(
+        self, lines: Lines, names: Collection[str], *, first: bool, late: Collection[str] = ()
+    ) -> pa.Table:
         """The lines' values in these columns, or one more. `first`: the file begins with them.
-        Raises Differs.
+        `late`: see `PartReader.pieces`. Raises Differs.
         """
         text, start, end = lines
         if first:
@@ -111,7 +113,7 @@ class CsvFormat:
         if not (quoted or may_be_blank or self.null):
             regular = RegularText.of(text, start, end, self.separator, len(self.schema))
             if regular is not None:
-                return self._of_regular(regular, included)
+                return self._of_regular(regular, included, late)
         texts = self._split(pa.py_buffer(text).slice(start, end - start), included, quoted)
         if may_be_blank:
             for chunk in texts.column(0).chunks:
@@ -125,17 +127,18 @@ class CsvFormat:
         ]
         return pa.table(columns, schema=pa.schema(fields))
 
-    def _of_regular(self, text: RegularText, names: list[str]) -> pa.Table:
-        fields = [self.schema.field(name) for name in names]
+    def _of_regular(self, text: RegularText, names: list[str], late: Collection[str]) -> pa.Table:
         columns = []
-        for field in fields:
-            number = self.schema.get_field_index(field.name)
+        for name in names:
+            field, number = self.schema.field(name), self.schema.get_field_index(name)
             column = text.column(number, field.type, utc=self.utc)
+            if column is None and name in late and pa.types.is_string(field.type):
+                column = text.late_texts(number)
             if column is None:
-                texts = text.texts(number, self._text_type(field.name))
+                texts = text.texts(number, self._text_type(name))
                 column = converted(texts, field, utc=self.utc)
             columns.append(column)
-        return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+        return pa.Table.from_arrays(columns, names)
 
     def _split(self, text: pa.Buffer, names: list[str], quoted: bool) -> pa.Table:
         if not text.size:

@@ -26,6 +26,7 @@ Words = npt.NDArray[np.uint64]
 _NEWLINE, _RETURN, _DOT = 10, 13, 46
 _CACHED = 256 * KIB  # bytes that are searched at once
 _AHEAD = 32  # bytes that are looked at behind the beginning of a value
+_LATE_ROWS = 4_096  # batches with fewer are joined, and so would be their dictionaries
 _MOST_DIGITS = 16
 _MOST_DAYS = 64  # in a row, of times in a block
 _US = 1_000_000
@@ -107,25 +108,38 @@ class RegularText:
 
     def texts(self, number: int, kind: pa.DataType) -> pa.Array:
         """The values as they are, strings or binaries; empty ones are null. Raises Differs."""
-        starts, ends, sizes = self._values(number)
-        # As texts: the values, and what is between them.
-        offsets = np.empty((len(starts), 2), np.int32)
-        offsets[:, 0], offsets[:, 1] = starts, ends
-        count = 2 * len(starts) - 1
-        buffers = [None, pa.py_buffer(offsets), self._buffer]
-        every = pa.Array.from_buffers(kind, count, buffers)
-        found = every.take(pa.array(np.arange(0, count, 2)))
-        empty = sizes == 0
-        if nulls := int(np.count_nonzero(empty)):
-            validity = pa.py_buffer(np.packbits(~empty, bitorder="little"))
-            buffers = [validity, *found.buffers()[1:]]
-            found = pa.Array.from_buffers(kind, len(found), buffers, nulls)
+        every, places = self._every(number, kind)
+        found = every.take(places)
         if pa.types.is_string(kind) and not self._is_ascii:
             try:
                 found.validate(full=True)
             except pa.ArrowInvalid as error:
                 raise Differs(str(error)) from None
         return found
+
+    def late_texts(self, number: int) -> pa.DictionaryArray | None:
+        """The same strings in a dictionary, which has them where they are in the text; None unless
+        they are ASCII, and many.
+        """
+        if len(self._starts) < _LATE_ROWS or not self._is_ascii:
+            return None
+        every, places = self._every(number, pa.string())
+        return pa.DictionaryArray.from_arrays(places, every, safe=False)
+
+    def _every(self, number: int, kind: pa.DataType) -> tuple[pa.Array, pa.Array]:
+        """The values of a column and, between them, what is not, where they are in the text; and
+        the places of the values there. Empty ones have none.
+        """
+        starts, ends, sizes = self._values(number)
+        offsets = np.empty((len(starts), 2), np.int32)
+        offsets[:, 0], offsets[:, 1] = starts, ends
+        count = 2 * len(starts) - 1
+        every = pa.Array.from_buffers(kind, count, [None, pa.py_buffer(offsets), self._buffer])
+        validity = None
+        if not sizes.all():
+            validity = pa.py_buffer(np.packbits(sizes != 0, bitorder="little"))
+        places = pa.py_buffer(np.arange(0, count, 2, dtype=np.int32))
+        return every, pa.Array.from_buffers(pa.int32(), len(starts), [validity, places])
 
     @functools.cached_property
     def _is_ascii(self) -> bool:

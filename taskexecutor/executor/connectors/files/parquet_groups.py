@@ -85,7 +85,11 @@ class ParquetGroups(PartReader):
         self._corrected = corrected
 
     def _of(
-        self, part: FilePart, names: Collection[str], dictionaries: bool
+        self,
+        part: FilePart,
+        names: Collection[str],
+        dictionaries: bool,
+        late: Collection[str],
     ) -> Iterator[Block | FilePart]:
         fields = [field for field in self._schema if field.name in names]
         end = part.start + part.length

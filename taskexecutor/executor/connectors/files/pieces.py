@@ -90,19 +90,21 @@ class PartReader(ABC):
         first: int = 0,
         skip: int = 0,
         dictionaries: bool = False,
+        late: Collection[str] = (),
     ) -> Generator[Piece, None, None]:
         """The rows of the parts, in order: tables that have the columns `names`, and parts that
         Spark must read.
 
         `first`: the number of the first part. `skip`: the first rows, which have been read.
-        `dictionaries`: columns of texts may be some.
+        `dictionaries`: columns of texts may be some. `late`: columns of which values may be chosen
+        before any is looked at; texts may be dictionaries in which each row has a value of its own.
         """
         tables: list[pa.Table] = []
         end = Place(first)
         size_bytes = 0
         left: ForSpark | None = None
         for number, part in enumerate(parts, first):
-            for found in self._of(part, names, dictionaries):
+            for found in self._of(part, names, dictionaries, late):
                 if isinstance(found, FilePart):
                     if tables:
                         yield Columns(pa.concat_tables(tables), end)
@@ -154,7 +156,11 @@ class PartReader(ABC):
 
     @abstractmethod
     def _of(
-        self, part: FilePart, names: Collection[str], dictionaries: bool
+        self,
+        part: FilePart,
+        names: Collection[str],
+        dictionaries: bool,
+        late: Collection[str],
     ) -> Iterator[Block | FilePart]:
         """The rows of one part, in order. Behind a part, or the end of one, nothing follows."""
 
@@ -170,14 +176,21 @@ class PartReader(ABC):
 
 
 def bytes_of(table: pa.Table) -> int:
-    """What the rows take, without the values of dictionaries, which many of them share."""
-    size = 0
-    for column in table.columns:
-        if pa.types.is_dictionary(column.type):
-            size += sum(chunk.indices.nbytes for chunk in column.chunks)
-        else:
-            size += column.nbytes
-    return size
+    """What the rows take, without the values of dictionaries that many of them share."""
+    return sum(
+        sum(map(_bytes_of_codes, column.chunks))
+        if pa.types.is_dictionary(column.type)
+        else column.nbytes
+        for column in table.columns
+    )
+
+
+def _bytes_of_codes(column: pa.DictionaryArray) -> int:
+    values = column.dictionary
+    shared = len(values) < len(column)
+    return int(column.indices.nbytes) + (
+        0 if shared else values.nbytes * len(column) // max(1, len(values))
+    )
 
 
 def is_plain(kind: pa.DataType) -> bool:

@@ -204,6 +204,7 @@ class FileStage(SparkSourceStage):
                 first=numbers[0],
                 skip=position.rows,
                 dictionaries=plan.takes_dictionaries,
+                late=plan.late,
             )
         self._group = _Group(parts, numbers[-1] + 1, columns, reader, plan, pieces)
         return self._group

@@ -34,6 +34,7 @@ class GroupedColumns:
     """A plan of rows whose columns are grouped. Runs once at a time."""
 
     takes_dictionaries = False
+    late: frozenset[str] = frozenset()
 
     def __init__(
         self,

@@ -145,6 +145,7 @@ class SourcePlan(CachedPlan, Protocol):
     meter: PlanMeter  # of the operator that has it now
     columns: set[str]  # the names of those that it needs
     takes_dictionaries: bool  # in place of texts
+    late: frozenset[str]  # columns that are of rows that stay, and that nothing is computed with
 
     @property
     def frame(self) -> DataFrame: ...
@@ -177,6 +178,7 @@ class ColumnPlan:
         self._latest_us: int | None = None
         # The names of those that it needs.
         self.columns = {*bundles.columns, *([times] if isinstance(times, str) else [])}
+        self.late = bundles.late
 
     @property
     def frame(self) -> DataFrame:

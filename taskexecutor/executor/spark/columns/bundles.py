@@ -41,6 +41,9 @@ class ColumnBundles:
                 )
         read = self._plan.read if self._plan is not None else []
         self.columns = {*passes, *read}  # the names of those that it needs
+        # And of those that it takes its results from, by the places of the rows that stay.
+        filtered = plan.passing is not None and plan.passing.filtered
+        self.late = frozenset(passes).difference(read) if filtered else frozenset[str]()
 
     @property
     def runs_spark(self) -> bool:
