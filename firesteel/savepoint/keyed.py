@@ -15,11 +15,17 @@ from firesteel.common.checkpoints.key_group_content import (
     PROCESSING_TIME_TIMERS,
     KeyedStateEntry,
     RowsSlice,
+    decode_inline,
     decode_key_group,
     has_timers,
 )
 from firesteel.common.checkpoints.metadata import CheckpointedOperator
-from firesteel.common.checkpoints.state import DatabaseHandle, KeyGroupSlice, StateFile
+from firesteel.common.checkpoints.state import (
+    DatabaseHandle,
+    InlineHandle,
+    KeyGroupSlice,
+    StateFile,
+)
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.savepoint.operator_state import declared_states
 from firesteel.savepoint.tables import (
@@ -69,17 +75,19 @@ class KeyGroups:
 
     what: str  # the operator, for errors
     directory: str
-    stored: tuple[Stored | DatabaseHandle, ...]
+    stored: tuple[Stored | InlineHandle | DatabaseHandle, ...]
 
     def read(self, number: int, names: Sequence[str] | None = None) -> Iterator[Content]:
-        """One of `stored`, key group by key group. `names`: which entries are needed at least;
-        None: all. Raises FiresteelError.
+        """One of `stored`, by key group if it is in files. `names`: which entries are needed at
+        least; None: all. Raises FiresteelError.
         """
         stored = self.stored[number]
         storage = CheckpointStorage(self.directory)
         if isinstance(stored, Stored):
             (content,) = storage.read_slices(stored.file, [stored.part])
             yield self._loaded(decode_key_group(content))
+        elif isinstance(stored, InlineHandle):
+            yield self._loaded(decode_inline(stored.content, stored.key_groups))
         elif names is None or names:
             # Imported late: 10 MB that few need.
             from firesteel.common.checkpoints.rocksdb.reading import read_entries
@@ -101,10 +109,11 @@ class KeyGroups:
 
 class KeyedStates:
     def __init__(self, operator: CheckpointedOperator, directory: str) -> None:
-        stored: list[Stored | DatabaseHandle] = []
+        stored: list[Stored | InlineHandle | DatabaseHandle] = []
         for _, snapshot in sorted(operator.subtasks.items()):
             for handle in snapshot.keyed:
                 stored += [Stored(handle.file, part) for part in handle.slices]
+            stored += snapshot.inline
             stored += snapshot.databases
         self._groups = KeyGroups(str(operator), directory, tuple(stored))
         self._states = operator.states

@@ -22,6 +22,7 @@ from firesteel.common.checkpoints.state import (
     DatabaseFile,
     DatabaseHandle,
     InFlight,
+    InlineHandle,
     KeyedHandle,
     KeyGroupSlice,
     OperatorSnapshot,
@@ -59,7 +60,7 @@ class CheckpointedOperator:
 
     @property
     def keyed(self) -> bool:
-        return any(snapshot.keyed or snapshot.databases for snapshot in self.subtasks.values())
+        return any(s.keyed or s.inline or s.databases for s in self.subtasks.values())
 
     def __str__(self) -> str:
         return f"{self.name!r} (uid {self.uid})" if self.uid else f"{self.name!r} (without a uid)"
@@ -199,6 +200,14 @@ def _snapshot_to_proto(snapshot: OperatorSnapshot) -> pb.OperatorSnapshot:
             )
             for handle in snapshot.keyed
         ],
+        inline=[
+            pb.InlineHandle(
+                first_key_group=handle.key_groups.first,
+                end_key_group=handle.key_groups.end,
+                content=handle.content,
+            )
+            for handle in snapshot.inline
+        ],
         databases=[
             pb.DatabaseHandle(
                 checkpoint_id=database.checkpoint_id,
@@ -247,6 +256,13 @@ def _snapshot_from_proto(message: pb.OperatorSnapshot) -> OperatorSnapshot:
             )
             for handle in message.keyed
         ),
+        inline=tuple(
+            InlineHandle(
+                key_groups=KeyGroupRange(handle.first_key_group, handle.end_key_group),
+                content=handle.content,
+            )
+            for handle in message.inline
+        ),
         databases=tuple(
             DatabaseHandle(
                 checkpoint_id=database.checkpoint_id,
@@ -281,15 +297,8 @@ def _snapshot_from_proto(message: pb.OperatorSnapshot) -> OperatorSnapshot:
 
 
 def _file_to_proto(file: StateFile) -> pb.StateFile:
-    return pb.StateFile(
-        path=file.path, size_bytes=file.size_bytes, checksum=file.checksum, content=file.content
-    )
+    return pb.StateFile(path=file.path, size_bytes=file.size_bytes, checksum=file.checksum)
 
 
 def _file_from_proto(file: pb.StateFile) -> StateFile:
-    return StateFile(
-        path=file.path,
-        size_bytes=file.size_bytes,
-        checksum=file.checksum,
-        content=file.content if file.HasField("content") else None,
-    )
+    return StateFile(path=file.path, size_bytes=file.size_bytes, checksum=file.checksum)

@@ -7,10 +7,8 @@ it out again without the program's code.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
-
-import xxhash
 
 from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.common.ids import OperatorId, ResultId
@@ -18,31 +16,14 @@ from firesteel.common.job_graph import Partitioner
 from firesteel.common.key_groups import KeyGroupRange
 from firesteel.common.units import MIB
 
-_INLINED_BYTES = MIB  # of an operator
-
-
-def inline_bytes(threshold_bytes: int, parallelism: int) -> int:
-    """Up to which size a subtask's keyed state goes without a file, so that `_metadata` and what is
-    deployed stay small however many subtasks an operator has.
-    """
-    return min(threshold_bytes, _INLINED_BYTES // parallelism)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateFile:
-    """A file below the checkpoint directory of the job, or the content of one that would be small:
-    it travels in the task's acknowledgement, and is stored in `_metadata`.
-    """
+    """A file below the checkpoint directory of the job."""
 
-    path: str  # relative, with /; empty: there is no file
+    path: str  # relative, with /
     size_bytes: int
     checksum: str  # xxh3-128 of the whole file, 32 hex
-    content: bytes | None = None  # of what has no file
-
-    @classmethod
-    def inlined(cls, content: bytes) -> StateFile:
-        checksum = xxhash.xxh3_128_hexdigest(content)
-        return cls(path="", size_bytes=len(content), checksum=checksum, content=content)
 
 
 class KeyGroupSlice(NamedTuple):
@@ -59,21 +40,32 @@ class KeyedHandle:
     file: StateFile
     slices: tuple[KeyGroupSlice, ...]  # ascending
 
-    def cut(self, key_groups: KeyGroupRange) -> KeyedHandle | None:
-        """The part of these key groups, None if there is none. Of what has no file, nothing else
-        goes with it: however many subtasks restore it, it is sent once.
-        """
-        slices = tuple(part for part in self.slices if part.key_group in key_groups)
-        if not slices:
-            return None
-        content = self.file.content
-        if content is None or len(slices) == len(self.slices):
-            return replace(self, slices=slices)
-        begin, last = slices[0].offset, slices[-1]
-        return KeyedHandle(
-            file=StateFile.inlined(content[begin : last.offset + last.size_bytes]),
-            slices=tuple(part._replace(offset=part.offset - begin) for part in slices),
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InlineHandle:
+    """Keyed state that is so small that it travels in the task's acknowledgement and is stored in
+    `_metadata`. Masters cannot cut it: what is restored of it is said beside it.
+    """
+
+    key_groups: KeyGroupRange  # to be restored, as far as there is state of them
+    content: bytes  # key_group_content.encode_inline
+
+    def of(self, key_groups: KeyGroupRange) -> InlineHandle:
+        """The part of these key groups, which overlap."""
+        both = KeyGroupRange(
+            max(self.key_groups.first, key_groups.first), min(self.key_groups.end, key_groups.end)
         )
+        return InlineHandle(key_groups=both, content=self.content)
+
+
+_INLINE_BYTES = MIB  # of an operator
+
+
+def inline_bytes(threshold_bytes: int, parallelism: int) -> int:
+    """Up to which size a subtask's keyed state goes without a file, so that `_metadata` and what is
+    deployed stay small however many subtasks an operator has.
+    """
+    return min(threshold_bytes, _INLINE_BYTES // parallelism)
 
 
 class DatabaseFile(NamedTuple):
@@ -115,6 +107,7 @@ class OperatorSnapshot:
 
     operator_id: OperatorId
     keyed: tuple[KeyedHandle, ...] = ()
+    inline: tuple[InlineHandle, ...] = ()
     databases: tuple[DatabaseHandle, ...] = ()
     in_flight: tuple[InFlight, ...] = ()  # to its inputs
     lists: Mapping[str, Items] = field(default_factory=dict)
@@ -128,16 +121,15 @@ class OperatorSnapshot:
 
     @property
     def empty(self) -> bool:
-        state = self.keyed or self.databases or self.lists or self.union_lists or self.broadcasts
+        keyed = self.keyed or self.inline or self.databases
+        state = keyed or self.lists or self.union_lists or self.broadcasts
         return not (state or self.in_flight or self.finished)
 
     @property
     def files(self) -> tuple[StateFile, ...]:
-        """Without what has no file."""
         handles: Sequence[KeyedHandle | InFlight] = (*self.keyed, *self.in_flight)
         databases = (file for database in self.databases for file in database.files)
-        files = (*(handle.file for handle in handles), *databases)
-        return tuple(file for file in files if file.content is None)
+        return (*(handle.file for handle in handles), *databases)
 
     @property
     def size_bytes(self) -> int:
@@ -150,6 +142,7 @@ class OperatorSnapshot:
         ]
         return (
             sum(s.size_bytes for handle in self.keyed for s in handle.slices)
+            + sum(len(handle.content) for handle in self.inline)
             + sum(database.new_bytes for database in self.databases)
             + sum(handle.file.size_bytes for handle in self.in_flight)
             + sum(map(len, items))

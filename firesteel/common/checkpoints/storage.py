@@ -110,7 +110,7 @@ class CheckpointStorage:
 
     def read(self, file: StateFile) -> bytes:
         """All of a file."""
-        where = self._where(file)
+        where = f"the file {file.path} of {self.uri}"
         with self._opened(file) as source:
             content: bytes = source.read_at(file.size_bytes, 0)
         _check(where, content, 0, file.size_bytes, file.checksum)
@@ -118,9 +118,13 @@ class CheckpointStorage:
 
     def read_to(self, file: StateFile, path: str | os.PathLike[str]) -> None:
         """All of a file, into a local one."""
-        where = self._where(file)
+        where = f"the file {file.path} of {self.uri}"
         digest, size_bytes = xxhash.xxh3_128(), 0
-        with self._opened(file) as source, open(path, "wb") as target:
+        with (
+            self._errors(f"{where} cannot be read"),
+            self._fs.open_input_stream(self._path(file.path)) as source,
+            open(path, "wb") as target,
+        ):
             while chunk := source.read(_COPY_BYTES):
                 target.write(chunk)
                 digest.update(chunk)
@@ -134,7 +138,7 @@ class CheckpointStorage:
         """`parts` in the order of their offsets. Neighbours are read together, because each read of
         an object store takes its time.
         """
-        where = self._where(file)
+        where = f"the file {file.path} of {self.uri}"
         with self._opened(file) as source:
             for run in _runs(parts):
                 begin, last = run[0].offset, run[-1]
@@ -258,21 +262,11 @@ class CheckpointStorage:
 
     @contextmanager
     def _opened(self, file: StateFile) -> Iterator[Any]:
-        if file.content is not None:
-            from pyarrow import BufferReader
-
-            yield BufferReader(file.content)
-            return
         with (
-            self._errors(f"{self._where(file)} cannot be read"),
+            self._errors(f"the file {file.path} of {self.uri} cannot be read"),
             self._fs.open_input_file(self._path(file.path)) as source,
         ):
             yield source
-
-    def _where(self, file: StateFile) -> str:
-        if file.content is not None:
-            return f"the state in a {METADATA} of {self.uri}"
-        return f"the file {file.path} of {self.uri}"
 
     @contextmanager
     def _errors(self, problem: str) -> Iterator[None]:

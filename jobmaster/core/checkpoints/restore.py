@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from firesteel.common.checkpoints.fits import event_times
@@ -28,7 +29,12 @@ def assign(operator: CheckpointedOperator, parallelism: int) -> list[OperatorSna
     """
     snapshots = [operator.subtasks[subtask] for subtask in sorted(operator.subtasks)]
     handles = [handle for snapshot in snapshots for handle in snapshot.keyed]
+    inline = [handle for snapshot in snapshots for handle in snapshot.inline]
     databases = [database for snapshot in snapshots for database in snapshot.databases]
+    ranges = [
+        key_group_range(subtask, parallelism, operator.max_parallelism)
+        for subtask in range(parallelism)
+    ]
     unchanged = parallelism == operator.parallelism
     nothing = OperatorSnapshot(operator_id=operator.operator_id)
     lists = _by_name([snapshot.lists for snapshot in snapshots])
@@ -51,13 +57,10 @@ def assign(operator: CheckpointedOperator, parallelism: int) -> list[OperatorSna
     return [
         OperatorSnapshot(
             operator_id=operator.operator_id,
-            keyed=_cut(handles, key_group_range(subtask, parallelism, operator.max_parallelism)),
+            keyed=_cut(handles, own),
+            inline=tuple(handle.of(own) for handle in inline if handle.key_groups.overlaps(own)),
             databases=tuple(
-                database
-                for database in databases
-                if database.key_groups.overlaps(
-                    key_group_range(subtask, parallelism, operator.max_parallelism)
-                )
+                database for database in databases if database.key_groups.overlaps(own)
             ),
             lists=(
                 operator.subtasks.get(subtask, nothing).lists
@@ -73,13 +76,17 @@ def assign(operator: CheckpointedOperator, parallelism: int) -> list[OperatorSna
             ),
             finished=operator.finished,
         )
-        for subtask in range(parallelism)
+        for subtask, own in enumerate(ranges)
     ]
 
 
 def _cut(handles: Sequence[KeyedHandle], key_groups: KeyGroupRange) -> tuple[KeyedHandle, ...]:
-    cut = (handle.cut(key_groups) for handle in handles)
-    return tuple(handle for handle in cut if handle is not None)
+    cut = []
+    for handle in handles:
+        slices = tuple(s for s in handle.slices if s.key_group in key_groups)
+        if slices:
+            cut.append(replace(handle, slices=slices))
+    return tuple(cut)
 
 
 def _redistributed(

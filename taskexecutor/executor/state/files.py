@@ -3,14 +3,14 @@ recovery.
 
 Keyed state is one file per operator and subtask: a slice per key group, ascending
 (`key_group_content`). A task that restores reads the slices of its own key groups, whoever wrote
-them.
+them. Small state needs no file, and is not cut.
 """
 
 from __future__ import annotations
 
 import itertools
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,20 +21,24 @@ from firesteel.common.checkpoints.key_group_content import (
     Rows,
     RowsSlice,
     StreamEncoder,
+    decode_inline,
     decode_key_group,
+    encode_inline,
     encode_key_group,
 )
 from firesteel.common.checkpoints.state import (
+    InlineHandle,
     KeyedHandle,
     KeyGroupSlice,
     OperatorSnapshot,
-    StateFile,
 )
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.ids import OperatorId
+from firesteel.common.key_groups import KeyGroupRange
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.state.in_flight import restored_in_flight
 from taskexecutor.executor.state.keyed import RestoredDatabase, SnapshotTarget, not_pickled
+from taskexecutor.executor.state.keyed_rows import ArrangedRows
 from taskexecutor.executor.state.operator_state import OperatorStateSnapshot, RestoredOperatorState
 
 
@@ -58,7 +62,8 @@ def write_snapshot(
     )
     return OperatorSnapshot(
         operator_id=operator_id,
-        keyed=(handle,) if handle is not None else (),
+        keyed=(handle,) if isinstance(handle, KeyedHandle) else (),
+        inline=(handle,) if isinstance(handle, InlineHandle) else (),
         databases=(database,) if database is not None else (),
         lists=_encoded(snapshot.lists),
         union_lists=_encoded(snapshot.union_lists),
@@ -75,7 +80,7 @@ def read_snapshot(storage: CheckpointStorage, snapshot: OperatorSnapshot) -> Res
     Raises StorageError.
     """
     return RestoredOperatorState(
-        keyed=_read_keyed(storage, snapshot.keyed),
+        keyed=_read_keyed(storage, snapshot),
         databases=[
             RestoredDatabase(storage=storage, handle=handle) for handle in snapshot.databases
         ],
@@ -95,8 +100,11 @@ def read_snapshot(storage: CheckpointStorage, snapshot: OperatorSnapshot) -> Res
 class _KeyGroup:
     entries: Sequence[KeyedStateEntry] = ()
     tables: list[tuple[str, Rows, StreamEncoder]] = field(default_factory=list)
+    encoded: bytes | None = None  # without tables, if that is known already
 
     def to_bytes(self) -> bytes:
+        if self.encoded is not None and not self.tables:
+            return self.encoded
         try:
             tables = ((name, encoder.encode(rows)) for name, rows, encoder in self.tables)
             return encode_key_group(self.entries, tables)
@@ -110,17 +118,35 @@ def encoded(
     """Keyed state by ascending key group; key groups without any are omitted. One is in memory at
     a time, as far as the backend does not hold all. `with_backend`: else only what is beside it.
     """
+    return _by_key_group(_arranged(snapshot), _entries(snapshot, with_backend=with_backend))
+
+
+def _entries(
+    snapshot: OperatorStateSnapshot, *, with_backend: bool
+) -> Iterator[tuple[int, _KeyGroup]]:
+    if with_backend:
+        for key_group, entries in snapshot.keyed.entries_by_key_group():
+            yield key_group, _KeyGroup(entries)
+
+
+def _arranged(snapshot: OperatorStateSnapshot) -> dict[str, ArrangedRows]:
+    found = ((name, kept.arranged()) for name, kept in snapshot.rows.items())
+    return {name: rows for name, rows in found if rows is not None}
+
+
+def _by_key_group(
+    rows: Mapping[str, ArrangedRows], entries: Iterable[tuple[int, _KeyGroup]]
+) -> Iterator[tuple[int, bytes]]:
     groups: dict[int, _KeyGroup] = {}  # what the backend does not have
-    for name, kept in snapshot.rows.items():
-        encoder: StreamEncoder | None = None
-        for key_group, rows in kept.by_key_group():
-            encoder = encoder or StreamEncoder(rows.schema)
-            groups.setdefault(key_group, _KeyGroup()).tables.append((name, rows, encoder))
-    for key_group, entries in snapshot.keyed.entries_by_key_group() if with_backend else ():
-        for before in sorted(group for group in groups if group < key_group):
+    for name, arranged in rows.items():
+        encoder = StreamEncoder(arranged.rows.schema)
+        for key_group, part in arranged.by_key_group():
+            groups.setdefault(key_group, _KeyGroup()).tables.append((name, part, encoder))
+    for key_group, group in entries:
+        for before in sorted(before for before in groups if before < key_group):
             yield before, groups.pop(before).to_bytes()
-        group = groups.pop(key_group, _KeyGroup())
-        group.entries = entries
+        if key_group in groups:
+            group.tables = groups.pop(key_group).tables
         yield key_group, group.to_bytes()
     for key_group in sorted(groups):
         yield key_group, groups.pop(key_group).to_bytes()
@@ -133,35 +159,65 @@ def _write_keyed(
     *,
     with_backend: bool,
     inline_bytes: int,
-) -> KeyedHandle | None:
+) -> KeyedHandle | InlineHandle | None:
+    rows = _arranged(snapshot)
+    entries = _entries(snapshot, with_backend=with_backend)
+    small, seen = _inlined(rows, entries, inline_bytes)
+    if small is not None:
+        return small
     slices: list[KeyGroupSlice] = []
 
     def chunks() -> Iterator[bytes]:
         offset = 0
-        for key_group, content in encoded(snapshot, with_backend=with_backend):
+        for key_group, content in _by_key_group(rows, itertools.chain(seen, entries)):
             checksum = xxhash.xxh3_128_hexdigest(content)
             slices.append(KeyGroupSlice(key_group, offset, len(content), checksum))
             offset += len(content)
             yield content
 
     content = chunks()
-    first: list[bytes] = []
-    for chunk in content:
-        first.append(chunk)
-        if slices[-1].offset + slices[-1].size_bytes > inline_bytes:
-            file = storage.write(path, itertools.chain(first, content))
-            break
-    else:
-        if not first:
-            return None
-        file = StateFile.inlined(b"".join(first))
+    first = next(content, None)
+    if first is None:
+        return None
+    file = storage.write(path, itertools.chain((first,), content))
     return KeyedHandle(file=file, slices=tuple(slices))
 
 
+def _inlined(
+    rows: Mapping[str, ArrangedRows],
+    entries: Iterator[tuple[int, _KeyGroup]],
+    limit_bytes: int,
+) -> tuple[InlineHandle | None, list[tuple[int, _KeyGroup]]]:
+    """All of the state, if it is small; and what was taken of `entries` to find out."""
+    seen: list[tuple[int, _KeyGroup]] = []
+    left_bytes = limit_bytes - sum(arranged.rows.nbytes for arranged in rows.values())
+    if left_bytes < 0:
+        return None, seen
+    groups: list[tuple[int, bytes]] = []
+    for key_group, group in entries:
+        seen.append((key_group, group))
+        group.encoded = group.to_bytes()
+        groups.append((key_group, group.encoded))
+        left_bytes -= len(group.encoded)
+        if left_bytes < 0:
+            return None, seen
+    found = {group for group, _ in groups}
+    found.update(group for arranged in rows.values() for group, _ in arranged.counts)
+    if not found:
+        return None, seen
+    tables = ((name, arranged.rows, arranged.counts) for name, arranged in rows.items())
+    content = encode_inline(groups, tables)
+    if len(content) > limit_bytes:
+        return None, seen
+    return InlineHandle(key_groups=KeyGroupRange(min(found), max(found) + 1), content=content), seen
+
+
 def _read_keyed(
-    storage: CheckpointStorage, handles: tuple[KeyedHandle, ...]
+    storage: CheckpointStorage, snapshot: OperatorSnapshot
 ) -> Iterator[KeyedStateEntry | RowsSlice]:
-    for handle in handles:
+    for inline in snapshot.inline:
+        yield from decode_inline(inline.content, inline.key_groups)
+    for handle in snapshot.keyed:
         for content in storage.read_slices(handle.file, handle.slices):
             yield from decode_key_group(content)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,19 @@ MakeTable = Callable[[], pa.Table | None]
 _DESCRIPTION = b"firesteel.state"  # in the metadata of a table's schema, as JSON
 
 
+class ArrangedRows(NamedTuple):
+    """By ascending key group; within one, a key's rows stay in order."""
+
+    rows: Rows
+    counts: tuple[tuple[int, int], ...]  # key groups, and how many rows each has
+
+    def by_key_group(self) -> Iterator[tuple[int, Rows]]:
+        begin = 0
+        for key_group, count in self.counts:
+            yield key_group, self.rows.slice(begin, count)
+            begin += count
+
+
 @dataclass(frozen=True, slots=True)
 class RowsSnapshot:
     """What `KeyedRows.keep` was given."""
@@ -36,27 +50,26 @@ class RowsSnapshot:
     max_parallelism: int
     made: Callable[[int], None]  # called with the table's size in bytes
 
-    def by_key_group(self) -> Iterator[tuple[int, Rows]]:
-        """The rows by ascending key group; within one, a key's rows stay in order."""
+    def arranged(self) -> ArrangedRows | None:
+        """None if there is none."""
         table = self.make()
         if table is None or not table.num_rows:
-            return
+            return None
         self.made(table.nbytes)
         table = table.replace_schema_metadata({_DESCRIPTION: self.description.to_json()})
         groups = self._key_groups(table)
         first = int(groups[0])
         if (groups == first).all():
-            yield first, table
-            return
+            return ArrangedRows(table, ((first, table.num_rows),))
         arranged: Rows = table.take(pa.array(np.argsort(groups, kind="stable")))
         batches = arranged.to_batches()
         if len(batches) == 1:  # cutting it costs a tenth
             (arranged,) = batches
         counts = np.bincount(groups)
-        ends = np.cumsum(counts)
-        for group in np.flatnonzero(counts).tolist():
-            count = int(counts[group])
-            yield group, arranged.slice(int(ends[group]) - count, count)
+        found = np.flatnonzero(counts)
+        return ArrangedRows(
+            arranged, tuple(zip(found.tolist(), counts[found].tolist(), strict=True))
+        )
 
     def _key_groups(self, table: pa.Table) -> npt.NDArray[np.unsignedinteger]:
         # The narrowest type: numpy sorts 16-bit words by radix, in linear time.

@@ -98,15 +98,19 @@ class Own(StreamOperator):
         state.broadcast_state("rules").update({"a": 1, "b": 2})
 
 
+INLINE = "inline"
+
+
 class Written:
     """A savepoint of operators that have run in harnesses."""
 
     def __init__(self, directory: Path, kind: str = "hashmap") -> None:
-        """`kind`: of the backend; with rocksdb it is a checkpoint."""
+        """`kind`: of the backend; with rocksdb it is a checkpoint; "inline": without files."""
         self.kind = kind
-        self.create = creator(kind, directory)
+        self.create = creator("hashmap" if kind == INLINE else kind, directory)
         self.base = directory / "written"
-        self.directory = self.base if kind == "hashmap" else self.base / "chk-7"
+        self.is_savepoint = kind != "rocksdb"
+        self.directory = self.base if self.is_savepoint else self.base / "chk-7"
         self._storage = CheckpointStorage(str(self.base))
         self.operators: list[CheckpointedOperator] = []
 
@@ -118,7 +122,14 @@ class Written:
             storage=self._storage, checkpoint_id=7, name=uid, base=None, written=[]
         )
         snapshot = harness.snapshot()
-        written = write_snapshot(self._storage, f"files/{uid}", operator_id, snapshot, target)
+        written = write_snapshot(
+            self._storage,
+            f"files/{uid}",
+            operator_id,
+            snapshot,
+            target,
+            inline_bytes=2**20 if self.kind == INLINE else 0,
+        )
         snapshot.keyed.release()
         if states is None:
             states = harness.state.described_rows
@@ -140,7 +151,7 @@ class Written:
             job_id=JobId("8a3f" * 8),
             job_name="sales",
             timestamp_ms=1000,
-            savepoint=self.kind == "hashmap",
+            savepoint=self.is_savepoint,
             operators=tuple(self.operators),
         )
         CheckpointStorage(str(self.directory)).write("_metadata", [encode(metadata)])

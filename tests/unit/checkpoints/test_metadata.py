@@ -19,6 +19,7 @@ from firesteel.common.checkpoints.metadata import (
 )
 from firesteel.common.checkpoints.state import (
     InFlight,
+    InlineHandle,
     KeyedHandle,
     KeyGroupSlice,
     OperatorSnapshot,
@@ -27,18 +28,18 @@ from firesteel.common.checkpoints.state import (
 from firesteel.common.checkpoints.storage import StorageError
 from firesteel.common.ids import JobId, OperatorId, ResultId
 from firesteel.common.job_graph import Partitioner
+from firesteel.common.key_groups import KeyGroupRange
 
 ids = st.from_regex("[0-9a-f]{32}", fullmatch=True)
 sizes = st.integers(0, 2**62)
-files = st.builds(
-    StateFile,
-    path=st.text(),
-    size_bytes=sizes,
-    checksum=ids,
-    content=st.none() | st.binary(max_size=9),
-)
+files = st.builds(StateFile, path=st.text(), size_bytes=sizes, checksum=ids)
 slices = st.builds(KeyGroupSlice, st.integers(0, 32767), sizes, sizes, ids)
 handles = st.builds(KeyedHandle, file=files, slices=st.lists(slices, max_size=3).map(tuple))
+inline = st.builds(
+    InlineHandle,
+    key_groups=st.builds(KeyGroupRange, st.integers(0, 2**15), st.integers(0, 2**15)),
+    content=st.binary(),
+)
 in_flight = st.builds(
     InFlight,
     result_id=ids.map(ResultId),
@@ -51,6 +52,7 @@ snapshots = st.builds(
     OperatorSnapshot,
     operator_id=ids.map(OperatorId),
     keyed=st.lists(handles, max_size=2).map(tuple),
+    inline=st.lists(inline, max_size=2).map(tuple),
     in_flight=st.lists(in_flight, max_size=2).map(tuple),
     lists=items,
     union_lists=items,

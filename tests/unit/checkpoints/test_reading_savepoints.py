@@ -30,6 +30,7 @@ from taskexecutor.executor.operators.windows.window_operator import window_opera
 from tests.backends import BACKENDS
 from tests.unit.checkpoints.savepoints import (
     IN,
+    INLINE,
     OUT,
     ROWS,
     Both,
@@ -40,7 +41,7 @@ from tests.unit.checkpoints.savepoints import (
 )
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=[*BACKENDS, INLINE])
 def written(tmp_path: Path, request: pytest.FixtureRequest) -> Written:
     return Written(tmp_path, request.param)
 
@@ -189,14 +190,14 @@ def test_a_damaged_or_missing_file_is_named(written: Written, tmp_path: Path) ->
     ):
         firesteel.savepoint.read(str(tmp_path / "nowhere"))
     written.add("sold", *processor(written.create))
-    saved = written.read()
-    name = "files/sold" if written.kind == "hashmap" else "chk-7/sold-000"
+    written.read()
+    name = {"hashmap": "files/sold", "rocksdb": "chk-7/sold-000", INLINE: "_metadata"}[written.kind]
     (file,) = (found for found in written.base.rglob("*") if name in str(found))
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-    with pytest.raises(StorageError, match=f"{name}.* of .* is damaged"):
-        saved["sold"]["total"].to_arrow()
+    with pytest.raises(StorageError, match=f"{name}.* of .* is.* damaged"):
+        firesteel.savepoint.read(str(written.directory))["sold"]["total"].to_arrow()
 
 
 def test_the_command_line_lists_states(written: Written) -> None:
@@ -206,7 +207,7 @@ def test_the_command_line_lists_states(written: Written) -> None:
     shown = CliRunner().invoke(main, ["savepoint", "--show", str(written.directory), "--full"])
     assert shown.exit_code == 0, shown.output
     head, _, *lines = shown.output.splitlines()
-    kind = "Savepoint" if written.kind == "hashmap" else "Checkpoint"
+    kind = "Savepoint" if written.is_savepoint else "Checkpoint"
     assert head.startswith(f"{kind} 7 of sales ({'8a3f' * 8}), taken 01.01.1970")
     assert lines[0].split()[:2] == ["the", "sold"]
     listed = {tuple(line.split()[-5:-2]) for line in lines}  # before the size: "48 B"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,7 +64,7 @@ def test_keyed_state_moves_with_its_keys(
     values: dict[object, list[int]],
     before: int,
     after: int,
-    threshold_bytes: int,
+    limit_bytes: int,
 ) -> None:
     storage = CheckpointStorage(str(tmp_path_factory.mktemp("state")))
     written = {}
@@ -75,21 +75,11 @@ def test_keyed_state_moves_with_its_keys(
                 keyed.put("s", key, value, namespace="n")
         snapshot = operator_state(keyed, None).snapshot()
         written[subtask] = write_snapshot(
-            storage, f"chk-1/{subtask}", OPERATOR, snapshot, inline_bytes=threshold_bytes
+            storage, f"chk-1/{subtask}", OPERATOR, snapshot, inline_bytes=limit_bytes
         )
     assert storage.files() == sorted(file.path for s in written.values() for file in s.files)
-    operator = CheckpointedOperator(
-        operator_id=OPERATOR,
-        uid="",
-        name="a",
-        parallelism=before,
-        max_parallelism=MAX_PARALLELISM,
-        subtasks=written,
-    )
     found: dict[object, object] = {}
-    inlined_bytes = 0
-    for subtask, part in enumerate(assign(operator, after)):
-        inlined_bytes += sum(len(handle.file.content or b"") for handle in part.keyed)
+    for subtask, part in enumerate(assign(checkpointed(written), after)):
         keyed = backend(subtask, after)
         operator_state(keyed, read_snapshot(storage, part))
         here = content(keyed, "s")
@@ -97,9 +87,62 @@ def test_keyed_state_moves_with_its_keys(
         assert all(key_group(key[0], MAX_PARALLELISM) in keyed.key_groups for key in here)  # type: ignore[index]
         found |= here
     assert found == {(key, "n"): value for key, value in values.items()}
-    assert inlined_bytes == sum(
-        len(handle.file.content or b"") for part in written.values() for handle in part.keyed
-    ), "each byte is sent to one subtask"
+
+
+@pytest.mark.parametrize("limit_bytes", [0, 2**20])
+@pytest.mark.parametrize(("before", "after"), [(1, 1), (1, 4), (2, 3), (3, 2), (4, 1)])
+def test_rows_and_entries_move_with_their_keys(
+    tmp_path: Path, before: int, after: int, limit_bytes: int
+) -> None:
+    storage = CheckpointStorage(str(tmp_path))
+    written = {}
+    for subtask in range(before):
+        keyed = backend(subtask, before)
+        state = operator_state(keyed, None)
+        own = owned(before)[subtask]
+        for key in own[::3]:
+            keyed.put("s", key, str(key))
+        for name, rows in (("r", own), ("others", own[::2])):
+            table = pa.table({"key": pa.array(rows * 2), "n": pa.array(range(2 * len(rows)))})
+            state.keyed_rows(name, ["key"]).keep(lambda table=table: table)  # type: ignore[misc]
+        written[subtask] = write_snapshot(
+            storage, f"chk-1/{subtask}", OPERATOR, state.snapshot(), inline_bytes=limit_bytes
+        )
+    assert len(storage.files()) == (0 if limit_bytes else before)
+    counts = {"s": 0, "r": 0, "others": 0}
+    for subtask, part in enumerate(assign(checkpointed(written), after)):
+        keyed = backend(subtask, after)
+        state = operator_state(keyed, read_snapshot(storage, part))
+        counts["s"] += len(content(keyed, "s"))
+        for name in ("r", "others"):
+            rows = state.keyed_rows(name, ["key"]).restored()
+            for key in [] if rows is None else rows["key"].to_pylist():
+                assert key_group(key, MAX_PARALLELISM) in keyed.key_groups
+                counts[name] += 1
+    assert counts["r"] == 100
+    assert counts["others"] == 2 * sum(len(own[::2]) for own in owned(before))
+    assert counts["s"] == sum(len(own[::3]) for own in owned(before))
+
+
+def owned(parallelism: int) -> list[list[int]]:
+    """Which of the keys 0 to 49 each subtask has."""
+    return [
+        [key for key in range(50) if key_group(key, MAX_PARALLELISM) in of]
+        for of in (
+            key_group_range(subtask, parallelism, MAX_PARALLELISM) for subtask in range(parallelism)
+        )
+    ]
+
+
+def checkpointed(written: dict[int, OperatorSnapshot]) -> CheckpointedOperator:
+    return CheckpointedOperator(
+        operator_id=OPERATOR,
+        uid="",
+        name="a",
+        parallelism=len(written),
+        max_parallelism=MAX_PARALLELISM,
+        subtasks=written,
+    )
 
 
 def test_small_keyed_state_needs_no_file(tmp_path: Path) -> None:
@@ -108,28 +151,40 @@ def test_small_keyed_state_needs_no_file(tmp_path: Path) -> None:
     for key in range(100):
         keyed.put("s", key, key)
 
-    def write(threshold_bytes: int) -> OperatorSnapshot:
+    def write(limit_bytes: int) -> OperatorSnapshot:
         snapshot = operator_state(keyed, None).snapshot()
-        return write_snapshot(storage, "f", OPERATOR, snapshot, inline_bytes=threshold_bytes)
+        written = write_snapshot(storage, "f", OPERATOR, snapshot, inline_bytes=limit_bytes)
+        snapshot.keyed.release()
+        return written
 
-    filed = write(0)
-    (file,) = filed.files
-    small = write(file.size_bytes)
+    small = write(2**20)
+    assert storage.files() == []
     assert small.files == ()
-    assert small.size_bytes == filed.size_bytes == file.size_bytes
-    assert small.keyed[0].slices == filed.keyed[0].slices
-    assert small.keyed[0].file.content == storage.read(file)
-    assert small.keyed[0].file.checksum == file.checksum
-    assert write(file.size_bytes - 1) == filed, "one byte more than goes without a file"
-    assert storage.files() == ["f"]
-    storage.delete(["f"])
+    assert not small.empty
+    assert small.size_bytes == len(small.inline[0].content)
+    assert write(small.size_bytes) == small
     assert decode_snapshots(encode_snapshots((small,))) == (small,)
     operator_state(restored := backend(0, 1), read_snapshot(storage, small))
     assert content(restored, "s") == content(keyed, "s")
-    damaged = replace(small.keyed[0].file, content=bytes(file.size_bytes))
-    part = replace(small, keyed=(replace(small.keyed[0], file=damaged),))
-    with pytest.raises(StorageError, match="the state in a _metadata of .* is damaged"):
-        operator_state(backend(0, 1), read_snapshot(storage, part))
+    filed = write(small.size_bytes - 1)
+    assert not filed.inline, "one byte too much"
+    assert [file.path for file in filed.files] == storage.files() == ["f"]
+    assert filed == write(0)
+    keyed.put("s", "large", "x" * 2**20)
+    assert write(2**20).files, "a single value is too large"
+
+
+def test_state_in_columns_takes_less_without_a_file(tmp_path: Path) -> None:
+    """The schema is there once, not once per key group."""
+    storage = CheckpointStorage(str(tmp_path))
+    state = operator_state(backend(0, 1), None)
+    table = pa.table({"key": pa.array(range(50)), "n": pa.array(range(50))})
+
+    def write(limit_bytes: int) -> OperatorSnapshot:
+        state.keyed_rows("r", ["key"]).keep(lambda: table)
+        return write_snapshot(storage, "f", OPERATOR, state.snapshot(), inline_bytes=limit_bytes)
+
+    assert write(2**20).size_bytes < write(0).size_bytes / 4
 
 
 @pytest.mark.parametrize(
