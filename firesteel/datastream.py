@@ -21,6 +21,7 @@ from firesteel.missing_methods import no_such_member
 from firesteel.operator import StreamOperator
 from firesteel.plan import frame_methods
 from firesteel.plan.specs import (
+    ApplySpec,
     AssignWatermarksSpec,
     CoMapInArrowSpec,
     CoProcessSpec,
@@ -240,6 +241,33 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
                 "window_all() has no keys: use window(...) after key_by(...), or leave key_by out"
             )
         return WindowedStream(_WholeStream(self), window, allowed_lateness)
+
+    def apply(
+        self,
+        function: Callable[[DataFrame], DataFrame],
+        *,
+        across_keys: bool = False,
+        name: str | None = None,
+        uid: str = "",
+    ) -> DataStream:
+        """Applies a DataFrame to DataFrame function to all rows at once, when the stream has ended:
+        on the slot's Spark, with any of its operators (`orderBy`, `dropDuplicates`, window
+        functions, ...). For streams that end, best run as a batch (`Environment(mode="batch")`).
+
+        Behind `key_by`, each subtask has the rows of its keys. A function that relates rows of
+        different keys, whose result would depend on the parallelism, is refused before data flows;
+        `across_keys=True` allows it. Without keys, one subtask has all rows, whatever the
+        parallelism.
+
+        The rows wait in files in the slot's temporary folder, and Spark spills there what does not
+        fit into its heap. The job cannot take checkpoints.
+        """
+        checked_function("apply", function)
+        given = self if isinstance(self, KeyedStream) else _WholeStream(self)
+        spec = ApplySpec(
+            function=function, key_columns=(given.key_columns,), across_keys=across_keys
+        )
+        return given._add(name or titled("Apply", function), spec, uid=uid)
 
     def connect(self, other: DataStream) -> ConnectedStreams:
         """Connects two streams, of any schemas, to the two inputs of one operator."""
@@ -666,6 +694,35 @@ class ConnectedStreams:
             side_outputs=_side_outputs(side_outputs),
         )
         return self._add(name or f"CoProcess({type(function).__name__})", spec, uid)
+
+    def apply(
+        self,
+        function: Callable[[DataFrame, DataFrame], DataFrame],
+        *,
+        across_keys: bool = False,
+        name: str | None = None,
+        uid: str = "",
+    ) -> DataStream:
+        """Applies a function of two DataFrames to all rows of both streams at once, when they have
+        ended, such as `lambda orders, lines: orders.join(lines, "order_id")`.
+
+        Both streams are keyed, by as many columns, or neither is. Otherwise as `DataStream.apply`.
+        """
+        checked_function("apply", function, 2)
+        first, second = self._first, self._second
+        keyed = [stream for stream in (first, second) if isinstance(stream, KeyedStream)]
+        if len({len(stream.key_columns) for stream in keyed}) + (len(keyed) == 1) > 1:
+            raise InvalidProgram(
+                "apply() of two streams takes rows with equal keys from both: call"
+                " connect(...).key_by(first, second), with as many columns for each"
+            )
+        keys = tuple(stream.key_columns for stream in keyed) or ((), ())
+        spec = ApplySpec(function=function, key_columns=keys, across_keys=across_keys)
+        result = self._add(name or titled("Apply", function), spec, uid)
+        if not keyed:
+            node = result._operator()
+            node.parallelism, node.whole = 1, True
+        return result
 
     def operator(
         self,

@@ -19,7 +19,7 @@ from firesteel.common.resources import ResourceProfile
 from firesteel.errors import InvalidProgram
 from firesteel.plan.job_graph_generator import build_job_graph, operator_id_of
 from firesteel.plan.place import place_of_call
-from firesteel.plan.runtime_mode import BATCH, is_batch
+from firesteel.plan.runtime_mode import BATCH, check_ends, is_batch
 from firesteel.plan.stream_graph import StreamGraph, StreamNode
 
 if TYPE_CHECKING:
@@ -150,7 +150,9 @@ class Program:
             )
         batch = is_batch(pending, conf)
         blocking = batch and conf.get(options.BATCH_SHUFFLE_MODE) == "ALL_EXCHANGES_BLOCKING"
-        if batch:
+        if not batch:
+            check_ends(pending)
+        else:
             if conf.get(options.CHECKPOINT_INTERVAL):
                 _warn(
                     "a job in batch mode takes no checkpoints:"

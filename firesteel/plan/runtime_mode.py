@@ -13,10 +13,11 @@ from firesteel.common.config import Configuration, options
 from firesteel.connectors import PythonSource
 from firesteel.connectors.python_source import PartitionPlan
 from firesteel.errors import InvalidProgram
-from firesteel.plan.specs import AssignWatermarksSpec, SourceSpec
-from firesteel.plan.stream_graph import StreamGraph
+from firesteel.plan.specs import ApplySpec, AssignWatermarksSpec, SourceSpec
+from firesteel.plan.stream_graph import StreamGraph, StreamNode
 
 BATCH, AUTOMATIC = "BATCH", "AUTOMATIC"
+_BY_PYTHON = (PythonSource, PartitionPlan)  # whether one ends is known when it runs
 
 
 def is_bounded(source: Any) -> bool:
@@ -36,10 +37,8 @@ def is_batch(graph: StreamGraph, conf: Configuration) -> bool:
         if isinstance(node.spec, SourceSpec) and not is_bounded(node.spec.source)
     ]
     if mode == AUTOMATIC:
-        # Whether one ends that is read by Python is known when it runs.
         by_python = any(
-            isinstance(node.spec, SourceSpec)
-            and isinstance(node.spec.source, PythonSource | PartitionPlan)
+            isinstance(node.spec, SourceSpec) and isinstance(node.spec.source, _BY_PYTHON)
             for node in graph.nodes
         )
         return not (endless or by_python or conf.get(options.RECOVERY_PATH))
@@ -56,6 +55,24 @@ def is_batch(graph: StreamGraph, conf: Configuration) -> bool:
             f" ({options.RECOVERY_PATH.key}), or run it as a stream"
         )
     return True
+
+
+def check_ends(graph: StreamGraph) -> None:
+    """What waits for the end of its input must get there. Raises InvalidProgram."""
+    endless: dict[StreamNode, StreamNode] = {}  # by node: a source before it
+    for node in graph.nodes:  # each behind those that feed it
+        before = [endless[e.source] for e in graph.in_edges(node) if e.source in endless]
+        if isinstance(node.spec, SourceSpec):
+            source = node.spec.source
+            before = [node] if not is_bounded(source) or isinstance(source, _BY_PYTHON) else []
+        if before and isinstance(node.spec, ApplySpec):
+            raise InvalidProgram(
+                f"{node}: apply() of a whole stream waits for its end, and {before[0]} may never"
+                f" end: bound the source, run the program as a batch ({options.RUNTIME_MODE.key}:"
+                f" {BATCH}), or use window(...).apply(...)"
+            )
+        if before:
+            endless[node] = before[0]
 
 
 def without_alignment(graph: StreamGraph) -> None:

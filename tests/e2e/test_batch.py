@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pytest
+from pyspark.sql import functions as F
 
 from firesteel import Environment
 from firesteel.connectors import FileSink
@@ -58,3 +60,37 @@ def test_a_killed_process_costs_a_batch_only_what_ran_in_it(
     assert attempts == [[0, 0], [0, 1], [0, 0]], "what was complete is read again"
     rows = ds.dataset(tmp_path / "rows", format="parquet").to_table()
     assert sorted(rows["n"].to_pylist()) == list(range(ROWS))
+
+
+@pytest.mark.parametrize("mode", ["batch", "streaming"])
+def test_streams_that_end_are_joined_and_sorted_as_wholes(
+    session: Session, tmp_path: Path, mode: str
+) -> None:
+    env = Environment(mode=mode, parallelism=2)  # type: ignore[arg-type]
+    visits = env.from_sequence(0, ROWS, column="n").transform(
+        lambda df: df.selectExpr("n", "n % 10 AS k")
+    )
+    places = env.from_sequence(0, 12, column="id").transform(
+        lambda df: df.selectExpr("id", "concat('place ', id) AS place")
+    )
+    (
+        visits.connect(places)
+        .key_by("k", "id")
+        .apply(lambda left, right: left.join(right, left.k == right.id, "right"))
+        .apply(
+            lambda df: (
+                df.groupBy("place")
+                .agg(F.count("n").alias("visits"), F.sum("n").alias("total"))
+                .orderBy(F.desc("total"), "place")
+                .limit(12)
+            )
+        )
+        .sink_to(FileSink(str(tmp_path / "places")))
+    )
+    session.run(env, f"places in {mode}")
+    found = ds.dataset(tmp_path / "places", format="parquet").to_table()
+    numbers = range(ROWS)
+    totals = [(f"place {k}", len(numbers[k::10]), sum(numbers[k::10])) for k in range(10)]
+    nowhere = [(f"place {k}", 0, None) for k in (10, 11)]
+    wanted = [*sorted(totals, key=lambda row: (-row[2], row[0])), *nowhere]
+    assert [tuple(row.values()) for row in found.to_pylist()] == wanted

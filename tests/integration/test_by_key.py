@@ -143,3 +143,82 @@ def test_a_window_of_its_own_needs_no_column_for_it_and_one_without_keys_none(
     sessions = rows(tmp_path).window_all(Session("1 h"))
     with pytest.raises(FiresteelError, match="limit .* relate only rows with the same window_star"):
         analyzed(sessions.apply(lambda df: df.orderBy("n").limit(1)), engine)
+
+
+def beside(tmp_path: Path) -> Any:
+    """Visits, connected with shops by their id."""
+    env = Environment(parallelism=2)
+    of_visits = FileSource(str(tmp_path), format="json", schema="shop STRING, n LONG")
+    of_shops = FileSource(str(tmp_path), format="json", schema="id STRING, place STRING, n LONG")
+    visits, shops = env.from_source(of_visits), env.from_source(of_shops)
+    return visits.connect(shops).key_by("shop", "id")
+
+
+def joined(how: str, *by: str) -> Any:
+    def function(visits: Any, shops: Any) -> Any:
+        found = visits.select("shop").join(shops, visits.shop == shops.id, how)
+        return found.groupBy(*by).count() if by else found
+
+    return function
+
+
+@pytest.mark.parametrize(
+    ("function", "what"),
+    [
+        (lambda visits, shops: visits.join(shops, "n"), "a join of its input with itself (Join)"),
+        (lambda visits, shops: visits.select("n").crossJoin(shops), "a join of its input with"),
+        (joined("inner", "place"), "groupBy (Aggregate)"),
+        (joined("left", "id"), "groupBy (Aggregate)"),  # null for all shops without a visit
+        (joined("full", "shop"), "groupBy (Aggregate)"),
+        (lambda visits, shops: visits.select("shop").exceptAll(shops.select("id")), "exceptAll"),
+    ],
+)
+def test_what_relates_rows_of_different_keys_of_two_streams_is_refused(
+    engine: SparkEngine, tmp_path: Path, function: Any, what: str
+) -> None:
+    message = re.escape(what) + ".*relate only rows with the same shop, or apply"
+    with pytest.raises(FiresteelError, match=message):
+        analyzed(beside(tmp_path).apply(function), engine)
+    analyzed(beside(tmp_path).apply(function, across_keys=True), engine)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        joined("inner", "shop"),
+        joined("inner", "id"),
+        joined("left", "shop", "place"),
+        joined("right", "id"),
+        joined("full"),
+        joined("left_semi", "shop"),
+        lambda visits, shops: (
+            visits.select("shop").union(shops.select("id")).groupBy("shop").count()
+        ),
+    ],
+)
+def test_what_stays_within_keys_of_two_streams_is_allowed(
+    engine: SparkEngine, tmp_path: Path, function: Any
+) -> None:
+    analyzed(beside(tmp_path).apply(function), engine)
+
+
+def test_a_whole_stream_may_relate_all_rows_only_without_keys(
+    engine: SparkEngine, tmp_path: Path
+) -> None:
+    analyzed(rows(tmp_path).apply(lambda df: df.groupBy("other").count()), engine)
+    with pytest.raises(FiresteelError, match="relate only rows with the same shop, or apply"):
+        analyzed(rows(tmp_path).key_by("shop").apply(lambda df: df.distinct().limit(1)), engine)
+    analyzed(rows(tmp_path).key_by("shop").apply(lambda df: df.groupBy("shop").count()), engine)
+
+
+def test_updates_are_no_rows_of_a_whole_stream_but_a_batch_has_none(
+    engine: SparkEngine, tmp_path: Path
+) -> None:
+    def totals(mode: str) -> Any:
+        source = FileSource(str(tmp_path), format="json", schema="shop STRING, n LONG")
+        counted = Environment(mode=mode).from_source(source).key_by("shop")  # type: ignore[arg-type]
+        return counted.aggregate("sum(n) AS n").apply(lambda df: df.orderBy("n"))
+
+    with pytest.raises(FiresteelError, match="it would count each update of 'Aggregate"):
+        analyzed(totals("streaming"), engine)
+    analyzed(totals("batch"), engine)

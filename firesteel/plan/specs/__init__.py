@@ -19,6 +19,7 @@ from firesteel.plan.specs.aggregates import (
 from firesteel.plan.specs.connectors import SinkSpec, SourceSpec
 from firesteel.plan.specs.duplicates import DropDuplicatesSpec
 from firesteel.plan.specs.functions import (
+    ApplySpec,
     CoMapInArrowSpec,
     CoProcessSpec,
     CustomSpec,
@@ -38,6 +39,7 @@ from firesteel.plan.specs.windows import SessionSpec, SlidingSpec, TumblingSpec,
 
 __all__ = [
     "AggregateExpression",
+    "ApplySpec",
     "AssignWatermarksSpec",
     "CoMapInArrowSpec",
     "CoProcessSpec",
@@ -75,6 +77,7 @@ Spec = (
     | MapInPandasSpec
     | MapRowsSpec
     | FilterSpec
+    | ApplySpec
     | CoMapInArrowSpec
     | CoProcessSpec
     | PartialWindowAggregateSpec

@@ -23,6 +23,17 @@ class TransformSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ApplySpec:
+    """`function(DataFrame, ...) -> DataFrame` over all rows of one or two inputs, on the slot's
+    Spark: those of the keys that the subtask has, or of all, without key columns.
+    """
+
+    function: Callable[..., Any]
+    key_columns: tuple[tuple[str, ...], ...]  # of each input
+    across_keys: bool = False  # it may relate rows of different keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MapInArrowSpec:
     """PySpark's mapInArrow contract: an iterator of batches to an iterator of batches."""
 

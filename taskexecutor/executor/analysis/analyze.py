@@ -125,6 +125,7 @@ class _Analysis:
             inputs=[_united(producers) for producers in inputs],
             session=self._session,
             checkpoints=self._checkpoints,
+            batch=self._graph.batch,
         )
         check_not_aggregating(step, spec)
         check_last_update(step, spec)

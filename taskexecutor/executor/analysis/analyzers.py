@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from firesteel.plan.specs import (
+    ApplySpec,
     AssignWatermarksSpec,
     CoMapInArrowSpec,
     CoProcessSpec,
@@ -30,6 +31,7 @@ ANALYZERS: dict[type[Spec], Analyzer] = {
     SourceSpec: connectors.analyze_source,
     SinkSpec: connectors.analyze_sink,
     TransformSpec: functions.analyze_transform,
+    ApplySpec: functions.analyze_apply,
     MapInArrowSpec: functions.analyze_map,
     MapInPandasSpec: functions.analyze_map,
     MapRowsSpec: functions.analyze_map,

@@ -1,18 +1,18 @@
-"""Refuses functions of windows that relate rows of different keys.
+"""Refuses functions that relate rows of different keys.
 
-`window.apply` runs its function once per subtask, on the rows of all keys that the subtask happens
-to have (and on those of all sessions that fire together). A function that groups them by something
-else would return other rows with another parallelism, and nobody would notice. So every operator of
-its plan that relates rows must do so within one key: group by it, partition by it, join on it.
+`apply`, of a window or of a whole stream, runs its function once per subtask, on the rows of all
+keys that the subtask happens to have (and on those of all sessions that fire together). A function
+that groups them by something else would return other rows with another parallelism, and nobody
+would notice. So every operator of its plan that relates rows must do so within one key: group by
+it, partition by it, join on it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from firesteel.errors import FiresteelError
-from firesteel.plan.specs import SessionSpec, WindowApplySpec
 from taskexecutor.executor.analysis.row_by_row import (
     OPERATORS,
     ROW_BY_ROW,
@@ -21,7 +21,6 @@ from taskexecutor.executor.analysis.row_by_row import (
     kind_of,
 )
 from taskexecutor.executor.analysis.step import Frame
-from taskexecutor.executor.spark.plans.composed import WINDOW_END, WINDOW_START
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,16 +36,25 @@ _RELATING = {
 _ALL_EQUAL = ("EqualTo", "EqualNullSafe")
 
 
-class ByKey(RowByRow):
-    """Of the function of a window. Follows the key columns through the plan by Spark's ids."""
+class KeyedFrame(NamedTuple):
+    frame: Frame
+    key_columns: tuple[str, ...]
 
-    def __init__(self, what: str, given: Frame, spec: WindowApplySpec) -> None:
-        super().__init__(what, given)
-        self._keys = [frozenset({name.lower()}) for name in spec.key_columns]
-        if isinstance(spec.window, SessionSpec):  # several fire at the same time
-            self._keys.append(frozenset({WINDOW_START, WINDOW_END}))
+
+class ByKey(RowByRow):
+    """Of one function. Follows the key columns through the plan by Spark's ids."""
+
+    def __init__(self, what: str, *given: KeyedFrame, also: Sequence[frozenset[str]] = ()) -> None:
+        """The inputs' keys have as many columns each. `also`: further keys, each by one of several
+        columns of the first input.
+        """
+        super().__init__(what, *(each.frame for each in given))
+        keys = [name.lower() for name in given[0].key_columns]
+        self._keys = [*(frozenset({name}) for name in keys), *also]
         self.instead = f"relate only rows with the same {', '.join(map(max, self._keys))}"
-        self._names = [name.lower() for name in given.frame.columns]
+        self._names = [
+            _names(each, keys, f"{number} " if number else "") for number, each in enumerate(given)
+        ]
         self._known: dict[int, str] = {}  # columns with the values of the input's, by their ids
 
     def check(self, result: DataFrame) -> None:
@@ -60,9 +68,10 @@ class ByKey(RowByRow):
         )
 
     def is_input(self, plan: Any) -> bool:
-        if not super().is_input(plan):
+        number = self.input_at(plan)
+        if number is None:
             return False
-        columns = zip(self._names, items(plan.output()), strict=True)
+        columns = zip(self._names[number], items(plan.output()), strict=True)
         self._known.update((_id(column), name) for name, column in columns)
         return True
 
@@ -105,6 +114,12 @@ class ByKey(RowByRow):
                         equal.append(term.left())
         if not self._within_keys(equal):
             super().check_join_of_both(join)
+        # Where a side has no match, its keys are null: rows of different keys look alike.
+        kind = join.joinType().sql()
+        for side, is_filled in ((join.left(), "RIGHT"), (join.right(), "LEFT")):
+            if kind in (f"{is_filled} OUTER", "FULL OUTER"):
+                for column in items(side.output()):
+                    self._known.pop(_id(column), None)
 
     def refuse_operator(self, kind: str) -> NoReturn:
         spelling = OPERATORS[kind].spelling if kind in OPERATORS else "the operator"
@@ -128,6 +143,12 @@ class ByKey(RowByRow):
     def _same(self, new: Any, old: Any) -> None:
         if name := self._name(old):
             self._known[_id(new)] = name
+
+
+def _names(given: KeyedFrame, keys: Sequence[str], prefix: str) -> list[str]:
+    """Of its columns: keys are called as those of the first input, and others as no others are."""
+    same = {name.lower(): key for name, key in zip(given.key_columns, keys, strict=True)}
+    return [same.get(name.lower(), prefix + name.lower()) for name in given.frame.frame.columns]
 
 
 def _conjuncts(condition: Any) -> Iterator[Any]:

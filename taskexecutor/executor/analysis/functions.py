@@ -10,6 +10,7 @@ from firesteel.common.error_report import summary_of
 from firesteel.errors import FiresteelError
 from firesteel.plan.frame_methods import FrameMethod
 from firesteel.plan.specs import (
+    ApplySpec,
     AssignWatermarksSpec,
     CoMapInArrowSpec,
     CoProcessSpec,
@@ -23,16 +24,18 @@ from firesteel.plan.specs import (
     TransformWithStateSpec,
 )
 from taskexecutor.executor.analysis.actions import refuse_action
+from taskexecutor.executor.analysis.by_key import ByKey, KeyedFrame
 from taskexecutor.executor.analysis.checks import (
     KeyedInput,
+    check_keys,
     check_same_key_types,
     check_time_column,
 )
 from taskexecutor.executor.analysis.row_by_row import check_row_by_row
 from taskexecutor.executor.analysis.row_kinds import check_transform
-from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
+from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, Frame
 from taskexecutor.executor.spark.plans import composed
-from taskexecutor.executor.spark.schemas import columns_of_key, missing_column
+from taskexecutor.executor.spark.schemas import columns_of_key, missing_column, to_arrow, to_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -65,6 +68,34 @@ def analyze_transform(step: AnalysisStep, spec: TransformSpec) -> AnalyzedOutput
         return output
     check_row_by_row(step.operator_name, frame, result)
     return AnalyzedOutput.on_spark(frame.with_plan(result))
+
+
+def analyze_apply(step: AnalysisStep, spec: ApplySpec) -> AnalyzedOutput:
+    given = []
+    for number, (keys, producer) in enumerate(zip(spec.key_columns, step.inputs, strict=True)):
+        if producer.schema is None:
+            raise FiresteelError(
+                f"{step.operator_name}: the schema of its input {number} is not known;"
+                " declare one on the operator before it"
+            )
+        frame = composed.unread_frame(step.session, to_spark(producer.schema))
+        given.append(KeyedFrame(Frame(frame, f"Input {number}"), keys))
+        check_keys(producer.schema, keys)
+    if len(given) == 2:
+        check_same_key_types(
+            step.operator_name,
+            KeyedInput("the first stream", step.inputs[0].schema, spec.key_columns[0]),
+            KeyedInput("the second", step.inputs[1].schema, spec.key_columns[1]),
+        )
+    try:
+        result = composed.applied(spec, [each.frame.frame for each in given])
+    except Exception as error:
+        refuse_action(step.operator_name, error)
+        raise
+    if spec.key_columns[0] and not spec.across_keys:
+        ByKey(step.operator_name, *given).check(result)
+    plan = composed.analyzed_plan(result, "Input")
+    return AnalyzedOutput(schema=to_arrow(result.schema), plan=plan)
 
 
 def _check_method(

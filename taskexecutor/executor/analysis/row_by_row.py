@@ -108,10 +108,10 @@ class RowByRow:
 
     instead = _WINDOWS  # of what has no better answer
 
-    def __init__(self, what: str, given: Frame) -> None:
+    def __init__(self, what: str, *given: Frame) -> None:
         self._what = what
-        self._reads_files = given.leaf != BUNDLE
-        self._input = analyzed(given.frame)
+        self._reads_files = given[0].leaf != BUNDLE
+        self._inputs = [analyzed(each.frame) for each in given]
         self._ctes: dict[int, Any] = {}  # those that read the input, by id
 
     def check(self, result: DataFrame) -> None:
@@ -142,7 +142,12 @@ class RowByRow:
 
     def is_input(self, plan: Any) -> bool:
         """Also if its columns have other ids, which Spark gives them where it is used twice."""
-        return bool(plan.sameResult(self._input))
+        return self.input_at(plan) is not None
+
+    def input_at(self, plan: Any) -> int | None:
+        """Which of the inputs this is."""
+        found = (at for at, each in enumerate(self._inputs) if plan.sameResult(each))
+        return next(found, None)
 
     def _branches_read_input(self, plan: Any) -> bool:
         """Of a plan whose top has no child or several."""

@@ -20,6 +20,7 @@ from firesteel.common.job_graph import JobEdge, Partitioner
 from firesteel.connectors import PostgresSink
 from firesteel.errors import FiresteelError
 from firesteel.plan.specs import (
+    ApplySpec,
     CoProcessSpec,
     CustomSpec,
     DropDuplicatesSpec,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _AGGREGATING = (
+    ApplySpec,
     PartialWindowAggregateSpec,
     WindowApplySpec,
     WindowTopNSpec,
@@ -74,6 +76,8 @@ def updating(step: AnalysisStep, spec: Spec, place: str) -> Updating | None:
     """Which operator's updates this one, at `place` in the program, emits."""
     who = f"{step.operator_name!r} ({place})" if place else repr(step.operator_name)
     match spec:
+        case RunningAggregateSpec() if step.batch:
+            return None  # each key has one row
         case RunningAggregateSpec():
             return Updating(
                 who=who,

@@ -78,6 +78,7 @@ class AnalysisStep:
     inputs: Sequence[AnalyzedOutput]
     session: SparkSession
     checkpoints: bool = False  # whether the job takes them
+    batch: bool = False
 
     @property
     def input_schema(self) -> pa.Schema | None:

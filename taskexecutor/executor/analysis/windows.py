@@ -15,12 +15,13 @@ from firesteel.plan.specs import (
     AggregateExpression,
     PartialWindowAggregateSpec,
     RunningAggregateSpec,
+    SessionSpec,
     WindowAggregateSpec,
     WindowApplySpec,
     WindowTopNSpec,
 )
 from firesteel.row_kind import ROW_KIND
-from taskexecutor.executor.analysis.by_key import ByKey
+from taskexecutor.executor.analysis.by_key import ByKey, KeyedFrame
 from taskexecutor.executor.analysis.checks import check_keys, check_time_column
 from taskexecutor.executor.analysis.step import BUNDLE, AnalysisStep, AnalyzedOutput, Frame
 from taskexecutor.executor.operators.windows.contents import RANK
@@ -82,7 +83,11 @@ def analyze_window_apply(step: AnalysisStep, spec: WindowApplySpec) -> AnalyzedO
             raise
         raise FiresteelError(f"{step.operator_name}: {summary_of(error)}") from error
     if spec.function is not None and not spec.across_keys:
-        ByKey(step.operator_name, Frame(fired, BUNDLE), spec).check(result)
+        given = KeyedFrame(Frame(fired, BUNDLE), spec.key_columns)
+        # Several sessions fire at the same time.
+        by_time = [frozenset({composed.WINDOW_START, composed.WINDOW_END})]
+        also = by_time if isinstance(spec.window, SessionSpec) else []
+        ByKey(step.operator_name, given, also=also).check(result)
     return AnalyzedOutput(
         schema=to_arrow(result.schema),
         plan=composed.analyzed_plan(result, "Window"),

@@ -9,6 +9,7 @@ from typing import Any
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
 from firesteel.plan.specs import (
+    ApplySpec,
     AssignWatermarksSpec,
     CoMapInArrowSpec,
     CoProcessSpec,
@@ -73,6 +74,10 @@ def create_operator(group: Sequence[OpenedOperator]) -> StreamOperator:
             from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 
             return SparkTransformStage(specs, group[-1].output_schema)
+        case ApplySpec():
+            from taskexecutor.executor.spark.whole_rows import ApplyToAll
+
+            return ApplyToAll(first.spec, first.output_schema)
         case CustomSpec():
             from taskexecutor.executor.operators.custom import custom_operator
 

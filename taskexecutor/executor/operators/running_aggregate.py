@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from firesteel.common.config import Configuration, options
 from firesteel.elements import Watermark
 from firesteel.operator import OperatorState, StreamOperator
 from firesteel.plan.specs import RunningAggregateSpec
@@ -23,7 +24,7 @@ BUNDLE_ROWS = 262_144  # partial rows that wait, or twice the number of keys if 
 
 class RunningAggregate(StreamOperator):
     """Holds the partials of all keys. Each flush emits one row per key that the bundle changed: a
-    stream of upserts by key.
+    stream of upserts by key. In a batch, each key has one row, at the end.
     """
 
     def __init__(self, spec: RunningAggregateSpec) -> None:
@@ -46,6 +47,7 @@ class RunningAggregate(StreamOperator):
         }
 
     def open(self) -> None:
+        self._updates = Configuration(self.context.config).get(options.RUNTIME_MODE) != "BATCH"
         for name, seen in self._seen.items():
             if (values := seen.restored()) is not None:
                 self._distinct.restore(name, values)
@@ -75,9 +77,13 @@ class RunningAggregate(StreamOperator):
             return
         waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
         changed = self._add(self._distinct.replaced(waiting))
+        if self._updates:
+            self._emit(changed)
+
+    def _emit(self, rows: pa.RecordBatch) -> None:
         self.output.emit(
             aggregate_results(
-                self.context, self._spec.aggregates, self._spec.key_columns, changed, {}, {}
+                self.context, self._spec.aggregates, self._spec.key_columns, rows, {}, {}
             )
         )
 
@@ -96,6 +102,8 @@ class RunningAggregate(StreamOperator):
 
     def finish(self) -> None:
         self.flush()
+        if not self._updates and self._state.keys:
+            self._emit(self._state.rows())
 
     def close(self) -> None:
         self._waiting = []

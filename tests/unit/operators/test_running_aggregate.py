@@ -332,3 +332,24 @@ def test_there_is_one_zero_and_one_nan() -> None:
     doubles = np.array(bits, np.uint64).view(np.float64)
     assert group([pa.array(doubles)]).codes.tolist() == [0, 0, 1, 1, 1]
     assert group([pa.array([0.0, None, -0.0, 1.5], pa.float32())]).codes.tolist() == [0, 1, 0, 2]
+
+
+@pytest.mark.parametrize("keys", [[1, 2, 1], [10**12, None, 10**12], []])
+def test_in_a_batch_each_key_has_one_row_at_the_end(keys: list[int | None]) -> None:
+    (expression,) = parse_aggregates(["count(*) AS n"])
+    spec = RunningAggregateSpec(key_columns=("k",), aggregates=(expression,))
+    (partial,) = expression.partial
+    schema = pa.schema([("k", pa.int64()), (partial, pa.int64()), ("_rows", pa.int64())])
+    batch = {"execution.runtime-mode": "BATCH"}
+    harness = OperatorHarness(RunningAggregate(spec), [schema], config=batch).open()
+    for key in keys:
+        harness.process(
+            pa.RecordBatch.from_pydict({"k": [key], partial: [2], "_rows": [2]}, schema)
+        )
+        harness.flush()
+        harness.watermark(0)
+    assert not harness.rows()
+    harness.finish()
+    found = {row["k"]: row["n"] for row in harness.rows()}
+    assert found == {key: 2 * keys.count(key) for key in keys}
+    assert len(harness.rows()) == len(found)

@@ -97,3 +97,32 @@ def test_a_watched_folder_never_ends() -> None:
     assert not is_bounded(
         FileSource("/data", format="csv", schema="t timestamp", watch="1 s").resolved()
     )
+
+
+def test_a_function_of_a_whole_stream_needs_one_that_ends() -> None:
+    env = Environment()
+    endless = env.from_source(SequenceSource(0, None, "n"), name="Numbers")
+    endless.key_by("n").apply(lambda df: df, name="All").sink_to(DiscardSink())
+    with pytest.raises(
+        InvalidProgram, match=r"All.* waits for its end, and 'Source: Numbers'.* may never"
+    ):
+        env.job_graph()
+
+
+def test_it_does_not_wait_for_other_streams() -> None:
+    env = Environment()
+    env.from_source(SequenceSource(0, None, "n")).sink_to(DiscardSink())
+    env.from_sequence(0, 9, column="n").apply(lambda df: df).sink_to(DiscardSink())
+    assert not env.job_graph().batch
+
+
+def test_functions_of_two_whole_streams_have_the_same_keys_or_none() -> None:
+    env = Environment(parallelism=2)
+    one, two = env.from_sequence(0, 9, column="n"), env.from_sequence(0, 9, column="m")
+    with pytest.raises(InvalidProgram, match="rows with equal keys from both"):
+        one.key_by("n").connect(two).apply(lambda left, right: left)
+    with pytest.raises(InvalidProgram, match="as many columns for each"):
+        one.connect(two).key_by(["n", "x"], "m").apply(lambda left, right: left)
+    one.connect(two).apply(lambda left, right: left, name="Both").sink_to(DiscardSink())
+    whole = next(vertex for vertex in env.job_graph().vertices if "Both" in vertex.name)
+    assert whole.parallelism == 1

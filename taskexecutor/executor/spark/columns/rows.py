@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+from abc import ABC, abstractmethod
 from base64 import b64encode
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -38,8 +39,9 @@ _TRANSPARENT = frozenset({"ColumnarToRowExec", "WholeStageCodegenExec", "InputAd
 _NEVER_SKIP = frozenset({"IsNotNull", "StringContains", "StringEndsWith"})
 
 
-def frame(engine: SparkEngine, schema: StructType) -> DataFrame:
-    """A frame over bundles of this schema: without rows until a bundle comes.
+def frame(engine: SparkEngine, schema: StructType, spool: Any = None) -> DataFrame:
+    """A frame over bundles of this schema: without rows until a bundle comes. With a
+    FiresteelSpool, over its rows.
 
     Its columns' names must be distinct.
     """
@@ -50,7 +52,7 @@ def frame(engine: SparkEngine, schema: StructType) -> DataFrame:
     engine.code.load("FiresteelScan")
     engine.code.load("FiresteelPassing")
     table = engine.code.type("FiresteelTable")(
-        jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
+        jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json()), spool
     )
     none = singleton(jvm, "scala.None")
     relation = singleton(
@@ -67,10 +69,15 @@ def columns_read(engine: SparkEngine, physical: Any) -> list[str]:
     """
     leaves = physical.collectLeaves()
     scans = [leaves.apply(index) for index in range(leaves.size())]
-    scans = [leaf.scan() for leaf in scans if leaf.getClass().getSimpleName() == "BatchScanExec"]
-    if len(scans) != 1 or scans[0].getClass().getSimpleName() != "FiresteelScan":
+    scans = [leaf for leaf in scans if _kind(leaf) == "BatchScanExec"]
+    if len(scans) != 1 or not is_scan(scans[0]):
         raise NotKept("it does not read its input, or something else, too")
-    return list(engine.code.type("FiresteelTable").columnsRead(scans[0]))
+    return list(engine.code.type("FiresteelTable").columnsRead(scans[0].scan()))
+
+
+def is_scan(batch_scan: Any) -> bool:
+    """Whether this BatchScanExec is a leaf that `frame` has made."""
+    return _kind(batch_scan.scan()) == "FiresteelScan"
 
 
 def may_skip_rows(engine: SparkEngine, physical: Any) -> bool:
@@ -108,49 +115,19 @@ def _kind(node: Any) -> str:
     return str(node.getClass().getSimpleName())
 
 
-class SharedRows:
-    """Shared memory for one bundle at a time."""
+class Placed(ABC):
+    """Where Arrow's buffers are copied to, unconverted, for a FiresteelReader to find them."""
 
-    def __init__(self) -> None:
-        self._fd = -1
-        self._fd = os.memfd_create("firesteel-bundle")
-        os.ftruncate(self._fd, _ROOM_BYTES)  # sparse
-        self._bytes: Any = np.frombuffer(mmap.mmap(self._fd, _ROOM_BYTES), np.uint8)
-        self._end = 0  # of what the bundle has
-        self._used = 0  # by any bundle since the memory was given back
-        slabs.count(self)
+    @abstractmethod
+    def _copy(self, buffer: pa.Buffer | None, start: int, size: int) -> int:
+        """Where these bytes are from now on."""
 
-    @property
-    def path(self) -> str:
-        return f"/proc/{os.getpid()}/fd/{self._fd}"
-
-    @property
-    def room_bytes(self) -> int:
-        return _ROOM_BYTES
-
-    @property
-    def size_bytes(self) -> int:
-        return os.fstat(self._fd).st_blocks * 512 if self._fd >= 0 else 0
-
-    def put(self, batches: Sequence[pa.RecordBatch], columns: Sequence[str]) -> str:
-        """Replaces the bundle by these columns. Returns where it is, as FiresteelReader reads it,
-        in base64: Py4J hands texts over much faster than bytes.
-        """
-        if self._used > _KEPT_BYTES:
-            self.release_memory()
-        self._end = 0
-        places: list[int] = []
-        for batch in batches:
-            places.append(batch.num_rows)
-            for name in columns:
-                self._column(decoded(batch.column(name)), places)
-        self._used = max(self._used, self._end)
-        return b64encode(struct.pack(f"<{len(places)}q", *places)).decode()
-
-    def release_memory(self) -> None:
-        os.ftruncate(self._fd, 0)
-        os.ftruncate(self._fd, _ROOM_BYTES)
-        self._used = 0
+    def place(self, batch: pa.RecordBatch, columns: Sequence[str]) -> list[int]:
+        """The number of the batch's rows, and where these of its columns are."""
+        places = [batch.num_rows]
+        for name in columns:
+            self._column(decoded(batch.column(name)), places)
+        return places
 
     def _column(self, array: pa.Array, places: list[int]) -> None:
         """Of each column: its validity bits, how far they are shifted, its values, its offsets, and
@@ -186,6 +163,49 @@ class SharedRows:
 
     def _bits(self, buffer: pa.Buffer, offset: int, count: int) -> int:
         return self._copy(buffer, offset // 8, (offset % 8 + count + 7) // 8)
+
+
+class SharedRows(Placed):
+    """Shared memory for one bundle at a time."""
+
+    def __init__(self) -> None:
+        self._fd = -1
+        self._fd = os.memfd_create("firesteel-bundle")
+        os.ftruncate(self._fd, _ROOM_BYTES)  # sparse
+        self._bytes: Any = np.frombuffer(mmap.mmap(self._fd, _ROOM_BYTES), np.uint8)
+        self._end = 0  # of what the bundle has
+        self._used = 0  # by any bundle since the memory was given back
+        slabs.count(self)
+
+    @property
+    def path(self) -> str:
+        return f"/proc/{os.getpid()}/fd/{self._fd}"
+
+    @property
+    def room_bytes(self) -> int:
+        return _ROOM_BYTES
+
+    @property
+    def size_bytes(self) -> int:
+        return os.fstat(self._fd).st_blocks * 512 if self._fd >= 0 else 0
+
+    def put(self, batches: Sequence[pa.RecordBatch], columns: Sequence[str]) -> str:
+        """Replaces the bundle by these columns. Returns where it is, as FiresteelReader reads it,
+        in base64: Py4J hands texts over much faster than bytes.
+        """
+        if self._used > _KEPT_BYTES:
+            self.release_memory()
+        self._end = 0
+        places: list[int] = []
+        for batch in batches:
+            places += self.place(batch, columns)
+        self._used = max(self._used, self._end)
+        return b64encode(struct.pack(f"<{len(places)}q", *places)).decode()
+
+    def release_memory(self) -> None:
+        os.ftruncate(self._fd, 0)
+        os.ftruncate(self._fd, _ROOM_BYTES)
+        self._used = 0
 
     def _copy(self, buffer: pa.Buffer | None, start: int, size: int) -> int:
         at = self._end

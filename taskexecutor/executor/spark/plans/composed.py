@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from firesteel.errors import FiresteelError
 from firesteel.plan.specs import (
     AggregateExpression,
+    ApplySpec,
     PartialWindowAggregateSpec,
     SessionSpec,
     SlidingSpec,
@@ -51,12 +52,20 @@ def apply(frame: DataFrame, specs: Sequence[Spec], *, cores: int) -> DataFrame:
 
 
 def transform(frame: DataFrame, spec: TransformSpec, what: str = "transform") -> DataFrame:
+    return _result(what, spec.function, frame)
+
+
+def applied(spec: ApplySpec, frames: Sequence[DataFrame]) -> DataFrame:
+    return _result("apply", spec.function, *frames)
+
+
+def _result(what: str, function: Callable[..., Any], *frames: DataFrame) -> DataFrame:
     from pyspark.sql import DataFrame
 
     with pinned():
-        result = spec.function(frame)
+        result = function(*frames)
     if not isinstance(result, DataFrame):
-        name = getattr(spec.function, "__name__", "the function")
+        name = getattr(function, "__name__", "the function")
         kind = type(result)
         got = (
             kind.__qualname__

@@ -350,7 +350,7 @@ def _aggregated_once(session: Any, plan: Any) -> Any:
     """
 
     def change(plan: Any) -> Any:
-        plan = _without(session._jvm, plan, frozenset({_EXCHANGE}))
+        plan = without_shuffles(session, plan)
         return _by_hashing(session._jvm, plan)
 
     return generated_anew(session, plan, change)
@@ -422,6 +422,11 @@ def generated_anew(session: Any, plan: Any, change: Callable[[Any], Any]) -> Any
         if rules.apply(index).getClass().getSimpleName() in _RULES:
             plan = rules.apply(index).apply(plan)
     return plan
+
+
+def without_shuffles(session: Any, plan: Any) -> Any:
+    """The same rows, if each of the plan's leaves has one partition."""
+    return _without(session._jvm, plan, frozenset({_EXCHANGE}))
 
 
 def _without(jvm: Any, plan: Any, left_out: frozenset[str]) -> Any:

@@ -8,6 +8,7 @@ import java.nio.MappedByteBuffer;
 import java.nio.channels.FileChannel;
 import java.util.Base64;
 import java.util.Collections;
+import java.util.OptionalLong;
 import java.util.Properties;
 import java.util.Set;
 import org.apache.spark.TaskContext;
@@ -29,6 +30,7 @@ import org.apache.spark.sql.vectorized.*;
 import org.apache.spark.storage.BlockInfoManager;
 import org.apache.spark.storage.StorageUtils;
 import org.apache.spark.unsafe.types.UTF8String;
+import org.apache.spark.util.TaskCompletionListener;
 
 /** A column whose values are where Arrow has them. */
 public final class FiresteelVector extends ColumnVector {
@@ -175,31 +177,105 @@ final class FiresteelRows implements InputPartition {
     }
 }
 
+/** Batches in files, as columns/spool.py writes them. */
+public final class FiresteelSpool implements InputPartition {
+    private final String[] paths;
+    private final long[] places;  // in each file, where the places of its batches begin
+    private final long[] sizes;   // of the files
+    final long rows;
+    final long bytes;
+
+    public FiresteelSpool(String[] paths, long[] places, long[] sizes, long rows) {
+        this.paths = paths;
+        this.places = places;
+        this.sizes = sizes;
+        this.rows = rows;
+        long all = 0;
+        for (int i = 0; i < sizes.length; i++) all += sizes[i];
+        bytes = all;
+    }
+
+    int files() { return paths.length; }
+
+    MappedByteBuffer map(int file) {
+        try {
+            RandomAccessFile opened = new RandomAccessFile(paths[file], "r");
+            try {
+                return opened.getChannel().map(FileChannel.MapMode.READ_ONLY, 0, sizes[file]);
+            } finally {
+                opened.close();
+            }
+        } catch (java.io.IOException error) {
+            throw new java.io.UncheckedIOException(error);
+        }
+    }
+
+    LongBuffer places(int file, MappedByteBuffer mapped) {
+        ByteBuffer all = (ByteBuffer) mapped.duplicate();
+        all.position((int) places[file]);
+        ByteBuffer tail = (ByteBuffer) all.slice();
+        tail.order(ByteOrder.LITTLE_ENDIAN);
+        return tail.asLongBuffer();
+    }
+}
+
+/** The files of a spool that a task has mapped: rows may refer to them until it ends. */
+final class FiresteelMapped implements TaskCompletionListener {
+    private final java.util.ArrayList files = new java.util.ArrayList();
+
+    void add(MappedByteBuffer file) { files.add(file); }
+
+    public void onTaskCompletion(TaskContext context) {
+        for (int i = 0; i < files.size(); i++) StorageUtils.dispose((MappedByteBuffer) files.get(i));
+        files.clear();
+    }
+}
+
 final class FiresteelReader implements PartitionReader {
     private static final int CHUNK = 1024;  // rows between looking whether the task was cancelled
 
-    private final LongBuffer in;
-    private final long base;
+    private final FiresteelSpool spool;  // null: all is in the one buffer
+    private final FiresteelMapped mapped;
     private final FiresteelVector[] vectors;  // of the columns that batches have
     private final FiresteelPlaces places;     // null if the plan does not ask for them
     private final ColumnarBatch batch;
+    private LongBuffer in;
+    private long base;
+    private int files;   // of the spool that have been mapped
     private long before;  // rows in earlier batches
     private long rows;
     private long done;
     private int size;
 
-    FiresteelReader(StructType schema, FiresteelRows bundle) {
-        in = ByteBuffer.wrap(bundle.packed).order(ByteOrder.LITTLE_ENDIAN).asLongBuffer();
-        base = bundle.base;
-        StructField[] fields = schema.fields();
+    /** `whole`: the columns that batches have, in their order; `read`: those that the plan reads. */
+    FiresteelReader(StructType whole, StructType read, InputPartition partition) {
+        if (partition instanceof FiresteelSpool) {
+            spool = (FiresteelSpool) partition;
+            mapped = new FiresteelMapped();
+            TaskContext.get().addTaskCompletionListener((TaskCompletionListener) mapped);
+            in = LongBuffer.allocate(0);
+        } else {
+            FiresteelRows bundle = (FiresteelRows) partition;
+            spool = null;
+            mapped = null;
+            in = ByteBuffer.wrap(bundle.packed).order(ByteOrder.LITTLE_ENDIAN).asLongBuffer();
+            base = bundle.base;
+        }
+        StructField[] fields = read.fields();
         int last = fields.length - 1;
         places = last >= 0 && FiresteelTable.isPlace(fields[last]) ? new FiresteelPlaces() : null;
-        vectors = new FiresteelVector[places == null ? fields.length : last];
         ColumnVector[] all = new ColumnVector[fields.length];
         if (places != null) all[last] = places;
-        for (int i = 0; i < vectors.length; i++) {
-            vectors[i] = new FiresteelVector(fields[i].dataType());
-            all[i] = vectors[i];
+        StructField[] present = spool == null ? fields : whole.fields();
+        int count = present.length;
+        if (count > 0 && FiresteelTable.isPlace(present[count - 1])) count--;
+        vectors = new FiresteelVector[count];
+        for (int i = 0; i < count; i++) {
+            vectors[i] = new FiresteelVector(present[i].dataType());
+            if (spool == null) all[i] = vectors[i];
+            else for (int k = 0; k < fields.length; k++) {
+                if (fields[k].name().equals(present[i].name())) all[k] = vectors[i];
+            }
         }
         batch = new ColumnarBatch(all);
     }
@@ -208,7 +284,7 @@ final class FiresteelReader implements PartitionReader {
         TaskContext context = TaskContext.get();
         if (context != null) context.killTaskIfInterrupted();
         done += size;
-        while (done >= rows && in.hasRemaining()) {
+        while (done >= rows && hasBatch()) {
             done = 0;
             before += rows;
             rows = in.get();
@@ -216,6 +292,16 @@ final class FiresteelReader implements PartitionReader {
         }
         size = (int) Math.min(CHUNK, rows - done);
         return size > 0;
+    }
+
+    private boolean hasBatch() {
+        while (!in.hasRemaining() && spool != null && files < spool.files()) {
+            MappedByteBuffer file = spool.map(files);
+            mapped.add(file);
+            base = Platform.getDirectBufferAddress(file);
+            in = spool.places(files++, file);
+        }
+        return in.hasRemaining();
     }
 
     public Object get() {
@@ -230,26 +316,33 @@ final class FiresteelReader implements PartitionReader {
 }
 
 final class FiresteelReaders implements PartitionReaderFactory {
-    private final StructType schema;
+    private final StructType whole;
+    private final StructType read;
 
-    FiresteelReaders(StructType schema) { this.schema = schema; }
+    FiresteelReaders(StructType whole, StructType read) {
+        this.whole = whole;
+        this.read = read;
+    }
 
     public boolean supportColumnarReads(InputPartition partition) { return true; }
     public PartitionReader createReader(InputPartition partition) {
         throw new UnsupportedOperationException();
     }
     public PartitionReader createColumnarReader(InputPartition partition) {
-        return new FiresteelReader(schema, (FiresteelRows) partition);
+        return new FiresteelReader(whole, read, partition);
     }
 }
 
-/** The scan of a plan: without rows until a bundle comes. */
-final class FiresteelScan implements ScanBuilder, SupportsPushDownRequiredColumns, Scan, Batch {
+/** The scan of a plan: without rows until a bundle comes, unless they are in a spool. */
+final class FiresteelScan
+        implements ScanBuilder, SupportsPushDownRequiredColumns, SupportsReportStatistics, Batch {
     private final StructType whole;
+    private final FiresteelSpool spool;  // null: bundles
     private StructType read;
 
-    FiresteelScan(StructType schema) {
+    FiresteelScan(StructType schema, FiresteelSpool spool) {
         whole = schema;
+        this.spool = spool;
         read = schema;
     }
 
@@ -268,9 +361,24 @@ final class FiresteelScan implements ScanBuilder, SupportsPushDownRequiredColumn
     public Batch toBatch() { return this; }
     public Scan.ColumnarSupportMode columnarSupportMode() { return Scan.ColumnarSupportMode.SUPPORTED; }
     public InputPartition[] planInputPartitions() {
-        return new InputPartition[] {new FiresteelRows(new byte[0], 0)};
+        return new InputPartition[] {spool != null ? spool : new FiresteelRows(new byte[0], 0)};
     }
-    public PartitionReaderFactory createReaderFactory() { return new FiresteelReaders(read); }
+    public PartitionReaderFactory createReaderFactory() { return new FiresteelReaders(whole, read); }
+    public Statistics estimateStatistics() { return new FiresteelStatistics(spool); }
+}
+
+/** How much there is to read; nothing is known of bundles. */
+final class FiresteelStatistics implements Statistics {
+    private final FiresteelSpool spool;
+
+    FiresteelStatistics(FiresteelSpool spool) { this.spool = spool; }
+
+    public OptionalLong sizeInBytes() {
+        return spool == null ? OptionalLong.empty() : OptionalLong.of(spool.bytes);
+    }
+    public OptionalLong numRows() {
+        return spool == null ? OptionalLong.empty() : OptionalLong.of(spool.rows);
+    }
 }
 
 /** The table that a plan reads its bundles from. Its last column has the places of the rows. */
@@ -278,8 +386,10 @@ public final class FiresteelTable implements SupportsRead {
     private static final String PLACE = "firesteel.place";
 
     private final StructType schema;
+    private final FiresteelSpool spool;  // null: bundles
 
-    public FiresteelTable(StructType columns) {
+    public FiresteelTable(StructType columns, FiresteelSpool spool) {
+        this.spool = spool;
         String name = PLACE;
         Set names = new java.util.HashSet();
         for (int i = 0; i < columns.size(); i++) names.add(columns.fields()[i].name().toLowerCase());
@@ -317,7 +427,7 @@ public final class FiresteelTable implements SupportsRead {
     public StructType schema() { return schema; }
     public Set capabilities() { return Collections.singleton(TableCapability.BATCH_READ); }
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-        return new FiresteelScan(schema);
+        return new FiresteelScan(schema, spool);
     }
 }
 
