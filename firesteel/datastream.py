@@ -4,7 +4,7 @@ own, unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, overload
 
@@ -30,12 +30,18 @@ from firesteel.plan.specs import (
     PartialWindowAggregateSpec,
     SinkSpec,
     Spec,
+    TopNSpec,
     side_output_tags,
 )
 from firesteel.plan.stream_graph import StreamEdge, StreamNode
 from firesteel.program import Program
 from firesteel.row_operations import ArrowFunction, RowOperations, checked_function, titled
-from firesteel.windowed_stream import WindowedStream, running_aggregate, time_column_of
+from firesteel.windowed_stream import (
+    WindowedStream,
+    checked_order,
+    running_aggregate,
+    time_column_of,
+)
 from firesteel.windows import Watermarks, Window
 
 if TYPE_CHECKING:
@@ -175,6 +181,7 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
     def drop_duplicates(
         self,
         *columns: str,
+        keep: Literal["first", "last"] = "first",
         within: Duration | None = None,
         on: str | None = None,
         name: str | None = None,
@@ -190,6 +197,11 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         Without `within`, each key is remembered until the stream ends: for bounded streams, or few
         keys. The first record is the one that arrives first; within a batch, the one with the
         earliest event time.
+
+        `keep="last"` keeps the latest record instead, by event time or by the column `on`; of equal
+        ones, and if the stream has no event time, the one that arrives last. The result has one
+        more column, `row_kind`: "insert", or "delete" for a record in whose place another one is
+        now. One record per key is kept until the stream ends.
         """
         if len(columns) == 1 and isinstance(columns[0], (list, tuple)):  # as in PySpark
             columns = tuple(columns[0])
@@ -204,6 +216,10 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
                 f"drop_duplicates() takes all columns of the key itself, without key_by(...):"
                 f" drop_duplicates({keys})"
             )
+        if keep == "last":
+            return self._last_records(columns, within, on, name, uid)
+        if keep != "first":
+            raise InvalidProgram(f'drop_duplicates(keep={keep!r}): there is "first" and "last"')
         within_us = 0 if within is None else positive_us(within, "within of drop_duplicates()")
         time_column, shift_us = "", 0
         if within is None and on is not None:
@@ -225,6 +241,34 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
             within_us=within_us,
         )
         title = name or f"DropDuplicates({', '.join(columns)})"
+        return self.key_by(*columns)._add(title, spec, uid=uid)
+
+    def _last_records(
+        self,
+        columns: tuple[str, ...],
+        within: Duration | None,
+        on: str | None,
+        name: str | None,
+        uid: str,
+    ) -> DataStream:
+        if within is not None:
+            raise InvalidProgram(
+                f'drop_duplicates(within={within!r}, keep="last"): a record that is kept can go'
+                " away whenever a later one comes; leave out within"
+            )
+        by = (on,) if on is not None else ()
+        if on is None and self._time_columns:
+            what = 'drop_duplicates(keep="last")'
+            by = (time_column_of(self._time_columns, what, "on='column'")[0],)
+        spec = TopNSpec(
+            key_columns=columns,
+            n=1,
+            by=by,
+            ascending=(False,) * len(by),
+            ranked=False,
+            latest_first=True,
+        )
+        title = name or f"DropDuplicates({', '.join(columns)}, last)"
         return self.key_by(*columns)._add(title, spec, uid=uid)
 
     def window_all(
@@ -470,6 +514,30 @@ class KeyedStream(DataStream):
         that need all rows of the key, such as percentile(...).
         """
         return running_aggregate(self, expressions, name=name, uid=uid)
+
+    def top_n(
+        self,
+        n: int,
+        *,
+        by: str | Sequence[str],
+        ascending: bool | Sequence[bool] = False,
+        name: str | None = None,
+        uid: str = "",
+    ) -> DataStream:
+        """The first `n` records of each key so far in the order of the columns `by`, the largest
+        first: with the additional columns `rank` (1 for the first) and `row_kind`.
+
+        It is a stream of changes. After each bundle of records, each watermark and at the end of
+        the input, rows come with the row_kind "delete" that are no longer among the first, or have
+        another rank, with all of their values; then, with "insert", those that are there now. Write
+        them with a PostgresSink in upsert mode whose key are the key columns and `rank`.
+
+        `ascending` and the order are those of `WindowedStream.top_n`. `n` records per key are kept
+        until the stream ends. Raises InvalidProgram for a bad `n` or `by`.
+        """
+        columns, directions = checked_order(n, by, ascending)
+        spec = TopNSpec(key_columns=self.key_columns, n=n, by=columns, ascending=directions)
+        return self._add(name or f"TopN({n} by {', '.join(columns)})", spec, uid=uid)
 
     @stateful.pyspark_arguments
     def transform_with_state(

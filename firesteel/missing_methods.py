@@ -15,7 +15,10 @@ _SORTED = (
     "window_all(...).top_n(...), or window_all(...).apply(lambda df: df.{name}(...)):"
     " an endless stream has no order of its own"
 )
-_TOP = "window_all(...).top_n(n, by=...), or for each key key_by(...).window(...).top_n(n, by=...)"
+_TOP = (
+    "window_all(...).top_n(n, by=...), or for each key key_by(...).top_n(n, by=...), also with"
+    " window(...) between the two"
+)
 
 # Methods of Spark's DataFrames, of Flink's streams and of pandas; what to write instead.
 _INSTEAD = {
@@ -34,7 +37,7 @@ _INSTEAD = {
     **dict.fromkeys(("head", "show", "take"), f"print(), or {_COLLECT}"),
     "repartition": "rebalance(), or key_by(...)",
     **dict.fromkeys(("limit", "orderBy", "sort", "sort_values"), _SORTED),
-    **dict.fromkeys(("nlargest", "nsmallest", "top", "topN", "top_n"), _TOP),
+    **dict.fromkeys(("nlargest", "nsmallest", "top", "topN"), _TOP),
     **dict.fromkeys(
         ("distinct", "dropDuplicatesWithinWatermark", "deduplicate"),
         'drop_duplicates("column", within="1 hour")',
@@ -43,7 +46,13 @@ _INSTEAD = {
 }
 _CAPITAL = re.compile("[A-Z]")
 _OF_STREAMS = ("execute_and_collect", "filter", "foreach_batch", "key_by", "print", "sink_to")
-_AFTER_KEY_BY = ("aggregate", "transform_with_state", "transform_with_state_in_pandas", "window")
+_AFTER_KEY_BY = (
+    "aggregate",
+    "top_n",
+    "transform_with_state",
+    "transform_with_state_in_pandas",
+    "window",
+)
 
 
 def no_such_member(kind: type, name: str) -> NoReturn:

@@ -194,21 +194,7 @@ class WindowedStream(Generic[Stream]):
         With `allowed_lateness`, results have one more column, `row_kind`: "insert", or "delete" for
         a row that is no longer valid.
         """
-        if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-            raise InvalidProgram(
-                f"top_n({n!r}): it takes a number of rows, of at least 1, as in"
-                ' top_n(3, by="price")'
-            )
-        columns = (by,) if isinstance(by, str) else tuple(by)
-        if not columns or not all(isinstance(column, str) and column for column in columns):
-            raise InvalidProgram(f"top_n(by={by!r}): name at least one column to order by")
-        directions = (
-            (ascending,) * len(columns) if isinstance(ascending, bool) else tuple(ascending)
-        )
-        if len(directions) != len(columns):
-            raise InvalidProgram(
-                f"top_n(by={by!r}, ascending={ascending!r}): give one direction, or one per column"
-            )
+        columns, directions = checked_order(n, by, ascending)
         spec = WindowTopNSpec(
             key_columns=self._keyed.key_columns,
             window=self._spec,
@@ -270,6 +256,25 @@ def running_aggregate(
     )
     final = RunningAggregateSpec(key_columns=keyed.key_columns, aggregates=aggregates)
     return keyed._add_in_two_halves(name or "Aggregate", partial, final, uid=uid)
+
+
+def checked_order(
+    n: int, by: str | Sequence[str], ascending: bool | Sequence[bool]
+) -> tuple[tuple[str, ...], tuple[bool, ...]]:
+    """The columns that `top_n` orders by, and whether each is ascending. Raises InvalidProgram."""
+    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+        raise InvalidProgram(
+            f'top_n({n!r}): it takes a number of rows, of at least 1, as in top_n(3, by="price")'
+        )
+    columns = (by,) if isinstance(by, str) else tuple(by)
+    if not columns or not all(isinstance(column, str) and column for column in columns):
+        raise InvalidProgram(f"top_n(by={by!r}): name at least one column to order by")
+    directions = (ascending,) * len(columns) if isinstance(ascending, bool) else tuple(ascending)
+    if len(directions) != len(columns):
+        raise InvalidProgram(
+            f"top_n(by={by!r}, ascending={ascending!r}): give one direction, or one per column"
+        )
+    return columns, directions
 
 
 def _check_keys(keys: tuple[str, ...]) -> None:

@@ -1,7 +1,8 @@
 """The results that the queries must have, computed with pandas; and how results are compared.
 
 A result is compared as a whole, in any order. Of a stream of updates, the last row of each key
-counts. Neither Spark nor Flink takes part, so an engine's mistake is not the oracle's.
+counts; of a stream of changes, what has come and not gone. Neither Spark nor Flink takes part, so
+an engine's mistake is not the oracle's.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ _CHANNEL_IDS = {"apple": "0", "google": "1", "facebook": "2", "baidu": "3"}
 # Of updates: the key, and the column that grows with each of them.
 UPDATES = {"q15": ["day"], "q16": ["channel", "day"], "q17": ["auction", "day"]}
 _GROWS = "total_bids"
+# Of changes: the column that says whether a row comes or goes.
+_CHANGES = {"q18", "q19"}
+_KIND = "row_kind"
 
 
 class WrongResult(Exception):
@@ -39,6 +43,10 @@ def check(query: str, found: pa.Table, right: pd.DataFrame) -> None:
     rows = _plain(found.select(names))
     if query in UPDATES:
         rows = rows.sort_values(_GROWS, kind="stable").drop_duplicates(UPDATES[query], keep="last")
+    if query in _CHANGES:
+        rows = _there(
+            query, rows.assign(change=np.where(found[_KIND].to_pandas() == "insert", 1, -1)), names
+        )
     if len(rows) != len(right):
         raise WrongResult(f"{query}: {len(rows):,} rows instead of {len(right):,}")
     rows, right = (each.sort_values(names, ignore_index=True) for each in (rows, right))
@@ -50,6 +58,14 @@ def check(query: str, found: pa.Table, right: pd.DataFrame) -> None:
                 f"{query}: ({', '.join(names)}) is {tuple(rows.loc[at])}"
                 f" instead of {tuple(right.loc[at])}"
             )
+
+
+def _there(query: str, changes: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+    """The rows that have come and not gone; `change` is 1 or -1."""
+    counts = changes.groupby(names, dropna=False)["change"].sum().reset_index()
+    if (counts["change"] < 0).any():
+        raise WrongResult(f"{query}: rows go that have not come")
+    return counts.loc[counts.index.repeat(counts["change"]), names]
 
 
 def _plain(table: pa.Table) -> pd.DataFrame:
@@ -168,6 +184,17 @@ def _q17(bids: pd.DataFrame) -> pd.DataFrame:
     return counts.join(prices.rename(columns=lambda name: f"{name}_price")).reset_index()
 
 
+def _q18(bids: pd.DataFrame) -> pd.DataFrame:
+    ordered = bids.sort_values("dateTime", kind="stable")
+    return ordered.drop_duplicates(["bidder", "auction"], keep="last")
+
+
+def _q19(bids: pd.DataFrame) -> pd.DataFrame:
+    ordered = bids.sort_values(["price", "dateTime"], ascending=[False, True], kind="stable")
+    ranks = ordered.groupby("auction").cumcount() + 1
+    return ordered.assign(rank=ranks)[ranks <= 10]
+
+
 def _q21(bids: pd.DataFrame) -> pd.DataFrame:
     by_url = bids["url"].str.extract("[?&]channel_id=([^&]*)")[0]
     found = bids.assign(channel_id=bids["channel"].str.lower().map(_CHANNEL_IDS).fillna(by_url))
@@ -183,5 +210,5 @@ def _q22(bids: pd.DataFrame) -> pd.DataFrame:
 
 _QUERIES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "q0": _q0, "q1": _q1, "q2": _q2, "q5": _q5, "q7": _q7, "q11": _q11, "q12": _q12, "q14": _q14,
-    "q15": _q15, "q16": _q16, "q17": _q17, "q21": _q21, "q22": _q22,
+    "q15": _q15, "q16": _q16, "q17": _q17, "q18": _q18, "q19": _q19, "q21": _q21, "q22": _q22,
 }  # fmt: skip

@@ -3,9 +3,10 @@
     python -m benchmarks.nexmark.generator FOLDER
     python -m benchmarks.nexmark.programs q5 --data FOLDER [--format csv] [--output FOLDER]
 
-The queries that join bids with auctions or persons (q3, q4, q6, q8, q9, q13, q18 to q20) are
-missing: there are no joins yet. q12 is in event time here, since a result in processing time cannot
-be checked. Where several bids of a window have the highest price, q7 returns one of them.
+The queries that join bids with auctions or persons (q3, q4, q6, q8, q9, q13, q20) are missing:
+there are no joins yet. q12 is in event time here, since a result in processing time cannot be
+checked. Where several bids of a window have the highest price, q7 returns one of them, and q19
+ranks the earlier one first.
 """
 
 from __future__ import annotations
@@ -191,6 +192,16 @@ def q17(bids: DataStream) -> DataStream:
     )
 
 
+def q18(bids: DataStream) -> DataStream:
+    """The last bid of each bidder for each auction, as changes."""
+    return bids.drop_duplicates("bidder", "auction", keep="last")
+
+
+def q19(bids: DataStream) -> DataStream:
+    """The ten highest bids for each auction, as changes."""
+    return bids.key_by("auction").top_n(10, by=["price", "dateTime"], ascending=[False, True])
+
+
 CHANNEL_IDS = {"apple": "0", "google": "1", "facebook": "2", "baidu": "3"}
 Q21_CHANNEL_ID = (
     "CASE "
@@ -222,7 +233,8 @@ def q22(bids: DataStream) -> DataStream:
 
 
 QUERIES: dict[str, Callable[[DataStream], DataStream]] = {
-    query.__name__: query for query in (q0, q1, q2, q5, q7, q11, q12, q14, q15, q16, q17, q21, q22)
+    query.__name__: query
+    for query in (q0, q1, q2, q5, q7, q11, q12, q14, q15, q16, q17, q18, q19, q21, q22)
 }
 
 

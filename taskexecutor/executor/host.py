@@ -56,6 +56,7 @@ _WITHOUT_PANDAS = frozenset(
         "RunningAggregate",
         "Sink",
         "Source",
+        "TopN",
         "Transform",
         "WindowAggregate",
         "WindowTopN",

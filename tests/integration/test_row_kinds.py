@@ -89,6 +89,21 @@ def test_what_would_take_deleted_rows_for_others_is_refused(
         schema_of(program(visits(tmp_path, parallelism=2)), engine)
 
 
+def test_rows_that_others_replace_are_not_counted(tmp_path: Path, engine: SparkEngine) -> None:
+    (tmp_path / "rows.json").write_text('{"shop": "a", "n": 1}\n')
+    best = rows(tmp_path).key_by("shop").top_n(2, by="n", name="Best")
+    assert schema_of(best, engine).names[-2:] == ["rank", "row_kind"]
+    last = rows(tmp_path).drop_duplicates("shop", keep="last", name="Best")
+    assert schema_of(last, engine).names == ["shop", "n", "at", "row_kind"]
+    for changes in (best, last):
+        with pytest.raises(FiresteelError, match="no longer valid.*because rows that come later"):
+            schema_of(changes.key_by("shop").aggregate("sum(n) AS n"), engine)
+    for taken, says in (("rank", "top_n: the stream has a column 'rank'"), ("other", "column 'm'")):
+        renamed = rows(tmp_path).with_column_renamed("at", taken).key_by("shop")
+        with pytest.raises(FiresteelError, match=says):
+            schema_of(renamed.top_n(2, by="n" if taken == "rank" else "m"), engine)
+
+
 @pytest.mark.parametrize(
     "program",
     [

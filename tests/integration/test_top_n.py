@@ -12,7 +12,7 @@ from pyspark.sql import functions as sql
 
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.specs import PartialWindowAggregateSpec, TumblingSpec
-from taskexecutor.executor.operators.windows.top_contents import sorted_rows
+from taskexecutor.executor.aggregation.ordering import sorted_rows
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.plans import composed
 

@@ -30,6 +30,7 @@ from firesteel.plan.specs.functions import (
     TransformSpec,
     TransformWithStateSpec,
 )
+from firesteel.plan.specs.ranking import TopNSpec
 from firesteel.plan.specs.watermarks import (
     AssignWatermarksSpec,
     WatermarkAlignmentSpec,
@@ -57,6 +58,7 @@ __all__ = [
     "SlidingSpec",
     "SourceSpec",
     "Spec",
+    "TopNSpec",
     "TransformSpec",
     "TransformWithStateSpec",
     "TumblingSpec",
@@ -87,6 +89,7 @@ Spec = (
     | WindowApplySpec
     | WindowTopNSpec
     | DropDuplicatesSpec
+    | TopNSpec
     | SinkSpec
     | CustomSpec
 )

@@ -8,7 +8,7 @@ many keys cost a few passes over columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,7 @@ from taskexecutor.executor.aggregation.columns import as_array
 from taskexecutor.executor.aggregation.grouping import Groups, Ints
 from taskexecutor.executor.aggregation.key_index import KeyIndex
 from taskexecutor.executor.aggregation.merging import merge_column, merge_partials
-from taskexecutor.executor.aggregation.row_log import RowLog
+from taskexecutor.executor.aggregation.row_log import RowLog, taken
 from taskexecutor.executor.numbers import as_numpy
 
 _PIECES = 16  # of the log, at least: rows are taken from a few as fast as from one
@@ -69,10 +69,10 @@ class KeyedPartials:
     def frozen(self) -> Callable[[], pa.RecordBatch | None]:
         """Makes the rows as they are now, in any thread."""
         pieces, places = self._log.pieces, self._places[: self._index.count].copy()
-        return lambda: _taken(pieces, places) if pieces else None
+        return lambda: taken(pieces, places) if pieces else None
 
     def _read(self, places: Ints) -> pa.RecordBatch:
-        return _taken(self._log.pieces, places)
+        return taken(self._log.pieces, places)
 
     def _joined(self, bundle: pa.RecordBatch, changed: Ints, old: pa.RecordBatch) -> pa.RecordBatch:
         """Merges `old`, the current rows of the keys of the bundle's rows `changed`, into the
@@ -117,20 +117,3 @@ def _added(new: pa.Array, changed: Ints, old: pa.Array) -> pa.Array | None:
 def _small(sums: Ints) -> bool:
     """Whether two of them add up to a BIGINT. (The absolute value of the least integer is none.)"""
     return bool(sums.min() >= -(2**62) and sums.max() < 2**62)
-
-
-def _taken(pieces: Sequence[pa.RecordBatch], places: Ints) -> pa.RecordBatch:
-    """These rows, by their places in all pieces."""
-    if len(pieces) == 1:
-        return pieces[0].take(pa.array(places))
-    order = np.argsort(places)
-    places = places[order]
-    starts = np.cumsum([0, *(piece.num_rows for piece in pieces)])
-    cuts = np.searchsorted(places, starts).tolist()
-    found = [
-        piece.take(pa.array(places[begin:end] - start))
-        for piece, start, begin, end in zip(pieces, starts[:-1], cuts[:-1], cuts[1:], strict=True)
-    ]
-    back = np.empty(len(order), np.int64)
-    back[order] = np.arange(len(order))
-    return pa.concat_batches(found).take(pa.array(back))

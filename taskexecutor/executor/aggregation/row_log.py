@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import pyarrow as pa
+
+from taskexecutor.executor.aggregation.grouping import Ints
 
 
 class RowLog:
@@ -27,3 +32,20 @@ class RowLog:
     @property
     def pieces(self) -> tuple[pa.RecordBatch, ...]:
         return tuple(self._pieces)
+
+
+def taken(pieces: Sequence[pa.RecordBatch], places: Ints) -> pa.RecordBatch:
+    """These rows, by their places in all pieces."""
+    if len(pieces) == 1:
+        return pieces[0].take(pa.array(places))
+    order = np.argsort(places)
+    places = places[order]
+    starts = np.cumsum([0, *(piece.num_rows for piece in pieces)])
+    cuts = np.searchsorted(places, starts).tolist()
+    found = [
+        piece.take(pa.array(places[begin:end] - start))
+        for piece, start, begin, end in zip(pieces, starts[:-1], cuts[:-1], cuts[1:], strict=True)
+    ]
+    back = np.empty(len(order), np.int64)
+    back[order] = np.arange(len(order))
+    return pa.concat_batches(found).take(pa.array(back))

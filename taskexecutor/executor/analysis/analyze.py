@@ -235,7 +235,7 @@ def _united(producers: Sequence[AnalyzedOutput]) -> AnalyzedOutput:
     spread = tuple(edge for one in updating for edge in one.spread)
     return replace(
         producers[0],
-        retracting=next((one.retracting for one in producers if one.retracting), ""),
+        retracting=next((one.retracting for one in producers if one.retracting), None),
         updating=replace(updating[0], spread=spread) if updating else None,
     )
 

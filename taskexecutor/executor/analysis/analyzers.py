@@ -18,13 +18,14 @@ from firesteel.plan.specs import (
     SinkSpec,
     SourceSpec,
     Spec,
+    TopNSpec,
     TransformSpec,
     TransformWithStateSpec,
     WindowAggregateSpec,
     WindowApplySpec,
     WindowTopNSpec,
 )
-from taskexecutor.executor.analysis import connectors, functions, windows
+from taskexecutor.executor.analysis import connectors, functions, ranking, windows
 from taskexecutor.executor.analysis.step import Analyzer
 
 ANALYZERS: dict[type[Spec], Analyzer] = {
@@ -45,6 +46,7 @@ ANALYZERS: dict[type[Spec], Analyzer] = {
     WindowAggregateSpec: windows.analyze_keyed_aggregate,
     RunningAggregateSpec: windows.analyze_keyed_aggregate,
     WindowApplySpec: windows.analyze_window_apply,
-    WindowTopNSpec: windows.analyze_top_n,
+    WindowTopNSpec: ranking.analyze_window_top_n,
+    TopNSpec: ranking.analyze_top_n,
     DropDuplicatesSpec: functions.analyze_drop_duplicates,
 }

@@ -28,13 +28,20 @@ from firesteel.plan.specs import (
     RunningAggregateSpec,
     SinkSpec,
     Spec,
+    TopNSpec,
     TransformWithStateSpec,
     WindowAggregateSpec,
     WindowApplySpec,
     WindowTopNSpec,
 )
 from firesteel.row_kind import DELETE, ROW_KIND
-from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, Spread, Updating
+from taskexecutor.executor.analysis.step import (
+    AnalysisStep,
+    AnalyzedOutput,
+    Retracting,
+    Spread,
+    Updating,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,10 +52,7 @@ _AGGREGATING = (
     WindowApplySpec,
     WindowTopNSpec,
     DropDuplicatesSpec,
-)
-_WHY = (
-    f"whose column {ROW_KIND} says which of them late records have made invalid ({DELETE!r}), "
-    "because of allowed_lateness"
+    TopNSpec,
 )
 
 
@@ -62,8 +66,8 @@ def check_not_aggregating(step: AnalysisStep, spec: Spec) -> None:
     for given in step.inputs:
         if given.retracting:
             raise FiresteelError(
-                f"{name}: it would count rows of {given.retracting!r} that are no "
-                f"longer valid: those are rows {_WHY}; leave out allowed_lateness there"
+                f"{name}: it would count rows of {given.retracting.who!r} that are no longer"
+                f" valid: those are rows {_why(given.retracting)}; {given.retracting.instead}"
             )
         if given.updating is not None:
             raise FiresteelError(
@@ -101,9 +105,8 @@ def updating(step: AnalysisStep, spec: Spec, place: str) -> Updating | None:
 _UPSERT = 'or write it to a table by key (PostgresSink(mode="upsert", ...)) and aggregate the table'
 
 
-def retracting(step: AnalysisStep, spec: Spec, output: AnalyzedOutput) -> str:
-    """The name of the window before whose rows may go away in this operator's output; "" if there
-    is none.
+def retracting(step: AnalysisStep, spec: Spec, output: AnalyzedOutput) -> Retracting | None:
+    """The operator before whose rows may go away in this operator's output; None if there is none.
 
     Raises FiresteelError if the operator loses the column that tells.
     """
@@ -114,10 +117,10 @@ def retracting(step: AnalysisStep, spec: Spec, output: AnalyzedOutput) -> str:
         if schema is None or ROW_KIND not in schema.names:
             raise FiresteelError(
                 f"{step.operator_name}: it drops the column {ROW_KIND}, and its input has rows of "
-                f"{given.retracting!r}, {_WHY}; keep the column, unchanged"
+                f"{given.retracting.who!r}, {_why(given.retracting)}; keep the column, unchanged"
             )
         if schema.field(ROW_KIND).type != pa.string():
-            raise _changes(step, given)
+            raise _changes(step, given.retracting)
         return given.retracting
     return output.retracting
 
@@ -161,8 +164,9 @@ def check_order(edge: JobEdge, consumers: int, output: AnalyzedOutput) -> None:
     """
     if output.retracting and consumers > 1 and edge.partitioner in _WITHOUT_ORDER:
         raise FiresteelError(
-            f"rows of {output.retracting!r} would arrive out of order at the {consumers} subtasks "
-            f"behind {edge.partitioner.name.lower()}: they are rows {_WHY}; "
+            f"rows of {output.retracting.who!r} would arrive out of order at the {consumers}"
+            f" subtasks behind {edge.partitioner.name.lower()}: they are rows"
+            f" {_why(output.retracting)}; "
             "give the next operator the same parallelism or 1, or put key_by(...) before it"
         )
 
@@ -173,7 +177,7 @@ _WITHOUT_ORDER = (Partitioner.REBALANCE, Partitioner.RESCALE)
 def check_transform(step: AnalysisStep, given: DataFrame, result: DataFrame) -> None:
     """Raises FiresteelError if a transform replaces the column by another of the same name."""
     if step.inputs[0].retracting and _column_ids(result) - _column_ids(given):
-        raise _changes(step, step.inputs[0])
+        raise _changes(step, step.inputs[0].retracting)
 
 
 def _column_ids(frame: DataFrame) -> set[int]:
@@ -183,8 +187,15 @@ def _column_ids(frame: DataFrame) -> set[int]:
     return {column.exprId().id() for column in found if column.name() == ROW_KIND}
 
 
-def _changes(step: AnalysisStep, given: AnalyzedOutput) -> FiresteelError:
+def _why(retracting: Retracting) -> str:
+    return (
+        f"whose column {ROW_KIND} says which of them are no longer valid ({DELETE!r}), because"
+        f" {retracting.because}"
+    )
+
+
+def _changes(step: AnalysisStep, retracting: Retracting) -> FiresteelError:
     return FiresteelError(
         f"{step.operator_name}: it changes the column {ROW_KIND} of its input, rows of "
-        f"{given.retracting!r}, {_WHY}; keep the column as it is"
+        f"{retracting.who!r}, {_why(retracting)}; keep the column as it is"
     )

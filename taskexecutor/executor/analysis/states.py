@@ -9,6 +9,7 @@ from firesteel.operator import StreamOperator
 from firesteel.plan.specs import (
     DropDuplicatesSpec,
     RunningAggregateSpec,
+    TopNSpec,
     WindowAggregateSpec,
     WindowApplySpec,
     WindowTopNSpec,
@@ -19,6 +20,7 @@ from taskexecutor.executor.harness import OperatorHarness
 IN_COLUMNS = (
     DropDuplicatesSpec,
     RunningAggregateSpec,
+    TopNSpec,
     WindowAggregateSpec,
     WindowApplySpec,
     WindowTopNSpec,

@@ -50,6 +50,23 @@ class Updating:
     spread: tuple[Spread, ...] = ()  # the edges that its rows have passed
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retracting:
+    """The operator before whose rows may go away, in words for an error."""
+
+    who: str  # its name
+    because: str  # what takes rows away
+    instead: str
+
+    @classmethod
+    def of_window(cls, who: str) -> Retracting:
+        return cls(
+            who=who,
+            because="late records take them away (allowed_lateness)",
+            instead="leave out allowed_lateness there",
+        )
+
+
 @dataclass(slots=True, kw_only=True)
 class AnalyzedOutput:
     """What is known of an operator's output."""
@@ -58,8 +75,7 @@ class AnalyzedOutput:
     frame: Frame | None = None  # the plan up to here, if Spark runs it
     plan: str = ""  # for users
     final: pa.Schema | None = None  # of a partial aggregate: the schema of its keyed half
-    # The window before whose results may go away: the column `row_kind` tells. "": rows stay.
-    retracting: str = ""
+    retracting: Retracting | None = None  # the column `row_kind` tells; None: rows stay
     updating: Updating | None = None  # None: each row is a row of its own
     states: StateDescriptions | None = None  # None: they are not known before it runs
     # Side outputs by tag, as far as the analyser knows them.

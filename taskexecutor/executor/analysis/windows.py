@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from firesteel.column_names import column_index, same
 from firesteel.common.error_report import summary_of
 from firesteel.errors import FiresteelError
 from firesteel.plan.specs import (
@@ -23,16 +22,20 @@ from firesteel.plan.specs import (
 from firesteel.row_kind import ROW_KIND
 from taskexecutor.executor.analysis.by_key import ByKey, KeyedFrame
 from taskexecutor.executor.analysis.checks import check_keys, check_time_column
-from taskexecutor.executor.analysis.step import BUNDLE, AnalysisStep, AnalyzedOutput, Frame
-from taskexecutor.executor.operators.windows.contents import RANK
-from taskexecutor.executor.operators.windows.top_contents import sorted_rows
+from taskexecutor.executor.analysis.step import (
+    BUNDLE,
+    AnalysisStep,
+    AnalyzedOutput,
+    Frame,
+    Retracting,
+)
 from taskexecutor.executor.spark.plans import composed
-from taskexecutor.executor.spark.schemas import missing_column, spark_name, to_arrow, to_spark
+from taskexecutor.executor.spark.schemas import spark_name, to_arrow, to_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_WINDOW = tuple(
+WINDOW_FIELDS = tuple(
     pa.field(name, pa.timestamp("us", "UTC"))
     for name in (composed.WINDOW_START, composed.WINDOW_END)
 )
@@ -42,7 +45,7 @@ def analyze_partial_aggregate(
     step: AnalysisStep, spec: PartialWindowAggregateSpec
 ) -> AnalyzedOutput:
     frame = step.frame()
-    _check_columns(step, spec, to_arrow(frame.frame.schema))
+    check_columns(step, spec, to_arrow(frame.frame.schema))
     try:
         partial = composed.partial_window_aggregate(frame.frame, spec, cores=0)
         final = _final_schema(frame.frame, spec)
@@ -64,17 +67,18 @@ def analyze_keyed_aggregate(
     if not isinstance(spec, WindowAggregateSpec) or not spec.retracts:
         return AnalyzedOutput(schema=schema)
     return AnalyzedOutput(
-        schema=schema.append(pa.field(ROW_KIND, pa.string())), retracting=step.operator_name
+        schema=schema.append(pa.field(ROW_KIND, pa.string())),
+        retracting=Retracting.of_window(step.operator_name),
     )
 
 
 def analyze_window_apply(step: AnalysisStep, spec: WindowApplySpec) -> AnalyzedOutput:
     frame = step.frame().frame
     rows = to_arrow(frame.schema)
-    _check_columns(step, spec, rows)
-    window_columns = {field.name for field in _WINDOW}
+    check_columns(step, spec, rows)
+    window_columns = {field.name for field in WINDOW_FIELDS}
     columns = [field for field in rows if field.name not in window_columns]
-    fired = composed.empty_frame(step.session, to_spark(pa.schema([*columns, *_WINDOW])))
+    fired = composed.empty_frame(step.session, to_spark(pa.schema([*columns, *WINDOW_FIELDS])))
     try:
         result = composed.window_result(fired, spec)
     except Exception as error:
@@ -92,45 +96,11 @@ def analyze_window_apply(step: AnalysisStep, spec: WindowApplySpec) -> AnalyzedO
         schema=to_arrow(result.schema),
         plan=composed.analyzed_plan(result, "Window"),
         sides={spec.late_tag: rows} if spec.late_tag else {},
-        retracting=step.operator_name if spec.retracts else "",
+        retracting=Retracting.of_window(step.operator_name) if spec.retracts else None,
     )
 
 
-def analyze_top_n(step: AnalysisStep, spec: WindowTopNSpec) -> AnalyzedOutput:
-    schema = to_arrow(step.frame().frame.schema)
-    _check_columns(step, spec, schema)
-    for name in spec.by:
-        index = column_index(schema, name)
-        if index < 0:
-            raise missing_column(f"top_n: column {name!r}", name, schema.names)
-        try:
-            sorted_rows([(pa.array([], schema.field(index).type), True)])
-        except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
-            kind = spark_name(schema.field(index).type)
-            raise FiresteelError(
-                f"top_n: column {name!r} is {kind}, which cannot be ordered by; order by a plain "
-                "column, which a transform before can make of it"
-            ) from None
-    taken = (RANK, ROW_KIND) if spec.retracts else (RANK,)
-    for name in schema.names:
-        if any(same(name, one) for one in taken):
-            raise FiresteelError(
-                f"top_n: the stream has a column {name!r}, and the results have one of their own; "
-                f"rename it: with_column_renamed({name!r}, ...)"
-            )
-    window_columns = {field.name for field in _WINDOW}
-    fields = [field for field in schema if field.name not in window_columns]
-    fields += [*_WINDOW, pa.field(RANK, pa.int32())]
-    if spec.retracts:
-        fields.append(pa.field(ROW_KIND, pa.string()))
-    return AnalyzedOutput(
-        schema=pa.schema(fields),
-        sides={spec.late_tag: schema} if spec.late_tag else {},
-        retracting=step.operator_name if spec.retracts else "",
-    )
-
-
-def _check_columns(
+def check_columns(
     step: AnalysisStep,
     spec: PartialWindowAggregateSpec | WindowApplySpec | WindowTopNSpec,
     schema: pa.Schema,
@@ -149,7 +119,7 @@ def _final_schema(frame: DataFrame, spec: PartialWindowAggregateSpec) -> pa.Sche
     )
     fields = list(to_arrow(whole.schema))
     keys = len(spec.key_columns)
-    return pa.schema([*fields[:keys], *(_WINDOW if spec.window else ()), *fields[keys:]])
+    return pa.schema([*fields[:keys], *(WINDOW_FIELDS if spec.window else ()), *fields[keys:]])
 
 
 def _raise_for_expression(frame: DataFrame, aggregates: Sequence[AggregateExpression]) -> None:

@@ -24,6 +24,7 @@ from firesteel.plan.specs import (
     SinkSpec,
     SourceSpec,
     Spec,
+    TopNSpec,
     TransformSpec,
     TransformWithStateSpec,
     WindowAggregateSpec,
@@ -49,6 +50,7 @@ OPERATORS: dict[type[Spec], str] = {
     WindowTopNSpec: "windows.window_operator:window_operator",
     DropDuplicatesSpec: "drop_duplicates:DropDuplicates",
     RunningAggregateSpec: "running_aggregate:RunningAggregate",
+    TopNSpec: "top_n:TopN",
 }
 RUN_ON_SPARK = (SourceSpec, TransformSpec, PartialWindowAggregateSpec)
 

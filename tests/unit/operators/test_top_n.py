@@ -1,133 +1,107 @@
-"""top_n: the first rows of each key and window, also of late ones, against sorting everything."""
+"""The first rows of keys, as changes, against an oracle that sorts all rows anew."""
 
 from __future__ import annotations
 
-import math
+from collections import Counter
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given, settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
-from firesteel.plan.specs import (
-    SessionSpec,
-    SlidingSpec,
-    TumblingSpec,
-    WindowSpec,
-    WindowTopNSpec,
-)
+from firesteel.plan.specs import TopNSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.operators.windows import panes
-from taskexecutor.executor.operators.windows.window_operator import window_operator
+from taskexecutor.executor.aggregation import ranked_rows
+from taskexecutor.executor.operators import top_n
+from taskexecutor.executor.operators.top_n import TopN
 
-TIME = pa.timestamp("us", "UTC")
-ROWS = pa.schema([("key", pa.string()), ("at", TIME), ("x", pa.float64()), ("n", pa.int64())])
-RESULTS = [*ROWS, pa.field("window_start", TIME), pa.field("window_end", TIME)]
-RESULTS.append(pa.field("rank", pa.int32()))
+SCHEMA = pa.schema([("key", pa.float64()), ("by", pa.float64()), ("n", pa.int64())])
+NAN = float("nan")
+KEYS = [1.0, NAN, None, -0.0, 0.0]
+SAME = {4: 3}  # of the keys, by their places
+VALUES = [None, 1.0, 2.0, NAN]  # in Spark's order
 
-Row = dict[str, Any]
+Row = tuple[int, int]  # the places of its key and its value
 FLOWS = st.lists(
-    st.lists(
-        st.tuples(
-            st.sampled_from("ab"),
-            st.integers(0, 30),
-            st.none() | st.sampled_from([1.0, 2.0, math.nan, -math.inf]),
-        ),
-        min_size=1,
-        max_size=8,
-    )
-    | st.integers(0, 40),
-    max_size=8,
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=8), max_size=8
 )
 
 
-def order(row: Row, ascending: bool) -> tuple[int, float, int]:
-    """As Spark: null, values, NaN; then, in ascending order, the number."""
-    x = row["x"]
-    place = (0, 0.0) if x is None else (2, 0.0) if math.isnan(x) else (1, x)
-    return (*(place if ascending else (-place[0], -place[1])), row["n"])
+def opened(n: int, **settings: Any) -> OperatorHarness:
+    spec = TopNSpec(key_columns=("KEY",), n=n, **settings)
+    return OperatorHarness(TopN(spec), [SCHEMA]).open()
 
 
-def windows_of(rows: list[Row], window: WindowSpec) -> dict[tuple[str, int, int], list[Row]]:
-    found: dict[tuple[str, int, int], list[Row]] = {}
-    if isinstance(window, SessionSpec):
-        for key in {row["key"] for row in rows}:
-            session: list[Row] = []
-            for row in sorted((r for r in rows if r["key"] == key), key=lambda r: r["at"]):
-                if session and row["at"] > session[-1]["at"] + window.gap_us:
-                    found[key, session[0]["at"], session[-1]["at"] + window.gap_us] = session
-                    session = []
-                session.append(row)
-            found[key, session[0]["at"], session[-1]["at"] + window.gap_us] = session
-        return found
-    for row in rows:
-        for start in range(-window.size_us, 60):
-            inside = start <= row["at"] < start + window.size_us
-            if inside and start % window.slide_us == 0:
-                found.setdefault((row["key"], start, start + window.size_us), []).append(row)
-    return found
+def batch(rows: list[Row], first: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {
+            "key": [KEYS[key] for key, _ in rows],
+            "by": [VALUES[value] for _, value in rows],
+            "n": list(range(first, first + len(rows))),
+        },
+        schema=SCHEMA,
+    )
 
 
-@settings(max_examples=150)
+def changes(harness: OperatorHarness) -> Counter[tuple[int, int]]:
+    """Rows that are there now, (number, rank), of all that have come; each goes once at most."""
+    there: Counter[tuple[int, int]] = Counter()
+    for row in harness.rows():
+        one = row["n"], row.get("rank", 0)
+        there[one] += 1 if row["row_kind"] == "insert" else -1
+        assert there[one] in (0, 1), row
+    return +there
+
+
 @given(
     flow=FLOWS,
-    window=st.sampled_from(
-        [TumblingSpec(size_us=10), SlidingSpec(size_us=12, slide_us=4), SessionSpec(gap_us=4)]
-    ),
     n=st.integers(1, 3),
     ascending=st.booleans(),
-    keyed=st.booleans(),
-    compact=st.booleans(),
+    ranked=st.booleans(),
+    latest_first=st.booleans(),
 )
-def test_the_first_rows_are_those_of_all_rows_sorted(
-    flow: list[list[tuple[str, int, float | None]] | int],
-    window: WindowSpec,
-    n: int,
-    ascending: bool,
-    keyed: bool,
-    compact: bool,
+def test_what_is_there_is_what_is_first(
+    flow: list[list[Row]], n: int, ascending: bool, ranked: bool, latest_first: bool
 ) -> None:
-    """With a lateness that allows everything, what is valid at the end is right for all rows."""
-    spec = WindowTopNSpec(
-        key_columns=("Key",) if keyed else (),
-        window=window,
-        n=n,
-        by=("X", "n"),
-        ascending=(ascending, True),
-        time_column="at",
-        allowed_lateness_us=1_000,
+    harness = opened(
+        n, by=("by",), ascending=(ascending,), ranked=ranked, latest_first=latest_first
     )
-    schema = pa.schema([*RESULTS, pa.field("row_kind", pa.string())])
-    harness = OperatorHarness(window_operator(spec), [ROWS], output_schema=schema).open()
-    before, panes.COMPACT_ROWS = panes.COMPACT_ROWS, 2 if compact else 65_536
     rows: list[Row] = []
-    try:
-        for element in [*flow, 500]:
-            if isinstance(element, int):
-                harness.watermark(element)
-                continue
-            batch = [
-                {"key": key, "at": at, "x": x, "n": len(rows) + index}
-                for index, (key, at, x) in enumerate(element)
-            ]
-            rows += batch
-            harness.process(pa.RecordBatch.from_pylist(batch, schema=ROWS))
-    finally:
-        panes.COMPACT_ROWS = before
-    assert all(one.schema == schema for one in harness.batches)
-    valid: set[tuple[Any, ...]] = set()
-    for row in harness.rows():
-        bounds = [round(row[c].timestamp() * 1e6) for c in ("window_start", "window_end")]
-        result = (row["key"], row["n"], *bounds, row["rank"])
-        if row["row_kind"] == "insert":
-            assert result not in valid
-            valid.add(result)
-        else:
-            valid.remove(result)
-    grouped = rows if keyed else [row | {"key": ""} for row in rows]
-    expected = {
-        (rows[row["n"]]["key"], row["n"], start, end, rank)
-        for (_, start, end), inside in windows_of(grouped, window).items()
-        for rank, row in enumerate(sorted(inside, key=lambda r: order(r, ascending))[:n], start=1)
-    }
-    assert valid == expected
+    for bundle in flow:
+        harness.process(batch(bundle, len(rows)))
+        before = len(harness.rows())
+        harness.flush()
+        rows += bundle
+        expected: Counter[tuple[int, int]] = Counter()
+        for key in range(4):
+            mine = [i for i, (of_key, _) in enumerate(rows) if SAME.get(of_key, of_key) == key]
+            mine = mine[::-1] if latest_first else mine
+            mine.sort(key=lambda i: rows[i][1], reverse=not ascending)
+            expected.update((i, rank if ranked else 0) for rank, i in enumerate(mine[:n], 1))
+        assert changes(harness) == expected
+        kinds = [row["row_kind"] for row in harness.rows()[before:]]
+        assert kinds == sorted(kinds), "deletes come first"
+        new = [tuple(row.items()) for row in harness.rows()[before:]]
+        assert len(new) == len({repr(row) for row in new})
+
+
+def test_of_equal_rows_the_earlier_stays_or_the_later_comes() -> None:
+    for latest_first, last in ((False, 0), (True, 3)):
+        harness = opened(1, by=(), ascending=(), ranked=False, latest_first=latest_first)
+        for first in (0, 2):
+            harness.process(batch([(0, 1), (0, 1)], first))
+            harness.flush()
+        assert list(changes(harness)) == [(last, 0)]
+
+
+def test_many_outdated_rows_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranked_rows, "LOG_ROWS", 10)
+    monkeypatch.setattr(top_n, "BUNDLE_ROWS", 4)
+    harness = opened(2, by=("n",), ascending=(False,))
+    for first in range(0, 400, 4):
+        harness.process(batch([(0, 1), (1, 1), (2, 1), (3, 1)], first))
+    log = harness.operator._rows._log  # type: ignore[attr-defined]
+    assert sum(piece.num_rows for piece in log.pieces) <= 2 * 8 + 10 + 8
+    expected = {(n, rank) for rank, first in ((1, 396), (2, 392)) for n in range(first, first + 4)}
+    assert set(changes(harness)) == expected

@@ -84,6 +84,15 @@ def specs(stream: DataStream) -> list[Any]:
             lambda s: s.window(Tumbling("1 h")).top_n(1, by="x", ascending=[True, False]),
             "give one direction, or one per column",
         ),
+        (lambda s: s.top_n(0, by="x"), "top_n(0): it takes a number of"),
+        (
+            lambda s: s.filter("x > 1").drop_duplicates("x", within="1 h", keep="last"),
+            "a record that is kept can go away whenever a later one comes; leave out within",
+        ),
+        (
+            lambda s: s.filter("x > 1").drop_duplicates("x", keep="none"),
+            'drop_duplicates(keep=\'none\'): there is "first" and "last"',
+        ),
         (lambda s: s.window_all(Tumbling("1 h")), "use window(...) after key_by(...), or leave"),
         (
             lambda s: s.drop_duplicates("x", within="1 h"),

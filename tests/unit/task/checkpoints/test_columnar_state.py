@@ -25,6 +25,7 @@ from firesteel.plan.specs import (
     RunningAggregateSpec,
     SessionSpec,
     SlidingSpec,
+    TopNSpec,
     TumblingSpec,
     WindowAggregateSpec,
     WindowSpec,
@@ -33,6 +34,7 @@ from firesteel.plan.specs import (
 from firesteel.testing import OperatorHarness, restored_from
 from taskexecutor.executor.operators.drop_duplicates import DropDuplicates
 from taskexecutor.executor.operators.running_aggregate import RunningAggregate
+from taskexecutor.executor.operators.top_n import TopN
 from taskexecutor.executor.operators.windows.window_operator import window_operator
 from taskexecutor.executor.state.files import encoded
 from tests.backends import BACKENDS, creator, databases
@@ -217,6 +219,28 @@ def test_rows_without_duplicates_go_on(
     without, with_failures = runs(
         tmp_path_factory,
         lambda: DropDuplicates(spec),
+        schema,
+        None,
+        flow,
+        lambda row, n: {"key": keys[row[0] % len(keys)], "at": row[1], "n": n},
+        kind in ONE_SUBTASK,
+    )
+    assert with_failures == without
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(kind=KEYS, flow=FLOWS, latest_first=st.booleans())
+def test_the_first_rows_of_keys_go_on(
+    tmp_path_factory: pytest.TempPathFactory, kind: str, flow: list[Element], latest_first: bool
+) -> None:
+    arrow, keys = KINDS[kind]
+    schema = pa.schema([("key", arrow), *PLAIN_ROWS])
+    spec = TopNSpec(
+        key_columns=("Key",), n=2, by=("at",), ascending=(False,), latest_first=latest_first
+    )
+    without, with_failures = runs(
+        tmp_path_factory,
+        lambda: TopN(spec),
         schema,
         None,
         flow,

@@ -1,0 +1,157 @@
+"""The first rows of each key, in columns.
+
+They are a log of rows in which those of a key follow each other in their order. A bundle is ranked
+together with the rows of the keys that it has; a key whose rows change is written anew at the end
+of the log, which is rewritten when most of it is outdated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from firesteel.column_names import column_index
+from taskexecutor.executor.aggregation.grouping import Ints, group
+from taskexecutor.executor.aggregation.key_index import KeyIndex
+from taskexecutor.executor.aggregation.ordering import ranks_of, sorted_rows
+from taskexecutor.executor.aggregation.row_log import RowLog, taken
+
+_PIECES = 16  # of the log, at least: rows are taken from a few as fast as from one
+LOG_ROWS = 65_536  # the log may have this many outdated rows, or as many as there are valid ones
+
+
+class Ranked(NamedTuple):
+    rows: pa.RecordBatch
+    ranks: Ints  # from 0 on, of the rows among those of their keys
+
+
+class Changes(NamedTuple):
+    gone: Ranked
+    come: Ranked
+
+
+class RankedRows:
+    """At most `n` rows per key, in the order of the columns `by`, each ascending or not. Of rows
+    that are equal there, the earliest comes first, or the latest (`latest_first`). `ranked`: a row
+    that gets another rank goes and comes.
+    """
+
+    def __init__(
+        self,
+        key_columns: Sequence[str],
+        n: int,
+        by: Sequence[tuple[str, bool]],
+        *,
+        ranked: bool,
+        latest_first: bool,
+    ) -> None:
+        self._key_columns = key_columns
+        self._n = n
+        self._by = by
+        self._ranked = ranked
+        self._latest_first = latest_first
+        self._log = RowLog(_PIECES)
+        self._log_rows = self._valid_rows = 0
+        self._index = KeyIndex()
+        # By the number of the key: where its rows are in the log.
+        self._starts = np.empty(0, np.int64)
+        self._counts = np.zeros(0, np.int64)
+
+    @property
+    def rows(self) -> int:
+        return self._valid_rows
+
+    def add(self, batch: pa.RecordBatch) -> Changes:
+        """Rows of any keys, in the order of their arrival."""
+        codes, numbers = self._keys(batch)
+        counts = self._counts[numbers]
+        places = _ranges(self._starts[numbers], counts)
+        known = len(places)
+        both = batch
+        if known:
+            both = pa.concat_batches([taken(self._log.pieces, places), batch])
+        of_key = np.concatenate((np.repeat(np.arange(len(numbers)), counts), codes))
+        before = _ranges(np.zeros(len(counts), np.int64), counts)
+        order = self._ordered(both, of_key, known)
+        ranks = ranks_of(of_key[order])
+        first = ranks < self._n
+        order, ranks = order[first], ranks[first]
+        stays = order < known
+        if self._ranked:
+            stays[stays] = before[order[stays]] == ranks[stays]
+        goes = np.ones(known, np.bool_)
+        goes[order[stays]] = False
+        gone, come = np.flatnonzero(goes), np.flatnonzero(~stays)
+        changed = np.zeros(len(numbers), np.bool_)
+        changed[of_key[order[come]]] = True
+        written = order[changed[of_key[order]]]
+        self._write(
+            both.take(pa.array(written)),
+            numbers[changed],
+            np.bincount(of_key[written], minlength=len(numbers))[changed],
+        )
+        return Changes(
+            Ranked(both.take(pa.array(gone)), before[gone]),
+            Ranked(both.take(pa.array(order[come])), ranks[come]),
+        )
+
+    def restore(self, rows: pa.RecordBatch) -> None:
+        """Rows that `frozen` made. There are none yet."""
+        codes, numbers = self._keys(rows)
+        order = np.argsort(codes, kind="stable")
+        self._write(rows.take(pa.array(order)), numbers, np.bincount(codes, minlength=len(numbers)))
+
+    def frozen(self) -> Callable[[], pa.RecordBatch | None]:
+        """Makes the rows of all keys as they are now, in any thread; those of a key in order."""
+        known = self._index.count
+        pieces = self._log.pieces
+        starts, counts = self._starts[:known].copy(), self._counts[:known].copy()
+        return lambda: taken(pieces, _ranges(starts, counts)) if pieces else None
+
+    def _keys(self, batch: pa.RecordBatch) -> tuple[Ints, Ints]:
+        """The code of each row's key, and the numbers of the keys by their codes."""
+        columns = [batch.column(column_index(batch.schema, name)) for name in self._key_columns]
+        groups = group(columns)
+        first = pa.array(groups.first_rows())
+        numbers = self._index.numbers([column.take(first) for column in columns])
+        if self._index.count > len(self._starts):
+            room = max(self._index.count, 2 * len(self._starts)) - len(self._starts)
+            self._starts = np.concatenate((self._starts, np.zeros(room, np.int64)))
+            self._counts = np.concatenate((self._counts, np.zeros(room, np.int64)))
+        return groups.codes, numbers
+
+    def _ordered(self, rows: pa.RecordBatch, of_key: Ints, known: int) -> Ints:
+        """By key, and then as rows are ranked. The first `known` rows are so already; the others
+        are later, in the order of their arrival.
+        """
+        by = [(rows.column(column_index(rows.schema, name)), up) for name, up in self._by]
+        if self._latest_first:
+            arrived = np.arange(rows.num_rows)
+            arrived[known:] *= -1
+            by.append((pa.array(arrived), True))
+        return sorted_rows([(pa.array(of_key), True), *by])
+
+    def _write(self, rows: pa.RecordBatch, numbers: Ints, counts: Ints) -> None:
+        """The rows of these keys, one key after the other."""
+        if not rows.num_rows:
+            return
+        self._valid_rows += int(counts.sum() - self._counts[numbers].sum())
+        self._starts[numbers] = self._log_rows + np.cumsum(counts) - counts
+        self._counts[numbers] = counts
+        self._log.add(rows)
+        self._log_rows += rows.num_rows
+        if self._log_rows > 2 * self._valid_rows + LOG_ROWS:
+            valid, self._log, self._log_rows = self.frozen()(), RowLog(_PIECES), self._valid_rows
+            self._log.add(valid)
+            self._starts[: self._index.count] = np.cumsum(self._counts[: self._index.count])
+            self._starts -= self._counts
+
+
+def _ranges(starts: Ints, counts: Ints) -> Ints:
+    """`counts` numbers from each start on."""
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total) + np.repeat(starts - ends + counts, counts)

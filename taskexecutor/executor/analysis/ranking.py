@@ -1,0 +1,72 @@
+"""The first rows of keys and of windows: their columns, and whether rows can be ordered so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from firesteel.column_names import column_index, same
+from firesteel.errors import FiresteelError
+from firesteel.plan.specs import TopNSpec, WindowTopNSpec
+from firesteel.row_kind import ROW_KIND
+from taskexecutor.executor.aggregation.ordering import sorted_rows
+from taskexecutor.executor.analysis.checks import check_keys
+from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, Retracting
+from taskexecutor.executor.analysis.windows import WINDOW_FIELDS, check_columns
+from taskexecutor.executor.operators.windows.contents import RANK
+from taskexecutor.executor.spark.schemas import missing_column, spark_name, to_arrow
+
+
+def analyze_top_n(step: AnalysisStep, spec: TopNSpec) -> AnalyzedOutput:
+    what = "top_n" if spec.ranked else "drop_duplicates"
+    schema = to_arrow(step.frame().frame.schema)
+    check_keys(schema, spec.key_columns)
+    added = [pa.field(RANK, pa.int32())] * spec.ranked + [pa.field(ROW_KIND, pa.string())]
+    _check_order(what, schema, spec.by, [field.name for field in added])
+    return AnalyzedOutput(
+        schema=pa.schema([*schema, *added]),
+        retracting=Retracting(
+            who=step.operator_name,
+            because="rows that come later take their places",
+            instead="give it windows: key_by(...).window(...).top_n(...)",
+        ),
+    )
+
+
+def analyze_window_top_n(step: AnalysisStep, spec: WindowTopNSpec) -> AnalyzedOutput:
+    schema = to_arrow(step.frame().frame.schema)
+    check_columns(step, spec, schema)
+    _check_order("top_n", schema, spec.by, (RANK, ROW_KIND) if spec.retracts else (RANK,))
+    window_columns = {field.name for field in WINDOW_FIELDS}
+    fields = [field for field in schema if field.name not in window_columns]
+    fields += [*WINDOW_FIELDS, pa.field(RANK, pa.int32())]
+    if spec.retracts:
+        fields.append(pa.field(ROW_KIND, pa.string()))
+    return AnalyzedOutput(
+        schema=pa.schema(fields),
+        sides={spec.late_tag: schema} if spec.late_tag else {},
+        retracting=Retracting.of_window(step.operator_name) if spec.retracts else None,
+    )
+
+
+def _check_order(what: str, schema: pa.Schema, by: Sequence[str], taken: Sequence[str]) -> None:
+    """`taken`: the columns that are added to the rows."""
+    for name in by:
+        index = column_index(schema, name)
+        if index < 0:
+            raise missing_column(f"{what}: column {name!r}", name, schema.names)
+        try:
+            sorted_rows([(pa.array([], schema.field(index).type), True)])
+        except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
+            kind = spark_name(schema.field(index).type)
+            raise FiresteelError(
+                f"{what}: column {name!r} is {kind}, which cannot be ordered by; order by a plain "
+                "column, which a transform before can make of it"
+            ) from None
+    for name in schema.names:
+        if any(same(name, one) for one in taken):
+            raise FiresteelError(
+                f"{what}: the stream has a column {name!r}, and the results have one of their own; "
+                f"rename it: with_column_renamed({name!r}, ...)"
+            )
