@@ -15,6 +15,7 @@ from firesteel.plan.specs import TumblingSpec, WindowAggregateSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.windows import panes
 from taskexecutor.executor.operators.windows.window_operator import window_operator
+from taskexecutor.executor.state import RestoredOperatorState, RowsSlice
 from taskexecutor.executor.task.chain import NodeTarget
 
 SIZE_US = 10
@@ -65,14 +66,18 @@ def partials(*rows: Row) -> pa.RecordBatch:
     return pa.record_batch(arrays, schema=INPUT)
 
 
-def opened(allowed_lateness_us: int = 0) -> OperatorHarness:
+def opened(
+    allowed_lateness_us: int = 0, restored: RestoredOperatorState | None = None
+) -> OperatorHarness:
     spec = WindowAggregateSpec(
         key_columns=("key",),
         window=TumblingSpec(size_us=SIZE_US),
         aggregates=ITEMS,
         allowed_lateness_us=allowed_lateness_us,
     )
-    return OperatorHarness(window_operator(spec), [INPUT], output_schema=OUTPUT).open()
+    return OperatorHarness(
+        window_operator(spec), [INPUT], output_schema=OUTPUT, restored=restored
+    ).open()
 
 
 def results(harness: OperatorHarness) -> list[tuple[Any, ...]]:
@@ -166,6 +171,40 @@ def test_many_partials_are_compacted(monkeypatch: Any) -> None:
     assert pane.rows <= 2 + 3 + 2 + 2
     harness.end()
     assert sorted(results(harness)) == [("a", 0, 50, 1225), ("b", 0, 50, 1225)]
+
+
+def test_a_snapshot_has_a_row_per_key_where_many_wait() -> None:
+    harness = opened()
+    for x in range(5):
+        harness.process(partials(("a", 1, x), ("b", 1, x), ("a", 11, x)))
+    restored = harness.checkpoint(1)
+    assert _stored(restored) == [("a", 0, 5), ("a", 10, 5), ("b", 0, 5)]
+    harness.process(partials(("a", 1, 9)))  # fewer than are combined: they stay as they are
+    assert _stored(harness.checkpoint(2)) == [("a", 0, 1), ("a", 0, 5), ("a", 10, 5), ("b", 0, 5)]
+    harness.end()
+    assert sorted(results(harness)) == [("a", 0, 6, 19), ("a", 10, 5, 10), ("b", 0, 5, 10)]
+    again = opened(restored=restored)
+    again.end()
+    assert sorted(results(again)) == [("a", 0, 5, 10), ("a", 10, 5, 10), ("b", 0, 5, 10)]
+
+
+def test_a_snapshot_waits_for_so_many_rows_only(monkeypatch: Any) -> None:
+    monkeypatch.setattr(panes, "SNAPSHOT_ROWS", 4)
+    harness = opened()
+    for x in range(5):
+        harness.process(partials(("a", 1, x), ("a", 11, x)))
+    assert _stored(harness.checkpoint(1)) == [("a", 0, 5)] + 5 * [("a", 10, 1)]
+    assert _stored(harness.checkpoint(2)) == [("a", 0, 5), ("a", 10, 5)]
+
+
+def _stored(restored: RestoredOperatorState) -> list[tuple[Any, ...]]:
+    """(key, pane start in µs, n) of every partial row."""
+    return sorted(
+        (row["key"], row["_pane_start"], row["_p0_count"])
+        for rows in restored.keyed
+        if isinstance(rows, RowsSlice)
+        for row in rows.table.to_pylist()
+    )
 
 
 @st.composite

@@ -32,6 +32,8 @@ from taskexecutor.executor.timing.wall_clock import wall_clock_us
 
 # Rows of a pane that wait to be combined, beyond as many as are combined already.
 COMPACT_ROWS = 65_536
+# Rows that are combined before a snapshot, more or less: some tens of milliseconds.
+SNAPSHOT_ROWS = 1_048_576
 _PANE_START = "_pane_start"
 
 
@@ -104,6 +106,7 @@ class PaneWindows(StreamOperator):
         pane.rows += part.num_rows
 
     def snapshot_state(self, checkpoint_id: int) -> None:
+        self._compact_some()
         panes = [(start_us, tuple(pane.slices)) for start_us, pane in self._panes.items()]
         self._state.keep(lambda: _with_starts(panes))
 
@@ -269,6 +272,14 @@ class PaneWindows(StreamOperator):
         combined, _ = self._contents.combined(as_table(pane.slices), np.zeros(pane.rows, np.int64))
         pane.slices = combined.combine_chunks().to_batches()
         pane.rows = pane.combined_rows = combined.num_rows
+
+    def _compact_some(self) -> None:
+        """Makes a snapshot smaller, and what is written of it, by work that would be due soon."""
+        rows = 0
+        for pane in self._panes.values():
+            if pane.rows > 2 * pane.combined_rows and rows < SNAPSHOT_ROWS:
+                rows += pane.rows
+                self._compact(pane)
 
     # -- which windows
 
