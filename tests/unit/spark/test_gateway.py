@@ -5,15 +5,17 @@ from __future__ import annotations
 import importlib
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from py4j import protocol
-from py4j.java_gateway import JavaClass, JavaPackage, JVMView
+from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
 
 from taskexecutor.executor.spark.jvm.gateway import (
     _TEST_HELPERS,
     _remember_names,
     _TestHelpers,
+    without_conversion,
 )
 
 
@@ -37,7 +39,7 @@ class _Client:
         self.classes = set(classes)
         self.asked: list[str] = []
         self.gateway_property = SimpleNamespace(pool=None)
-        self.converters = None
+        self.converters: Any = None
 
     def send_command(self, command: str) -> str:
         assert command.startswith("r\nu\n")
@@ -89,3 +91,23 @@ def test_a_single_word_is_something_else_after_an_import() -> None:
         with pytest.raises(protocol.Py4JError):
             jvm.__getattr__("failing")
     assert client.asked.count("failing") == 2
+
+
+def test_a_call_without_conversion_sends_the_same_and_asks_no_converter() -> None:
+    asked: list[object] = []
+    sent: list[str] = []
+
+    class Converter:
+        def can_convert(self, value: object) -> bool:
+            asked.append(value)
+            return False
+
+    client = _Client()
+    client.converters = [Converter()]
+    client.send_command = lambda command: sent.append(command) or "yv"  # type: ignore[func-returns-value,method-assign]
+    arguments = ("a group", 7, "two\nlines", True, None)
+    JavaMember("first", None, "o1", client)(*arguments)
+    assert asked == list(arguments)
+    without_conversion(JavaMember("first", None, "o1", client))(*arguments)
+    assert len(asked) == len(arguments)
+    assert sent[0] == sent[1]

@@ -87,9 +87,10 @@ class BundlePlans:
     ) -> Generator[pa.RecordBatch, None, None]:
         """The results in batches of exactly `schema`, each computed on demand."""
         with self._meter.converting:
-            table = pa.Table.from_batches(
-                [conform(batch, self._schema) for batch in batches], self._schema
-            ).cast(self._canonical)
+            conforming = [conform(batch, self._schema) for batch in batches]
+            table = pa.Table.from_batches(conforming, self._schema)
+            if not self._schema.equals(self._canonical):
+                table = table.cast(self._canonical)
         self._meter.ran_kept()
         assert self._plan is not None
         yield from self._plan.run(table, schema, group, self._meter)

@@ -14,6 +14,7 @@ from firesteel.operator import PlanMeter
 from taskexecutor.executor.spark.columns.distinct import Repeats
 from taskexecutor.executor.spark.columns.rows import SharedRows, columns_read
 from taskexecutor.executor.spark.columns.sink import ColumnSink
+from taskexecutor.executor.spark.jvm import gateway
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.plans.kept import KeptPlan
 from taskexecutor.executor.spark.schemas import conformed
@@ -112,6 +113,8 @@ class _RunPlan:
             *engine.local_tasks.resources,
         )
         self._java.map(self._rows.path, self._rows.room_bytes)
+        self._first = gateway.without_conversion(self._java.first)
+        self._next = gateway.without_conversion(self._java.next)
 
     def run(
         self, batches: Sequence[pa.RecordBatch], group: str, meter: PlanMeter
@@ -120,7 +123,7 @@ class _RunPlan:
         with meter.converting:
             packed = self._rows.put(batches, self.read)
         results = self._sink.filled(
-            lambda slab: self._java.first(group, packed, slab), self._java.next, meter.converting
+            lambda slab: self._first(group, packed, slab), self._next, meter.converting
         )
         try:
             yield from results

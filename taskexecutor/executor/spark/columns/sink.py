@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from taskexecutor.executor.aggregation.row_partials import RowPartials
 from taskexecutor.executor.spark.columns.slabs import Batches, Slabs
+from taskexecutor.executor.spark.jvm import gateway
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.jvm.local_tasks import LocalTask
 from taskexecutor.executor.spark.plans.kept import generated_anew
@@ -76,6 +77,7 @@ class ColumnSink:
         self.java = engine.code.type("FiresteelSink")(
             _in_java(engine, schema), rows, _TEXT_BYTES // texts
         )
+        self._next = gateway.without_conversion(self.java.next)
         self._batches = Batches(self.schema)
         self._slabs = Slabs(self.java, self._batches.buffers, limit_bytes or engine.heap_bytes)
 
@@ -91,7 +93,7 @@ class ColumnSink:
         order, none of them empty, each computed on demand.
         """
         self.java.begin(rows, task.java)
-        yield from self.filled(self.java.next, self.java.next)
+        yield from self.filled(self._next, self._next)
 
     def filled(
         self,

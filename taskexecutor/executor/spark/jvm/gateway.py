@@ -88,6 +88,14 @@ def _is_lasting(name: str, answer: str) -> bool:
     return answer.startswith(protocol.SUCCESS_CLASS)
 
 
+def without_conversion(method: Any) -> Any:
+    """A method of a Java object, for calls with nothing but texts, numbers and Java objects: Py4J
+    asks ten converters about each argument of any other call, which takes longer than the rest.
+    """
+    method.converters = None
+    return method
+
+
 def release_garbage(client: Any) -> None:
     """Tells the JVM of the objects that Python has no references to any more. A thread of Py4J's
     does so, too, but sleeps for a second when it has told everything.
