@@ -34,6 +34,9 @@ class KeyGroupRange:
     def __contains__(self, key_group: int) -> bool:
         return self.first <= key_group < self.end
 
+    def covers(self, other: KeyGroupRange) -> bool:
+        return self.first <= other.first and other.end <= self.end
+
     def overlaps(self, other: KeyGroupRange) -> bool:
         return self.first < other.end and other.first < self.end
 

@@ -17,6 +17,7 @@ from firesteel.common.checkpoints.key_group_content import (
     RowsSlice,
     decode_inline,
     decode_key_group,
+    decode_table,
     has_timers,
 )
 from firesteel.common.checkpoints.metadata import CheckpointedOperator
@@ -25,6 +26,7 @@ from firesteel.common.checkpoints.state import (
     InlineHandle,
     KeyGroupSlice,
     StateFile,
+    TableSlice,
 )
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.savepoint.operator_state import declared_states
@@ -60,10 +62,10 @@ _TIMES = ("_pane_start", "_session_start", "_session_end", "_time")
 
 
 class Stored(NamedTuple):
-    """The state of one key group in one file."""
+    """The state of one key group in one file, or rows of several."""
 
     file: StateFile
-    part: KeyGroupSlice
+    part: KeyGroupSlice | TableSlice
 
 
 Content: TypeAlias = Iterator[KeyedStateEntry | RowsSlice]  # of a key group
@@ -85,7 +87,10 @@ class KeyGroups:
         storage = CheckpointStorage(self.directory)
         if isinstance(stored, Stored):
             (content,) = storage.read_slices(stored.file, [stored.part])
-            yield self._loaded(decode_key_group(content))
+            if isinstance(stored.part, TableSlice):
+                yield iter([decode_table(content, stored.part.name, stored.part.key_groups)])
+            else:
+                yield self._loaded(decode_key_group(content))
         elif isinstance(stored, InlineHandle):
             yield self._loaded(decode_inline(stored.content, stored.key_groups))
         elif names is None or names:
@@ -112,6 +117,7 @@ class KeyedStates:
         stored: list[Stored | InlineHandle | DatabaseHandle] = []
         for _, snapshot in sorted(operator.subtasks.items()):
             for handle in snapshot.keyed:
+                stored += [Stored(handle.file, part) for part in handle.tables]
                 stored += [Stored(handle.file, part) for part in handle.slices]
             stored += snapshot.inline
             stored += snapshot.databases

@@ -155,4 +155,11 @@ MUTANTS = (
         "            job.exceptions.also_failed(error)\n",
         "tests/unit/jobmaster/failover",
     ),
+    Mutant(
+        "who restores some of a subtask's key groups keeps the rows of all",
+        "taskexecutor/executor/state/keyed_rows.py",
+        "            table = self._own(table, rows.key_groups)\n",
+        "            self._own(table, rows.key_groups)\n",
+        "tests/unit/task/checkpoints/test_state_files.py",
+    ),
 )

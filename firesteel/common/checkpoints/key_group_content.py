@@ -1,9 +1,10 @@
-"""What a slice of a keyed state file holds: the state of one key group; and what small state is
-in a checkpoint's `_metadata`.
+"""What a slice of a keyed state file holds: the state of one key group, or rows of a state in
+columns; and what small state is in a checkpoint's `_metadata`.
 
-A pickled pair: a list of (name, key, namespace, value), timers among them, and a list of (name,
-table), with each table as an Arrow stream. Pickle holds values of the user's classes; who can write
-the checkpoint directory can run code in the job, and in whatever reads its savepoints.
+The state of a key group is a pickled pair: a list of (name, key, namespace, value), timers among
+them, and a list of (name, table), with each table as an Arrow stream. Pickle holds values of the
+user's classes; who can write the checkpoint directory can run code in the job, and in whatever
+reads its savepoints.
 """
 
 from __future__ import annotations
@@ -45,10 +46,11 @@ class KeyedStateEntry:
 
 @dataclass(frozen=True, slots=True)
 class RowsSlice:
-    """The rows of one key group: state in columns."""
+    """Rows of a state in columns."""
 
     name: str
     table: pa.Table
+    key_groups: KeyGroupRange | None = None  # whose rows they may be; None: the reader's only
 
 
 def encode_key_group(
@@ -98,6 +100,21 @@ def decode_inline(
             if key_group in key_groups:
                 yield RowsSlice(name, table.slice(begin, count))
             begin += count
+
+
+def encode_table(table: pa.Table) -> memoryview:
+    """What a `TableSlice` refers to. Other threads run meanwhile."""
+    size = pa.MockOutputStream()
+    with pa.ipc.new_stream(size, table.schema) as writer:
+        writer.write_table(table)
+    content = pa.allocate_buffer(size.size())
+    with pa.ipc.new_stream(pa.FixedSizeBufferWriter(content), table.schema) as writer:
+        writer.write_table(table)
+    return memoryview(content)
+
+
+def decode_table(content: bytes, name: str, key_groups: KeyGroupRange) -> RowsSlice:
+    return RowsSlice(name, _from_bytes(content), key_groups)
 
 
 class StreamEncoder:

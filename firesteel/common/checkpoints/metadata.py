@@ -27,6 +27,7 @@ from firesteel.common.checkpoints.state import (
     KeyGroupSlice,
     OperatorSnapshot,
     StateFile,
+    TableSlice,
 )
 from firesteel.common.checkpoints.storage import METADATA, CheckpointStorage, StorageError
 from firesteel.common.ids import JobId, OperatorId, ResultId
@@ -197,6 +198,17 @@ def _snapshot_to_proto(snapshot: OperatorSnapshot) -> pb.OperatorSnapshot:
                     )
                     for part in handle.slices
                 ],
+                tables=[
+                    pb.TableSlice(
+                        name=part.name,
+                        first_key_group=part.key_groups.first,
+                        end_key_group=part.key_groups.end,
+                        offset=part.offset,
+                        size_bytes=part.size_bytes,
+                        checksum=part.checksum,
+                    )
+                    for part in handle.tables
+                ],
             )
             for handle in snapshot.keyed
         ],
@@ -252,6 +264,16 @@ def _snapshot_from_proto(message: pb.OperatorSnapshot) -> OperatorSnapshot:
                 slices=tuple(
                     KeyGroupSlice(part.key_group, part.offset, part.size_bytes, part.checksum)
                     for part in handle.slices
+                ),
+                tables=tuple(
+                    TableSlice(
+                        name=part.name,
+                        key_groups=KeyGroupRange(part.first_key_group, part.end_key_group),
+                        offset=part.offset,
+                        size_bytes=part.size_bytes,
+                        checksum=part.checksum,
+                    )
+                    for part in handle.tables
                 ),
             )
             for handle in message.keyed

@@ -35,10 +35,23 @@ class KeyGroupSlice(NamedTuple):
     checksum: str  # xxh3-128 of the slice: a task reads only the slices that it needs
 
 
+class TableSlice(NamedTuple):
+    """Where rows of a state in columns are in their file, as one subtask had them. Who restores
+    some of its key groups reads all of it, and keeps the rows of those.
+    """
+
+    name: str  # of the state
+    key_groups: KeyGroupRange  # of the subtask
+    offset: int
+    size_bytes: int
+    checksum: str  # xxh3-128 of the slice
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedHandle:
     file: StateFile
     slices: tuple[KeyGroupSlice, ...]  # ascending
+    tables: tuple[TableSlice, ...] = ()  # before them in the file; savepoints have none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +154,8 @@ class OperatorSnapshot:
             for item in values
         ]
         return (
-            sum(s.size_bytes for handle in self.keyed for s in handle.slices)
+            sum(part.size_bytes for handle in self.keyed for part in handle.slices)
+            + sum(part.size_bytes for handle in self.keyed for part in handle.tables)
             + sum(len(handle.content) for handle in self.inline)
             + sum(database.new_bytes for database in self.databases)
             + sum(handle.file.size_bytes for handle in self.in_flight)

@@ -18,14 +18,15 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 import xxhash
 
-from firesteel.common.checkpoints.state import KeyGroupSlice, StateFile
+from firesteel.common.checkpoints.state import KeyGroupSlice, StateFile, TableSlice
 from firesteel.errors import FiresteelError
 
+_Slice: TypeAlias = KeyGroupSlice | TableSlice
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -95,7 +96,7 @@ class CheckpointStorage:
                 stream.write(b"ok")
             self._fs.delete_file(self._path(name))
 
-    def write(self, path: str, chunks: Iterable[bytes]) -> StateFile:
+    def write(self, path: str, chunks: Iterable[bytes | memoryview]) -> StateFile:
         """A new file, all of it or nothing."""
         digest = xxhash.xxh3_128()
         size_bytes = 0
@@ -134,7 +135,7 @@ class CheckpointStorage:
         if digest.hexdigest() != file.checksum:
             raise _damaged(where, 0, size_bytes, digest.hexdigest(), file.checksum)
 
-    def read_slices(self, file: StateFile, parts: Sequence[KeyGroupSlice]) -> Iterator[bytes]:
+    def read_slices(self, file: StateFile, parts: Sequence[_Slice]) -> Iterator[bytes]:
         """`parts` in the order of their offsets. Neighbours are read together, because each read of
         an object store takes its time.
         """
@@ -143,9 +144,9 @@ class CheckpointStorage:
             for run in _runs(parts):
                 begin, last = run[0].offset, run[-1]
                 content = source.read_at(last.offset + last.size_bytes - begin, begin)
-                for _, offset, size_bytes, checksum in run:
-                    found = content[offset - begin : offset - begin + size_bytes]
-                    _check(where, found, offset, size_bytes, checksum)
+                for part in run:
+                    found = content[part.offset - begin : part.offset - begin + part.size_bytes]
+                    _check(where, found, part.offset, part.size_bytes, part.checksum)
                     yield found
 
     def check_whole(self, files: Iterable[StateFile]) -> None:
@@ -278,9 +279,9 @@ class CheckpointStorage:
             raise (StorageAway if away else StorageError)(f"{problem}: {reason}") from error
 
 
-def _runs(parts: Sequence[KeyGroupSlice]) -> Iterator[list[KeyGroupSlice]]:
+def _runs(parts: Sequence[_Slice]) -> Iterator[list[_Slice]]:
     """Neighbours, as many as are small enough together."""
-    run: list[KeyGroupSlice] = []
+    run: list[_Slice] = []
     for part in parts:
         if run:
             end = run[-1].offset + run[-1].size_bytes

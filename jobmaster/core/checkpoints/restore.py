@@ -83,9 +83,10 @@ def assign(operator: CheckpointedOperator, parallelism: int) -> list[OperatorSna
 def _cut(handles: Sequence[KeyedHandle], key_groups: KeyGroupRange) -> tuple[KeyedHandle, ...]:
     cut = []
     for handle in handles:
-        slices = tuple(s for s in handle.slices if s.key_group in key_groups)
-        if slices:
-            cut.append(replace(handle, slices=slices))
+        slices = tuple(part for part in handle.slices if part.key_group in key_groups)
+        tables = tuple(part for part in handle.tables if part.key_groups.overlaps(key_groups))
+        if slices or tables:
+            cut.append(replace(handle, slices=slices, tables=tables))
     return tuple(cut)
 
 

@@ -3,7 +3,8 @@ recovery.
 
 Keyed state is one file per operator and subtask: a slice per key group, ascending
 (`key_group_content`). A task that restores reads the slices of its own key groups, whoever wrote
-them. Small state needs no file, and is not cut.
+them. State in columns is cut in savepoints only; else a task reads what other tasks had of its key
+groups and others, too. Small state needs no file, and is not cut.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 import xxhash
 
 from firesteel.common.checkpoints.key_group_content import (
@@ -23,23 +25,29 @@ from firesteel.common.checkpoints.key_group_content import (
     StreamEncoder,
     decode_inline,
     decode_key_group,
+    decode_table,
     encode_inline,
     encode_key_group,
+    encode_table,
 )
 from firesteel.common.checkpoints.state import (
     InlineHandle,
     KeyedHandle,
     KeyGroupSlice,
     OperatorSnapshot,
+    TableSlice,
 )
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.ids import OperatorId
 from firesteel.common.key_groups import KeyGroupRange
+from firesteel.common.units import MIB
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.state.in_flight import restored_in_flight
 from taskexecutor.executor.state.keyed import RestoredDatabase, SnapshotTarget, not_pickled
 from taskexecutor.executor.state.keyed_rows import ArrangedRows
 from taskexecutor.executor.state.operator_state import OperatorStateSnapshot, RestoredOperatorState
+
+_PIECE_BYTES = 16 * MIB
 
 
 def write_snapshot(
@@ -52,13 +60,19 @@ def write_snapshot(
     inline_bytes: int = 0,
 ) -> OperatorSnapshot:
     """Writes keyed state to the file `path`, if there is more of it than `inline_bytes`, and to
-    `target` what its backend has a format of its own for; None: all backends can read all of it.
-    Needs no lock: the state may change meanwhile, the snapshot does not. Raises StorageError, and
-    FiresteelError for a value that cannot be written.
+    `target` what its backend has a format of its own for. None, for savepoints: all backends can
+    read all of it, and files are cut by key group. Needs no lock: the state may change meanwhile,
+    the snapshot does not. Raises StorageError, and FiresteelError for a value that cannot be
+    written.
     """
     database = None if target is None else snapshot.keyed.write(target)
     handle = _write_keyed(
-        storage, path, snapshot, with_backend=database is None, inline_bytes=inline_bytes
+        storage,
+        path,
+        snapshot,
+        with_backend=database is None,
+        by_key_group=target is None,
+        inline_bytes=inline_bytes,
     )
     return OperatorSnapshot(
         operator_id=operator_id,
@@ -118,7 +132,8 @@ def encoded(
     """Keyed state by ascending key group; key groups without any are omitted. One is in memory at
     a time, as far as the backend does not hold all. `with_backend`: else only what is beside it.
     """
-    return _by_key_group(_arranged(snapshot), _entries(snapshot, with_backend=with_backend))
+    rows = _arranged(snapshot, _tables(snapshot))
+    return _by_key_group(rows, _entries(snapshot, with_backend=with_backend))
 
 
 def _entries(
@@ -129,9 +144,15 @@ def _entries(
             yield key_group, _KeyGroup(entries)
 
 
-def _arranged(snapshot: OperatorStateSnapshot) -> dict[str, ArrangedRows]:
-    found = ((name, kept.arranged()) for name, kept in snapshot.rows.items())
-    return {name: rows for name, rows in found if rows is not None}
+def _tables(snapshot: OperatorStateSnapshot) -> dict[str, pa.Table]:
+    found = ((name, kept.table()) for name, kept in snapshot.rows.items())
+    return {name: table for name, table in found if table is not None}
+
+
+def _arranged(
+    snapshot: OperatorStateSnapshot, tables: Mapping[str, pa.Table]
+) -> dict[str, ArrangedRows]:
+    return {name: snapshot.rows[name].arranged(table) for name, table in tables.items()}
 
 
 def _by_key_group(
@@ -158,17 +179,31 @@ def _write_keyed(
     snapshot: OperatorStateSnapshot,
     *,
     with_backend: bool,
+    by_key_group: bool,
     inline_bytes: int,
 ) -> KeyedHandle | InlineHandle | None:
-    rows = _arranged(snapshot)
+    tables = _tables(snapshot)
+    small_tables = sum(table.nbytes for table in tables.values()) <= inline_bytes
+    rows = _arranged(snapshot, tables) if small_tables or by_key_group else {}
     entries = _entries(snapshot, with_backend=with_backend)
-    small, seen = _inlined(rows, entries, inline_bytes)
-    if small is not None:
-        return small
+    seen: list[tuple[int, _KeyGroup]] = []
+    if small_tables:
+        small, seen = _inlined(rows, entries, inline_bytes)
+        if small is not None:
+            return small
     slices: list[KeyGroupSlice] = []
+    table_slices: list[TableSlice] = []
 
-    def chunks() -> Iterator[bytes]:
+    def chunks() -> Iterator[bytes | memoryview]:
         offset = 0
+        for name, table in tables.items() if not rows else ():
+            for part in _pieces(table):
+                stream = encode_table(part)
+                checksum = xxhash.xxh3_128_hexdigest(stream)
+                own = snapshot.rows[name].key_groups
+                table_slices.append(TableSlice(name, own, offset, len(stream), checksum))
+                offset += len(stream)
+                yield stream
         for key_group, content in _by_key_group(rows, itertools.chain(seen, entries)):
             checksum = xxhash.xxh3_128_hexdigest(content)
             slices.append(KeyGroupSlice(key_group, offset, len(content), checksum))
@@ -180,7 +215,14 @@ def _write_keyed(
     if first is None:
         return None
     file = storage.write(path, itertools.chain((first,), content))
-    return KeyedHandle(file=file, slices=tuple(slices))
+    return KeyedHandle(file=file, slices=tuple(slices), tables=tuple(table_slices))
+
+
+def _pieces(table: pa.Table) -> Iterator[pa.Table]:
+    """What is in memory a second time while it is written."""
+    rows = max(1, table.num_rows * _PIECE_BYTES // max(1, table.nbytes))
+    for begin in range(0, table.num_rows, rows):
+        yield table.slice(begin, rows)
 
 
 def _inlined(
@@ -218,6 +260,9 @@ def _read_keyed(
     for inline in snapshot.inline:
         yield from decode_inline(inline.content, inline.key_groups)
     for handle in snapshot.keyed:
+        found = storage.read_slices(handle.file, handle.tables)
+        for part, content in zip(handle.tables, found, strict=True):
+            yield decode_table(content, part.name, part.key_groups)
         for content in storage.read_slices(handle.file, handle.slices):
             yield from decode_key_group(content)
 

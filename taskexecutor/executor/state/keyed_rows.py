@@ -1,6 +1,8 @@
-"""Keyed state in columns: how a table is cut by key group for its file, and put together again.
+"""Keyed state in columns: how a table is stored, and put together again.
 
-A snapshot takes no time in the task's thread: the table is made, cut and written by another one.
+A snapshot takes no time in the task's thread: the table is made and written by another one. A
+checkpoint has the rows as they are: checkpoints are many, and whoever restores other key groups
+finds its rows itself. Savepoints have them cut by key group, as all keyed state.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ import structlog
 from firesteel.column_names import column_index
 from firesteel.common.checkpoints.descriptions import StateDescription, StateKind
 from firesteel.common.checkpoints.evolution import changed_state
-from firesteel.common.checkpoints.key_group_content import Rows
+from firesteel.common.checkpoints.key_group_content import Rows, RowsSlice
+from firesteel.common.checkpoints.storage import StorageError
+from firesteel.common.key_groups import KeyGroupRange
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.exchange import UnsupportedKey
 from taskexecutor.executor.exchange.partitioning import hash_columns
@@ -48,16 +52,20 @@ class RowsSnapshot:
     key_columns: tuple[str, ...]
     description: StateDescription
     max_parallelism: int
+    key_groups: KeyGroupRange  # of the subtask that has them
     made: Callable[[int], None]  # called with the table's size in bytes
 
-    def arranged(self) -> ArrangedRows | None:
-        """None if there is none."""
+    def table(self) -> pa.Table | None:
+        """None if there are no rows. To be made once."""
         table = self.make()
         if table is None or not table.num_rows:
             return None
         self.made(table.nbytes)
-        table = table.replace_schema_metadata({_DESCRIPTION: self.description.to_json()})
-        groups = self._key_groups(table)
+        return table.replace_schema_metadata({_DESCRIPTION: self.description.to_json()})
+
+    def arranged(self, table: pa.Table) -> ArrangedRows:
+        """`table`: what `table` has returned."""
+        groups = _key_groups(table, self.key_columns, self.max_parallelism)
         first = int(groups[0])
         if (groups == first).all():
             return ArrangedRows(table, ((first, table.num_rows),))
@@ -71,19 +79,6 @@ class RowsSnapshot:
             arranged, tuple(zip(found.tolist(), counts[found].tolist(), strict=True))
         )
 
-    def _key_groups(self, table: pa.Table) -> npt.NDArray[np.unsignedinteger]:
-        # The narrowest type: numpy sorts 16-bit words by radix, in linear time.
-        narrow = np.uint16 if self.max_parallelism <= 2**16 else np.uint32
-        nowhere = np.zeros(table.num_rows, narrow)
-        if not self.key_columns:
-            return nowhere  # one subtask has all of them
-        keys = [table.column(column_index(table.schema, name)) for name in self.key_columns]
-        try:
-            hashes = hash_columns([pa.concat_arrays(key.chunks) for key in keys])
-        except UnsupportedKey:  # which the exchange takes for a single subtask
-            return nowhere
-        return (hashes % np.uint32(self.max_parallelism)).astype(narrow)
-
 
 class TaskKeyedRows:
     """The `firesteel.operator.KeyedRows` of one name."""
@@ -95,9 +90,10 @@ class TaskKeyedRows:
         meaning: Mapping[str, str],
         columns: Mapping[str, str],
         max_parallelism: int,
+        key_groups: KeyGroupRange,
         memory_bytes: int | None = None,
     ) -> None:
-        """`memory_bytes`: see `KeyedState`."""
+        """`key_groups`: the subtask's. `memory_bytes`: see `KeyedState`."""
         self._name = name
         self._key_columns = tuple(key_columns)
         self.description = StateDescription(
@@ -106,16 +102,22 @@ class TaskKeyedRows:
             columns=dict(columns),
         )
         self._max_parallelism = max_parallelism
+        self._key_groups = key_groups
         self._memory_bytes = memory_bytes
-        self._restored: list[pa.Table] = []
+        self._restored: list[RowsSlice] = []
         self._make: MakeTable | None = None
 
     def restored(self) -> pa.Table | None:
-        tables, self._restored = self._restored, []
-        return pa.concat_tables(map(self._as_now, tables)) if tables else None
+        """This subtask's. Raises FiresteelError if they do not fit the program, and StorageError
+        for rows of other key groups than they are stored as.
+        """
+        found, self._restored = self._restored, []
+        tables = [table for rows in found if (table := self._as_now(rows)).num_rows]
+        return pa.concat_tables(tables) if tables else None
 
-    def _as_now(self, table: pa.Table) -> pa.Table:
-        """With the columns that the program has now."""
+    def _as_now(self, rows: RowsSlice) -> pa.Table:
+        """This subtask's rows, with the columns that the program has now."""
+        table = rows.table
         before = StateDescription.from_json((table.schema.metadata or {})[_DESCRIPTION].decode())
         if problem := changed_state(before, self.description):
             raise FiresteelError(
@@ -123,6 +125,8 @@ class TaskKeyedRows:
                 " operator another uid to begin without them"
             )
         table = table.replace_schema_metadata(None)
+        if rows.key_groups is not None and not self._key_groups.covers(rows.key_groups):
+            table = self._own(table, rows.key_groups)
         if before.columns == self.description.columns:
             return table
         named = {text: name for name, text in before.columns.items()}
@@ -134,11 +138,22 @@ class TaskKeyedRows:
                 chosen += [(now, named[text]) for now, text in self.description.columns.items()]
         return table.select([was for _, was in chosen]).rename_columns([now for now, _ in chosen])
 
+    def _own(self, table: pa.Table, stored: KeyGroupRange) -> pa.Table:
+        groups = _key_groups(table, self._key_columns, self._max_parallelism)
+        if not stored.first <= int(groups.min()) <= int(groups.max()) < stored.end:
+            raise StorageError(
+                f"the {self._name} that are restored are stored as those of the key groups"
+                f" {stored.first} to {stored.end - 1}, but have rows of the key groups"
+                f" {groups.min()} to {groups.max()}"
+            )
+        own = (groups >= self._key_groups.first) & (groups < self._key_groups.end)
+        return table.filter(pa.array(own))
+
     def keep(self, make: MakeTable) -> None:
         self._make = make
 
-    def restore(self, tables: list[pa.Table]) -> None:
-        self._restored = tables
+    def restore(self, rows: list[RowsSlice]) -> None:
+        self._restored = rows
 
     def snapshot(self) -> RowsSnapshot | None:
         """What `keep` was given since the last one."""
@@ -146,7 +161,12 @@ class TaskKeyedRows:
         if make is None:
             return None
         return RowsSnapshot(
-            make, self._key_columns, self.description, self._max_parallelism, self._made
+            make,
+            self._key_columns,
+            self.description,
+            self._max_parallelism,
+            self._key_groups,
+            self._made,
         )
 
     def _made(self, size_bytes: int) -> None:
@@ -160,3 +180,20 @@ class TaskKeyedRows:
                 managed_bytes=self._memory_bytes,
             )
             self._memory_bytes = 2 * size_bytes  # said, until it has doubled
+
+
+def _key_groups(
+    table: pa.Table, key_columns: Sequence[str], max_parallelism: int
+) -> npt.NDArray[np.unsignedinteger]:
+    """Of each row."""
+    # The narrowest type: numpy sorts 16-bit words by radix, in linear time.
+    narrow = np.uint16 if max_parallelism <= 2**16 else np.uint32
+    nowhere = np.zeros(table.num_rows, narrow)
+    if not key_columns:
+        return nowhere  # one subtask has all of them
+    keys = [table.column(column_index(table.schema, name)) for name in key_columns]
+    try:
+        hashes = hash_columns([pa.concat_arrays(key.chunks) for key in keys])
+    except UnsupportedKey:  # which the exchange takes for a single subtask
+        return nowhere
+    return (hashes % np.uint32(max_parallelism)).astype(narrow)

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
-
 from firesteel.common.checkpoints.descriptions import StateDescription, StateDescriptions
 from firesteel.common.checkpoints.key_group_content import KeyedStateEntry, RowsSlice
 from taskexecutor.executor.state.in_flight import RestoredInFlight
@@ -58,7 +56,7 @@ class TaskOperatorState:
         self._max_parallelism = max_parallelism
         self.finished_before = restored is not None and restored.finished
         self._rows: dict[str, TaskKeyedRows] = {}
-        self._restored_rows: dict[str, list[pa.Table]] = {}
+        self._restored_rows: dict[str, list[RowsSlice]] = {}
         state = restored or RestoredOperatorState()
         self.restored_states = state.states
         self.restored_watermark_us = state.watermark_us
@@ -72,7 +70,7 @@ class TaskOperatorState:
         """Rows are put aside."""
         for entry in found:
             if isinstance(entry, RowsSlice):
-                self._restored_rows.setdefault(entry.name, []).append(entry.table)
+                self._restored_rows.setdefault(entry.name, []).append(entry)
             else:
                 yield entry
 
@@ -99,6 +97,7 @@ class TaskOperatorState:
                 meaning or {},
                 columns or {},
                 self._max_parallelism,
+                self._keyed.key_groups,
                 self._keyed.memory_bytes,
             )
             self._rows[name] = found

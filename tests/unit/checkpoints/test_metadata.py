@@ -24,6 +24,7 @@ from firesteel.common.checkpoints.state import (
     KeyGroupSlice,
     OperatorSnapshot,
     StateFile,
+    TableSlice,
 )
 from firesteel.common.checkpoints.storage import StorageError
 from firesteel.common.ids import JobId, OperatorId, ResultId
@@ -34,10 +35,17 @@ ids = st.from_regex("[0-9a-f]{32}", fullmatch=True)
 sizes = st.integers(0, 2**62)
 files = st.builds(StateFile, path=st.text(), size_bytes=sizes, checksum=ids)
 slices = st.builds(KeyGroupSlice, st.integers(0, 32767), sizes, sizes, ids)
-handles = st.builds(KeyedHandle, file=files, slices=st.lists(slices, max_size=3).map(tuple))
+key_groups = st.builds(KeyGroupRange, st.integers(0, 2**15), st.integers(0, 2**15))
+tables = st.builds(TableSlice, st.text(), key_groups, sizes, sizes, ids)
+handles = st.builds(
+    KeyedHandle,
+    file=files,
+    slices=st.lists(slices, max_size=3).map(tuple),
+    tables=st.lists(tables, max_size=3).map(tuple),
+)
 inline = st.builds(
     InlineHandle,
-    key_groups=st.builds(KeyGroupRange, st.integers(0, 2**15), st.integers(0, 2**15)),
+    key_groups=key_groups,
     content=st.binary(),
 )
 in_flight = st.builds(

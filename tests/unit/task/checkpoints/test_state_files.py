@@ -25,8 +25,10 @@ from taskexecutor.executor.state import (
     HashMapKeyedStateBackend,
     RestoredOperatorState,
     TaskOperatorState,
+    files,
 )
 from taskexecutor.executor.state.files import read_snapshot, write_snapshot
+from taskexecutor.executor.state.keyed import SnapshotTarget
 
 MAX_PARALLELISM = 16
 OPERATOR = OperatorId("0" * 32)
@@ -89,12 +91,20 @@ def test_keyed_state_moves_with_its_keys(
     assert found == {(key, "n"): value for key, value in values.items()}
 
 
+@pytest.mark.parametrize("savepoint", [False, True])
 @pytest.mark.parametrize("limit_bytes", [0, 2**20])
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (1, 4), (2, 3), (3, 2), (4, 1)])
 def test_rows_and_entries_move_with_their_keys(
-    tmp_path: Path, before: int, after: int, limit_bytes: int
+    tmp_path: Path,
+    before: int,
+    after: int,
+    limit_bytes: int,
+    savepoint: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(files, "_PIECE_BYTES", 100)  # six rows
     storage = CheckpointStorage(str(tmp_path))
+    target = None if savepoint else checkpoint(storage)
     written = {}
     for subtask in range(before):
         keyed = backend(subtask, before)
@@ -106,9 +116,18 @@ def test_rows_and_entries_move_with_their_keys(
             table = pa.table({"key": pa.array(rows * 2), "n": pa.array(range(2 * len(rows)))})
             state.keyed_rows(name, ["key"]).keep(lambda table=table: table)  # type: ignore[misc]
         written[subtask] = write_snapshot(
-            storage, f"chk-1/{subtask}", OPERATOR, state.snapshot(), inline_bytes=limit_bytes
+            storage,
+            f"chk-1/{subtask}",
+            OPERATOR,
+            state.snapshot(),
+            target,
+            inline_bytes=limit_bytes,
         )
     assert len(storage.files()) == (0 if limit_bytes else before)
+    for part in written.values():
+        for handle in part.keyed:
+            assert bool(handle.tables) is not savepoint
+            assert len(handle.tables) != 2, "more than one piece of each state"
     counts = {"s": 0, "r": 0, "others": 0}
     for subtask, part in enumerate(assign(checkpointed(written), after)):
         keyed = backend(subtask, after)
@@ -122,6 +141,36 @@ def test_rows_and_entries_move_with_their_keys(
     assert counts["r"] == 100
     assert counts["others"] == 2 * sum(len(own[::2]) for own in owned(before))
     assert counts["s"] == sum(len(own[::3]) for own in owned(before))
+
+
+def checkpoint(storage: CheckpointStorage) -> SnapshotTarget:
+    return SnapshotTarget(storage=storage, checkpoint_id=1, name="f", base=None, written=[])
+
+
+def test_rows_of_a_checkpoint_stay_as_they_are(tmp_path: Path) -> None:
+    storage = CheckpointStorage(str(tmp_path))
+    state = operator_state(backend(1, 2), None)
+    own = owned(2)[1]
+    table = pa.table({"key": own * 2, "n": range(2 * len(own))})
+    state.keyed_rows("r", ["key"]).keep(lambda: table)
+    written = write_snapshot(storage, "f", OPERATOR, state.snapshot(), checkpoint(storage))
+    ((rows,),) = (handle.tables for handle in written.keyed)
+    assert rows.key_groups == key_group_range(1, 2, MAX_PARALLELISM)
+    assert written.size_bytes == rows.size_bytes == written.files[0].size_bytes
+    again = operator_state(backend(1, 2), read_snapshot(storage, written))
+    assert again.keyed_rows("r", ["key"]).restored() == table
+
+
+def test_rows_that_are_not_of_their_key_groups_are_refused(tmp_path: Path) -> None:
+    """They would be lost with another parallelism."""
+    storage = CheckpointStorage(str(tmp_path))
+    state = operator_state(backend(1, 2), None)
+    table = pa.table({"key": range(50)})
+    state.keyed_rows("r", ["key"]).keep(lambda: table)
+    written = write_snapshot(storage, "f", OPERATOR, state.snapshot(), checkpoint(storage))
+    again = operator_state(backend(2, 3), read_snapshot(storage, written))
+    with pytest.raises(StorageError, match=r"the r that .* groups 8 to 15, but .* groups 0 to 15"):
+        again.keyed_rows("r", ["key"]).restored()
 
 
 def owned(parallelism: int) -> list[list[int]]:
