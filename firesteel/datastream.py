@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, overload
 
 import pyarrow as pa
 
-from firesteel import stateful
+from firesteel import joins, stateful
 from firesteel.common.job_graph import Partitioner
 from firesteel.connectors import CollectSink, ForeachBatchSink, PrintSink, Sink
 from firesteel.durations import Duration, positive_us
@@ -27,6 +27,7 @@ from firesteel.plan.specs import (
     CoProcessSpec,
     CustomSpec,
     DropDuplicatesSpec,
+    JoinSpec,
     PartialWindowAggregateSpec,
     SinkSpec,
     Spec,
@@ -317,6 +318,108 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         """Connects two streams, of any schemas, to the two inputs of one operator."""
         self._check_mine("connect", other)
         return ConnectedStreams(self, other)
+
+    def join(
+        self,
+        other: DataStream,
+        on: joins.On,
+        how: str = "inner",
+        *,
+        ttl: Duration | None = None,
+        name: str | None = None,
+        uid: str = "",
+    ) -> DataStream:
+        """Joins each record with the records of `other` whose columns `on` are equal, whenever they
+        come: as PySpark's join of the two streams so far.
+
+        `on` is a column of both, a list of such columns, or {"seller": "id"} for columns of
+        different names. The result has the columns that both call the same, once and first, then
+        the others of this stream and of `other`; other columns must have different names. Keys that
+        are null match nothing.
+
+        `how`: "inner", "left", "right" or "full" (or PySpark's other names of these). All but inner
+        joins have one more column, `row_kind`: a record without a match is in the result at once,
+        as "insert", and comes again as "delete" when its first match does.
+
+        Both streams are kept until they end. With `ttl`, records match only those that have arrived
+        less than that before them, by the machine's clock, and older ones are forgotten. The result
+        has no event time: a window behind it names its column (`Tumbling(..., on=...)`).
+
+        Raises InvalidProgram for bad arguments; columns are checked before data flows. A join
+        without `ttl` of a stream that never ends gives a warning when the job is submitted.
+        """
+        spec = joins.join_spec(on, how, ttl)
+        return self._joined("join", other, spec, name or f"Join({spec.how}, {_shown(spec)})", uid)
+
+    def interval_join(
+        self,
+        other: DataStream,
+        on: joins.On,
+        *,
+        between: tuple[Duration, Duration],
+        times: tuple[str, str] | None = None,
+        name: str | None = None,
+        uid: str = "",
+    ) -> DataStream:
+        """Joins each record with the records of `other` whose columns `on` are equal and whose
+        event times are between the two bounds after its own, both included.
+
+            bids.interval_join(auctions, on={"auction": "id"}, between=("-1 hour", "0 s"))
+
+        has the auctions that began in the hour before the bid. `times` names the columns of event
+        time of both streams; the default are those of the sources' watermarks. Columns of the
+        result are as in `join`. Records are forgotten when the watermark shows that none to come
+        can match them; late ones are dropped and counted (numLateRecordsDropped).
+
+        Where all matches of a record are before it, or all after it, the later time is the event
+        time of the result; otherwise it has none.
+        """
+        self._check_mine("interval_join", other)
+        found = joins.event_times("interval_join", times, (self._time_columns, other._time_columns))
+        spec = joins.interval_join_spec(on, between, found)
+        title = name or f"IntervalJoin({_shown(spec)})"
+        return self._joined("interval_join", other, spec, title, uid)._with_time_columns(
+            *joins.later_times(spec)
+        )
+
+    def window_join(
+        self,
+        other: DataStream,
+        on: joins.On,
+        window: Window,
+        *,
+        times: tuple[str, str] | None = None,
+        name: str | None = None,
+        uid: str = "",
+    ) -> DataStream:
+        """Joins records of the two streams that are in the same tumbling window of event time and
+        whose columns `on` are equal.
+
+        `times` names the columns of event time of both streams; the default are those of the
+        sources' watermarks. Columns of the result are as in `join`, with `window_start` and
+        `window_end`. Pairs come as soon as both records are there; a window's records are forgotten
+        when the watermark passes its end, and those that come later are dropped and counted
+        (numLateRecordsDropped).
+        """
+        self._check_mine("window_join", other)
+        found = joins.event_times("window_join", times, (self._time_columns, other._time_columns))
+        spec = joins.window_join_spec(on, window, found)
+        title = name or f"WindowJoin({_shown(spec)}, {window})"
+        return self._joined("window_join", other, spec, title, uid)._with_time_columns("window_end")
+
+    def _joined(
+        self, what: str, other: DataStream, spec: JoinSpec, title: str, uid: str
+    ) -> DataStream:
+        self._check_mine(what, other)
+        for stream in (self, other):
+            if isinstance(stream, KeyedStream):
+                raise InvalidProgram(
+                    f"{what}() takes the columns that are equal itself, without key_by(...):"
+                    f' {what}(other, on="id")'
+                )
+        left, right = self.key_by(*spec.left_keys), other.key_by(*spec.right_keys)
+        joined = ConnectedStreams(left, right)._add(title, spec, uid)
+        return joined._with_time_columns()
 
     def forward(self) -> DataStream:
         """Sends from subtask i to subtask i; the parallelisms must be equal."""
@@ -827,6 +930,11 @@ class DataStreamSink(LatestOperator):
     def __init__(self, program: Program, node: StreamNode) -> None:
         self._program = program
         self._node = node
+
+
+def _shown(spec: JoinSpec) -> str:
+    keys = zip(spec.left_keys, spec.right_keys, strict=True)
+    return ", ".join(left if left == right else f"{left} = {right}" for left, right in keys)
 
 
 def _columns(columns: KeyColumns) -> tuple[str | Column, ...]:

@@ -25,10 +25,8 @@ _INSTEAD = {
     **dict.fromkeys(("agg", "avg", "count", "max", "mean", "min", "reduce", "sum"), _AGGREGATE),
     **dict.fromkeys(("groupBy", "group_by", "groupby"), 'key_by("column")'),
     **dict.fromkeys(("dropna", "fillna", "hint", "replace", "unpivot"), _ROWS),
-    **dict.fromkeys(("apply", "process"), _PYTHON),
+    "process": _PYTHON,
     "coGroup": "connect(other).key_by(...).co_process(...)",
-    "join": "connect(other).key_by(...).co_process(...); or, for a table beside the stream,"
-    ' env.static(...) and transform(lambda df: df.join(table.dataframe(), "key"))',
     **dict.fromkeys(("unionAll", "unionByName"), "union(other)"),
     "withWatermark": "assign_timestamps_and_watermarks(Watermarks.bounded(...))",
     **dict.fromkeys(("addSink", "add_sink", "save", "write", "writeStream"), _SINK),

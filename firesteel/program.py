@@ -17,6 +17,7 @@ from firesteel.common.ids import JobId, random_id
 from firesteel.common.job_graph import JobGraph, ResultType
 from firesteel.common.resources import ResourceProfile
 from firesteel.errors import InvalidProgram
+from firesteel.joins import growing_joins
 from firesteel.plan.job_graph_generator import build_job_graph, operator_id_of
 from firesteel.plan.place import place_of_call
 from firesteel.plan.runtime_mode import BATCH, check_ends, is_batch
@@ -72,7 +73,11 @@ class Program:
     def _submission(self, job_name: str) -> tuple[JobGraph, ExecutionContext, Callable[[], None]]:
         """The next job, how to run it, and what to call once the cluster has it."""
         pending = self._pending()
-        for surprise in (*self._unread(), *self._read_again(pending)):
+        for surprise in (
+            *self._unread(),
+            *self._read_again(pending),
+            *growing_joins(pending),
+        ):
             _warn(surprise)
         context = self._context()
         graph = self._job_graph(pending, job_name, context.overrides)

@@ -133,6 +133,6 @@ def _size(size: str | int) -> int:
         raise InvalidProgram(
             f"max_size is {size!r}; give a size such as '32 mb', at most"
             f" {shortest_size(LARGEST_BYTES)}: read a larger table as a stream, and join the two"
-            " with connect(other).key_by(...)"
+            ' with join(other, on="key")'
         )
     return size_bytes

@@ -56,6 +56,28 @@ BID_COLUMNS = {
     "dateTime": "TIMESTAMP",
     "extra": "STRING",
 }
+AUCTION_COLUMNS = {
+    "id": "BIGINT",
+    "itemName": "STRING",
+    "description": "STRING",
+    "initialBid": "BIGINT",
+    "reserve": "BIGINT",
+    "dateTime": "TIMESTAMP",
+    "expires": "TIMESTAMP",
+    "seller": "BIGINT",
+    "category": "BIGINT",
+    "extra": "STRING",
+}
+PERSON_COLUMNS = {
+    "id": "BIGINT",
+    "name": "STRING",
+    "emailAddress": "STRING",
+    "creditCard": "STRING",
+    "city": "STRING",
+    "state": "STRING",
+    "dateTime": "TIMESTAMP",
+    "extra": "STRING",
+}
 
 Ints = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]

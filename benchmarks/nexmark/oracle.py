@@ -20,7 +20,7 @@ _CHANNEL_IDS = {"apple": "0", "google": "1", "facebook": "2", "baidu": "3"}
 UPDATES = {"q15": ["day"], "q16": ["channel", "day"], "q17": ["auction", "day"]}
 _GROWS = "total_bids"
 # Of changes: the column that says whether a row comes or goes.
-_CHANGES = {"q18", "q19"}
+_CHANGES = {"q9", "q18", "q19"}
 _KIND = "row_kind"
 
 
@@ -31,6 +31,13 @@ class WrongResult(Exception):
 def expected(query: str, bids: pa.Table) -> pd.DataFrame:
     """The result over these bids. Times are in milliseconds, and euros in thousandths."""
     return _QUERIES[query](_plain(bids))
+
+
+def expected_of_join(
+    query: str, bids: pa.Table, auctions: pa.Table, persons: pa.Table
+) -> pd.DataFrame:
+    """The result over these events."""
+    return _JOINS[query](_plain(bids), _plain(auctions), _plain(persons))
 
 
 def check(query: str, found: pa.Table, right: pd.DataFrame) -> None:
@@ -208,6 +215,47 @@ def _q22(bids: pd.DataFrame) -> pd.DataFrame:
     return bids[["auction", "bidder", "price", "channel"]].assign(**folders)
 
 
+def _q3(bids: pd.DataFrame, auctions: pd.DataFrame, persons: pd.DataFrame) -> pd.DataFrame:
+    sellers = persons.loc[persons["state"].isin(["OR", "ID", "CA"])].drop(columns="extra")
+    sold = auctions.loc[auctions["category"] == 10, ["id", "seller"]]
+    pairs = sold.merge(
+        sellers.rename(columns={"id": "person"}), left_on="seller", right_on="person"
+    )
+    return pairs[["name", "city", "state", "id"]]
+
+
+def _q8(bids: pd.DataFrame, auctions: pd.DataFrame, persons: pd.DataFrame) -> pd.DataFrame:
+    sides = [each.assign(window=each["dateTime"] // 10_000) for each in (persons, auctions)]
+    pairs = sides[0].merge(
+        sides[1][["seller", "window"]], left_on=["id", "window"], right_on=["seller", "window"]
+    )
+    found = pairs.groupby(["id", "name", "window"]).size().rename("auctions").reset_index()
+    return found.assign(window_start=found.pop("window") * 10_000)
+
+
+def _q9(bids: pd.DataFrame, auctions: pd.DataFrame, persons: pd.DataFrame) -> pd.DataFrame:
+    offers = bids[["auction", "bidder", "price"]].assign(bid_dateTime=bids["dateTime"])
+    pairs = auctions.merge(offers, left_on="id", right_on="auction")
+    pairs = pairs[pairs["bid_dateTime"].between(pairs["dateTime"], pairs["expires"])]
+    order = pairs.sort_values(["price", "bid_dateTime"], ascending=[False, True], kind="stable")
+    return order.drop_duplicates("id")
+
+
+def _q13(bids: pd.DataFrame, auctions: pd.DataFrame, persons: pd.DataFrame) -> pd.DataFrame:
+    value = "value-" + (bids["auction"] % 10_000).astype(str)
+    return bids[["auction", "bidder", "price", "dateTime"]].assign(value=value)
+
+
+def _q20(bids: pd.DataFrame, auctions: pd.DataFrame, persons: pd.DataFrame) -> pd.DataFrame:
+    sold = auctions[auctions["category"] == 10].rename(
+        columns={"dateTime": "auction_dateTime", "extra": "auction_extra", "id": "auction"}
+    )
+    return bids.merge(sold, on="auction")
+
+
+_JOINS: dict[str, Callable[[pd.DataFrame, pd.DataFrame, pd.DataFrame], pd.DataFrame]] = {
+    "q3": _q3, "q8": _q8, "q9": _q9, "q13": _q13, "q20": _q20,
+}  # fmt: skip
 _QUERIES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "q0": _q0, "q1": _q1, "q2": _q2, "q5": _q5, "q7": _q7, "q11": _q11, "q12": _q12, "q14": _q14,
     "q15": _q15, "q16": _q16, "q17": _q17, "q18": _q18, "q19": _q19, "q21": _q21, "q22": _q22,

@@ -1,12 +1,11 @@
-"""Nexmark's queries about bids, as programs of Firesteel: from the stream of bids to the result.
+"""Nexmark's queries, as programs of Firesteel: from the streams of events to the result.
 
     python -m benchmarks.nexmark.generator FOLDER
     python -m benchmarks.nexmark.programs q5 --data FOLDER [--format csv] [--output FOLDER]
 
-The queries that join bids with auctions or persons (q3, q4, q6, q8, q9, q13, q20) are missing:
-there are no joins yet. q12 is in event time here, since a result in processing time cannot be
-checked. Where several bids of a window have the highest price, q7 returns one of them, and q19
-ranks the earlier one first.
+q4 and q6 are missing: they aggregate changes. q12 is in event time here, since a result in
+processing time cannot be checked. Where several bids of a window have the highest price, q7 returns
+one of them, and q19 ranks the earlier one first.
 """
 
 from __future__ import annotations
@@ -14,17 +13,19 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from benchmarks.nexmark.generator import BID_COLUMNS, Nexmark
+from benchmarks.nexmark.generator import AUCTION_COLUMNS, BID_COLUMNS, PERSON_COLUMNS, Nexmark
 from firesteel import Environment, Session, Sliding, Tumbling, Watermarks
 from firesteel.connectors import DiscardSink, FileSink, FileSource
 from firesteel.datastream import DataStream
 
 WATERMARKS = Watermarks.bounded("dateTime", max_out_of_orderness="4 s")
 SCHEMA = ", ".join(f"{name} {kind}" for name, kind in BID_COLUMNS.items())
+COLUMNS = {"bid": BID_COLUMNS, "auction": AUCTION_COLUMNS, "person": PERSON_COLUMNS}
 
 EUROS = "0.908 * price"
 RANKS = {
@@ -34,8 +35,27 @@ RANKS = {
 }
 
 
+class Events(NamedTuple):
+    """The three streams of a program."""
+
+    env: Environment
+    bids: DataStream
+    auctions: DataStream
+    persons: DataStream
+
+
 def bids_of_files(env: Environment, folder: Path, kind: str, uid: str = "bids") -> DataStream:
-    files = FileSource(f"{folder}/{kind}/bid/*.{kind}", format=kind, schema=SCHEMA)
+    return _of_files(env, folder, kind, "bid", uid)
+
+
+def events_of_files(env: Environment, folder: Path, kind: str, uid: str = "") -> Events:
+    streams = (_of_files(env, folder, kind, name, f"{uid}{name}s") for name in COLUMNS)
+    return Events(env, *streams)
+
+
+def _of_files(env: Environment, folder: Path, kind: str, name: str, uid: str) -> DataStream:
+    schema = ", ".join(f"{column} {type_}" for column, type_ in COLUMNS[name].items())
+    files = FileSource(f"{folder}/{kind}/{name}/*.{kind}", format=kind, schema=schema)
     return env.from_source(files, watermarks=WATERMARKS, uid=uid)
 
 
@@ -232,6 +252,66 @@ def q22(bids: DataStream) -> DataStream:
     )
 
 
+def q3(events: Events) -> DataStream:
+    """Who sells in some states what is in one category."""
+    auctions = events.auctions.where("category = 10").select("id", "seller")
+    persons = events.persons.where("state IN ('OR', 'ID', 'CA')").select_expr(
+        "id AS person", "name", "city", "state"
+    )
+    return auctions.join(persons, on={"seller": "person"}).select("name", "city", "state", "id")
+
+
+def q8(events: Events) -> DataStream:
+    """Persons who begin an auction in the ten seconds in which they are new."""
+    persons = events.persons.select("id", "name", "dateTime")
+    auctions = events.auctions.select_expr("seller", "dateTime AS begins")
+    pairs = persons.window_join(
+        auctions, on={"id": "seller"}, window=Tumbling("10 s"), times=("dateTime", "begins")
+    )
+    return pairs.key_by("id", "name").window(Tumbling("10 s")).aggregate("count(*) AS auctions")
+
+
+def q9(events: Events) -> DataStream:
+    """The winning bid of each auction, as changes."""
+    bids = events.bids.select_expr(
+        "auction", "bidder", "price", "dateTime AS bid_dateTime", "extra AS bid_extra"
+    )
+    in_time = events.auctions.join(bids, on={"id": "auction"}).where(
+        "bid_dateTime BETWEEN dateTime AND expires"
+    )
+    order = ["price", "bid_dateTime"]
+    return in_time.key_by("id").top_n(1, by=order, ascending=[False, True]).drop("rank")
+
+
+SIDE_ROWS = 10_000
+
+
+def side_input(spark: Any) -> Any:
+    return spark.range(SIDE_ROWS).selectExpr("id AS key", "concat('value-', id) AS value")
+
+
+def q13(events: Events) -> DataStream:
+    """Bids with the value of a table beside the stream."""
+    table = events.env.static(side_input, name="side_input")
+    return events.bids.transform(
+        lambda df: df.join(
+            table.dataframe(), df.auction % SIDE_ROWS == table.dataframe().key
+        ).select("auction", "bidder", "price", "dateTime", "value")
+    )
+
+
+def q20(events: Events) -> DataStream:
+    """Bids for auctions of one category, with the auction."""
+    auctions = events.auctions.where("category = 10").select_expr(
+        *("id", "itemName", "description", "initialBid", "reserve", "expires", "seller"),
+        *("category", "dateTime AS auction_dateTime", "extra AS auction_extra"),
+    )
+    return events.bids.join(auctions, on={"auction": "id"}).drop("id")
+
+
+JOINS: dict[str, Callable[[Events], DataStream]] = {
+    query.__name__: query for query in (q3, q8, q9, q13, q20)
+}
 QUERIES: dict[str, Callable[[DataStream], DataStream]] = {
     query.__name__: query
     for query in (q0, q1, q2, q5, q7, q11, q12, q14, q15, q16, q17, q18, q19, q21, q22)
@@ -239,14 +319,17 @@ QUERIES: dict[str, Callable[[DataStream], DataStream]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="One of Nexmark's queries about bids.")
-    parser.add_argument("query", choices=QUERIES)
-    parser.add_argument("--data", type=Path, required=True, help="folder with the bids")
+    parser = argparse.ArgumentParser(description="One of Nexmark's queries.")
+    parser.add_argument("query", choices=[*QUERIES, *JOINS])
+    parser.add_argument("--data", type=Path, required=True, help="folder with the events")
     parser.add_argument("--format", choices=("parquet", "csv"), default="parquet")
     parser.add_argument("--output", type=Path, help="where to write Parquet; discarded without it")
     arguments = parser.parse_args()
     env = Environment(parallelism=2)
-    result = QUERIES[arguments.query](bids_of_files(env, arguments.data, arguments.format))
+    if arguments.query in JOINS:
+        result = JOINS[arguments.query](events_of_files(env, arguments.data, arguments.format))
+    else:
+        result = QUERIES[arguments.query](bids_of_files(env, arguments.data, arguments.format))
     sink = DiscardSink() if arguments.output is None else FileSink(str(arguments.output), "parquet")
     result.sink_to(sink, uid="result")
     env.execute(f"nexmark {arguments.query}").print_timing()

@@ -52,6 +52,7 @@ _WITHOUT_PANDAS = frozenset(
     {
         "AssignWatermarks",
         "DropDuplicates",
+        "Join",
         "PartialWindowAggregate",
         "RunningAggregate",
         "Sink",

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from benchmarks.nexmark import oracle
 from benchmarks.nexmark.generator import Nexmark
-from benchmarks.nexmark.programs import QUERIES, bids_of_files, bids_of_generator
+from benchmarks.nexmark.programs import (
+    JOINS,
+    QUERIES,
+    bids_of_files,
+    bids_of_generator,
+    events_of_files,
+)
 from firesteel import Environment
 from firesteel.connectors import CollectSink
 
@@ -39,3 +47,21 @@ def test_queries(in_session: None, tmp_path: Path) -> None:
         ), kind
     for name, sink in found.items():
         oracle.check(name, result.table(sink), oracle.expected(name, right))
+
+
+def test_joins(in_session: None, tmp_path: Path) -> None:
+    """As above, of persons, auctions and bids."""
+    NEXMARK.write(tmp_path, BIDS, file_bids=FILE_BIDS)
+    env = Environment(parallelism=2)
+    found = {}
+    for number, (name, query) in enumerate(JOINS.items()):
+        events = events_of_files(env, tmp_path, ("parquet", "csv")[number % 2], f"{name}-")
+        found[name] = query(events).sink_to(CollectSink())
+    with pytest.warns(UserWarning, match="go nowhere"):  # no query needs all three streams
+        result = env.execute("nexmark joins")
+    epochs = BIDS // 46
+    tables = NEXMARK.bids(0, BIDS), NEXMARK.auctions(0, 3 * epochs), NEXMARK.persons(0, epochs)
+    for name, sink in found.items():
+        right = oracle.expected_of_join(name, *tables)
+        assert len(right), name
+        oracle.check(name, result.table(sink), right)

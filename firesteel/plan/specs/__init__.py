@@ -30,6 +30,13 @@ from firesteel.plan.specs.functions import (
     TransformSpec,
     TransformWithStateSpec,
 )
+from firesteel.plan.specs.joins import (
+    EventTimes,
+    IntervalSpec,
+    JoinSpec,
+    SameWindowSpec,
+    TimeToLiveSpec,
+)
 from firesteel.plan.specs.ranking import TopNSpec
 from firesteel.plan.specs.watermarks import (
     AssignWatermarksSpec,
@@ -46,18 +53,23 @@ __all__ = [
     "CoProcessSpec",
     "CustomSpec",
     "DropDuplicatesSpec",
+    "EventTimes",
     "FilterSpec",
+    "IntervalSpec",
+    "JoinSpec",
     "MapInArrowSpec",
     "MapInPandasSpec",
     "MapRowsSpec",
     "PartialWindowAggregateSpec",
     "RowPartial",
     "RunningAggregateSpec",
+    "SameWindowSpec",
     "SessionSpec",
     "SinkSpec",
     "SlidingSpec",
     "SourceSpec",
     "Spec",
+    "TimeToLiveSpec",
     "TopNSpec",
     "TransformSpec",
     "TransformWithStateSpec",
@@ -90,6 +102,7 @@ Spec = (
     | WindowTopNSpec
     | DropDuplicatesSpec
     | TopNSpec
+    | JoinSpec
     | SinkSpec
     | CustomSpec
 )

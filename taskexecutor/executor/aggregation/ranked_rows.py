@@ -68,13 +68,13 @@ class RankedRows:
         """Rows of any keys, in the order of their arrival."""
         codes, numbers = self._keys(batch)
         counts = self._counts[numbers]
-        places = _ranges(self._starts[numbers], counts)
+        places = ranges(self._starts[numbers], counts)
         known = len(places)
         both = batch
         if known:
             both = pa.concat_batches([taken(self._log.pieces, places), batch])
         of_key = np.concatenate((np.repeat(np.arange(len(numbers)), counts), codes))
-        before = _ranges(np.zeros(len(counts), np.int64), counts)
+        before = ranges(np.zeros(len(counts), np.int64), counts)
         order = self._ordered(both, of_key, known)
         ranks = ranks_of(of_key[order])
         first = ranks < self._n
@@ -109,7 +109,7 @@ class RankedRows:
         known = self._index.count
         pieces = self._log.pieces
         starts, counts = self._starts[:known].copy(), self._counts[:known].copy()
-        return lambda: taken(pieces, _ranges(starts, counts)) if pieces else None
+        return lambda: taken(pieces, ranges(starts, counts)) if pieces else None
 
     def _keys(self, batch: pa.RecordBatch) -> tuple[Ints, Ints]:
         """The code of each row's key, and the numbers of the keys by their codes."""
@@ -150,7 +150,7 @@ class RankedRows:
             self._starts -= self._counts
 
 
-def _ranges(starts: Ints, counts: Ints) -> Ints:
+def ranges(starts: Ints, counts: Ints) -> Ints:
     """`counts` numbers from each start on."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0

@@ -10,6 +10,7 @@ from firesteel.plan.specs import (
     CustomSpec,
     DropDuplicatesSpec,
     FilterSpec,
+    JoinSpec,
     MapInArrowSpec,
     MapInPandasSpec,
     MapRowsSpec,
@@ -25,7 +26,7 @@ from firesteel.plan.specs import (
     WindowApplySpec,
     WindowTopNSpec,
 )
-from taskexecutor.executor.analysis import connectors, functions, ranking, windows
+from taskexecutor.executor.analysis import connectors, functions, joins, ranking, windows
 from taskexecutor.executor.analysis.step import Analyzer
 
 ANALYZERS: dict[type[Spec], Analyzer] = {
@@ -48,5 +49,6 @@ ANALYZERS: dict[type[Spec], Analyzer] = {
     WindowApplySpec: windows.analyze_window_apply,
     WindowTopNSpec: ranking.analyze_window_top_n,
     TopNSpec: ranking.analyze_top_n,
+    JoinSpec: joins.analyze_join,
     DropDuplicatesSpec: functions.analyze_drop_duplicates,
 }

@@ -24,6 +24,7 @@ from firesteel.plan.specs import (
     CoProcessSpec,
     CustomSpec,
     DropDuplicatesSpec,
+    JoinSpec,
     PartialWindowAggregateSpec,
     RunningAggregateSpec,
     SinkSpec,
@@ -53,6 +54,7 @@ _AGGREGATING = (
     WindowTopNSpec,
     DropDuplicatesSpec,
     TopNSpec,
+    JoinSpec,
 )
 
 

@@ -8,6 +8,7 @@ from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.operator import StreamOperator
 from firesteel.plan.specs import (
     DropDuplicatesSpec,
+    JoinSpec,
     RunningAggregateSpec,
     TopNSpec,
     WindowAggregateSpec,
@@ -19,6 +20,7 @@ from taskexecutor.executor.harness import OperatorHarness
 
 IN_COLUMNS = (
     DropDuplicatesSpec,
+    JoinSpec,
     RunningAggregateSpec,
     TopNSpec,
     WindowAggregateSpec,

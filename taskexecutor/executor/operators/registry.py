@@ -16,6 +16,7 @@ from firesteel.plan.specs import (
     CustomSpec,
     DropDuplicatesSpec,
     FilterSpec,
+    JoinSpec,
     MapInArrowSpec,
     MapInPandasSpec,
     MapRowsSpec,
@@ -51,6 +52,7 @@ OPERATORS: dict[type[Spec], str] = {
     DropDuplicatesSpec: "drop_duplicates:DropDuplicates",
     RunningAggregateSpec: "running_aggregate:RunningAggregate",
     TopNSpec: "top_n:TopN",
+    JoinSpec: "joins.stream_join:StreamJoin",
 }
 RUN_ON_SPARK = (SourceSpec, TransformSpec, PartialWindowAggregateSpec)
 

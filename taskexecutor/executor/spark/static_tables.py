@@ -171,7 +171,7 @@ class _HeldTable:
                         f" (max_size; {size(size_bytes)} so far): select only the columns and rows"
                         " that are needed, raise max_size and the slots' heap"
                         " (taskmanager.slot.heap.size), or read it as a stream and join the two"
-                        " with connect(other).key_by(...)"
+                        ' with join(other, on="key")'
                     )
                 batches.append(batch)
         return batches

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,14 @@ class Vertex:
     def __init__(
         self,
         make: Callable[[], StreamOperator],
-        schema: pa.Schema,
+        schema: pa.Schema | Sequence[pa.Schema],
         output: pa.Schema | None,
         keys: tuple[str, ...],
         directory: Path,
     ) -> None:
-        self._make, self._schema, self._output, self._keys = make, schema, output, keys
+        """`schema`: of the input, or of each of several."""
+        self._make, self._output, self._keys = make, output, keys
+        self._schemas = [schema] if isinstance(schema, pa.Schema) else list(schema)
         self._storage = CheckpointStorage(str(directory))
         self._ids = itertools.count()
         self._before: list[OperatorHarness] = []  # of earlier attempts
@@ -44,7 +46,7 @@ class Vertex:
     def _subtask(self, subtask: int, parallelism: int, restored: Any) -> OperatorHarness:
         return OperatorHarness(
             self._make(),
-            [self._schema],
+            self._schemas,
             output_schema=self._output,
             subtask=subtask,
             parallelism=parallelism,
@@ -52,17 +54,17 @@ class Vertex:
             restored=restored,
         ).open()
 
-    def process(self, rows: list[dict[str, Any]]) -> None:
-        batch = pa.RecordBatch.from_pylist(rows, schema=self._schema)
+    def process(self, rows: list[dict[str, Any]], input_index: int = 0) -> None:
+        batch = pa.RecordBatch.from_pylist(rows, schema=self._schemas[input_index])
         if len(self.subtasks) == 1:  # keys may be of any type
-            self.subtasks[0].process(batch)
+            self.subtasks[0].process(batch, input_index)
             return
         groups = key_groups(batch, self._keys, MAX_PARALLELISM).astype(np.int64)
         owners = subtask_of_group(groups, len(self.subtasks), MAX_PARALLELISM)
         for subtask, harness in enumerate(self.subtasks):
             mine = batch.filter(pa.array(owners == subtask))
             if mine.num_rows:
-                harness.process(mine)
+                harness.process(mine, input_index)
 
     def watermark(self, us: int) -> None:
         for subtask in self.subtasks:

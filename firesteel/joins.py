@@ -1,0 +1,152 @@
+"""Checks the arguments of joins when the program is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from firesteel.durations import Duration, duration_us, positive_us
+from firesteel.errors import InvalidProgram
+from firesteel.plan.runtime_mode import is_bounded
+from firesteel.plan.specs import (
+    EventTimes,
+    IntervalSpec,
+    JoinSpec,
+    SameWindowSpec,
+    SourceSpec,
+    TimeToLiveSpec,
+    TumblingSpec,
+)
+from firesteel.plan.specs.joins import How
+from firesteel.plan.stream_graph import StreamGraph
+from firesteel.windowed_stream import time_column_of
+from firesteel.windows import Tumbling, Window
+
+On = str | Sequence[str] | Mapping[str, str]
+
+# PySpark's spellings, without underscores.
+_HOW: dict[str, How] = {
+    "inner": "inner",
+    **dict.fromkeys(("left", "leftouter"), "left"),
+    **dict.fromkeys(("right", "rightouter"), "right"),
+    **dict.fromkeys(("full", "fullouter", "outer"), "full"),
+}
+
+
+def join_spec(on: On, how: str, ttl: Duration | None) -> JoinSpec:
+    """Raises InvalidProgram."""
+    left, right = _keys("join", on)
+    chosen = _HOW.get(how.lower().replace("_", "")) if isinstance(how, str) else None
+    if chosen is None:
+        raise InvalidProgram(
+            f'join(how={how!r}): there is "inner", "left", "right" and "full"; rows that have a'
+            " match, or none, without the other stream's columns: select(...) from one of these"
+        )
+    within = None
+    if ttl is not None:
+        within = TimeToLiveSpec(ttl_ms=-(-positive_us(ttl, "ttl of join()") // 1000))
+    return JoinSpec(left_keys=left, right_keys=right, how=chosen, within=within)
+
+
+def interval_join_spec(on: On, between: tuple[Duration, Duration], times: EventTimes) -> JoinSpec:
+    """Raises InvalidProgram."""
+    left, right = _keys("interval_join", on)
+    if not isinstance(between, tuple | list) or len(between) != 2:
+        raise InvalidProgram(
+            f"interval_join(between={between!r}): give how long after a row of this stream those of"
+            ' the other one are, at least and at most, such as between=("-10 s", "1 min")'
+        )
+    lower_us, upper_us = (_signed_us(bound, "between of interval_join()") for bound in between)
+    if lower_us > upper_us:
+        raise InvalidProgram(
+            f"interval_join(between={between!r}): the first is the earlier one; swap the two"
+        )
+    within = IntervalSpec(times=times, lower_us=lower_us, upper_us=upper_us)
+    return JoinSpec(left_keys=left, right_keys=right, within=within)
+
+
+def window_join_spec(on: On, window: Window, times: EventTimes) -> JoinSpec:
+    """Raises InvalidProgram."""
+    left, right = _keys("window_join", on)
+    if not isinstance(window, Tumbling) or window.processing_time or window.on is not None:
+        raise InvalidProgram(
+            f"window_join(window={window!r}): it takes a Tumbling window in event time, without"
+            ' on; name other columns of time with window_join(..., times=("left", "right"))'
+        )
+    spec = window.spec()
+    assert isinstance(spec, TumblingSpec)
+    return JoinSpec(
+        left_keys=left, right_keys=right, within=SameWindowSpec(times=times, window=spec)
+    )
+
+
+def event_times(
+    what: str, times: tuple[str, str] | None, found: tuple[frozenset[str], frozenset[str]]
+) -> EventTimes:
+    """`times`: as the program names them; `found`: the event-time columns of the two streams."""
+    if times is not None:
+        if (
+            not isinstance(times, tuple | list)
+            or len(times) != 2
+            or not all(isinstance(name, str) and name for name in times)
+        ):
+            raise InvalidProgram(
+                f"{what}(times={times!r}): name the columns of event time of this and of the other"
+                ' stream, such as times=("at", "time")'
+            )
+        return EventTimes(columns=(times[0], times[1]))
+    (left, left_us), (right, right_us) = (
+        time_column_of(columns, f"{side} of {what}()", "times=('left', 'right')")
+        for side, columns in zip(("the left stream", "the right stream"), found, strict=True)
+    )
+    return EventTimes(columns=(left, right), shifts_us=(left_us, right_us))
+
+
+def later_times(spec: JoinSpec) -> tuple[str, ...]:
+    """The column with the later time of each pair of an interval join, if it is always one."""
+    assert isinstance(spec.within, IntervalSpec)
+    times = spec.within.times
+    if any(times.shifts_us):
+        return ()
+    if spec.within.upper_us <= 0:
+        return times.columns[:1]
+    return times.columns[1:] if spec.within.lower_us >= 0 else ()
+
+
+def growing_joins(graph: StreamGraph) -> Iterable[str]:
+    """What is to be said of joins that keep more and more rows."""
+    for node in graph.nodes:
+        if not isinstance(node.spec, JoinSpec) or node.spec.within is not None:
+            continue
+        endless = [
+            source
+            for source in graph.leading_to([node]).nodes
+            if isinstance(source.spec, SourceSpec) and not is_bounded(source.spec.source)
+        ]
+        if endless:
+            yield (
+                f"{node} keeps all rows of its streams for ever, and {endless[0]} never ends; bound"
+                ' what it keeps with join(..., ttl="1 day"), or join rows that are near in time:'
+                " interval_join(...), window_join(...)"
+            )
+
+
+def _signed_us(duration: Duration, what: str) -> int:
+    """A duration that may have a minus sign as text."""
+    if isinstance(duration, str) and duration.lstrip().startswith("-"):
+        return -duration_us(duration.lstrip()[1:], what)
+    return duration_us(duration, what)
+
+
+def _keys(what: str, on: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    pairs: list[tuple[Any, Any]]
+    if isinstance(on, Mapping):
+        pairs = list(on.items())
+    else:
+        pairs = [(name, name) for name in ((on,) if isinstance(on, str) else on or ())]
+    if not pairs or not all(isinstance(name, str) and name for pair in pairs for name in pair):
+        raise InvalidProgram(
+            f'{what}(on={on!r}): name the columns that are equal: on="id", on=["id", "day"],'
+            ' or, if they have other names in the other stream, on={"seller": "id"}'
+        )
+    return tuple(left for left, _ in pairs), tuple(right for _, right in pairs)

@@ -1,0 +1,70 @@
+"""Joins of two streams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from firesteel.plan.specs.windows import TumblingSpec
+
+How = Literal["inner", "left", "right", "full"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventTimes:
+    """The columns that hold the event times of the two streams, and what is added to them (see
+    PartialWindowAggregateSpec).
+    """
+
+    columns: tuple[str, str]
+    shifts_us: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalSpec:
+    """A row of the right stream joins one of the left if it is from `lower_us` to `upper_us` after
+    it, both included.
+    """
+
+    times: EventTimes
+    lower_us: int
+    upper_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SameWindowSpec:
+    """Rows join those in the same window of event time."""
+
+    times: EventTimes
+    window: TumblingSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeToLiveSpec:
+    """Rows join those that have arrived less than `ttl_ms` before them, by the machine's clock."""
+
+    ttl_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinSpec:
+    """Joins the rows of two streams whose keys are equal and not null.
+
+    Output: keys that have the same name in both, the other columns of the left and of the right
+    stream, `window_start` and `window_end` if there are windows, and `row_kind` unless it is an
+    inner join: a row without a match goes when it gets one. Only inner joins are within event time.
+    """
+
+    left_keys: tuple[str, ...]
+    right_keys: tuple[str, ...]  # as many
+    how: How = "inner"
+    within: IntervalSpec | SameWindowSpec | TimeToLiveSpec | None = None  # None: whenever they come
+
+    @property
+    def keeps(self) -> tuple[bool, bool]:
+        """Whether rows of the left, of the right stream are there without a match."""
+        return self.how in ("left", "full"), self.how in ("right", "full")
+
+    @property
+    def retracts(self) -> bool:
+        return any(self.keeps)

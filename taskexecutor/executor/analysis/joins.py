@@ -1,0 +1,53 @@
+"""Joins of two streams: their keys, their times and the columns of their results."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from firesteel.errors import FiresteelError
+from firesteel.plan.specs import IntervalSpec, JoinSpec, SameWindowSpec
+from taskexecutor.executor.analysis.checks import (
+    KeyedInput,
+    check_keys,
+    check_same_key_types,
+    check_time_column,
+)
+from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, Retracting
+from taskexecutor.executor.operators.joins.joined_columns import JoinedColumns
+
+
+def analyze_join(step: AnalysisStep, spec: JoinSpec) -> AnalyzedOutput:
+    left, right = (_known(step, given) for given in step.inputs)
+    check_keys(left, spec.left_keys)
+    check_keys(right, spec.right_keys)
+    check_same_key_types(
+        step.operator_name,
+        KeyedInput("the left stream", left, spec.left_keys),
+        KeyedInput("the right one", right, spec.right_keys),
+    )
+    if isinstance(spec.within, IntervalSpec | SameWindowSpec):
+        for schema, column in zip((left, right), spec.within.times.columns, strict=True):
+            check_time_column(step, step.operator_name, column, schema)
+    try:
+        schema = JoinedColumns(spec, left, right).schema
+    except FiresteelError as error:
+        raise FiresteelError(f"{step.operator_name}: {error}") from None
+    if not spec.retracts:
+        return AnalyzedOutput(schema=schema)
+    return AnalyzedOutput(
+        schema=schema,
+        retracting=Retracting(
+            who=step.operator_name,
+            because="a row without a match goes when it gets one",
+            instead='use how="inner" there, or a window of the two: window_join(...)',
+        ),
+    )
+
+
+def _known(step: AnalysisStep, given: AnalyzedOutput) -> pa.Schema:
+    if given.schema is None:
+        raise FiresteelError(
+            f"{step.operator_name}: the schema of its input is not known; declare one on the"
+            " operator before it"
+        )
+    return given.schema

@@ -1,0 +1,92 @@
+"""The columns of a join's result."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from firesteel.column_names import column_index, same
+from firesteel.errors import FiresteelError
+from firesteel.plan.specs import JoinSpec, SameWindowSpec
+from firesteel.row_kind import INSERT, ROW_KIND
+from taskexecutor.executor.aggregation.grouping import Ints
+from taskexecutor.executor.operators.windows.contents import (
+    TIME,
+    WINDOW_END,
+    WINDOW_START,
+    as_timestamps,
+)
+
+NO_WINDOWS: Ints = np.empty(0, np.int64)  # of rows alone
+
+
+class _Column(NamedTuple):
+    places: tuple[int | None, int | None]  # in the left and the right rows that have it
+
+
+class JoinedColumns:
+    """As PySpark's join with names: keys that both sides call the same are there once."""
+
+    def __init__(self, spec: JoinSpec, left: pa.Schema, right: pa.Schema) -> None:
+        """Raises FiresteelError if the result would have two columns of one name."""
+        self._window = spec.within.window if isinstance(spec.within, SameWindowSpec) else None
+        self._retracts = spec.retracts
+        keys = [
+            (column_index(left, mine), column_index(right, theirs))
+            for mine, theirs in zip(spec.left_keys, spec.right_keys, strict=True)
+        ]
+        shared = [(i, j) for i, j in keys if same(left.field(i).name, right.field(j).name)]
+        mine, theirs = {i for i, _ in shared}, {j for _, j in shared}
+        self._columns = [
+            *(_Column(places) for places in shared),
+            *(_Column((place, None)) for place in range(len(left)) if place not in mine),
+            *(_Column((None, place)) for place in range(len(right)) if place not in theirs),
+        ]
+        fields = [
+            left.field(i) if i is not None else right.field(j or 0)
+            for i, j in (column.places for column in self._columns)
+        ]
+        if self._window is not None:
+            fields += [pa.field(WINDOW_START, TIME), pa.field(WINDOW_END, TIME)]
+        if self._retracts:
+            fields.append(pa.field(ROW_KIND, pa.string()))
+        _check_names(fields)
+        self.schema = pa.schema([field.with_nullable(True) for field in fields])
+
+    def batch(
+        self,
+        left: pa.RecordBatch | None,
+        right: pa.RecordBatch | None,
+        windows: Ints,
+        kind: str = INSERT,
+    ) -> pa.RecordBatch:
+        """Pairs of rows, or the rows of one side alone (None: the other one). `windows`: their
+        starts, if they have one.
+        """
+        rows = max(batch.num_rows for batch in (left, right) if batch is not None)
+        columns: list[pa.Array] = []
+        for column, field in zip(self._columns, self.schema, strict=False):
+            for batch, place in zip((left, right), column.places, strict=True):
+                if batch is not None and place is not None:
+                    columns.append(batch.column(place))
+                    break
+            else:
+                columns.append(pa.nulls(rows, field.type))
+        if self._window is not None:
+            columns += [as_timestamps(windows), as_timestamps(windows + self._window.size_us)]
+        if self._retracts:
+            columns.append(pa.repeat(kind, rows))
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _check_names(fields: list[pa.Field]) -> None:
+    names: list[str] = []
+    for field in fields:
+        if any(same(field.name, name) for name in names):
+            raise FiresteelError(
+                f"the result would have two columns {field.name!r}; rename or drop that of one"
+                f" stream before: with_column_renamed({field.name!r}, ...)"
+            )
+        names.append(field.name)

@@ -1,0 +1,189 @@
+"""Joins two streams key by key: `join`, `interval_join` and `window_join`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from firesteel.column_names import column_index
+from firesteel.elements import Watermark
+from firesteel.errors import FiresteelError
+from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
+from firesteel.plan.specs import JoinSpec
+from firesteel.row_kind import DELETE, INSERT
+from taskexecutor.executor.aggregation.columns import described
+from taskexecutor.executor.aggregation.grouping import Ints, group
+from taskexecutor.executor.aggregation.key_index import KeyIndex
+from taskexecutor.executor.numbers import as_numpy
+from taskexecutor.executor.operators.joins.joined_columns import NO_WINDOWS, JoinedColumns
+from taskexecutor.executor.operators.joins.rows_by_key import Flags, RowsByKey, restored
+from taskexecutor.executor.operators.joins.time_bounds import time_bounds
+
+BUNDLE_ROWS = 65_536  # of one side that wait
+LEAST_ROWS = 65_536  # are kept before any is looked for that may be forgotten
+
+_SIDES = ("left", "right")
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class StreamJoin(StreamOperator):
+    """Holds the rows of both streams. A row is joined with those of the other stream that are
+    there when it comes. If rows without a match are in the result, too, each is there from its
+    arrival on, and goes when its first match comes.
+    """
+
+    inputs = 2
+
+    def __init__(self, spec: JoinSpec, *, now_ms: Callable[[], int] = _wall_clock_ms) -> None:
+        self._spec = spec
+        self._keys = spec.left_keys, spec.right_keys
+        self._bounds = time_bounds(spec, now_ms)
+        self.keeps_event_time = self._bounds.in_event_time
+        self._waiting: tuple[list[pa.RecordBatch], list[pa.RecordBatch]] = ([], [])
+        self._waiting_rows = 0
+        self._forget_at = LEAST_ROWS
+        self._clear()
+
+    def _clear(self) -> None:
+        self._index = KeyIndex()
+        self._sides = RowsByKey(), RowsByKey()
+
+    def setup(self, context: RuntimeContext, output: Output) -> None:
+        super().setup(context, output)
+        self._late = context.counter("numLateRecordsDropped")
+        left, right = context.input_schemas
+        if left is None or right is None:
+            raise FiresteelError(
+                f"{context.operator_name}: the schemas of both streams must be known; declare them"
+                " on the operators before it"
+            )
+        self._columns = JoinedColumns(self._spec, left, right)
+
+    def initialize_state(self, state: OperatorState) -> None:
+        meaning = {"how": self._spec.how, "within": str(self._spec.within)}
+        self._states = tuple(
+            state.keyed_rows(f"{name} rows", keys, {**meaning, "input": described(schema)})
+            for name, keys, schema in zip(
+                _SIDES, self._keys, self.context.input_schemas, strict=True
+            )
+        )
+
+    def open(self) -> None:
+        self._load([state.restored() for state in self._states])
+
+    def _load(self, tables: list[pa.Table | None]) -> None:
+        """Rows of both sides, of which none are there."""
+        for side, table in enumerate(tables):
+            if table is not None and table.num_rows:
+                found = restored(table)
+                numbers = self._numbers(self._key_columns(side, found.rows))
+                self._sides[side].add(found.rows, numbers, found.times, found.alone)
+
+    def snapshot_state(self, checkpoint_id: int) -> None:
+        for state, make in zip(self._states, self._frozen(), strict=True):
+            state.keep(make)
+
+    def _frozen(self) -> list[Callable[[], pa.Table | None]]:
+        watermark_us = self.context.timers.current_watermark_us
+        return [
+            rows.frozen(self._bounds.horizon(side, watermark_us))
+            for side, rows in enumerate(self._sides)
+        ]
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        self._waiting[input_index].append(batch.replace_schema_metadata(None))
+        self._waiting_rows += batch.num_rows
+        if self._waiting_rows >= BUNDLE_ROWS:
+            self.flush()
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        self._forget()
+        self.output.emit_watermark(watermark)
+
+    def flush(self) -> None:
+        for side, batches in enumerate(self._waiting):
+            if batches:
+                bundle = pa.concat_batches(batches)
+                batches.clear()
+                self._join(side, bundle)
+        self._waiting_rows = 0
+        self._forget()
+
+    def _join(self, side: int, rows: pa.RecordBatch) -> None:
+        times = self._bounds.times(side, rows, self.context.operator_name)
+        rows, times = self._in_time(rows, times)
+        rows, times = self._with_keys(side, rows, times)
+        if not rows.num_rows:
+            return
+        numbers = self._numbers(self._key_columns(side, rows))
+        others, other_side = self._sides[1 - side], 1 - side
+        alone = np.ones(rows.num_rows, np.bool_)
+        for queries, places in others.find(numbers, *self._bounds.reach(side, times)):
+            alone[queries] = False
+            if self._spec.keeps[other_side]:
+                self._emit_alone(other_side, others.take(others.matched(places)), DELETE)
+            both = [rows.take(pa.array(queries)), others.take(places)]
+            left, right = both if side == 0 else both[::-1]
+            self.output.emit(self._columns.batch(left, right, times[queries]))
+        if self._spec.keeps[side]:
+            self._emit_alone(side, rows.filter(pa.array(alone)), INSERT)
+        self._sides[side].add(rows, numbers, times, alone)
+
+    def _in_time(self, rows: pa.RecordBatch, times: Ints) -> tuple[pa.RecordBatch, Ints]:
+        """Without the late ones."""
+        late = self._bounds.late(times, self.context.timers.current_watermark_us)
+        if not late.any():
+            return rows, times
+        self._late.inc(int(late.sum()))
+        return rows.filter(pa.array(~late)), times[~late]
+
+    def _with_keys(
+        self, side: int, rows: pa.RecordBatch, times: Ints
+    ) -> tuple[pa.RecordBatch, Ints]:
+        """Without those whose key is null in any column: it equals no other."""
+        nulls: Flags = np.zeros(rows.num_rows, np.bool_)
+        for column in self._key_columns(side, rows):
+            if column.null_count:
+                nulls |= as_numpy(column.is_null())
+        if not nulls.any():
+            return rows, times
+        if self._spec.keeps[side]:
+            self._emit_alone(side, rows.filter(pa.array(nulls)), INSERT)
+        return rows.filter(pa.array(~nulls)), times[~nulls]
+
+    def _emit_alone(self, side: int, rows: pa.RecordBatch, kind: str) -> None:
+        if rows.num_rows:
+            left, right = (rows, None) if side == 0 else (None, rows)
+            self.output.emit(self._columns.batch(left, right, NO_WINDOWS, kind))
+
+    def _key_columns(self, side: int, rows: pa.RecordBatch) -> list[pa.Array]:
+        return [rows.column(column_index(rows.schema, name)) for name in self._keys[side]]
+
+    def _numbers(self, keys: list[pa.Array]) -> Ints:
+        """The number of each row's key."""
+        groups = group(keys)
+        first = pa.array(groups.first_rows())
+        return self._index.numbers([key.take(first) for key in keys])[groups.codes]
+
+    def _forget(self) -> None:
+        """Rows that none to come may join, once they may be half of all."""
+        if self._spec.within is None or sum(rows.count for rows in self._sides) < self._forget_at:
+            return
+        tables = [make() for make in self._frozen()]
+        self._clear()
+        self._load(tables)
+        self._forget_at = max(LEAST_ROWS, 2 * sum(rows.count for rows in self._sides))
+
+    def finish(self) -> None:
+        self.flush()
+
+    def close(self) -> None:
+        for batches in self._waiting:
+            batches.clear()
+        self._clear()

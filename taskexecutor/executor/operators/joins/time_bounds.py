@@ -1,0 +1,130 @@
+"""Which times rows may have to join, and until when they are kept. Pure arithmetic on each row's
+time: what it is depends on the kind of the bounds.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from firesteel.plan.specs import IntervalSpec, JoinSpec, SameWindowSpec, TimeToLiveSpec
+from taskexecutor.executor.aggregation.grouping import Ints
+from taskexecutor.executor.operators.windows.contents import event_times
+
+_LEAST, _MOST = -(2**63), 2**63 - 1
+
+
+class TimeBounds(Protocol):
+    """`side` is 0 for rows of the left stream, 1 for those of the right one."""
+
+    in_event_time: bool
+
+    def times(self, side: int, rows: pa.RecordBatch, what: str) -> Ints:
+        """Of each row. `what`: the operator, for errors."""
+
+    def reach(self, side: int, times: Ints) -> tuple[Ints, Ints]:
+        """The least and the greatest times of the other side's rows that rows of this side join."""
+
+    def horizon(self, side: int, watermark_us: int) -> int:
+        """The least time of a row of this side that a row to come may join. Rows before it are
+        forgotten.
+        """
+
+    def late(self, times: Ints, watermark_us: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """Which of the rows that come now are late."""
+
+
+class Unbounded:
+    """Rows have no time."""
+
+    in_event_time = False
+
+    def times(self, side: int, rows: pa.RecordBatch, what: str) -> Ints:
+        return np.zeros(rows.num_rows, np.int64)
+
+    def reach(self, side: int, times: Ints) -> tuple[Ints, Ints]:
+        return times, times
+
+    def horizon(self, side: int, watermark_us: int) -> int:
+        return _LEAST
+
+    def late(self, times: Ints, watermark_us: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        return np.zeros(len(times), np.bool_)
+
+
+class WithinTimeToLive(Unbounded):
+    """The time is that of arrival, in milliseconds of the machine's clock."""
+
+    def __init__(self, spec: TimeToLiveSpec, now_ms: Clock) -> None:
+        self._ttl_ms = spec.ttl_ms
+        self._now_ms = now_ms
+
+    def times(self, side: int, rows: pa.RecordBatch, what: str) -> Ints:
+        return np.full(rows.num_rows, self._now_ms(), np.int64)
+
+    def reach(self, side: int, times: Ints) -> tuple[Ints, Ints]:
+        return times - self._ttl_ms + 1, np.full(len(times), _MOST, np.int64)
+
+    def horizon(self, side: int, watermark_us: int) -> int:
+        return self._now_ms() - self._ttl_ms + 1
+
+
+class Clock(Protocol):
+    def __call__(self) -> int: ...
+
+
+class WithinInterval:
+    """The time is event time, in microseconds."""
+
+    in_event_time = True
+
+    def __init__(self, spec: IntervalSpec) -> None:
+        self._times = spec.times
+        # How far the other side's rows may be from a row of each side.
+        self._reach = (spec.lower_us, spec.upper_us), (-spec.upper_us, -spec.lower_us)
+
+    def times(self, side: int, rows: pa.RecordBatch, what: str) -> Ints:
+        times = event_times(rows, self._times.columns[side], what)
+        return times + self._times.shifts_us[side]
+
+    def reach(self, side: int, times: Ints) -> tuple[Ints, Ints]:
+        lower_us, upper_us = self._reach[side]
+        return times + lower_us, times + upper_us
+
+    def horizon(self, side: int, watermark_us: int) -> int:
+        return watermark_us + 1 - self._reach[side][1]
+
+    def late(self, times: Ints, watermark_us: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        return times <= watermark_us
+
+
+class WithinWindow(WithinInterval):
+    """The time is the start of the row's window."""
+
+    def __init__(self, spec: SameWindowSpec) -> None:
+        super().__init__(IntervalSpec(times=spec.times, lower_us=0, upper_us=0))
+        self._window = spec.window
+
+    def times(self, side: int, rows: pa.RecordBatch, what: str) -> Ints:
+        times = super().times(side, rows, what)
+        return times - (times - self._window.offset_us) % self._window.size_us
+
+    def horizon(self, side: int, watermark_us: int) -> int:
+        return watermark_us + 2 - self._window.size_us
+
+    def late(self, times: Ints, watermark_us: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        return times < self.horizon(0, watermark_us)
+
+
+def time_bounds(spec: JoinSpec, now_ms: Clock) -> TimeBounds:
+    match spec.within:
+        case IntervalSpec():
+            return WithinInterval(spec.within)
+        case SameWindowSpec():
+            return WithinWindow(spec.within)
+        case TimeToLiveSpec():
+            return WithinTimeToLive(spec.within, now_ms)
+        case None:
+            return Unbounded()

@@ -1,0 +1,239 @@
+"""Joins against an oracle that compares all rows of one stream with all rows of the other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from firesteel.elements import MAX_TIMESTAMP_US
+from firesteel.errors import FiresteelError
+from firesteel.plan.specs import (
+    EventTimes,
+    IntervalSpec,
+    JoinSpec,
+    SameWindowSpec,
+    TimeToLiveSpec,
+    TumblingSpec,
+)
+from firesteel.testing import OperatorHarness
+from taskexecutor.executor.operators.joins import rows_by_key, stream_join
+from taskexecutor.executor.operators.joins.joined_columns import JoinedColumns
+from taskexecutor.executor.operators.joins.stream_join import StreamJoin
+
+TIME = pa.timestamp("us", "UTC")
+NAN = float("nan")
+LEFT = pa.schema([("left", pa.int64()), ("k", pa.float64()), ("text", pa.string()), ("at", TIME)])
+RIGHT = pa.schema(
+    [("K", pa.float64()), ("word", pa.string()), ("time", TIME), ("right", pa.int64())]
+)
+KEYS = [(1.0, "a"), (1.0, "b"), (NAN, "a"), (0.0, "a"), (-0.0, "a"), (None, "a"), (1.0, None)]
+EQUAL = [0, 1, 2, 3, 3, None, None]  # what the oracle compares; None is equal to nothing
+
+Row = tuple[int, int]  # the place of its key, its time
+FLOWS = st.lists(
+    st.tuples(
+        st.integers(0, 1),
+        st.lists(st.tuples(st.integers(0, 6), st.integers(0, 30)), min_size=1, max_size=6),
+    )
+    | st.integers(0, 30),
+    max_size=10,
+)
+
+
+def spec(**settings: Any) -> JoinSpec:
+    return JoinSpec(left_keys=("k", "text"), right_keys=("k", "word"), **settings)
+
+
+def opened(join: JoinSpec, **settings: Any) -> OperatorHarness:
+    return OperatorHarness(StreamJoin(join, **settings), [LEFT, RIGHT]).open()
+
+
+def batch(side: int, rows: list[Row], first: int) -> pa.RecordBatch:
+    numbers = list(range(first, first + len(rows)))
+    one, two = [KEYS[key][0] for key, _ in rows], [KEYS[key][1] for key, _ in rows]
+    at = [time for _, time in rows]
+    columns = [one, two, at, numbers] if side else [numbers, one, two, at]
+    schema = RIGHT if side else LEFT
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
+    return pa.record_batch(arrays, schema=schema)
+
+
+def there(harness: OperatorHarness) -> Counter[tuple[int | None, int | None]]:
+    """Pairs of row numbers that have come and not gone."""
+    found: Counter[tuple[int | None, int | None]] = Counter()
+    for row in harness.rows():
+        pair = row["left"], row["right"]
+        found[pair] += 1 if row.get("row_kind", "insert") == "insert" else -1
+        assert found[pair] >= 0, row
+    return +found
+
+
+def late(harness: OperatorHarness) -> int:
+    return harness.metrics.counters["numLateRecordsDropped"].value
+
+
+@settings(max_examples=100, deadline=None)
+@given(flow=FLOWS, how=st.sampled_from(["inner", "left", "right", "full"]), few=st.booleans())
+def test_at_any_time_the_result_is_what_pandas_merges(
+    flow: list[tuple[int, list[Row]] | int], how: Any, few: bool
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        if few:
+            patch.setattr(rows_by_key, "PAIRS", 3)
+        harness = opened(spec(how=how))
+        rows: tuple[list[Row], list[Row]] = ([], [])
+        for element in flow:
+            if isinstance(element, int):
+                harness.watermark(element)
+                continue
+            side, some = element
+            harness.process(batch(side, some, len(rows[side])), side)
+            rows[side].extend(some)
+            harness.flush()
+            frames = []
+            for name, mine in zip(("left", "right"), rows, strict=True):
+                # pandas joins nulls: here, each is a key of its own.
+                keys = [EQUAL[key] for key, _ in mine]
+                texts = [f"{name}{n}" if key is None else str(key) for n, key in enumerate(keys)]
+                frames.append(pd.DataFrame({"key": texts, name: range(len(mine))}, dtype=object))
+            merged = frames[0].merge(frames[1], on="key", how="outer" if how == "full" else how)
+            merged = merged.astype(object).where(merged.notna(), None)
+            assert there(harness) == Counter(zip(merged["left"], merged["right"], strict=True))
+        assert late(harness) == 0
+
+
+TIMES = EventTimes(columns=("at", "time"), shifts_us=(0, -1))
+WITHIN = st.one_of(
+    st.tuples(st.integers(-9, 9), st.integers(0, 9)).map(
+        lambda bounds: IntervalSpec(times=TIMES, lower_us=bounds[0], upper_us=sum(bounds))
+    ),
+    st.tuples(st.integers(1, 12), st.integers(0, 5)).map(
+        lambda window: SameWindowSpec(
+            times=TIMES, window=TumblingSpec(size_us=window[0], offset_us=window[1])
+        )
+    ),
+)
+
+
+def end_of_window(within: SameWindowSpec, time: int) -> int:
+    window = within.window
+    return time - (time - window.offset_us) % window.size_us + window.size_us
+
+
+@settings(max_examples=150, deadline=None)
+@given(flow=FLOWS, within=WITHIN)
+def test_rows_join_those_near_in_time_and_are_forgotten(
+    flow: list[tuple[int, list[Row]] | int], within: IntervalSpec | SameWindowSpec
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream_join, "LEAST_ROWS", 4)
+        harness = opened(spec(within=within))
+        counts, watermark, dropped = [0, 0], -100, 0
+        rows: tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]] = ([], [])
+        for element in flow:
+            if isinstance(element, int):
+                watermark = max(watermark, element)
+                harness.watermark(watermark)
+                continue
+            side, some = element
+            harness.process(batch(side, some, counts[side]), side)
+            for number, (key, at) in enumerate(some, counts[side]):
+                time = last = at - side  # the shift
+                if isinstance(within, SameWindowSpec):
+                    last = end_of_window(within, time) - 1
+                equal = EQUAL[key]
+                if last <= watermark:
+                    dropped += 1
+                elif equal is not None:
+                    rows[side].append((number, equal, time))
+            counts[side] += len(some)
+        harness.watermark(MAX_TIMESTAMP_US)
+        expected: Counter[tuple[int, int]] = Counter()
+        for left, key, left_time in rows[0]:
+            for right, other_key, right_time in rows[1]:
+                if isinstance(within, IntervalSpec):
+                    near = within.lower_us <= right_time - left_time <= within.upper_us
+                else:
+                    near = end_of_window(within, left_time) == end_of_window(within, right_time)
+                if near and key == other_key:
+                    expected[left, right] += 1
+        assert there(harness) == expected
+        assert late(harness) == dropped
+        if isinstance(within, SameWindowSpec):
+            for pair in harness.batches:
+                columns = [pair[name].cast(pa.int64()).to_pylist() for name in ("at", "window_end")]
+                for time, end in zip(*columns, strict=True):
+                    assert end == end_of_window(within, time)
+
+
+def test_rows_and_keys_are_forgotten_as_time_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_join, "LEAST_ROWS", 10)
+    schemas = [pa.schema([("k", pa.int64()), (name, TIME)]) for name in ("at", "time")]
+    within = IntervalSpec(times=EventTimes(columns=("at", "time")), lower_us=-2, upper_us=3)
+    operator: Any = StreamJoin(JoinSpec(left_keys=("k",), right_keys=("k",), within=within))
+    harness = OperatorHarness(operator, schemas).open()
+    for at in range(200):
+        for side, schema in enumerate(schemas):
+            rows = [{"k": 10**12 * at, schema.names[1]: at}]
+            harness.process(pa.RecordBatch.from_pylist(rows, schema=schema), side)
+        harness.watermark(at)
+        # Before the watermark, rows of four times are needed of the left side and of three of the
+        # right one: twice as many may be there, and those of the latest time.
+        assert sum(side.count for side in operator._sides) <= 2 * (4 + 3) + 2
+        assert operator._index.count <= 2 * (4 + 3) + 2
+    assert len(harness.rows()) == 200
+
+
+def test_rows_are_forgotten_after_their_time_to_live() -> None:
+    now = [1_000]
+    harness = opened(spec(how="left", within=TimeToLiveSpec(ttl_ms=100)), now_ms=lambda: now[0])
+    harness.process(batch(0, [(0, 0), (1, 0)], 0), 0)
+    harness.flush()
+    assert there(harness) == {(0, None): 1, (1, None): 1}
+    now[0] = 1_099
+    harness.process(batch(1, [(0, 0)], 0), 1)
+    harness.flush()
+    assert there(harness) == {(0, 0): 1, (1, None): 1}
+    now[0] = 1_100
+    harness.process(batch(1, [(0, 0), (1, 0)], 1), 1)
+    harness.flush()
+    assert there(harness) == {(0, 0): 1, (1, None): 1}, "the left rows are gone"
+    now[0] = 1_210
+    harness.process(batch(0, [(0, 0)], 2), 0)
+    harness.flush()
+    assert there(harness) == {(0, 0): 1, (1, None): 1, (2, None): 1}
+
+
+def test_a_key_with_many_rows_costs_what_it_gives() -> None:
+    """Rows near in time are found among fifty thousand of the same key."""
+    times = EventTimes(columns=("at", "time"))
+    harness = opened(spec(within=IntervalSpec(times=times, lower_us=0, upper_us=0)))
+    for side in (0, 1):
+        harness.process(batch(side, [(0, at) for at in range(50_000)], 0), side)
+    harness.flush()
+    pairs = pa.Table.from_batches(harness.batches)
+    assert pairs.num_rows == 50_000
+    assert pairs["left"].equals(pairs["right"])
+
+
+def test_columns_of_the_result() -> None:
+    window = SameWindowSpec(times=TIMES, window=TumblingSpec(size_us=5))
+    names = ["k", "left", "text", "at", "word", "time", "right", "window_start", "window_end"]
+    assert JoinedColumns(spec(within=window), LEFT, RIGHT).schema.names == names
+    assert JoinedColumns(spec(how="left"), LEFT, RIGHT).schema.names[-1] == "row_kind"
+    other = pa.schema([*RIGHT, ("LEFT", pa.int8())])
+    with pytest.raises(FiresteelError, match="two columns 'LEFT'; rename or drop"):
+        JoinedColumns(spec(), LEFT, other)
+    with pytest.raises(FiresteelError, match="two columns 'row_kind'"):
+        JoinedColumns(spec(how="full"), LEFT, pa.schema([*RIGHT, ("row_kind", pa.string())]))
+
+
+def test_the_schemas_of_both_streams_are_needed() -> None:
+    with pytest.raises(FiresteelError, match="schemas of both streams must be known"):
+        OperatorHarness(StreamJoin(spec()), [LEFT, None]).open()

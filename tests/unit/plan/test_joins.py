@@ -1,0 +1,135 @@
+"""Joins in programs: what is wrong is said where it is written, and which keep too much."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from firesteel import Environment, Session, Tumbling, Watermarks
+from firesteel.connectors import DiscardSink, FileSource, SequenceSource
+from firesteel.datastream import DataStream
+from firesteel.errors import InvalidProgram
+from firesteel.joins import growing_joins
+from firesteel.plan.specs import IntervalSpec, JoinSpec, TimeToLiveSpec
+
+
+def streams(**settings: Any) -> tuple[DataStream, DataStream]:
+    env = Environment()
+    return tuple(  # type: ignore[return-value]
+        env.from_source(
+            FileSource(f"/{at}", format="csv", schema=f"id LONG, {at} TIMESTAMP", **settings),
+            watermarks=Watermarks.bounded(at),
+        )
+        for at in ("at", "time")
+    )
+
+
+def spec_of(stream: DataStream) -> JoinSpec:
+    spec = stream._operator().spec
+    assert isinstance(spec, JoinSpec)
+    return spec
+
+
+@pytest.mark.parametrize(
+    ("on", "left", "right"),
+    [
+        ("id", ("id",), ("id",)),
+        (["id", "day"], ("id", "day"), ("id", "day")),
+        ({"seller": "id", "day": "day"}, ("seller", "day"), ("id", "day")),
+    ],
+)
+def test_what_is_equal(on: Any, left: tuple[str, ...], right: tuple[str, ...]) -> None:
+    one, other = streams()
+    spec = spec_of(one.join(other, on=on))
+    assert (spec.left_keys, spec.right_keys) == (left, right)
+
+
+def test_pysparks_names_of_joins() -> None:
+    one, other = streams()
+    for how in ("left", "left_outer", "leftouter", "LEFT"):
+        assert spec_of(one.join(other, "id", how)).how == "left"
+    for how in ("outer", "full", "fullouter", "full_outer"):
+        assert spec_of(one.join(other, "id", how)).how == "full"
+    assert spec_of(one.join(other, "id", "right_outer")).how == "right"
+    assert spec_of(one.join(other, "id")).how == "inner"
+
+
+def test_a_joins_times() -> None:
+    one, other = streams()
+    joined = one.interval_join(other, "id", between=("-1 min", "0 s"))
+    within = spec_of(joined).within
+    assert isinstance(within, IntervalSpec)
+    assert (within.lower_us, within.upper_us) == (-60_000_000, 0)
+    assert within.times.columns == ("at", "time")
+    assert joined._time_columns == {"at"}
+    later = one.interval_join(other, "id", between=("0 s", "1 s"))
+    assert later._time_columns == {"time"}
+    assert not one.interval_join(other, "id", between=("-1 s", "1 s"))._time_columns
+    hours = one.window_join(other, "id", Tumbling("1 h"), times=("a", "b"))
+    assert hours._time_columns == {"window_end"}
+    assert spec_of(one.join(other, "id", ttl="1500 us")).within == TimeToLiveSpec(ttl_ms=2)
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (lambda a, b: a.join(b, on=[]), "name the columns that are equal"),
+        (lambda a, b: a.join(b, on={"id": 1}), "name the columns that are equal"),
+        (lambda a, b: a.join(b, "id", "left_semi"), 'there is "inner", "left", "right" and "full"'),
+        (lambda a, b: a.join(b, "id", ttl="0 s"), "ttl of join() is '0 s'; it must be positive"),
+        (lambda a, b: a.join("b", "id"), "join() takes a DataStream, not str"),
+        (lambda a, b: a.key_by("id").join(b, "id"), "without key_by(...): join(other, on="),
+        (lambda a, b: a.join(b.key_by("id"), "id"), "without key_by(...): join(other, on="),
+        (lambda a, b: a.join(streams()[1], "id"), "belong to different environments"),
+        (lambda a, b: a.interval_join(b, "id", between="1 s"), "give how long after a row of this"),
+        (lambda a, b: a.interval_join(b, "id", between=("1 s", "0 s")), "swap the two"),
+        (
+            lambda a, b: a.interval_join(b, "id", between=("x", "0 s")),
+            "between of interval_join() is 'x'; give a duration",
+        ),
+        (
+            lambda a, b: a.union(b).interval_join(b, "id", between=("0 s", "0 s")),
+            "the left stream of interval_join() needs one event-time column, but its sources have",
+        ),
+        (
+            lambda a, b: a.interval_join(b, "id", between=("0 s", "0 s"), times="at"),
+            "name the columns of event time of this and of the other",
+        ),
+        (lambda a, b: a.window_join(b, "id", Session("1 s")), "takes a Tumbling window in event"),
+        (
+            lambda a, b: a.window_join(b, "id", Tumbling("1 s", processing_time=True)),
+            "takes a Tumbling window in event time",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_where_it_is_written(
+    program: Callable[[DataStream, DataStream], Any], message: str
+) -> None:
+    with pytest.raises(InvalidProgram, match=re.escape(message)):
+        program(*streams())
+
+
+def test_a_join_that_keeps_an_endless_stream_is_warned_of() -> None:
+    def said(one: DataStream, other: DataStream, **settings: Any) -> list[str]:
+        one.join(other, "id", name="Pairs", **settings).sink_to(DiscardSink())
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            return list(growing_joins(one._program.graph))
+
+    assert said(*streams()) == []
+    assert said(*streams(watch="1 s"), ttl="1 day") == []
+    (text,) = said(*streams(watch="1 s"))
+    assert re.match(
+        r"'Pairs' \(.*\) keeps all rows of its streams for ever, and 'Source: .*ttl", text
+    )
+
+
+def test_an_endless_stream_of_one_side_is_enough() -> None:
+    env = Environment()
+    endless = env.from_source(SequenceSource(0, column="id"))
+    endless.join(env.from_sequence(0, 3, column="id"), "id").sink_to(DiscardSink())
+    assert len(list(growing_joins(env._program.graph))) == 1
