@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from benchmarks.batch import rows as batch
 from benchmarks.nexmark import data as nexmark_data
 from benchmarks.nexmark import rows as nexmark
 from benchmarks.peers import rows as peers
@@ -48,9 +49,9 @@ CHECKPOINTS = {
 GROUPS = {
     "ours": (*OURS, *CHECKPOINTS),
     "checkpoints": tuple(CHECKPOINTS),
-    "peers": (nexmark.NAME, *peers.NAMES),
+    "peers": (nexmark.NAME, batch.NAME, *peers.NAMES),
 }
-NAMES = (*OURS, *CHECKPOINTS, nexmark.NAME, *peers.NAMES)
+NAMES = (*OURS, *CHECKPOINTS, nexmark.NAME, batch.NAME, *peers.NAMES)
 OUT = Path("out/bench.json")
 WIDTH = 150  # where there is no terminal
 
@@ -96,7 +97,7 @@ def wanted(arguments: Sequence[str]) -> tuple[tuple[str, ...], int]:
         type=int,
         default=nexmark_data.BIDS,
         help=f"the bids of {nexmark.NAME}, %(default)s by default; with fewer, those about"
-        " checkpoints take fewer checkpoints, too",
+        f" checkpoints take fewer checkpoints, too, and {batch.NAME} has smaller tables",
     )
     parsed = parser.parse_args(arguments)
     named = parsed.names
@@ -109,6 +110,8 @@ def wanted(arguments: Sequence[str]) -> tuple[tuple[str, ...], int]:
 def steps_of(name: str) -> int:
     if name == nexmark.NAME:
         return nexmark.STEPS
+    if name == batch.NAME:
+        return batch.STEPS
     return len(peers.steps(name)) if name in peers.NAMES else 1
 
 
@@ -116,6 +119,8 @@ def run(name: str, steps: Steps, beside: Peers, bids: int) -> list[Row]:
     try:
         if name == nexmark.NAME:
             rows = list(nexmark.run(steps, beside.flink, bids))
+        elif name == batch.NAME:
+            rows = list(batch.run(steps, bids / nexmark_data.BIDS))
         elif name in peers.NAMES:
             rows = beside.run(name)
         else:
