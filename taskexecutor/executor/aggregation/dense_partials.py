@@ -60,13 +60,13 @@ class DensePartials:
         """The rows of all keys."""
         return self._rows(np.flatnonzero(self._present))
 
-    def frozen(self) -> Callable[[], pa.RecordBatch | None]:
+    def frozen(self) -> Callable[[], list[pa.RecordBatch]]:
         """Makes the rows as they are now, in any thread."""
         now = DensePartials(self._key_columns, self._merges)
         now._schema, now._low = self._schema, self._low
         now._present = self._present.copy()
         now._columns = {name: column.copy() for name, column in self._columns.items()}
-        return lambda: None if now._schema is None else now.rows()
+        return lambda: [] if now._schema is None else [now.rows()]
 
     def _keys_of(self, bundle: Sequence[pa.RecordBatch]) -> list[Ints] | None:
         keys: list[Ints] = []

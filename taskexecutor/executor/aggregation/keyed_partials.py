@@ -17,7 +17,7 @@ from taskexecutor.executor.aggregation.columns import as_array
 from taskexecutor.executor.aggregation.grouping import Groups, Ints
 from taskexecutor.executor.aggregation.key_index import KeyIndex
 from taskexecutor.executor.aggregation.merging import merge_column, merge_partials
-from taskexecutor.executor.aggregation.row_log import RowLog, taken
+from taskexecutor.executor.aggregation.row_log import RowLog, chosen, taken
 from taskexecutor.executor.numbers import as_numpy
 
 _PIECES = 16  # of the log, at least: rows are taken from a few as fast as from one
@@ -66,10 +66,10 @@ class KeyedPartials:
         """The rows of all keys."""
         return self._read(self._places[: self._index.count])
 
-    def frozen(self) -> Callable[[], pa.RecordBatch | None]:
+    def frozen(self) -> Callable[[], list[pa.RecordBatch]]:
         """Makes the rows as they are now, in any thread."""
         pieces, places = self._log.pieces, self._places[: self._index.count].copy()
-        return lambda: taken(pieces, places) if pieces else None
+        return lambda: chosen(pieces, places)
 
     def _read(self, places: Ints) -> pa.RecordBatch:
         return taken(self._log.pieces, places)

@@ -34,6 +34,19 @@ class RowLog:
         return tuple(self._pieces)
 
 
+def chosen(pieces: Sequence[pa.RecordBatch], places: Ints) -> list[pa.RecordBatch]:
+    """These rows, which are different ones, in the order in which they are in all pieces."""
+    wanted = np.zeros(sum(piece.num_rows for piece in pieces), np.bool_)
+    wanted[places] = True
+    found: list[pa.RecordBatch] = []
+    begin = 0
+    for piece in pieces:
+        here = wanted[begin : begin + piece.num_rows]
+        begin += piece.num_rows
+        found.append(piece if here.all() else piece.filter(pa.array(here)))
+    return [piece for piece in found if piece.num_rows]
+
+
 def taken(pieces: Sequence[pa.RecordBatch], places: Ints) -> pa.RecordBatch:
     """These rows, by their places in all pieces."""
     if len(pieces) == 1:

@@ -56,7 +56,7 @@ class RunningAggregate(StreamOperator):
 
     def snapshot_state(self, checkpoint_id: int) -> None:
         totals = self._state.frozen()
-        self._totals.keep(lambda: None if (rows := totals()) is None else as_table([rows]))
+        self._totals.keep(lambda: as_table(rows) if (rows := totals()) else None)
         for name, seen in self._seen.items():
             seen.keep(self._distinct.frozen(name))
 

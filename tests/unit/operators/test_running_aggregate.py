@@ -23,7 +23,7 @@ from taskexecutor.executor.aggregation.dense_partials import DensePartials
 from taskexecutor.executor.aggregation.grouping import group, members
 from taskexecutor.executor.aggregation.keyed_partials import KeyedPartials
 from taskexecutor.executor.aggregation.merging import merge_partials
-from taskexecutor.executor.aggregation.row_log import RowLog
+from taskexecutor.executor.aggregation.row_log import RowLog, chosen
 from taskexecutor.executor.operators.running_aggregate import RunningAggregate
 
 DIGITS_38 = pa.array([9 * Decimal(10) ** 37], pa.decimal128(38, 0))
@@ -196,6 +196,19 @@ def test_a_log_has_its_rows_in_few_pieces(left: int, sizes: list[int]) -> None:
         assert len(before) >= left or log.pieces[: len(before)] == before
     found = [piece.column(0) for piece in log.pieces]
     assert pa.chunked_array(found, numbers.type) == pa.chunked_array([numbers])
+
+
+@given(st.lists(st.integers(1, 9), max_size=20), st.data())
+def test_chosen_rows_are_in_their_order(sizes: list[int], data: st.DataObject) -> None:
+    numbers = pa.array(range(sum(sizes)))
+    pieces = [
+        pa.record_batch([numbers.slice(start, size)], ["n"])
+        for start, size in zip(accumulate(sizes, initial=0), sizes, strict=False)
+    ]
+    places = data.draw(st.permutations(range(sum(sizes))))[: data.draw(st.integers(0, sum(sizes)))]
+    found = chosen(pieces, np.array(places, np.int64))
+    assert all(batch.num_rows for batch in found)
+    assert [n for batch in found for n in batch.column(0).to_pylist()] == sorted(places)
 
 
 def test_the_log_is_written_anew_when_most_of_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
