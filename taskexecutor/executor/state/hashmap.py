@@ -166,6 +166,7 @@ class HashMapSnapshot:
         self._timers = timers
         self.key_group_of = key_group_of
         self._on_release = released
+        self.empty = not any(layers) and not any(timers.values())
 
     def entries_by_key_group(self) -> Iterator[tuple[int, list[KeyedStateEntry]]]:
         if self._layers is None:

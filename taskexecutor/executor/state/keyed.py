@@ -44,6 +44,10 @@ class KeyedStateSnapshot(Protocol):
     one thread.
     """
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is certainly nothing in it."""
+
     def entries_by_key_group(self) -> Iterator[tuple[int, list[KeyedStateEntry]]]:
         """Every entry, by ascending key group; key groups without state are omitted."""
 

@@ -44,6 +44,11 @@ class OperatorStateSnapshot:
     # All subtasks of the operator had finished before this attempt: once finished, for good.
     finished: bool = False
 
+    @property
+    def small(self) -> bool:
+        """It is operator state alone, which was copied in the task's thread already."""
+        return self.keyed.empty and not self.rows
+
 
 class TaskOperatorState:
     """The `firesteel.operator.OperatorState` of one operator."""

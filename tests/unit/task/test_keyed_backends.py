@@ -96,6 +96,27 @@ def test_state_is_kept_by_name_key_and_namespace(backend: KeyedState) -> None:
     assert contents(backend.entries("count")) == {("count", "a", "window"): 2}
 
 
+def test_a_snapshot_tells_whether_there_is_nothing_in_it(
+    backend: KeyedState, create: CreateKeyedState
+) -> None:
+    nothing = backend.snapshot()
+    backend.put("s", 1, "x")
+    something = backend.snapshot()
+    assert nothing.empty
+    assert not something.empty
+    list(something.entries_by_key_group())  # it is in the database now, if there is one
+    later = backend.snapshot()
+    assert not later.empty
+    for snapshot in (nothing, something, later):
+        snapshot.release()
+    timed = create(KeyGroupRange(0, GROUPS), group_of)
+    timed.timers(EVENT_TIME_TIMERS).add(Timer(5, "a", None))
+    with_timer = timed.snapshot()
+    assert not with_timer.empty
+    with_timer.release()
+    timed.close()
+
+
 def test_restoring_takes_only_the_own_key_groups(create: CreateKeyedState) -> None:
     entries = [KeyedStateEntry("count", key, None, key) for key in range(50)]
     halves = [create(KeyGroupRange(*ends), group_of) for ends in ((0, 3), (3, GROUPS))]

@@ -152,7 +152,8 @@ class RocksDbKeyedStateBackend:
     def snapshot(self) -> RocksDbSnapshot:
         self._write_owned()
         with self._layers_lock:
-            snapshot = RocksDbSnapshot(self, self._snapshots, self._top)
+            empty = self._database is None and not any(self._layers)
+            snapshot = RocksDbSnapshot(self, self._snapshots, self._top, empty=empty)
             self._snapshots += 1
             self._unreleased += 1
             self._waiting.append(snapshot)
@@ -333,8 +334,11 @@ class RocksDbKeyedStateBackend:
 class RocksDbSnapshot:
     """See `KeyedStateSnapshot`."""
 
-    def __init__(self, backend: RocksDbKeyedStateBackend, number: int, layer: _Layer) -> None:
+    def __init__(
+        self, backend: RocksDbKeyedStateBackend, number: int, layer: _Layer, *, empty: bool
+    ) -> None:
         self._backend = backend
+        self.empty = empty
         self.number = number
         self.layer = layer  # the newest one that belongs to it
         self.path: Path | None = None  # of its database, once it is made and not empty

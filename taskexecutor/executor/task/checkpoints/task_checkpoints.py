@@ -1,9 +1,10 @@
 """A task's checkpoints: the barrier goes on, the snapshot is taken, written and acknowledged.
 
 The task's thread flushes what is held back, sends the barrier on and takes the snapshot, which
-costs the same however large the state is. A thread of its own then writes it; one that cannot be
-written is declined, and leaves no file. The snapshot of a checkpoint that overtakes is written when
-the batches in flight are known, which is when the last barrier has arrived.
+costs the same however large the state is. A thread of its own then writes it, unless it is operator
+state alone; one that cannot be written is declined, and leaves no file. The snapshot of a
+checkpoint that overtakes is written when the batches in flight are known, which is when the last
+barrier has arrived.
 """
 
 from __future__ import annotations
@@ -65,6 +66,11 @@ class _ToWrite(NamedTuple):
     savepoint: bool
     base: int | None
     in_flight: Sequence[InputInFlight] = ()
+
+    @property
+    def small(self) -> bool:
+        """There is no file to write."""
+        return not self.in_flight and all(snapshot.small for _, snapshot in self.operators)
 
     def release(self) -> None:
         """The snapshot is written, or abandoned."""
@@ -159,6 +165,9 @@ class TaskCheckpoints:
         )
 
     def _put(self, work: _ToWrite) -> None:
+        if work.small:  # another thread would take longer to wake up
+            self._write_and_answer(work)
+            return
         if self._writer is None:
             self._writer = threading.Thread(
                 target=self._write_all, name=f"checkpoints {self._attempt_id[:8]}", daemon=True
@@ -212,14 +221,18 @@ class TaskCheckpoints:
 
     def _write_all(self) -> None:
         while (work := self._writing.get()) is not None:
-            try:
-                answer = self._write(work)
-                reached(Failpoint.UPLOAD_AFTER)
-                if answer is not None:
-                    self._services.answer(answer)
-                reached(Failpoint.ACKNOWLEDGED)
-            except Exception:
-                _log.exception("a checkpoint could not be answered", checkpoint=work.checkpoint_id)
+            self._write_and_answer(work)
+
+    def _write_and_answer(self, work: _ToWrite) -> None:
+        """In the task's thread if there is no file to write."""
+        try:
+            answer = self._write(work)
+            reached(Failpoint.UPLOAD_AFTER)
+            if answer is not None:
+                self._services.answer(answer)
+            reached(Failpoint.ACKNOWLEDGED)
+        except Exception:
+            _log.exception("a checkpoint could not be answered", checkpoint=work.checkpoint_id)
 
     def _write(self, work: _ToWrite) -> Acknowledged | Declined | None:
         """None: the task has ended, and the master learns that from its state."""
@@ -227,8 +240,11 @@ class TaskCheckpoints:
         storage = self._services.storage
         paths: list[str] = []
         try:
-            written = storage.each(
-                functools.partial(self._write_operator, work, paths), work.operators
+            write = functools.partial(self._write_operator, work, paths)
+            written = (
+                [write(of) for of in work.operators]
+                if work.small
+                else storage.each(write, work.operators)
             )
             in_flight = storage.each(
                 functools.partial(self._write_in_flight, work, paths), range(len(work.in_flight))

@@ -69,6 +69,7 @@ class Checkpoints:
     def __init__(self, directory: Path | str) -> None:
         self.storage = CheckpointStorage(str(directory))
         self.answers: queue.Queue[Acknowledged | Declined] = queue.Queue()
+        self.answered_by: list[threading.Thread] = []
         self.data_ended = threading.Event()
         self.services = CheckpointServices(self.storage, self._put)
 
@@ -76,6 +77,7 @@ class Checkpoints:
         if isinstance(answer, DataEnded):
             self.data_ended.set()
         else:
+            self.answered_by.append(threading.current_thread())
             self.answers.put(answer)
 
     def answer(self) -> Acknowledged | Declined:
@@ -125,6 +127,22 @@ def test_the_snapshot_holds_exactly_what_came_before_the_barrier(checkpoints: Ch
     run.task.notify_checkpoint(2, completed=True)
     run.join()
     assert run.sent(OUT)[:3] == [batch(1, 11, 2), barrier(1), batch(3)]
+
+
+def test_only_keyed_state_is_written_by_another_thread(checkpoints: Checkpoints) -> None:
+    run = summing_run(checkpoints)
+    producer = run.producer(IN)
+    producer.emit_event(barrier(1))
+    run.start()
+    assert checkpoints.sums(checkpoints.acknowledged()) == {}
+    producer.emit(batch(1))
+    producer.emit_event(barrier(2))
+    assert checkpoints.sums(checkpoints.acknowledged()) == {1: 1}
+    own, other = checkpoints.answered_by
+    assert own is run.thread
+    assert other is not run.thread
+    run.task.cancel()
+    run.join()
 
 
 class Meeting:
