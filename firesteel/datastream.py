@@ -4,14 +4,15 @@ own, unchanged.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, overload
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeAlias, overload
 
 import pyarrow as pa
 
 from firesteel import joins, stateful
-from firesteel.common.job_graph import Partitioner
+from firesteel.common.job_graph import Partitioner, ResultType
 from firesteel.connectors import CollectSink, ForeachBatchSink, PrintSink, Sink
 from firesteel.durations import Duration, positive_us
 from firesteel.errors import InvalidProgram
@@ -61,6 +62,7 @@ class Upstream:
     partitioner: Partitioner | None = None
     key_columns: tuple[str, ...] = ()
     side_output_tag: str = ""
+    result_type: ResultType | None = None
 
 
 class DataStream(RowOperations["DataStream"], LatestOperator):
@@ -437,6 +439,19 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         """Sends every record to every subtask."""
         return self._partitioned(Partitioner.BROADCAST)
 
+    def exchange(self, kind: Literal["pipelined", "blocking"]) -> Self:
+        """How the next operator, in a task of its own, gets these rows in a batch: as they come, or
+        once they are complete. The default is `execution.batch-shuffle-mode`.
+
+        What pipelined exchanges connect runs at the same time, and starts again together.
+        """
+        kinds = [each.name.lower() for each in ResultType]
+        if kind not in kinds:
+            raise InvalidProgram(f"exchange({kind!r}): allowed are {', '.join(map(repr, kinds))}")
+        chosen = self._exchanged_as(ResultType[kind.upper()])
+        chosen._node = None
+        return chosen
+
     # -- sinks
 
     def sink_to(self, sink: Sink, *, name: str | None = None, uid: str = "") -> DataStreamSink:
@@ -543,6 +558,7 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
                     partitioner=upstream.partitioner,
                     key_columns=upstream.key_columns,
                     side_output_tag=upstream.side_output_tag,
+                    result_type=upstream.result_type,
                 )
             )
 
@@ -550,15 +566,16 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         self, partitioner: Partitioner, key_columns: tuple[str, ...] = ()
     ) -> DataStream:
         upstreams = tuple(
-            Upstream(
-                node=u.node,
-                partitioner=partitioner,
-                key_columns=key_columns,
-                side_output_tag=u.side_output_tag,
-            )
-            for u in self._upstreams
+            replace(upstream, partitioner=partitioner, key_columns=key_columns)
+            for upstream in self._upstreams
         )
         return DataStream(self._program, upstreams, time_columns=self._time_columns, node=None)
+
+    def _exchanged_as(self, result_type: ResultType | None) -> Self:
+        upstreams = tuple(replace(each, result_type=result_type) for each in self._upstreams)
+        stream = copy.copy(self)
+        stream._upstreams = upstreams
+        return stream
 
     def _with_time_columns(self, *columns: str) -> DataStream:
         self._time_columns = frozenset(columns)
@@ -580,13 +597,14 @@ class KeyedStream(DataStream):
             keyed._program, keyed._upstreams, time_columns=keyed._time_columns, node=None
         )
         self.key_columns = key_columns
-        self._unkeyed = stream
+        self._unkeyed = stream._exchanged_as(None)
 
     def _add_in_two_halves(
         self, title: str, partial: PartialWindowAggregateSpec, final: Spec, *, uid: str
     ) -> DataStream:
         """Adds the partial aggregate before the shuffle, and the keyed half after it."""
         before = _partial_half(self._unkeyed, title, partial, uid)
+        before = before._exchanged_as(self._upstreams[0].result_type)
         return before._partitioned(Partitioner.HASH, self.key_columns)._add(title, final, uid=uid)
 
     def window(
@@ -763,7 +781,7 @@ class _WholeStream(DataStream):
         super().__init__(
             gathered._program, gathered._upstreams, time_columns=gathered._time_columns, node=None
         )
-        self._divided = stream
+        self._divided = stream._exchanged_as(None)
 
     def _add(
         self, name: str, spec: Spec, *, uid: str = "", runs_on_spark: bool = False
@@ -776,9 +794,9 @@ class _WholeStream(DataStream):
     def _add_in_two_halves(
         self, title: str, partial: PartialWindowAggregateSpec, final: Spec, *, uid: str
     ) -> DataStream:
-        return _WholeStream(_partial_half(self._divided, title, partial, uid))._add(
-            title, final, uid=uid
-        )
+        before = _partial_half(self._divided, title, partial, uid)
+        before = before._exchanged_as(self._upstreams[0].result_type)
+        return _WholeStream(before)._add(title, final, uid=uid)
 
 
 def _partial_half(

@@ -38,6 +38,7 @@ def is_chainable(edge: StreamEdge) -> bool:
     return (
         edge.partitioner is Partitioner.FORWARD
         and not edge.side_output_tag
+        and edge.result_type is None
         and source.chaining is not Chaining.NEVER
         and target.chaining is Chaining.ALWAYS
         and source.parallelism == target.parallelism

@@ -18,7 +18,7 @@ from firesteel.common.units import mib
 from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.plan.chaining import chains
 from firesteel.plan.coordinators import assign_coordinators
-from firesteel.plan.runtime_mode import without_alignment
+from firesteel.plan.runtime_mode import check_exchanges, without_alignment
 from firesteel.plan.shipping import pickled
 from firesteel.plan.stream_graph import StreamEdge, StreamGraph, StreamNode
 
@@ -38,7 +38,7 @@ def build_job_graph(
     """Decides what the program leaves open, chains its operators, and pickles their specs.
 
     Operator ids are stable: derived from the uid if there is one, otherwise from the operator's
-    position in the program. `result_type`: of all edges.
+    position in the program. `result_type`: of all edges for which the program chooses none.
     """
     graph = stream_graph.resolved(
         default_parallelism=default_parallelism, default_max_parallelism=default_max_parallelism
@@ -60,6 +60,7 @@ def build_job_graph(
         for number, edge in enumerate(graph.edges)
         if place[edge.source][0] != place[edge.target][0]
     )
+    check_exchanges(edges, vertices, batch=batch)
     return JobGraph(
         job_id=job_id,
         name=name,
@@ -165,6 +166,6 @@ def _job_edge(
         target_input=edge.target_input,
         partitioner=edge.partitioner,
         key_columns=key,
-        result_type=result_type,
+        result_type=edge.result_type or result_type,
         side_output_tag=edge.side_output_tag,
     )

@@ -7,9 +7,13 @@ they are complete, so a failure repeats only what has failed. It takes no checkp
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from firesteel.common.config import Configuration, options
+from firesteel.common.ids import VertexId
+from firesteel.common.job_graph import JobEdge, JobVertex, ResultType
 from firesteel.connectors import PythonSource
 from firesteel.connectors.python_source import PartitionPlan
 from firesteel.errors import InvalidProgram
@@ -73,6 +77,44 @@ def check_ends(graph: StreamGraph) -> None:
             )
         if before:
             endless[node] = before[0]
+
+
+def check_exchanges(
+    edges: Sequence[JobEdge], vertices: Sequence[JobVertex], *, batch: bool
+) -> None:
+    """A vertex begins when its blocking inputs are complete, with all that pipelined exchanges
+    connect it with. Raises InvalidProgram if that would never be.
+    """
+    names = {vertex.vertex_id: vertex.name for vertex in vertices}
+    blocking = [edge for edge in edges if edge.result_type is ResultType.BLOCKING]
+    if blocking and not batch:
+        raise InvalidProgram(
+            f"the exchange behind {names[blocking[0].source_vertex_id]!r} is blocking, which a"
+            f' stream cannot be: leave out exchange("blocking"), or run the program as a batch'
+            f" ({options.RUNTIME_MODE.key}: {BATCH})"
+        )
+    region = {vertex_id: vertex_id for vertex_id in names}  # what runs together, by any member
+    for edge in edges:
+        if edge.result_type is ResultType.PIPELINED:
+            one, other = region[edge.source_vertex_id], region[edge.target_vertex_id]
+            region = {each: one if of == other else of for each, of in region.items()}
+    before: dict[VertexId, set[VertexId]] = {of: set() for of in region.values()}
+    for edge in blocking:
+        before[region[edge.target_vertex_id]].add(region[edge.source_vertex_id])
+    try:
+        TopologicalSorter(before).prepare()
+    except CycleError as cycle:
+        around = cycle.args[1]
+        waits = next(
+            edge
+            for edge in blocking
+            if {region[edge.source_vertex_id], region[edge.target_vertex_id]} <= set(around)
+        )
+        raise InvalidProgram(
+            f"{names[waits.target_vertex_id]!r} would wait for {names[waits.source_vertex_id]!r}"
+            " to end, which runs only together with it, as pipelined exchanges connect the two:"
+            " make these blocking, or the one between them pipelined"
+        ) from None
 
 
 def without_alignment(graph: StreamGraph) -> None:

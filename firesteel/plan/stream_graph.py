@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from firesteel.common.job_graph import Partitioner
+from firesteel.common.job_graph import Partitioner, ResultType
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from firesteel.errors import InvalidProgram
 from firesteel.plan.place import Place, place_of_call
@@ -76,6 +76,7 @@ class StreamEdge:
     partitioner: Partitioner | None  # None: FORWARD if the parallelism is equal, else REBALANCE
     key_columns: tuple[str, ...] = ()
     side_output_tag: str = ""
+    result_type: ResultType | None = None  # None: the job's
 
 
 class StreamGraph:

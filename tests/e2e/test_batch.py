@@ -94,3 +94,23 @@ def test_streams_that_end_are_joined_and_sorted_as_wholes(
     nowhere = [(f"place {k}", 0, None) for k in (10, 11)]
     wanted = [*sorted(totals, key=lambda row: (-row[2], row[0])), *nowhere]
     assert [tuple(row.values()) for row in found.to_pylist()] == wanted
+
+
+def test_some_exchanges_of_a_batch_are_pipelined(session: Session, tmp_path: Path) -> None:
+    env = Environment(mode="batch", parallelism=2)
+    numbers = env.from_sequence(0, ROWS, column="n").transform(
+        lambda df: df.selectExpr("n", "n % 7 AS k")
+    )
+    (
+        numbers.exchange("pipelined")
+        .key_by("k")
+        .aggregate("count(*) AS c")
+        .rebalance()
+        .map_in_arrow(lambda batches: batches)
+        .sink_to(FileSink(str(tmp_path / "rows")))
+    )
+    session.run(env, "mixed")
+    found = ds.dataset(tmp_path / "rows", format="parquet").to_table().to_pylist()
+    assert sorted((row["k"], row["c"]) for row in found) == [
+        (k, len(range(k, ROWS, 7))) for k in range(7)
+    ]

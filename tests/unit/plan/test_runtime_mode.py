@@ -126,3 +126,54 @@ def test_functions_of_two_whole_streams_have_the_same_keys_or_none() -> None:
     one.connect(two).apply(lambda left, right: left, name="Both").sink_to(DiscardSink())
     whole = next(vertex for vertex in env.job_graph().vertices if "Both" in vertex.name)
     assert whole.parallelism == 1
+
+
+def edges_of(env: Environment) -> dict[tuple[str, str], ResultType]:
+    found = env.job_graph()
+    names = {vertex.vertex_id: vertex.name for vertex in found.vertices}
+    return {
+        (names[edge.source_vertex_id], names[edge.target_vertex_id]): edge.result_type
+        for edge in found.edges
+    }
+
+
+def test_exchanges_are_chosen_one_by_one() -> None:
+    env = Environment(mode="batch", parallelism=2)
+    numbers = env.from_source(SequenceSource(0, 10, "n"), name="Numbers")
+    counted = numbers.exchange("pipelined").key_by("n").aggregate("count(*) AS c", name="Count")
+    counted.rebalance().where("c > 1", name="Many").sink_to(DiscardSink(), name="Sink")
+    assert edges_of(env) == {
+        ("Source: Numbers -> Count partial", "Count"): ResultType.PIPELINED,
+        ("Count", "Many -> Sink"): ResultType.BLOCKING,
+    }
+
+
+def test_an_operator_behind_a_chosen_exchange_has_a_task_of_its_own() -> None:
+    env = Environment(mode="batch", parallelism=2)
+    numbers = env.from_source(SequenceSource(0, 10, "n"), name="Numbers").exchange("blocking")
+    numbers.where("n > 1", name="Many").sink_to(DiscardSink(), name="Sink")
+    assert edges_of(env) == {("Source: Numbers", "Many -> Sink"): ResultType.BLOCKING}
+
+
+def test_a_stream_has_no_blocking_exchange() -> None:
+    env = Environment()
+    env.from_sequence(0, 10).exchange("blocking").rebalance().sink_to(DiscardSink())
+    with pytest.raises(InvalidProgram, match="is blocking, which a stream cannot be"):
+        env.job_graph()
+
+
+def test_what_would_wait_for_itself_is_refused() -> None:
+    env = Environment(mode="batch", parallelism=2)
+    numbers = env.from_source(SequenceSource(0, 10, "n"), name="Numbers")
+    doubled = numbers.exchange("pipelined").rebalance().where("n > 1", name="Many")
+    both = numbers.rebalance().connect(doubled.exchange("pipelined").rebalance())
+    both.map_in_arrow(lambda rows: rows, lambda rows: rows, "n LONG", name="Both").sink_to(
+        DiscardSink()
+    )
+    with pytest.raises(InvalidProgram, match=r"'Both.*' would wait for 'Source: Numbers' to end"):
+        env.job_graph()
+
+
+def test_an_unknown_kind_of_exchange() -> None:
+    with pytest.raises(InvalidProgram, match="allowed are 'pipelined', 'blocking'"):
+        Environment().from_sequence(0, 1).exchange("lazy")  # type: ignore[arg-type]
