@@ -97,6 +97,17 @@ def add_to(rows: DataStream, folder: Path) -> None:
         .key_by("split", "split")
         .co_process(SummedTogether(), SUMMED)
         .map_in_arrow(_as("together", "split"), RESULT),
+        rows.join(once.select("split"), on="split")
+        .select_expr("split", "1 AS rows", "n AS total")
+        .map_in_arrow(_as("joined", "split"), RESULT),
+        rows.interval_join(
+            once.select_expr("split", "at AS first"),
+            on="split",
+            between=(f"-{SPLIT_MS} ms", f"{SPLIT_MS} ms"),
+            times=("at", "first"),
+        )
+        .select_expr("split", "1 AS rows", "n AS total")
+        .map_in_arrow(_as("near", "split"), RESULT),
     ]
     streams[0].union(*streams[1:]).sink_to(FileSink(str(folder)))
 
@@ -131,6 +142,8 @@ def check(folder: Path, read: list[tuple[int, int, int]]) -> None:
     by_key = _sums((key, 0, n) for _, n, key in read)
     assert sorted(found["processor"]) == by_split
     assert sorted(found["together"]) == by_split
+    for joined in ("joined", "near"):
+        assert _sums((split, 0, total) for split, _, _, total in found[joined]) == by_split
     sessions = [(split, event_time_ms(split, 0), *sums) for split, _, *sums in by_split]
     assert sorted(found["session"]) == sessions
     windows = ((k, event_time_ms(s, n) // WINDOW_MS * WINDOW_MS, n) for s, n, k in read)
