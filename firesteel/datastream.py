@@ -573,6 +573,8 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
 
     def _exchanged_as(self, result_type: ResultType | None) -> Self:
         upstreams = tuple(replace(each, result_type=result_type) for each in self._upstreams)
+        if upstreams == self._upstreams:
+            return self
         stream = copy.copy(self)
         stream._upstreams = upstreams
         return stream
