@@ -337,7 +337,8 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         `on` is a column of both, a list of such columns, or {"seller": "id"} for columns of
         different names. The result has the columns that both call the same, once and first, then
         the others of this stream and of `other`; other columns must have different names. Keys that
-        are null match nothing.
+        are null match nothing. Where a record of a stream of changes goes (`row_kind`), what it has
+        joined goes, and the result has a `row_kind`.
 
         `how`: "inner", "left", "right" or "full" (or PySpark's other names of these). All but inner
         joins have one more column, `row_kind`: a record without a match is in the result at once,

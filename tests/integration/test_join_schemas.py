@@ -42,6 +42,8 @@ def test_columns_of_joins(tmp_path: Path, engine: SparkEngine) -> None:
     names = ["id", "n", "at", "word", "time", "text", "place"]
     assert schema_of(one.join(other, "id"), engine).names == names
     assert schema_of(one.join(other, "id", "full"), engine).names == [*names, "row_kind"]
+    latest = other.drop_duplicates("id", keep="last")
+    assert schema_of(one.join(latest, "id"), engine).names == [*names, "row_kind"]
     near = one.interval_join(other, "id", between=("0 s", "1 s"))
     # The time of its rows is the later one: a window behind it needs no name of a column.
     windows = near.key_by("place").window(Tumbling("1 h")).aggregate("count(*) AS n")
@@ -75,8 +77,16 @@ def test_columns_of_joins(tmp_path: Path, engine: SparkEngine) -> None:
             "Pairs: it would count each update of 'Aggregate'",
         ),
         (
-            lambda a, b: b.join(a.drop_duplicates("id", keep="last", name="Last"), "id"),
+            lambda a, b: b.join(a.drop_duplicates("id", keep="last", name="Last"), "id", ttl="1 d"),
             "it would count rows of 'Last' that are no longer valid",
+        ),
+        (
+            lambda a, b: a.with_column_renamed("word", "row_kind").join(b, "id"),
+            "a stream that is joined has a column 'row_kind', and its rows are no changes",
+        ),
+        (
+            lambda a, b: b.join(a.drop_duplicates("id", keep="last"), "id").select("id"),
+            "it drops the column row_kind",
         ),
         (
             lambda a, b: a.window_join(b, "id", Tumbling("1 h"), times=("at", "text")),

@@ -52,7 +52,8 @@ class JoinSpec:
 
     Output: keys that have the same name in both, the other columns of the left and of the right
     stream, `window_start` and `window_end` if there are windows, and `row_kind` unless it is an
-    inner join: a row without a match goes when it gets one. Only inner joins are within event time.
+    inner join of rows that stay: a row without a match goes when it gets one. Only inner joins are
+    within event time.
     """
 
     left_keys: tuple[str, ...]

@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from firesteel.errors import FiresteelError
 from firesteel.plan.specs import IntervalSpec, JoinSpec, SameWindowSpec
+from firesteel.row_kind import ROW_KIND
 from taskexecutor.executor.analysis.checks import (
     KeyedInput,
     check_keys,
@@ -13,11 +14,12 @@ from taskexecutor.executor.analysis.checks import (
     check_time_column,
 )
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, Retracting
-from taskexecutor.executor.operators.joins.joined_columns import JoinedColumns
+from taskexecutor.executor.operators.joins.joined_columns import JoinedColumns, without_kind
 
 
 def analyze_join(step: AnalysisStep, spec: JoinSpec) -> AnalyzedOutput:
-    left, right = (_known(step, given) for given in step.inputs)
+    inputs = [_known(step, given) for given in step.inputs]
+    left, right = (without_kind(schema) for schema in inputs)
     check_keys(left, spec.left_keys)
     check_keys(right, spec.right_keys)
     check_same_key_types(
@@ -29,13 +31,13 @@ def analyze_join(step: AnalysisStep, spec: JoinSpec) -> AnalyzedOutput:
         for schema, column in zip((left, right), spec.within.times.columns, strict=True):
             check_time_column(step, step.operator_name, column, schema)
     try:
-        schema = JoinedColumns(spec, left, right).schema
+        columns = JoinedColumns(spec, *inputs)
     except FiresteelError as error:
         raise FiresteelError(f"{step.operator_name}: {error}") from None
-    if not spec.retracts:
-        return AnalyzedOutput(schema=schema)
+    if not columns.retracts:
+        return AnalyzedOutput(schema=columns.schema)
     return AnalyzedOutput(
-        schema=schema,
+        schema=columns.schema,
         retracting=Retracting(
             who=step.operator_name,
             because="a row without a match goes when it gets one",
@@ -49,5 +51,10 @@ def _known(step: AnalysisStep, given: AnalyzedOutput) -> pa.Schema:
         raise FiresteelError(
             f"{step.operator_name}: the schema of its input is not known; declare one on the"
             " operator before it"
+        )
+    if ROW_KIND in given.schema.names and not given.retracting:
+        raise FiresteelError(
+            f"{step.operator_name}: a stream that is joined has a column {ROW_KIND!r}, and its rows"
+            f" are no changes; rename it: with_column_renamed({ROW_KIND!r}, ...)"
         )
     return given.schema

@@ -66,7 +66,7 @@ def check_not_aggregating(step: AnalysisStep, spec: Spec) -> None:
         return
     name = step.operator_name.removesuffix(" partial")
     for given in step.inputs:
-        if given.retracting:
+        if given.retracting and not _takes_changes(spec):
             raise FiresteelError(
                 f"{name}: it would count rows of {given.retracting.who!r} that are no longer"
                 f" valid: those are rows {_why(given.retracting)}; {given.retracting.instead}"
@@ -76,6 +76,11 @@ def check_not_aggregating(step: AnalysisStep, spec: Spec) -> None:
                 f"{name}: it would count each update of {given.updating.who} as one "
                 f"more row, as that emits {given.updating.when}; {given.updating.instead}"
             )
+
+
+def _takes_changes(spec: Spec) -> bool:
+    """A join that keeps all rows can take one away, with all that it has joined."""
+    return isinstance(spec, JoinSpec) and spec.within is None
 
 
 def updating(step: AnalysisStep, spec: Spec, place: str) -> Updating | None:

@@ -222,6 +222,79 @@ def test_a_key_with_many_rows_costs_what_it_gives() -> None:
     assert pairs["left"].equals(pairs["right"])
 
 
+CHANGED = [
+    pa.schema([("k", pa.int64()), (name, pa.float64()), ("row_kind", pa.string())])
+    for name in ("left", "right")
+]
+CHANGES = st.lists(
+    st.tuples(
+        st.integers(0, 1),
+        st.lists(
+            st.tuples(st.sampled_from([0, 1, 2, None]), st.integers(0, 1), st.booleans()),
+            min_size=1,
+            max_size=6,
+        ),
+        st.booleans(),  # whether it is restored then
+    ),
+    max_size=10,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(flow=CHANGES, how=st.sampled_from(["inner", "left", "right", "full"]))
+def test_what_goes_from_a_side_goes_from_the_result(flow: list[Any], how: Any) -> None:
+    values = [NAN, None]
+    join = JoinSpec(left_keys=("k",), right_keys=("k",), how=how)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream_join, "LEAST_ROWS", 3)
+        harness = OperatorHarness(StreamJoin(join), CHANGED).open()
+        results: Counter[Any] = Counter()
+        rows: tuple[Counter[Any], Counter[Any]] = (Counter(), Counter())
+        for side, changes, restored in flow:
+            kinds = []
+            for key, value, comes in changes:
+                comes = comes or not rows[side][key, value]
+                rows[side][key, value] += 1 if comes else -1
+                kinds.append("insert" if comes else "delete")
+            columns = [[key for key, *_ in changes], [values[v] for _, v, _ in changes], kinds]
+            batch = pa.RecordBatch.from_arrays(
+                [pa.array(c, f.type) for c, f in zip(columns, CHANGED[side], strict=True)],
+                schema=CHANGED[side],
+            )
+            before = len(harness.rows())
+            harness.process(batch, side)
+            harness.flush()
+            for row in harness.rows()[before:]:
+                pair = row["k"], repr(row["left"]), repr(row["right"])
+                results[pair] += 1 if row["row_kind"] == "insert" else -1
+                assert results[pair] >= 0, row
+            expected: Counter[Any] = Counter()
+            left, right = (list((+each).elements()) for each in rows)
+            for key, value in left:
+                mine = [v for k, v in right if k == key and key is not None]
+                for other in mine:
+                    expected[key, repr(values[value]), repr(values[other])] += 1
+                if not mine and how in ("left", "full"):
+                    expected[key, repr(values[value]), "None"] += 1
+            for key, value in right:
+                if (key is None or key not in [k for k, _ in left]) and how in ("right", "full"):
+                    expected[key, "None", repr(values[value])] += 1
+            assert +results == expected
+            if restored:
+                state = harness.checkpoint(1)
+                harness = OperatorHarness(StreamJoin(join), CHANGED, restored=state).open()
+
+
+def test_a_row_that_goes_must_be_there() -> None:
+    harness = OperatorHarness(
+        StreamJoin(JoinSpec(left_keys=("k",), right_keys=("k",))), CHANGED
+    ).open()
+    gone = [{"k": 1, "left": 2.0, "row_kind": "delete"}]
+    harness.process(pa.RecordBatch.from_pylist(gone, schema=CHANGED[0]), 0)
+    with pytest.raises(FiresteelError, match="left stream goes that is not there: .*'left': 2.0"):
+        harness.flush()
+
+
 def test_columns_of_the_result() -> None:
     window = SameWindowSpec(times=TIMES, window=TumblingSpec(size_us=5))
     names = ["k", "left", "text", "at", "word", "time", "right", "window_start", "window_end"]
@@ -230,8 +303,8 @@ def test_columns_of_the_result() -> None:
     other = pa.schema([*RIGHT, ("LEFT", pa.int8())])
     with pytest.raises(FiresteelError, match="two columns 'LEFT'; rename or drop"):
         JoinedColumns(spec(), LEFT, other)
-    with pytest.raises(FiresteelError, match="two columns 'row_kind'"):
-        JoinedColumns(spec(how="full"), LEFT, pa.schema([*RIGHT, ("row_kind", pa.string())]))
+    changed = pa.schema([("row_kind", pa.string()), *RIGHT])
+    assert JoinedColumns(spec(), LEFT, changed).schema.names == [*names[:-2], "row_kind"]
 
 
 def test_the_schemas_of_both_streams_are_needed() -> None:

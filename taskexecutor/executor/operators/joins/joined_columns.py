@@ -31,8 +31,10 @@ class JoinedColumns:
 
     def __init__(self, spec: JoinSpec, left: pa.Schema, right: pa.Schema) -> None:
         """Raises FiresteelError if the result would have two columns of one name."""
+        # Changes of either side change the result.
+        self.retracts = spec.retracts or any(ROW_KIND in side.names for side in (left, right))
+        left, right = without_kind(left), without_kind(right)
         self._window = spec.within.window if isinstance(spec.within, SameWindowSpec) else None
-        self._retracts = spec.retracts
         keys = [
             (column_index(left, mine), column_index(right, theirs))
             for mine, theirs in zip(spec.left_keys, spec.right_keys, strict=True)
@@ -50,7 +52,7 @@ class JoinedColumns:
         ]
         if self._window is not None:
             fields += [pa.field(WINDOW_START, TIME), pa.field(WINDOW_END, TIME)]
-        if self._retracts:
+        if self.retracts:
             fields.append(pa.field(ROW_KIND, pa.string()))
         _check_names(fields)
         self.schema = pa.schema([field.with_nullable(True) for field in fields])
@@ -76,9 +78,15 @@ class JoinedColumns:
                 columns.append(pa.nulls(rows, field.type))
         if self._window is not None:
             columns += [as_timestamps(windows), as_timestamps(windows + self._window.size_us)]
-        if self._retracts:
+        if self.retracts:
             columns.append(pa.repeat(kind, rows))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def without_kind(schema: pa.Schema) -> pa.Schema:
+    """The columns of the rows that changes are about."""
+    place = schema.get_field_index(ROW_KIND)
+    return schema if place < 0 else schema.remove(place)
 
 
 def _check_names(fields: list[pa.Field]) -> None:

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from taskexecutor.executor.aggregation.columns import numbers_in
-from taskexecutor.executor.aggregation.grouping import Ints
+from taskexecutor.executor.aggregation.grouping import Ints, group
+from taskexecutor.executor.aggregation.ordering import ranks_of
 from taskexecutor.executor.aggregation.ranked_rows import ranges
 from taskexecutor.executor.aggregation.row_log import RowLog, taken
 from taskexecutor.executor.numbers import as_numpy
@@ -49,6 +50,9 @@ class RowsByKey:
         self.count = 0
         # By place: whether the row has had no match, as far as anybody knows.
         self._alone: Flags = np.zeros(0, np.bool_)
+        # By place: whether the row was removed, and how many were.
+        self._removed: Flags = np.zeros(0, np.bool_)
+        self.removed = 0
 
     def add(self, rows: pa.RecordBatch, numbers: Ints, times: Ints, alone: Flags) -> None:
         """`numbers`: of the rows' keys. All rows ever added have the same columns."""
@@ -56,9 +60,9 @@ class RowsByKey:
             return
         end = self.count + rows.num_rows
         if end > len(self._alone):
-            grown = np.zeros(max(end, 2 * len(self._alone)), np.bool_)
-            grown[: self.count] = self._alone[: self.count]
-            self._alone = grown
+            more = np.zeros(max(end - len(self._alone), len(self._alone)), np.bool_)
+            self._alone = np.concatenate((self._alone, more))
+            self._removed = np.concatenate((self._removed, more))
         self._alone[self.count : end] = alone
         self._log.add(rows.append_column(TIME, pa.array(times)))
         runs = [_Run(numbers, times, np.arange(self.count, end))]
@@ -83,6 +87,9 @@ class RowsByKey:
                 queries.append(np.repeat(np.arange(begin, end), some))
                 places.append(run.places[ranges(firsts[begin:end], some)])
             pairs = Pairs(np.concatenate(queries), np.concatenate(places))
+            if self.removed:
+                there = ~self._removed[pairs.places]
+                pairs = Pairs(pairs.queries[there], pairs.places[there])
             if len(pairs.places):
                 yield pairs
             begin = end
@@ -90,6 +97,38 @@ class RowsByKey:
     def take(self, places: Ints) -> pa.RecordBatch:
         rows = taken(self._log.pieces, places)
         return rows.remove_column(rows.num_columns - 1)
+
+    def equal(self, rows: pa.RecordBatch, numbers: Ints) -> Ints:
+        """A different place for each of these rows, where one is that is equal to it in all
+        columns; -1 if there is none. Rows have no time.
+        """
+        keys = np.unique(numbers)
+        none = np.zeros(len(keys), np.int64)
+        found = [pairs.places for pairs in self.find(keys, none, none)]
+        if not found:
+            return np.full(len(numbers), -1)
+        places = np.concatenate(found)
+        both = pa.concat_batches([rows, self.take(places)])
+        codes = group(both.columns).codes
+        wanted, there = (
+            each * both.num_rows + _occurrences(each)
+            for each in (codes[: len(numbers)], codes[len(numbers) :])
+        )
+        order = np.argsort(there)
+        at = np.searchsorted(there, wanted, sorter=order)
+        at = order[np.minimum(at, len(order) - 1)]
+        return np.where(there[at] == wanted, places[at], -1)
+
+    def remove(self, places: Ints) -> None:
+        self._removed[places] = True
+        self.removed += len(places)
+
+    def alone(self, places: Ints) -> Flags:
+        return self._alone[places]
+
+    def unmatched(self, places: Ints) -> None:
+        """Marks that these rows have no match any more."""
+        self._alone[places] = True
 
     def matched(self, places: Ints) -> Ints:
         """Marks that these rows have a match; returns those that had none before."""
@@ -100,13 +139,14 @@ class RowsByKey:
     def frozen(self, horizon: int) -> Callable[[], pa.Table | None]:
         """Makes the rows as they are now that are not before a time, in any thread."""
         pieces, alone = self._log.pieces, self._alone[: self.count].copy()
+        there = ~self._removed[: self.count]
 
         def make() -> pa.Table | None:
             if not pieces:
                 return None
             table = pa.Table.from_batches(pieces).append_column(ALONE, pa.array(alone))
             times = np.concatenate([numbers_in(piece.column(TIME)) for piece in pieces])
-            kept = times >= horizon
+            kept = there & (times >= horizon)
             return table if kept.all() else table.filter(pa.array(kept))
 
         return make
@@ -127,6 +167,14 @@ def restored(table: pa.Table) -> Restored:
         as_numpy(batch.column(last - 1)),
         as_numpy(batch.column(last)),
     )
+
+
+def _occurrences(codes: Ints) -> Ints:
+    """How many equal numbers are before each."""
+    order = np.argsort(codes, kind="stable")
+    found = np.empty(len(codes), np.int64)
+    found[order] = ranks_of(codes[order])
+    return found
 
 
 def _merged(runs: list[_Run]) -> _Run:

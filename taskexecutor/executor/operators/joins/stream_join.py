@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from firesteel.column_names import column_index
 from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import JoinSpec
-from firesteel.row_kind import DELETE, INSERT
+from firesteel.row_kind import DELETE, INSERT, ROW_KIND
 from taskexecutor.executor.aggregation.columns import described
 from taskexecutor.executor.aggregation.grouping import Ints, group
 from taskexecutor.executor.aggregation.key_index import KeyIndex
@@ -111,14 +112,18 @@ class StreamJoin(StreamOperator):
             if batches:
                 bundle = pa.concat_batches(batches)
                 batches.clear()
-                self._join(side, bundle)
+                for kind, rows in _changes(bundle):
+                    if kind == INSERT:
+                        self._join(side, rows)
+                    else:
+                        self._leave(side, rows)
         self._waiting_rows = 0
         self._forget()
 
     def _join(self, side: int, rows: pa.RecordBatch) -> None:
         times = self._bounds.times(side, rows, self.context.operator_name)
         rows, times = self._in_time(rows, times)
-        rows, times = self._with_keys(side, rows, times)
+        rows, times = self._with_keys(side, rows, times, INSERT)
         if not rows.num_rows:
             return
         numbers = self._numbers(self._key_columns(side, rows))
@@ -128,12 +133,40 @@ class StreamJoin(StreamOperator):
             alone[queries] = False
             if self._spec.keeps[other_side]:
                 self._emit_alone(other_side, others.take(others.matched(places)), DELETE)
-            both = [rows.take(pa.array(queries)), others.take(places)]
-            left, right = both if side == 0 else both[::-1]
-            self.output.emit(self._columns.batch(left, right, times[queries]))
+            self._emit_pairs(side, rows.take(pa.array(queries)), places, times[queries], INSERT)
         if self._spec.keeps[side]:
             self._emit_alone(side, rows.filter(pa.array(alone)), INSERT)
         self._sides[side].add(rows, numbers, times, alone)
+
+    def _leave(self, side: int, rows: pa.RecordBatch) -> None:
+        """Rows that are gone, of a join without time."""
+        rows, times = self._with_keys(side, rows, np.zeros(rows.num_rows, np.int64), DELETE)
+        if not rows.num_rows:
+            return
+        numbers = self._numbers(self._key_columns(side, rows))
+        mine, others, other_side = self._sides[side], self._sides[1 - side], 1 - side
+        places = mine.equal(rows, numbers)
+        if (places < 0).any():
+            unknown = rows.slice(int(np.argmax(places < 0)), 1).to_pylist()[0]
+            raise FiresteelError(
+                f"{self.context.operator_name}: a row of the {_SIDES[side]} stream goes that is not"
+                f" there: {unknown}; an operator before must have changed rows or their order"
+            )
+        if self._spec.keeps[side]:
+            self._emit_alone(side, rows.filter(pa.array(mine.alone(places))), DELETE)
+        mine.remove(places)
+        for queries, found in others.find(numbers, times, times):
+            self._emit_pairs(side, rows.take(pa.array(queries)), found, NO_WINDOWS, DELETE)
+        if self._spec.keeps[other_side]:
+            keys = np.unique(numbers)
+            none = np.zeros(len(keys), np.int64)
+            for queries, _ in mine.find(keys, none, none):
+                keys[queries] = -1  # there is still a match
+            keys = keys[keys >= 0]
+            none = np.zeros(len(keys), np.int64)
+            for _, found in others.find(keys, none, none):
+                others.unmatched(found)
+                self._emit_alone(other_side, others.take(found), INSERT)
 
     def _in_time(self, rows: pa.RecordBatch, times: Ints) -> tuple[pa.RecordBatch, Ints]:
         """Without the late ones."""
@@ -144,7 +177,7 @@ class StreamJoin(StreamOperator):
         return rows.filter(pa.array(~late)), times[~late]
 
     def _with_keys(
-        self, side: int, rows: pa.RecordBatch, times: Ints
+        self, side: int, rows: pa.RecordBatch, times: Ints, kind: str
     ) -> tuple[pa.RecordBatch, Ints]:
         """Without those whose key is null in any column: it equals no other."""
         nulls: Flags = np.zeros(rows.num_rows, np.bool_)
@@ -154,8 +187,16 @@ class StreamJoin(StreamOperator):
         if not nulls.any():
             return rows, times
         if self._spec.keeps[side]:
-            self._emit_alone(side, rows.filter(pa.array(nulls)), INSERT)
+            self._emit_alone(side, rows.filter(pa.array(nulls)), kind)
         return rows.filter(pa.array(~nulls)), times[~nulls]
+
+    def _emit_pairs(
+        self, side: int, rows: pa.RecordBatch, places: Ints, windows: Ints, kind: str
+    ) -> None:
+        """`rows` of this side, each with that of the other side at its place."""
+        both = [rows, self._sides[1 - side].take(places)]
+        left, right = both if side == 0 else both[::-1]
+        self.output.emit(self._columns.batch(left, right, windows, kind))
 
     def _emit_alone(self, side: int, rows: pa.RecordBatch, kind: str) -> None:
         if rows.num_rows:
@@ -172,8 +213,14 @@ class StreamJoin(StreamOperator):
         return self._index.numbers([key.take(first) for key in keys])[groups.codes]
 
     def _forget(self) -> None:
-        """Rows that none to come may join, once they may be half of all."""
-        if self._spec.within is None or sum(rows.count for rows in self._sides) < self._forget_at:
+        """Rows that none to come may join, and those that are gone, once they may be half of
+        all.
+        """
+        rows, removed = (
+            sum(counts)
+            for counts in zip(*((each.count, each.removed) for each in self._sides), strict=True)
+        )
+        if rows < self._forget_at or (self._spec.within is None and 2 * removed < rows):
             return
         tables = [make() for make in self._frozen()]
         self._clear()
@@ -187,3 +234,16 @@ class StreamJoin(StreamOperator):
         for batches in self._waiting:
             batches.clear()
         self._clear()
+
+
+def _changes(bundle: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """The rows that come and those that go, in their order, without the column that tells."""
+    place = bundle.schema.get_field_index(ROW_KIND)
+    if place < 0:
+        yield INSERT, bundle
+        return
+    goes = as_numpy(pc.equal(bundle.column(place), DELETE))
+    rows = bundle.remove_column(place)
+    starts = np.flatnonzero(np.diff(goes, prepend=~goes[:1])).tolist()
+    for start, end in zip(starts, [*starts[1:], rows.num_rows], strict=True):
+        yield DELETE if goes[start] else INSERT, rows.slice(start, end - start)
