@@ -1,8 +1,10 @@
 """How much memory process trees hold, read from /proc. A slot's tree is its Python, its JVM and
 Spark's Python workers.
 
-Python and its JVM hand rows over in shared memory, which counts as resident in both of them. It
-takes its pages only once, so of a tree only the process that has most of it mapped counts.
+Pages of files (code, Spark's classes, state in files) do not count: the operating system takes them
+back when it needs memory. Python and its JVM hand rows over in shared memory, which counts as
+resident in both of them. It takes its pages only once, so of a tree only the process that has most
+of it mapped counts.
 """
 
 from __future__ import annotations
@@ -10,13 +12,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-
 
 def resident_bytes(roots: Sequence[int]) -> dict[int, int]:
     """Resident memory of each root with all its descendants; roots that have died are left out."""
-    parents, resident = _processes()
     children: dict[int, list[int]] = {}
+    parents = _parents()
     for pid, parent in parents.items():
         children.setdefault(parent, []).append(pid)
     used: dict[int, int] = {}
@@ -26,29 +26,31 @@ def resident_bytes(roots: Sequence[int]) -> dict[int, int]:
         waiting, total, most_shared = [root], 0, 0
         while waiting:
             pid = waiting.pop()
-            shared = _shared_memory_bytes(pid)
-            total += max(0, resident[pid] - shared)
+            own, shared = _memory_bytes(pid)
+            total += own
             most_shared = max(most_shared, shared)
             waiting += children.get(pid, ())
         used[root] = total + most_shared
     return used
 
 
-def _shared_memory_bytes(pid: int) -> int:
-    """Resident pages of shared memory; those of files (code, Spark's classes) are not among
-    them.
-    """
+def _memory_bytes(pid: int) -> tuple[int, int]:
+    """Resident pages of a process's own, and those of shared memory."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
-            return 1024 * int(file.read().partition(b"RssShmem:")[2].split(maxsplit=1)[0])
+            status = file.read()
+        own, shared = (
+            1024 * int(status.partition(name)[2].split(maxsplit=1)[0])
+            for name in (b"RssAnon:", b"RssShmem:")
+        )
     except (OSError, IndexError, ValueError):  # it has just ended
-        return 0
+        return 0, 0
+    return own, shared
 
 
-def _processes() -> tuple[dict[int, int], dict[int, int]]:
-    """Parent and resident bytes of every process on this machine, in one pass."""
+def _parents() -> dict[int, int]:
+    """The parent of every process on this machine."""
     parents: dict[int, int] = {}
-    resident: dict[int, int] = {}
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
             continue
@@ -58,7 +60,5 @@ def _processes() -> tuple[dict[int, int], dict[int, int]]:
                 fields = file.read().rpartition(b")")[2].split()
         except OSError:
             continue  # it has just ended
-        pid = int(entry.name)
-        parents[pid] = int(fields[1])
-        resident[pid] = int(fields[21]) * PAGE_BYTES
-    return parents, resident
+        parents[int(entry.name)] = int(fields[1])
+    return parents

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from firesteel.common.config import Configuration
 from firesteel.common.ids import ExecutorId
@@ -47,6 +50,31 @@ def test_memory_that_processes_share_counts_once() -> None:
         assert parent.stdout.readline() == b"resident\n"
         used = resident_bytes([parent.pid])[parent.pid]
     assert 64 * MIB < used < 2 * 64 * MIB
+
+
+_MAPS = """
+import mmap, sys, tempfile
+with tempfile.TemporaryFile(dir=sys.argv[1]) as file:
+    file.truncate(64 * 2**20)
+    mapped = mmap.mmap(file.fileno(), 64 * 2**20)
+mapped.write(b"x" * len(mapped))
+sum(mapped[::4096])
+print("resident", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_pages_of_files_do_not_count(tmp_path: Path) -> None:
+    """They are written back when memory is needed."""
+    if shutil.disk_usage(tmp_path) == shutil.disk_usage("/dev/shm"):
+        pytest.skip("temporary files are in memory")
+    with subprocess.Popen(
+        [sys.executable, "-c", _MAPS, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"resident\n"
+        used = resident_bytes([process.pid])[process.pid]
+    assert 0 < used < 64 * MIB
 
 
 def test_exit_codes_are_told_in_words() -> None:
