@@ -243,11 +243,40 @@ class KeyedRows(Protocol):
         """
 
 
+class ColumnMemory(Protocol):
+    """Where a slot has its state in columns. With `state.backend.type: rocksdb`, what is beyond its
+    managed memory is in files without a name, which the operating system reads and writes.
+
+    Raises FiresteelError if the disk is full.
+    """
+
+    @property
+    def piece_bytes(self) -> int | None:
+        """How large a part of the state should be at most that is in memory while it is changed;
+        None: all of it may be.
+        """
+
+    def empty(self, count: int, dtype: Any) -> Any:
+        """An array of NumPy with any content."""
+
+    def full(self, count: int, value: Any, dtype: Any) -> Any: ...
+
+    def grown(self, array: Any, count: int) -> Any:
+        """An array that begins as this one and has room for `count` values, or more."""
+
+    def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch, or an equal one that is in a file."""
+
+
 class OperatorState(Protocol):
     """The state of an operator: empty on a first run, the restored snapshot otherwise."""
 
     @property
     def restored(self) -> bool: ...
+
+    @property
+    def columns(self) -> ColumnMemory:
+        """For state in columns that may be large."""
 
     @property
     def keyed(self) -> KeyedStateBackend: ...

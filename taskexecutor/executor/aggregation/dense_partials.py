@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from firesteel.operator import ColumnMemory
 from taskexecutor.executor.aggregation.grouping import Ints, whole_numbers
+from taskexecutor.executor.column_memory import IN_MEMORY
 from taskexecutor.executor.numbers import as_numpy
 
 SPARSE = 16  # a table may have this many places per key
@@ -27,7 +29,13 @@ class DensePartials:
     `add` refuses anything else; its owner then moves the rows to KeyedPartials.
     """
 
-    def __init__(self, key_columns: tuple[str, ...], merges: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        key_columns: tuple[str, ...],
+        merges: Mapping[str, str],
+        memory: ColumnMemory = IN_MEMORY,
+    ) -> None:
+        self._memory = memory
         self._key_columns = key_columns
         self._merges = merges
         self._schema: pa.Schema | None = None  # of the rows it returns
@@ -62,11 +70,26 @@ class DensePartials:
 
     def frozen(self) -> Callable[[], list[pa.RecordBatch]]:
         """Makes the rows as they are now, in any thread."""
-        now = DensePartials(self._key_columns, self._merges)
+        now = DensePartials(self._key_columns, self._merges, self._memory)
         now._schema, now._low = self._schema, self._low
-        now._present = self._present.copy()
-        now._columns = {name: column.copy() for name, column in self._columns.items()}
-        return lambda: [] if now._schema is None else [now.rows()]
+        now._present = self._copied(self._present)
+        now._columns = {name: self._copied(column) for name, column in self._columns.items()}
+        return lambda: [] if now._schema is None else now._all_rows()
+
+    def _copied(self, column: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        copy: np.ndarray[Any, Any] = self._memory.empty(len(column), column.dtype)
+        copy[:] = column
+        return copy
+
+    def _all_rows(self) -> list[pa.RecordBatch]:
+        """In pieces, if not all state may be in memory."""
+        if self._memory.piece_bytes is None:
+            return [self.rows()]
+        batches = []
+        for start in range(0, len(self._present), SMALL_TABLE):
+            found = np.flatnonzero(self._present[start : start + SMALL_TABLE]) + start
+            batches.append(self._memory.kept(self._rows(found)))
+        return batches
 
     def _keys_of(self, bundle: Sequence[pa.RecordBatch]) -> list[Ints] | None:
         keys: list[Ints] = []
@@ -114,7 +137,7 @@ class DensePartials:
         at = slice(self._low - low, self._low - low + size) if size else slice(0, 0)
 
         def grown(column: np.ndarray[Any, Any], neutral: Any, kind: Any) -> np.ndarray[Any, Any]:
-            larger = np.full(high - low + 1 + room, neutral, kind)
+            larger: np.ndarray[Any, Any] = self._memory.full(high - low + 1 + room, neutral, kind)
             larger[at] = column
             return larger
 

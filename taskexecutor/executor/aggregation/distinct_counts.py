@@ -9,11 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from firesteel.operator import ColumnMemory
 from taskexecutor.executor.aggregation.columns import as_array
 from taskexecutor.executor.aggregation.dense_partials import as_keys
 from taskexecutor.executor.aggregation.grouping import Ints, group, whole_numbers
 from taskexecutor.executor.aggregation.key_index import KeyIndex
 from taskexecutor.executor.aggregation.pair_set import PairSet
+from taskexecutor.executor.column_memory import IN_MEMORY
 from taskexecutor.executor.numbers import as_numpy
 
 _VALUE = "_value"
@@ -27,10 +29,15 @@ class DistinctCounts:
     row's key. These numbers are added up like any count.
     """
 
-    def __init__(self, key_columns: tuple[str, ...], merges: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        key_columns: tuple[str, ...],
+        merges: Mapping[str, str],
+        memory: ColumnMemory = IN_MEMORY,
+    ) -> None:
         self._key_columns = key_columns
-        self._keys = KeyIndex()
-        self._values = {name: _Values() for name, how in merges.items() if how == DISTINCT}
+        self._keys = KeyIndex(memory)
+        self._values = {name: _Values(memory) for name, how in merges.items() if how == DISTINCT}
 
     def replaced(self, bundle: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
         """The rows with counts in place of lists."""
@@ -84,9 +91,9 @@ class DistinctCounts:
 class _Values:
     """Those of one column."""
 
-    def __init__(self) -> None:
-        self._seen = PairSet()
-        self._index = KeyIndex()  # of values that are no integers
+    def __init__(self, memory: ColumnMemory) -> None:
+        self._seen = PairSet(memory)
+        self._index = KeyIndex(memory)  # of values that are no integers
         self._kind: pa.DataType | None = None
         self._indexed = False
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from firesteel.operator import ColumnMemory
 from taskexecutor.executor.aggregation.columns import numbers_in
 from taskexecutor.executor.aggregation.dense_partials import (
     SMALL_TABLE,
@@ -16,17 +18,23 @@ from taskexecutor.executor.aggregation.dense_partials import (
 )
 from taskexecutor.executor.aggregation.grouping import Ints, group, whole_numbers
 from taskexecutor.executor.aggregation.pair_set import PairSet
+from taskexecutor.executor.aggregation.row_log import RowLog, taken
+from taskexecutor.executor.column_memory import IN_MEMORY
+from taskexecutor.executor.exchange.partitioning import hash_columns
 from taskexecutor.executor.numbers import as_numpy
 
 # A lookup of at least one key per this many known ones is worth a pass over all of them.
 _FEW = 8
+_AT_ONCE = 262_144  # places of a table
+_PIECES = 16  # of known keys, at least
 
 
 class KeyIndex:
     """For any keys, by the cheapest way for those seen so far."""
 
-    def __init__(self) -> None:
-        self._index: DenseIndex | HashIndex | PairIndex = DenseIndex()
+    def __init__(self, memory: ColumnMemory = IN_MEMORY) -> None:
+        self._memory = memory
+        self._index: DenseIndex | HashIndex | PairIndex | TextIndex = DenseIndex(memory)
 
     @property
     def count(self) -> int:
@@ -47,8 +55,12 @@ class KeyIndex:
             if numbers is not None:
                 return numbers
             known = self._index.keys()
-            pairs = len(columns) > 1 or whole_numbers(columns[0].slice(0, 0)) is not None
-            self._index = PairIndex() if pairs else HashIndex()
+            if len(columns) > 1 or whole_numbers(columns[0].slice(0, 0)) is not None:
+                self._index = PairIndex(self._memory)
+            elif self._memory.piece_bytes and _is_text(columns[0].type):
+                self._index = TextIndex(self._memory)
+            else:
+                self._index = HashIndex()
             if known is not None:
                 self._index.numbers(known)
         return self._index.numbers(columns)
@@ -57,7 +69,8 @@ class KeyIndex:
 class DenseIndex:
     """For keys that are integers close to each other: their numbers in a table."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: ColumnMemory) -> None:
+        self._memory = memory
         self.count = 0
         self._kind: pa.DataType | None = None
         self._low = 0
@@ -74,10 +87,11 @@ class DenseIndex:
         def keys() -> list[pa.Array] | None:
             if kind is None:
                 return None
-            numbers = table.copy()
-            places = np.flatnonzero((numbers >= 0) & (numbers < count))
-            values = np.empty(count, np.int64)
-            values[numbers[places]] = places + low
+            values = self._memory.empty(count, np.int64)
+            for start in range(0, len(table), _AT_ONCE):
+                numbers = table[start : start + _AT_ONCE].copy()
+                places = np.flatnonzero((numbers >= 0) & (numbers < count))
+                values[numbers[places]] = places + (start + low)
             return [as_keys(values, kind)]
 
         return keys
@@ -106,15 +120,15 @@ class DenseIndex:
         if self.count and low == self._low and high < self._low + len(self._table):
             return
         room = (high - low) // 2 if self.count else 0
-        table = np.full(high - low + 1 + room, -1, np.int64)
+        table = self._memory.full(high - low + 1 + room, -1, np.int64)
         if self.count:
             table[self._low - low : self._low - low + len(self._table)] = self._table
         self._low, self._table = low, table
 
 
 class HashIndex:
-    """For any keys. Many at once are found by grouping them with the known ones, a few in a
-    dictionary.
+    """For any keys, in memory. Many at once are found by grouping them with the known ones, a few
+    in a dictionary.
     """
 
     def __init__(self) -> None:
@@ -177,9 +191,9 @@ class PairIndex:
     the next column are a pair of integers, which has a number in turn.
     """
 
-    def __init__(self) -> None:
-        # The keys in the order of their numbers, in pieces of all key columns.
-        self._known: list[list[pa.Array]] = []
+    def __init__(self, memory: ColumnMemory) -> None:
+        self._memory = memory
+        self._known = RowLog(_PIECES, memory)  # the keys in the order of their numbers
         self._columns: list[_PairColumn] = []
 
     @property
@@ -189,7 +203,10 @@ class PairIndex:
     def numbers(self, columns: list[pa.Array]) -> Ints:
         """The numbers of distinct keys."""
         if not self._columns:
-            found = [_PairColumn(place, column.type) for place, column in enumerate(columns)]
+            found = [
+                _PairColumn(place, column.type, self._memory)
+                for place, column in enumerate(columns)
+            ]
             # The others first: the fewer different values there are so far, the better.
             self._columns = sorted(found, key=lambda each: each.is_whole)
         known = self.count
@@ -198,21 +215,21 @@ class PairIndex:
             numbers = each.numbers(numbers, columns[each.place])
         new = np.flatnonzero(numbers >= known)
         if len(new):
-            self._known.append([column.take(pa.array(new)) for column in columns])
+            self._known.add(_rows([column.take(pa.array(new)) for column in columns]))
         return numbers
 
     def frozen(self) -> Callable[[], list[pa.Array] | None]:
-        return _concatenated(self._known)
+        return _concatenated([piece.columns for piece in self._known.pieces])
 
 
 class _PairColumn:
     """One column of keys."""
 
-    def __init__(self, place: int, kind: pa.DataType) -> None:
+    def __init__(self, place: int, kind: pa.DataType, memory: ColumnMemory) -> None:
         self.place = place  # among the columns
         self.is_whole = whole_numbers(pa.array([], kind)) is not None
-        self.pairs = PairSet()
-        self._values = KeyIndex()  # of values that are no integers
+        self.pairs = PairSet(memory)
+        self._values = KeyIndex(memory)  # of values that are no integers
 
     def numbers(self, first: Ints, column: pa.Array) -> Ints:
         """Of the pairs of these numbers and the column's values."""
@@ -225,6 +242,61 @@ class _PairColumn:
             return self.pairs.numbers(2 * first, values)
         valid = as_numpy(column.is_valid())
         return self.pairs.numbers(2 * first + ~valid, np.where(valid, values, 0))
+
+
+class TextIndex:
+    """For keys of one column of texts or bytes. A text is numbered by the pair of its hash and how
+    many other texts of this hash were there before it. So a text is compared with those of its
+    hash, one after another, until it is found or is a new one.
+    """
+
+    def __init__(self, memory: ColumnMemory) -> None:
+        self._pairs = PairSet(memory)
+        self._known = RowLog(memory=memory)  # the texts in the order of their numbers
+
+    @property
+    def count(self) -> int:
+        return self._pairs.count
+
+    def numbers(self, columns: list[pa.Array]) -> Ints:
+        """The numbers of distinct keys."""
+        (column,) = columns
+        hashes, nulls = hash_columns(columns).astype(np.int64), as_numpy(column.is_null())
+        numbers = np.empty(len(column), np.int64)
+        rows, before = np.arange(len(column)), 0
+        while len(rows):
+            known = self.count
+            found = self._pairs.numbers(2 * before + nulls[rows], hashes[rows])
+            numbers[rows] = found
+            others = np.zeros(len(rows), np.bool_)
+            old = np.flatnonzero((found < known) & ~nulls[rows])
+            if len(old):
+                texts = taken(self._known.pieces, found[old]).column(0)
+                others[old] = as_numpy(pc.not_equal(texts, column.take(pa.array(rows[old]))))
+            new = np.flatnonzero(found >= known)
+            if len(new):
+                mine = np.empty(self.count - known, np.int64)
+                mine[found[new] - known] = new  # of several texts of a hash, one has the number
+                others[new] = mine[found[new] - known] != new
+                self._known.add(_rows([column.take(pa.array(rows[mine]))]))
+            rows, before = rows[others], before + 1
+        return numbers
+
+    def frozen(self) -> Callable[[], list[pa.Array] | None]:
+        return _concatenated([piece.columns for piece in self._known.pieces])
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+    )
+
+
+def _rows(columns: list[pa.Array]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(columns, names=[str(place) for place in range(len(columns))])
 
 
 def _concatenated(pieces: Sequence[list[pa.Array]]) -> Callable[[], list[pa.Array] | None]:

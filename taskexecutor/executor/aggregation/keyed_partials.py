@@ -13,11 +13,13 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pyarrow as pa
 
+from firesteel.operator import ColumnMemory
 from taskexecutor.executor.aggregation.columns import as_array
 from taskexecutor.executor.aggregation.grouping import Groups, Ints
 from taskexecutor.executor.aggregation.key_index import KeyIndex
 from taskexecutor.executor.aggregation.merging import merge_column, merge_partials
 from taskexecutor.executor.aggregation.row_log import RowLog, chosen, taken
+from taskexecutor.executor.column_memory import IN_MEMORY
 from taskexecutor.executor.numbers import as_numpy
 
 _PIECES = 16  # of the log, at least: rows are taken from a few as fast as from one
@@ -27,14 +29,20 @@ LOG_ROWS = 262_144  # the log may have this many outdated rows, or as many as th
 class KeyedPartials:
     """One merged partial row per key."""
 
-    def __init__(self, key_columns: tuple[str, ...], merges: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        key_columns: tuple[str, ...],
+        merges: Mapping[str, str],
+        memory: ColumnMemory = IN_MEMORY,
+    ) -> None:
         self._key_columns = key_columns
         self._merges = merges
         self._names = [*key_columns, *merges]
-        self._log = RowLog(_PIECES)
+        self._memory = memory
+        self._log = RowLog(_PIECES, memory)
         self._log_rows = 0
         self._places = np.empty(0, np.int64)  # in the log, by the number of the key
-        self._index = KeyIndex()
+        self._index = KeyIndex(memory)
 
     @property
     def keys(self) -> int:
@@ -49,18 +57,29 @@ class KeyedPartials:
         if len(old):
             bundle = self._joined(bundle, old, self._read(self._places[numbers[old]]))
         if self._index.count > len(self._places):
-            grown = np.empty(max(self._index.count, 2 * len(self._places)), np.int64)
-            grown[: len(self._places)] = self._places
-            self._places = grown
+            self._places = self._memory.grown(self._places, self._index.count)
         self._places[numbers] = np.arange(self._log_rows, self._log_rows + bundle.num_rows)
         self._log.add(bundle)
         self._log_rows += bundle.num_rows
         if self._log_rows > 2 * self._index.count + LOG_ROWS:
-            rows, self._log = self.rows(), RowLog(_PIECES)
-            self._log.add(rows)
-            self._log_rows = self._index.count
-            self._places = np.arange(self._log_rows)
+            self._rewrite()
         return bundle
+
+    def _rewrite(self) -> None:
+        """Without the rows that are outdated, piece by piece."""
+        pieces, self._log = self._log.pieces, RowLog(_PIECES, self._memory)
+        numbers = self._memory.full(self._log_rows, -1, np.int64)  # of the keys, by place
+        for start in range(0, self._index.count, LOG_ROWS):
+            end = min(start + LOG_ROWS, self._index.count)
+            numbers[self._places[start:end]] = np.arange(start, end)
+        self._log_rows, start = 0, 0
+        for piece in pieces:
+            of_piece = numbers[start : start + piece.num_rows]
+            latest = np.flatnonzero(of_piece >= 0)
+            self._places[of_piece[latest]] = np.arange(self._log_rows, self._log_rows + len(latest))
+            self._log.add(piece.take(pa.array(latest)))
+            self._log_rows += len(latest)
+            start += piece.num_rows
 
     def rows(self) -> pa.RecordBatch:
         """The rows of all keys."""
@@ -68,8 +87,10 @@ class KeyedPartials:
 
     def frozen(self) -> Callable[[], list[pa.RecordBatch]]:
         """Makes the rows as they are now, in any thread."""
-        pieces, places = self._log.pieces, self._places[: self._index.count].copy()
-        return lambda: chosen(pieces, places)
+        pieces, memory = self._log.pieces, self._memory
+        places = memory.empty(self._index.count, np.int64)
+        places[:] = self._places[: len(places)]
+        return lambda: chosen(pieces, places, memory)
 
     def _read(self, places: Ints) -> pa.RecordBatch:
         return taken(self._log.pieces, places)

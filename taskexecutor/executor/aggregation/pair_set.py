@@ -8,21 +8,25 @@ from typing import Any
 
 import numpy as np
 
+from firesteel.operator import ColumnMemory
 from taskexecutor.executor.aggregation.grouping import Ints
+from taskexecutor.executor.column_memory import IN_MEMORY
 
 _LEAST = 1024  # places of the table, which is at most half full
+_AT_ONCE = 262_144  # pairs that are put into a larger table
 
 
 class PairSet:
     """Pairs of a number below 2^31 and any 64-bit integer."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: ColumnMemory = IN_MEMORY) -> None:
+        self._memory = memory
         self.count = 0
         # The pairs in the order in which they were added, with room for more.
         self._first = np.empty(0, np.int32)
         self._second = np.empty(0, np.int64)
         # Where a pair is among them, or -1. A pair whose place is taken is in the next free one.
-        self._table = np.full(_LEAST, -1, np.int32)
+        self._table = memory.full(_LEAST, -1, np.int32)
 
     def add(self, first: Ints, second: Ints) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Whether each pair is new: neither in the set, nor added twice by this call."""
@@ -88,15 +92,12 @@ class PairSet:
 
     def _reserve(self, count: int) -> None:
         if count > len(self._first):
-            room = max(count, 2 * len(self._first))
-            for name in ("_first", "_second"):
-                old = getattr(self, name)
-                grown = np.empty(room, old.dtype)
-                grown[: self.count] = old[: self.count]
-                setattr(self, name, grown)
+            self._first = self._memory.grown(self._first, count)
+            self._second = self._memory.grown(self._second, count)
         if 2 * count > len(self._table):
-            self._table = np.full(1 << (2 * count - 1).bit_length(), -1, np.int32)
-            self._insert(0, self.count)
+            self._table = self._memory.full(1 << (2 * count - 1).bit_length(), -1, np.int32)
+            for start in range(0, self.count, _AT_ONCE):
+                self._insert(start, min(start + _AT_ONCE, self.count))
 
 
 def _hashes(

@@ -7,43 +7,54 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from firesteel.operator import ColumnMemory
 from taskexecutor.executor.aggregation.grouping import Ints
+from taskexecutor.executor.column_memory import IN_MEMORY
 
 
 class RowLog:
     """Batches that are put together as they come, each row a few times: of those that have been put
-    together, the last piece is always the smallest. The pieces themselves never change.
+    together, the last piece is always the smallest. The pieces themselves never change. None is
+    much larger than the memory's pieces are to be.
     """
 
-    def __init__(self, pieces: int = 0) -> None:
+    def __init__(self, pieces: int = 0, memory: ColumnMemory = IN_MEMORY) -> None:
         """`pieces`: so many are left as they came."""
         self._pieces: list[pa.RecordBatch] = []
         self._left = pieces
+        self._memory = memory
 
     def add(self, batch: pa.RecordBatch) -> None:
         if len(self._pieces) < self._left:
-            self._pieces.append(batch)
+            self._pieces.append(self._memory.kept(batch))
             return
-        pieces = [batch]
+        pieces, most = [batch], self._memory.piece_bytes
         while self._pieces and self._pieces[-1].num_rows <= 2 * sum(p.num_rows for p in pieces):
+            both = (self._pieces[-1], *pieces)
+            if most is not None and sum(piece.nbytes for piece in both) > most:
+                break
             pieces.insert(0, self._pieces.pop())
-        self._pieces.append(batch if len(pieces) == 1 else pa.concat_batches(pieces))
+        self._pieces.append(
+            self._memory.kept(batch if len(pieces) == 1 else pa.concat_batches(pieces))
+        )
 
     @property
     def pieces(self) -> tuple[pa.RecordBatch, ...]:
         return tuple(self._pieces)
 
 
-def chosen(pieces: Sequence[pa.RecordBatch], places: Ints) -> list[pa.RecordBatch]:
+def chosen(
+    pieces: Sequence[pa.RecordBatch], places: Ints, memory: ColumnMemory = IN_MEMORY
+) -> list[pa.RecordBatch]:
     """These rows, which are different ones, in the order in which they are in all pieces."""
-    wanted = np.zeros(sum(piece.num_rows for piece in pieces), np.bool_)
+    wanted = memory.full(sum(piece.num_rows for piece in pieces), False, np.bool_)
     wanted[places] = True
     found: list[pa.RecordBatch] = []
     begin = 0
     for piece in pieces:
         here = wanted[begin : begin + piece.num_rows]
         begin += piece.num_rows
-        found.append(piece if here.all() else piece.filter(pa.array(here)))
+        found.append(piece if here.all() else memory.kept(piece.filter(pa.array(here))))
     return [piece for piece in found if piece.num_rows]
 
 
@@ -58,7 +69,8 @@ def taken(pieces: Sequence[pa.RecordBatch], places: Ints) -> pa.RecordBatch:
     found = [
         piece.take(pa.array(places[begin:end] - start))
         for piece, start, begin, end in zip(pieces, starts[:-1], cuts[:-1], cuts[1:], strict=True)
+        if begin < end
     ]
     back = np.empty(len(order), np.int64)
     back[order] = np.arange(len(order))
-    return pa.concat_batches(found).take(pa.array(back))
+    return pa.concat_batches(found or [pieces[0].slice(0, 0)]).take(pa.array(back))

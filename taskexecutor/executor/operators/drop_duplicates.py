@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOper
 from firesteel.plan.specs import DropDuplicatesSpec
 from taskexecutor.executor.aggregation.columns import as_table
 from taskexecutor.executor.aggregation.grouping import Ints
-from taskexecutor.executor.aggregation.key_index import hashable
+from taskexecutor.executor.aggregation.grouping import group as grouped
+from taskexecutor.executor.aggregation.key_index import KeyIndex, hashable
 from taskexecutor.executor.aggregation.row_log import RowLog
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.windows.contents import event_times
@@ -23,20 +25,21 @@ from taskexecutor.executor.operators.windows.contents import event_times
 # Kept rows are forgotten in groups, so many for each stretch of `within`.
 _GROUPS = 16
 _TIME = "_time"  # the last column of a snapshot
-_FOR_EVER = 0  # the group of rows that are never forgotten
+_AT_ONCE = 262_144  # restored rows
 
 
 class DropDuplicates(StreamOperator):
-    """Remembers when each key had rows that were kept, as long as rows that are not late can be
-    near them. The rows of a batch are decided in the order of event time.
+    """Without a time, it numbers the keys: one with a new number has its first row.
+
+    Within a time, it remembers when each key had rows that were kept, as long as rows that are not
+    late can be near them. The rows of a batch are decided in the order of event time.
     """
 
     keeps_event_time = True
 
     def __init__(self, spec: DropDuplicatesSpec) -> None:
         self._spec = spec
-        # Without a time, all rows of a key are near each other.
-        self._within_us = spec.within_us or 1
+        self._within_us = spec.within_us
         self._kept: dict[Any, tuple[int, ...]] = {}  # event times, ascending
         self._group_us = max(1, spec.within_us // _GROUPS)
         self._ending: dict[int, list[Any]] = {}  # the keys of kept rows, by group
@@ -58,6 +61,8 @@ class DropDuplicates(StreamOperator):
             "time": f"{spec.time_column} within {spec.within_us} us" if spec.within_us else "",
         }
         self._state = state.keyed_rows("rows", spec.key_columns, meaning)
+        self._memory = state.columns
+        self._known = KeyIndex(self._memory)
 
     def open(self) -> None:
         """The rows that were kept are those to be remembered."""
@@ -65,6 +70,10 @@ class DropDuplicates(StreamOperator):
         if restored is None:
             return
         last = restored.num_columns - 1
+        if not self._within_us:
+            for batch in restored.to_batches(max_chunksize=_AT_ONCE):
+                self._known.numbers(batch.columns[:last])
+            return
         for batch in restored.combine_chunks().to_batches():
             keys = list(hashable(batch.columns[:last]))
             self._remember(batch.remove_column(last), keys, as_numpy(batch.column(last)))
@@ -76,23 +85,54 @@ class DropDuplicates(StreamOperator):
         self._note(kept, keys, times)
 
     def snapshot_state(self, checkpoint_id: int) -> None:
+        if not self._within_us:
+            self._state.keep(self._known_rows())
+            return
         pieces = [piece for log in self._logs.values() for piece in log.pieces]
         self._state.keep(lambda: as_table(pieces) if pieces else None)
 
+    def _known_rows(self) -> Callable[[], pa.Table | None]:
+        keys, names = self._known.frozen(), [*self._spec.key_columns, _TIME]
+
+        def rows() -> pa.Table | None:
+            columns = keys()
+            if columns is None:
+                return None
+            times = pa.array(np.zeros(len(columns[0]), np.int64))
+            return pa.table([*columns, times], names=names)
+
+        return rows
+
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
-        times: Ints = np.zeros(batch.num_rows, np.int64)
-        if self._spec.within_us:
-            times = event_times(batch, self._spec.time_column, self.context.operator_name)
-            times = times + self._spec.time_shift_us
-            late = times <= self.context.timers.current_watermark_us
-            if late.any():
-                self._late.inc(int(late.sum()))
-                batch, times = batch.filter(pa.array(~late)), times[~late]
-        first = self._first_rows(batch, times)
+        if not self._within_us:
+            self._emit(batch, self._new_rows(batch))
+            return
+        times = event_times(batch, self._spec.time_column, self.context.operator_name)
+        times = times + self._spec.time_shift_us
+        late = times <= self.context.timers.current_watermark_us
+        if late.any():
+            self._late.inc(int(late.sum()))
+            batch, times = batch.filter(pa.array(~late)), times[~late]
+        self._emit(batch, self._first_rows(batch, times))
+
+    def _emit(self, batch: pa.RecordBatch, first: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
         if first.all():
             self.output.emit(batch)
         elif first.any():
             self.output.emit(batch.filter(pa.array(first)))
+
+    def _new_rows(self, batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """The first row of each key that was not known. It is known now."""
+        columns = [
+            batch.column(column_index(batch.schema, name)) for name in self._spec.key_columns
+        ]
+        new = np.zeros(batch.num_rows, np.bool_)
+        if batch.num_rows:
+            rows, known = grouped(columns).first_rows(), self._known.count
+            first = pa.array(rows)
+            numbers = self._known.numbers([column.take(first) for column in columns])
+            new[rows[numbers >= known]] = True
+        return new
 
     def _first_rows(
         self, batch: pa.RecordBatch, times: Ints
@@ -125,9 +165,6 @@ class DropDuplicates(StreamOperator):
     def _note(self, kept: pa.RecordBatch, keys: list[Any], times: Ints) -> None:
         """When rows that were kept are to be forgotten."""
         kept = kept.append_column(_TIME, pa.array(times))
-        if not self._spec.within_us:
-            self._logs[_FOR_EVER].add(kept)
-            return
         groups = (times + self._within_us) // self._group_us + 1
         for group in np.unique(groups).tolist():
             if group not in self._ending:
@@ -151,6 +188,7 @@ class DropDuplicates(StreamOperator):
         self.output.emit_watermark(watermark)
 
     def close(self) -> None:
+        self._known = KeyIndex()
         self._kept.clear()
         self._ending.clear()
         self._logs.clear()

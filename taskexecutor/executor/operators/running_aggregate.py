@@ -19,7 +19,8 @@ from taskexecutor.executor.aggregation.merging import (
 )
 from taskexecutor.executor.aggregation.results import aggregate_results
 
-BUNDLE_ROWS = 262_144  # partial rows that wait, or twice the number of keys if that is more
+# Partial rows that wait; if all state is in memory, twice the number of keys if that is more.
+BUNDLE_ROWS = 262_144
 
 
 class RunningAggregate(StreamOperator):
@@ -30,14 +31,15 @@ class RunningAggregate(StreamOperator):
     def __init__(self, spec: RunningAggregateSpec) -> None:
         self._spec = spec
         merges = merges_of(spec.aggregates)
-        self._distinct = DistinctCounts(spec.key_columns, merges)
         self._merges = {name: "sum" if how == DISTINCT else how for name, how in merges.items()}
-        self._state: DensePartials | KeyedPartials = DensePartials(spec.key_columns, self._merges)
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = 0
 
     def initialize_state(self, state: OperatorState) -> None:
         keys, schema = self._spec.key_columns, self.context.input_schemas[0]
+        self._memory = state.columns
+        self._distinct = DistinctCounts(keys, merges_of(self._spec.aggregates), self._memory)
+        self._state: DensePartials | KeyedPartials = DensePartials(keys, self._merges, self._memory)
         meaning = meaning_of_partials(self._spec.aggregates, schema)
         columns = columns_of_partials(self._spec.aggregates, schema)
         self._totals = state.keyed_rows("totals", keys, meaning, columns)
@@ -52,7 +54,10 @@ class RunningAggregate(StreamOperator):
             if (values := seen.restored()) is not None:
                 self._distinct.restore(name, values)
         if (totals := self._totals.restored()) is not None:
-            self._add(totals.combine_chunks().to_batches())
+            if self._memory.piece_bytes is None:
+                totals = totals.combine_chunks()
+            for batch in totals.to_batches():
+                self._add([batch])
 
     def snapshot_state(self, checkpoint_id: int) -> None:
         totals = self._state.frozen()
@@ -65,7 +70,8 @@ class RunningAggregate(StreamOperator):
             return
         self._waiting.append(batch)
         self._waiting_rows += batch.num_rows
-        if self._waiting_rows >= max(BUNDLE_ROWS, 2 * self._state.keys):
+        most = 0 if self._memory.piece_bytes else 2 * self._state.keys
+        if self._waiting_rows >= max(BUNDLE_ROWS, most):
             self.flush()
 
     def process_watermark(self, watermark: Watermark) -> None:
@@ -94,10 +100,10 @@ class RunningAggregate(StreamOperator):
                 return changed
             dense, self._state = (
                 self._state,
-                KeyedPartials(self._spec.key_columns, self._merges),
+                KeyedPartials(self._spec.key_columns, self._merges, self._memory),
             )
-            if dense.keys:
-                self._state.add(as_table([dense.rows()]))
+            for rows in dense.frozen()() if dense.keys else ():
+                self._state.add(as_table([rows]))
         return self._state.add(as_table(bundle))
 
     def finish(self) -> None:

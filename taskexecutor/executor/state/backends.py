@@ -42,7 +42,7 @@ class StateBackends:
         # Imported late: 10 MB that few slots need.
         from taskexecutor.executor.state.rocksdb import RocksDbKeyedStateBackend, RocksDbMemory
 
-        memory = RocksDbMemory(self._managed_bytes)
+        memory = RocksDbMemory(self._managed_bytes, self._base)
         if self._base is not None:
             self._base.mkdir(parents=True, exist_ok=True)
             temporary.sweep(self._base)  # what killed processes have left

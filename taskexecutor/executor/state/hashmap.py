@@ -16,6 +16,7 @@ from typing import Any, Final
 from firesteel.common.checkpoints.key_group_content import KeyedStateEntry, has_timers
 from firesteel.common.checkpoints.state import DatabaseHandle
 from firesteel.common.key_groups import KeyGroupRange
+from taskexecutor.executor.column_memory import IN_MEMORY, SlotColumnMemory
 from taskexecutor.executor.state.keyed import RestoredDatabase, SnapshotTarget
 from taskexecutor.executor.timing.timers import Timer, TimerQueue
 
@@ -47,8 +48,8 @@ class HashMapKeyedStateBackend:
         return self._key_groups
 
     @property
-    def memory_bytes(self) -> None:
-        return None
+    def columns(self) -> SlotColumnMemory:
+        return IN_MEMORY
 
     @property
     def layers(self) -> int:

@@ -13,6 +13,7 @@ from firesteel.common.checkpoints.state import DatabaseHandle, StateFile
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.key_groups import KeyGroupRange
 from firesteel.errors import FiresteelError
+from taskexecutor.executor.column_memory import SlotColumnMemory
 from taskexecutor.executor.timing.timers import Timers
 
 
@@ -71,8 +72,8 @@ class KeyedState(Protocol):
     def key_groups(self) -> KeyGroupRange: ...
 
     @property
-    def memory_bytes(self) -> int | None:
-        """Of all state of the slot that is to be on its disk; None: it is to be in memory."""
+    def columns(self) -> SlotColumnMemory:
+        """Where the operator's state in columns is."""
 
     def get(self, name: str, key: Any, namespace: Any = None) -> Any: ...
 

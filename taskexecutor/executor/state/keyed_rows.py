@@ -23,6 +23,7 @@ from firesteel.common.checkpoints.key_group_content import Rows, RowsSlice
 from firesteel.common.checkpoints.storage import StorageError
 from firesteel.common.key_groups import KeyGroupRange
 from firesteel.errors import FiresteelError
+from taskexecutor.executor.column_memory import SlotColumnMemory
 from taskexecutor.executor.exchange import UnsupportedKey
 from taskexecutor.executor.exchange.partitioning import hash_columns
 
@@ -91,9 +92,9 @@ class TaskKeyedRows:
         columns: Mapping[str, str],
         max_parallelism: int,
         key_groups: KeyGroupRange,
-        memory_bytes: int | None = None,
+        memory: SlotColumnMemory,
     ) -> None:
-        """`key_groups`: the subtask's. `memory_bytes`: see `KeyedState`."""
+        """`key_groups`: the subtask's. `memory`: where the rows are, if the operator uses it."""
         self._name = name
         self._key_columns = tuple(key_columns)
         self.description = StateDescription(
@@ -103,7 +104,8 @@ class TaskKeyedRows:
         )
         self._max_parallelism = max_parallelism
         self._key_groups = key_groups
-        self._memory_bytes = memory_bytes
+        self._memory = memory
+        self._warned_bytes = memory.budget_bytes
         self._restored: list[RowsSlice] = []
         self._make: MakeTable | None = None
 
@@ -170,16 +172,19 @@ class TaskKeyedRows:
         )
 
     def _made(self, size_bytes: int) -> None:
-        if self._memory_bytes is not None and size_bytes > self._memory_bytes:
-            _log.warning(
-                "state in columns is larger than the slot's managed memory, and is in memory with"
-                " state.backend.type: rocksdb, too; give slots more"
-                " (taskmanager.memory.process.size), or the job a higher parallelism",
-                state=self._name,
-                size_bytes=size_bytes,
-                managed_bytes=self._memory_bytes,
-            )
-            self._memory_bytes = 2 * size_bytes  # said, until it has doubled
+        if self._warned_bytes is None or size_bytes <= self._warned_bytes:
+            return
+        if self._memory.in_files_bytes:
+            return
+        _log.warning(
+            "state in columns is larger than the slot's managed memory, and is in memory with"
+            " state.backend.type: rocksdb, too; give slots more"
+            " (taskmanager.memory.process.size), or the job a higher parallelism",
+            state=self._name,
+            size_bytes=size_bytes,
+            managed_bytes=self._memory.budget_bytes,
+        )
+        self._warned_bytes = 2 * size_bytes  # said, until it has doubled
 
 
 def _key_groups(

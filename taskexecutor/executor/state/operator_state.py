@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import pyarrow as pa
 
 from firesteel.common.checkpoints.descriptions import StateDescription, StateDescriptions
 from firesteel.common.checkpoints.key_group_content import KeyedStateEntry, RowsSlice
+from taskexecutor.executor.column_memory import SlotColumnMemory
 from taskexecutor.executor.state.in_flight import RestoredInFlight
 from taskexecutor.executor.state.keyed import KeyedState, KeyedStateSnapshot, RestoredDatabase
 from taskexecutor.executor.state.keyed_rows import RowsSnapshot, TaskKeyedRows
@@ -72,9 +75,12 @@ class TaskOperatorState:
         self._broadcasts = {name: dict(items) for name, items in state.broadcasts.items()}
 
     def _entries(self, found: Iterable[KeyedStateEntry | RowsSlice]) -> Iterator[KeyedStateEntry]:
-        """Rows are put aside."""
+        """Rows are put aside, in files if there is too little memory for them."""
         for entry in found:
             if isinstance(entry, RowsSlice):
+                batches = map(self._keyed.columns.kept, entry.table.to_batches())
+                table = pa.Table.from_batches(batches, entry.table.schema)
+                entry = replace(entry, table=table)
                 self._restored_rows.setdefault(entry.name, []).append(entry)
             else:
                 yield entry
@@ -86,6 +92,10 @@ class TaskOperatorState:
     @property
     def keyed(self) -> KeyedState:
         return self._keyed
+
+    @property
+    def columns(self) -> SlotColumnMemory:
+        return self._keyed.columns
 
     def keyed_rows(
         self,
@@ -103,7 +113,7 @@ class TaskOperatorState:
                 columns or {},
                 self._max_parallelism,
                 self._keyed.key_groups,
-                self._keyed.memory_bytes,
+                self._keyed.columns,
             )
             self._rows[name] = found
             found.restore(self._restored_rows.pop(name, []))

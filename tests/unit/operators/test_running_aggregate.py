@@ -24,6 +24,7 @@ from taskexecutor.executor.aggregation.grouping import group, members
 from taskexecutor.executor.aggregation.keyed_partials import KeyedPartials
 from taskexecutor.executor.aggregation.merging import merge_partials
 from taskexecutor.executor.aggregation.row_log import RowLog, chosen
+from taskexecutor.executor.column_memory import IN_MEMORY
 from taskexecutor.executor.operators.running_aggregate import RunningAggregate
 
 DIGITS_38 = pa.array([9 * Decimal(10) ** 37], pa.decimal128(38, 0))
@@ -146,7 +147,7 @@ def test_what_is_not_dense_goes_on_in_the_log(rows: list[tuple[int | None, int |
     assert isinstance(operator._state, KeyedPartials)
 
 
-@pytest.mark.parametrize("kind", [key_index.HashIndex, key_index.PairIndex])
+@pytest.mark.parametrize("kind", [key_index.HashIndex, lambda: key_index.PairIndex(IN_MEMORY)])
 @given(
     st.lists(
         st.sets(

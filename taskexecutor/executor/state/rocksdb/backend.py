@@ -21,6 +21,7 @@ from firesteel.common.checkpoints.rocksdb import keys
 from firesteel.common.checkpoints.rocksdb.reading import entry_of, read_database
 from firesteel.common.checkpoints.state import DatabaseHandle
 from firesteel.common.key_groups import KeyGroupRange
+from taskexecutor.executor.column_memory import SlotColumnMemory
 from taskexecutor.executor.state.keyed import RestoredDatabase, SnapshotTarget, not_pickled
 from taskexecutor.executor.state.rocksdb.database import Database, RocksDbMemory
 from taskexecutor.executor.state.rocksdb.files import Tables, write_database
@@ -83,8 +84,8 @@ class RocksDbKeyedStateBackend:
         return self._key_groups
 
     @property
-    def memory_bytes(self) -> int:
-        return self._memory.managed_bytes
+    def columns(self) -> SlotColumnMemory:
+        return self._memory.columns
 
     # -- the task's thread
 

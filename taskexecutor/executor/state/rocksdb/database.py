@@ -24,19 +24,29 @@ from rocksdict import (
 )
 
 from firesteel.errors import FiresteelError
+from taskexecutor.executor.column_memory import SlotColumnMemory
 
 _MIB = 1 << 20
+_LEAST_CACHE = 4  # this part of the memory is left to the cache
 _BATCH_ENTRIES = 2_000  # per write, which no other thread runs beside
 
 
 class RocksDbMemory:
     """The managed memory of a slot. All databases in it share a cache of blocks, and what they have
-    not yet written to files counts there, too.
+    not yet written to files counts there, too. State in columns takes its memory from the cache.
     """
 
-    def __init__(self, managed_bytes: int) -> None:
-        self.managed_bytes = total = max(managed_bytes, 8 * _MIB)
+    def __init__(self, managed_bytes: int, directory: Path | None = None) -> None:
+        """`directory`: for what state in columns does not find memory for; None: where temporary
+        files go.
+        """
+        total = max(managed_bytes, 8 * _MIB)
         self.cache = Cache(total)
+        self.columns = SlotColumnMemory(
+            total - total // _LEAST_CACHE,
+            directory,
+            changed=lambda in_memory_bytes: self.cache.set_capacity(total - in_memory_bytes),
+        )
         self.write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
             total // 2, False, self.cache
         )

@@ -1,0 +1,207 @@
+"""State in columns that is larger than the memory for it: the results are those of state in memory,
+and its files go when nothing needs them.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from firesteel.errors import FiresteelError
+from taskexecutor.executor import column_memory
+from taskexecutor.executor.aggregation import key_index, keyed_partials
+from taskexecutor.executor.aggregation.key_index import KeyIndex, TextIndex
+from taskexecutor.executor.aggregation.keyed_partials import KeyedPartials
+from taskexecutor.executor.aggregation.row_log import RowLog
+from taskexecutor.executor.column_memory import SlotColumnMemory
+from tests.small_disk import small_disk
+
+MERGES = {"s": "sum", "_rows": "sum"}
+
+
+@pytest.fixture(autouse=True)
+def files_for_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(column_memory, "_SMALL_BYTES", 1)
+    monkeypatch.setattr(column_memory, "_PIECE_BYTES", (512, 512))
+
+
+def in_files() -> SlotColumnMemory:
+    return SlotColumnMemory(0)
+
+
+def open_files() -> list[str]:
+    """Without a name that are open or mapped."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    return [line for line in maps if line.endswith("(deleted)") and "/dev/" not in line]
+
+
+def test_arrays_are_in_memory_up_to_the_budget_and_then_in_files() -> None:
+    memory = SlotColumnMemory(1000)
+    first = memory.full(100, 7, np.int64)
+    second = memory.full(100, 8, np.int64)
+    assert (memory.in_memory_bytes, memory.in_files_bytes) == (800, 800)
+    assert first.tolist() == [7] * 100
+    assert second.tolist() == [8] * 100
+    del first
+    third = memory.empty(100, np.int64)
+    third[:] = 9
+    assert (memory.in_memory_bytes, memory.in_files_bytes) == (800, 800)
+    part = second[50:]
+    del second
+    assert part.tolist() == [8] * 50, "a part keeps the whole"
+    assert memory.in_files_bytes == 800
+    del part, third
+    gc.collect()
+    assert (memory.in_memory_bytes, memory.in_files_bytes) == (0, 0)
+
+
+def test_files_have_no_names_and_go_with_their_arrays(tmp_path: Path) -> None:
+    memory = SlotColumnMemory(0, tmp_path)
+    before, descriptors = len(open_files()), len(os.listdir("/proc/self/fd"))
+    array = memory.full(10_000, 1, np.int64)
+    grown = memory.grown(array, 10_001)
+    assert (len(grown), grown[:10_000].sum()) == (20_000, 10_000)
+    assert len(open_files()) == before + 2
+    assert list(tmp_path.iterdir()) == []
+    del array, grown
+    gc.collect()
+    assert len(open_files()) == before
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([1, None, 3], pa.int32()),
+        pa.array(["a", None, "ö" * 99]),
+        pa.array([["a"], [], None], pa.list_(pa.string())),
+        pa.array([{"a": 1}, None, {"a": None}], pa.struct([("a", pa.int64())])),
+        pa.array(["x", "y", "x"]).dictionary_encode(),
+        pa.array([True, None, False]),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_a_batch_in_a_file_is_the_batch(column: pa.Array) -> None:
+    batch = pa.record_batch([column], pa.schema([pa.field("c", column.type, metadata={"a": "b"})]))
+    for part in (batch, batch.slice(1), batch.slice(0, 0)):
+        kept = in_files().kept(part)
+        assert kept.equals(part, check_metadata=True)
+        assert kept is not part or not part.nbytes
+        kept.validate(full=True)
+
+
+def test_what_is_in_memory_is_told() -> None:
+    told: list[int] = []
+    memory = SlotColumnMemory(1000, changed=told.append)
+    array = memory.empty(100, np.int64)
+    del array
+    assert memory.in_memory_bytes == 0
+    assert told == [800, 0]
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "64k") as disk:
+        memory = SlotColumnMemory(0, disk)
+        array = memory.full(4_000, 1, np.int64)
+        with pytest.raises(FiresteelError, match=rf"state in columns in {disk}.*80000 bytes more"):
+            memory.empty(10_000, np.int64)
+        assert array.sum() == 4_000
+        del array
+        memory.full(5_000, 1, np.int64)
+
+
+KEYS: dict[str, tuple[pa.DataType, Callable[[int], Any]]] = {
+    "text": (pa.string(), lambda n: None if n == 7 else f"key {n}"),
+    "bytes": (pa.binary(), lambda n: n.to_bytes(n % 3 + 1, "little")),
+    "dense": (pa.int64(), lambda n: n),
+    "sparse": (pa.int64(), lambda n: None if n == 7 else n * 10**12),
+    "double": (pa.float64(), lambda n: n / 2),
+}
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    kind=st.sampled_from(list(KEYS)),
+    bundles=st.lists(
+        st.lists(st.tuples(st.integers(0, 60), st.integers(-9, 9)), min_size=1, max_size=40),
+        max_size=12,
+    ),
+    collide=st.booleans(),
+)
+def test_partials_in_files_are_those_in_memory(
+    kind: str, bundles: list[list[tuple[int, int]]], collide: bool
+) -> None:
+    arrow, key_of = KEYS[kind]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keyed_partials, "LOG_ROWS", 10)
+        if collide:
+            patch.setattr(
+                key_index, "hash_columns", lambda columns: np.zeros(len(columns[0]), np.uint32)
+            )
+        memory = in_files()
+        spilled, plain = KeyedPartials(("k",), MERGES, memory), KeyedPartials(("k",), MERGES)
+        for bundle in bundles:
+            table = pa.table(
+                {
+                    "k": pa.array([key_of(n) for n, _ in bundle], arrow),
+                    "s": [x for _, x in bundle],
+                    "_rows": [1] * len(bundle),
+                }
+            )
+            assert rows(spilled.add(table)) == rows(plain.add(table))
+        if bundles:
+            assert rows(spilled.rows()) == rows(plain.rows())
+            assert memory.in_files_bytes > 0
+            assert memory.in_memory_bytes == 0
+
+
+def rows(batch: pa.RecordBatch) -> list[str]:
+    return sorted(map(repr, batch.to_pylist()))
+
+
+@settings(deadline=None)
+@given(st.lists(st.sets(st.none() | st.text("ab", max_size=4)), max_size=8), st.integers(1, 4))
+def test_texts_of_one_hash_have_numbers_of_their_own(
+    bundles: list[set[str | None]], hashes: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            key_index,
+            "hash_columns",
+            lambda columns: np.array([len(t or "") % hashes for t in columns[0].to_pylist()]),
+        )
+        index, expected = TextIndex(in_files()), dict[str | None, int]()
+        for bundle in map(list, bundles):
+            known = index.count
+            found = index.numbers([pa.array(bundle, pa.string())]).tolist()
+            new = {number for number in found if number >= known}
+            assert new == set(range(known, index.count))
+            for text, number in zip(bundle, found, strict=True):
+                assert expected.setdefault(text, number) == number
+        assert len(set(expected.values())) == len(expected) == index.count
+        (texts,) = index.frozen()() or [pa.array([], pa.string())]
+        assert {text: n for n, text in enumerate(texts.to_pylist())} == expected
+
+
+def test_texts_are_found_by_their_hashes_where_state_may_be_in_files() -> None:
+    index = KeyIndex(in_files())
+    index.numbers([pa.array(["a", "b"])])
+    assert isinstance(index._index, TextIndex)
+
+
+def test_pieces_of_a_log_stay_small() -> None:
+    log, batch = RowLog(memory=in_files()), pa.record_batch([pa.array(range(8))], ["n"])
+    for _ in range(100):
+        log.add(batch)
+    assert max(piece.nbytes for piece in log.pieces) <= 512
+    assert sum(piece.num_rows for piece in log.pieces) == 800
+    assert len(log.pieces) < 40
