@@ -119,6 +119,7 @@ def main(
         connection.send(convert.ending(reason))
         connection.flush(FLUSH_TIMEOUT_S)
         os._exit(1)
+    garbage.return_freed_memory()  # by imports and the warm-up
     connection.send(
         convert.ready(
             executor_id=executor_id,

@@ -6,6 +6,8 @@ import ctypes
 import gc
 from contextlib import suppress
 
+import pyarrow as pa
+
 from firesteel.common.units import MIB
 
 # Stateful processors create tens of thousands of Python objects per batch, and imports as many.
@@ -42,6 +44,7 @@ def keep_freed_memory() -> None:
 
 
 def return_freed_memory() -> None:
-    """What is kept between batches is of no use between jobs."""
+    """What is kept between batches is of no use between jobs, nor before the first one."""
+    pa.default_memory_pool().release_unused()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
