@@ -54,6 +54,13 @@ MUTANTS = (
         SIMULATION,
     ),
     Mutant(
+        "a subtask restores all rows of small state, also those of other subtasks' keys",
+        "firesteel/common/checkpoints/key_group_content.py",
+        "            if key_group in key_groups:\n                yield RowsSlice",
+        "            if count:\n                yield RowsSlice",
+        "tests/unit/task/checkpoints/test_state_files.py",
+    ),
+    Mutant(
         "a second commit of the same file is an error",
         "taskexecutor/executor/connectors/files/sink.py",
         "                self._check_committed(file)\n",
