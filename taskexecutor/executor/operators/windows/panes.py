@@ -33,7 +33,7 @@ from taskexecutor.executor.timing.wall_clock import wall_clock_us
 # Rows of a pane that wait to be combined, beyond as many as are combined already.
 COMPACT_ROWS = 65_536
 # Rows that are combined before a snapshot, more or less: some tens of milliseconds.
-SNAPSHOT_ROWS = 1_048_576
+SNAPSHOT_ROWS = 524_288
 _PANE_START = "_pane_start"
 
 
