@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from firesteel.operator import ColumnMemory
+from taskexecutor.executor.aggregation.columns import as_table
 from taskexecutor.executor.aggregation.grouping import Ints, whole_numbers
 from taskexecutor.executor.column_memory import IN_MEMORY
 from taskexecutor.executor.numbers import as_numpy
@@ -50,6 +51,8 @@ class DensePartials:
         """Merges partial rows; returns the new rows of the keys that they change. If it refuses
         them, it returns None and changes nothing.
         """
+        if len(bundle) > 1:  # each would cost as much as many rows
+            bundle = as_table(bundle).combine_chunks().to_batches()
         keys = self._keys_of(bundle)
         if keys is None or not self._cover(keys):
             return None
@@ -109,7 +112,7 @@ class DensePartials:
                 )
                 if how not in _UFUNCS or not fits or column.null_count:
                     return None
-                if pa.types.is_int64(column.type):
+                if how == "sum" and pa.types.is_int64(column.type):
                     numbers = as_numpy(column)
                     self._bound += len(numbers) * float(
                         max(abs(int(numbers.min())), abs(int(numbers.max())))

@@ -96,6 +96,7 @@ class PartialContents:
 
     def _merged(self, table: pa.Table) -> pa.RecordBatch:
         """The rows of one window, merged."""
+        table = table.combine_chunks()  # each would cost as much as many rows
         dense = (
             DensePartials(self.key_columns, self._merges).add(table.to_batches())
             if table.num_rows
