@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tests.simulation.checkpoints import Restored
     from tests.simulation.cluster import Cluster
     from tests.simulation.executor import SimulatedTask
+    from tests.simulation.world import SimulatedProcess
 
 ORPHANED_S = (
     30.0  # tasks of a job whose end was decided without its JobMaster may start so long after
@@ -34,6 +35,9 @@ ORPHANED_S = (
 class Checkers:
     def __init__(self, cluster: Cluster) -> None:
         self.finished: dict[str, list[SimulatedTask]] = {}  # tasks that finished, by job
+        self.acknowledged: dict[
+            str, SimulatedProcess
+        ] = {}  # by job: who knows that its end is stored
         self.snapshots = Snapshots(cluster)
         self.ledger = Ledger()
         self._cluster = cluster
@@ -61,6 +65,9 @@ class Checkers:
                 lost.add(allocation_id)
             case events.SlotsOffered(slots=slots) | events.TaskExecutorConnected(slots=slots):
                 lost.difference_update(slot.allocation_id for slot in slots)
+            case events.TerminalStatusStored():
+                (process,) = (p for p, service in self._cluster.job_masters if service.job is job)
+                self.acknowledged[job.job_id] = process
             case _:
                 pass
         self._sent(job, effects.commands)
@@ -335,6 +342,17 @@ def ended_jobs_hold_nothing(cluster: Cluster) -> Iterator[str]:
             yield f"job {job_master.job.job_id} is over, but {process.name} is there"
 
 
+def ended_jobs_leave_no_files(cluster: Cluster) -> Iterator[str]:
+    """Their checkpoints are deleted by the JobMaster that hears of the stored end."""
+    for job_id, process in cluster.checkers.acknowledged.items():
+        stored = cluster.store.by_id[JobId(job_id)]
+        deletes = stored.status in (JobStatus.FINISHED, JobStatus.CANCELED)
+        if deletes and process.returncode == 0:
+            left = cluster.shared.files(job_id)
+            if left:
+                yield f"job {job_id} is over, and has left {left[:5]}"
+
+
 def tasks_agree(cluster: Cluster) -> Iterator[str]:
     """The tasks that run are those that JobMasters believe to run, each in the slot believed."""
     believed: dict[str, str] = {}
@@ -415,6 +433,7 @@ AT_REST: tuple[Callable[[Cluster], Iterator[str]], ...] = (
     slots_agree,
     slots_add_up,
     ended_jobs_hold_nothing,
+    ended_jobs_leave_no_files,
     tasks_agree,
     splits_are_read_once,
     shared_files_are_those_referred_to,

@@ -320,7 +320,7 @@ class Cluster:
         if random.random() < 0.4:
             return {}
         return {
-            options.CHECKPOINT_INTERVAL.key: f"{random.choice([1, 1, 3, 10])} s",
+            options.CHECKPOINT_INTERVAL.key: f"{random.choice([0.2, 1, 1, 3, 10])} s",
             options.CHECKPOINT_DIR.key: str(self.directory / "checkpoints"),
             options.CHECKPOINT_TIMEOUT.key: f"{random.choice([3, 600])} s",
             options.CHECKPOINT_INCREMENTAL.key: random.choice(["false", "true", "true"]),

@@ -94,6 +94,12 @@ class SharedFiles:
         config = self._cluster.jobs[JobId(job_id)].graph.config
         return Path(config[options.CHECKPOINT_DIR.key]) / job_id
 
+    def files(self, job_id: str) -> list[str]:
+        config = self._cluster.jobs[JobId(job_id)].graph.config
+        if options.CHECKPOINT_DIR.key not in config:
+            return []
+        return sorted(str(path) for path in self.of_job(job_id).rglob("*") if path.is_file())
+
     def referred(self, job_id: str, checkpoint_id: int, base: int, paths: set[str]) -> None:
         self._referred.setdefault((job_id, checkpoint_id), set()).update(paths)
         self._bases[job_id, checkpoint_id] = base

@@ -58,6 +58,11 @@ class Ended(Phase):
             case events.TerminalStatusStored():
                 job.out += job.checkpoints.ended(job.graph.status)
                 job.out.append(commands.Exit())
+            case events.Superseded() if job.graph.status.globally_terminal:
+                # A checkpoint came after this end was stored: its acknowledgement is on its way,
+                # and only then may files be deleted. If another master has the job instead, the
+                # Dispatcher ends this process.
+                pass
             case events.DispatcherLost() | events.Superseded():
                 job.out.append(commands.Exit())
             case events.TaskExecutorConnected():

@@ -300,6 +300,19 @@ def test_a_job_that_ends_leaves_no_checkpoint_behind() -> None:
     ]
 
 
+def test_a_checkpoint_that_comes_after_the_end_does_not_keep_files() -> None:
+    """The Dispatcher has stored the end, and refuses the checkpoint before it says so."""
+    made = world()
+    complete(made)
+    made.post(events.CancelRequested())
+    made.report(made.executions(), ExecutionState.CANCELED)
+    assert made.post(events.Superseded()) == []
+    assert made.post(events.TerminalStatusStored()) == [
+        commands.DropAllCheckpoints(),
+        commands.Exit(),
+    ]
+
+
 @pytest.mark.parametrize(
     ("retention", "after_failure", "after_cancel"),
     [
