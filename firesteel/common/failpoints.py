@@ -1,17 +1,20 @@
-"""Places in the protocol of checkpoints at which a test has the process die, as by `kill -9`.
+"""Places in the protocol of checkpoints at which a test has the process die, as by `kill -9`, or
+stop, as by `kill -STOP`.
 
 FIRESTEEL_FAILPOINTS names a folder, before the process starts: whoever first reaches the point that
-a file there has the name of removes the file and dies. Nobody but tests sets it; without it, a
-point costs a comparison.
+a file there has the name of removes the file and dies; or stops, if `.stop` follows the name.
+Nobody but tests sets it; without it, a point costs a comparison.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from enum import Enum
 
 FOLDER = "FIRESTEEL_FAILPOINTS"
+STOP = ".stop"
 _folder = os.environ.get(FOLDER, "")
 
 
@@ -39,9 +42,9 @@ class Failpoint(Enum):
 
 
 def reached(point: Failpoint) -> None:
-    if _folder:
-        try:
-            os.unlink(f"{_folder}/{point.value}")
-        except FileNotFoundError:
-            return
-        os.kill(os.getpid(), signal.SIGKILL)
+    if not _folder:
+        return
+    for suffix, sent in (("", signal.SIGKILL), (STOP, signal.SIGSTOP)):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{_folder}/{point.value}{suffix}")
+            os.kill(os.getpid(), sent)

@@ -96,13 +96,13 @@ class Chaos:
             case Fault.TASK_EXECUTOR:
                 self._signal(self._task_executor, signal.SIGKILL)
             case Fault.JOB_MASTER:
-                self._signal(self._job_master, signal.SIGKILL)
+                self._signal(self.job_master, signal.SIGKILL)
             case Fault.DISPATCHER:
                 self._signal(lambda: services(session, "dispatcher")[0], signal.SIGKILL)
             case Fault.RESOURCE_MANAGER:
                 self._signal(lambda: services(session, "resourcemanager")[0], signal.SIGKILL)
             case Fault.PAUSED_JOB_MASTER:
-                with stopped([self._found(self._job_master)]):
+                with stopped([self._found(self.job_master)]):
                     time.sleep(SHORT_S)
             case Fault.PAUSED_SLOT:
                 with stopped([self._found(self._slot)]):
@@ -110,7 +110,7 @@ class Chaos:
             case Fault.ZOMBIE:
                 self.outlive(self._found(self._task_executor))
             case Fault.ZOMBIE_JOB_MASTER:
-                self.replace(self._found(self._job_master))
+                self.replace(self._found(self.job_master))
 
     def outlive(self, victim: psutil.Process) -> None:
         """It is stopped with all of its processes until the job runs without it. Then it acts on
@@ -123,6 +123,10 @@ class Chaos:
                 "the job runs without the TaskExecutor that is stopped",
             )
             self._job.progress("others have taken over")
+        verdict = ("TaskExecutor lost", self._job.job_id, f"tm_id={mine}")
+        logs = logs_below(self._session.cluster.directory, "jobmaster-*.log")
+        lines = (line for log in logs for line in log.splitlines())
+        assert any(all(word in line for word in verdict) for line in lines), "it was given up"
 
     def replace(self, victim: psutil.Process) -> None:
         """It is stopped, and the Dispatcher dies, which would kill it: the next one does not know
@@ -134,6 +138,19 @@ class Chaos:
             self._signal(lambda: services(self._session, "dispatcher")[0], signal.SIGKILL)
             self._job.progress_of_attempt(before + 1, "another JobMaster has taken over")
         eventually(lambda: _ended(victim), "the JobMaster that was replaced has ended")
+
+    def job_master(self) -> psutil.Process:
+        """The last one that has written of the job and lives."""
+        pids = {
+            int(pid)
+            for log in logs_below(self._session.cluster.directory, "jobmaster-*.log")
+            if self._job.job_id in log
+            for pid in re.findall(r"process=jobmaster\[(\d+)\]", log)
+        }
+        living = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+        if not living:
+            raise LookupError("the next JobMaster has not begun yet")
+        return max(living, key=lambda process: process.create_time())
 
     # ---- inside
 
@@ -187,19 +204,6 @@ class Chaos:
             worker.task_executor_id: psutil.Process(worker.pid)
             for worker in self._session.overview().task_executors
         }
-
-    def _job_master(self) -> psutil.Process:
-        """The last one that has written of the job and lives."""
-        pids = {
-            int(pid)
-            for log in logs_below(self._session.cluster.directory, "jobmaster-*.log")
-            if self._job.job_id in log
-            for pid in re.findall(r"process=jobmaster\[(\d+)\]", log)
-        }
-        living = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-        if not living:
-            raise LookupError("the next JobMaster has not begun yet")
-        return max(living, key=lambda process: process.create_time())
 
 
 def _ended(process: psutil.Process) -> bool:

@@ -321,6 +321,11 @@ class ExactlyOnceJob:
         eventually(lambda: self._table.problem or condition(), what, patience_s=3 * PATIENCE_S)
         assert not self._table.problem, self._table.problem
 
+    def newest_metadata(self) -> int:
+        """The newest checkpoint whose metadata is written."""
+        found = self._checkpoints.glob("*/chk-*/_metadata")
+        return max(int(path.parent.name.removeprefix("chk-")) for path in found)
+
     @property
     def nearly_all_read(self) -> bool:
         return any(split > self._splits - 20 for split, *_ in self._ledger.rows)

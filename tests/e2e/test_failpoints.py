@@ -1,14 +1,25 @@
 """A process dies at each edge of the checkpoints' protocol, one after the other, in one job with a
-sink of every kind; the ledger is right all the time.
+sink of every kind; the ledger is right all the time. A JobMaster stops there, and is replaced.
 """
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from pathlib import Path
+from typing import Any
 
-from firesteel.common.failpoints import Failpoint
+import grpc
+import psutil
+import pytest
 
-from .conftest import Session
+from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
+from firesteel.common.checkpoints.complete import CompleteCheckpoint
+from firesteel.common.failpoints import STOP, Failpoint
+from firesteel.common.rpc.checkpoints import complete_checkpoint_to_proto
+
+from .chaos import Chaos
+from .conftest import Session, eventually
 from .exactly_once import exactly_once_job
 
 
@@ -34,3 +45,46 @@ def test_rows_count_once_wherever_a_process_dies(
     finally:
         for point in Failpoint:
             (failpoints / point.value).unlink(missing_ok=True)
+
+
+def test_what_a_master_that_was_replaced_stores_is_refused(
+    session: Session, tmp_path: Path, postgres: str, failpoints: Path
+) -> None:
+    """It stops when the metadata of a checkpoint is written, and its row is not; when it goes on,
+    another one has the job.
+    """
+    point = failpoints / f"{Failpoint.METADATA_AFTER.value}{STOP}"
+    with exactly_once_job(session, tmp_path, postgres) as job:
+        chaos = Chaos(session, job, 0)
+        job.progress("the start")
+        zombie = chaos.job_master()
+        point.touch()
+        eventually(lambda: zombie.status() == psutil.STATUS_STOPPED, "the JobMaster stops")
+        unstored = job.newest_metadata()
+        assert unstored not in _stored(session, job.job_id)
+        (epoch,) = set(_stored(session, job.job_id).values())
+        chaos.replace(zombie)
+        stored = _stored(session, job.job_id)
+        assert min(stored) > unstored
+        assert set(stored.values()) == {epoch + 1}
+
+        # It was ended, as its Dispatcher was. One that nobody can end may still say this.
+        late = CompleteCheckpoint(checkpoint_id=max(stored) + 1, path=str(tmp_path))
+        request = dispatcher_pb2.CommitCheckpointRequest(
+            job_id=job.job_id, epoch=epoch, checkpoint=complete_checkpoint_to_proto(late)
+        )
+        with grpc.insecure_channel(session.address) as channel:
+            stub: Any = dispatcher_pb2_grpc.DispatcherStub(channel)  # type: ignore[no-untyped-call]
+            with pytest.raises(grpc.RpcError, match="FAILED_PRECONDITION.*epoch"):
+                stub.CommitCheckpoint(request)
+        assert set(_stored(session, job.job_id).values()) == {epoch + 1}
+        job.progress("the refusal")
+        job.await_few_checkpoints()
+
+
+def _stored(session: Session, job_id: str) -> dict[int, int]:
+    """The epochs of the JobMasters that have stored the job's checkpoints, by checkpoint."""
+    (path,) = session.cluster.directory.rglob("jobs.db")
+    query = "SELECT checkpoint_id, epoch FROM checkpoints WHERE job_id = ?"
+    with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        return dict(connection.execute(query, [job_id]))
