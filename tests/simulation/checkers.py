@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from firesteel.common.config import options
-from firesteel.common.ids import AllocationId, JobId
+from firesteel.common.ids import AllocationId, AttemptId, JobId
 from firesteel.common.states import JobStatus
 from jobmaster.core import commands, events
 from jobmaster.shell import RunningJob
@@ -49,7 +49,10 @@ class Checkers:
         self._restarts = Counter[tuple[str, int]]()  # of whole jobs, by job and epoch
         self._region_restarts = Counter[tuple[str, int]]()
         self._last_status: dict[tuple[str, int], JobStatus] = {}
-        self._rounds_with_slots: dict[tuple[str, int], set[int]] = {}  # restarts before each
+        # By job and epoch: restarts, and the attempts since the last one.
+        self._rounds: dict[tuple[str, int], tuple[int, frozenset[AttemptId]]] = {}
+        self._with_slots: dict[tuple[str, int], set[AttemptId]] = {}  # attempts deployed
+        self._analyzed: set[tuple[str, int]] = set()  # since the last restart
 
     # ---- at every event
 
@@ -79,25 +82,39 @@ class Checkers:
         self._last_status[key] = core.graph.status
         self._restarts[key] = core.job.full_restarts
         self._region_restarts[key] = core.restarts - core.job.full_restarts
-        rounds = self._rounds_with_slots.setdefault(key, set())
-        if any(isinstance(c, commands.DeployTasks | commands.AnalyzeJob) for c in effects.commands):
-            rounds.add(core.restarts)
-        wasted = set(range(core.restarts)) - rounds
-        if wasted:
+        self._no_attempt_is_wasted(job)
+
+    def _no_attempt_is_wasted(self, job: RunningJob) -> None:
+        """A restart follows on a failure, of what had a slot: of one of the tasks that begin anew, or
+        of the analysis (invariant 21).
+        """
+        key, core = (job.job_id, job.epoch), job.core
+        restarts, attempts = self._rounds.get(key, (0, frozenset(core.graph.attempts)))
+        if core.restarts == restarts:
+            self._rounds[key] = restarts, attempts
+            return
+        current = frozenset(core.graph.attempts)
+        if not (attempts - current) & self._with_slots[key] and key not in self._analyzed:
             raise self._failed(
-                f"job {job.job_id} was restarted after rounds {sorted(wasted)},"
-                " which had no slots (invariant 21)"
+                f"job {job.job_id}: restart {core.restarts} is of tasks that had no slots"
+                " (invariant 21)"
             )
+        self._analyzed.discard(key)
+        self._rounds[key] = core.restarts, current
 
     def _sent(self, job: RunningJob, sent: Sequence[commands.Command]) -> None:
         if problem := self._owners.check(job, sent):
             raise self._failed(f"job {job.job_id}: {problem} (invariant 17)")
+        deployed = self._with_slots.setdefault((job.job_id, job.epoch), set())
         for command in sent:
             match command:
+                case commands.AnalyzeJob():
+                    self._analyzed.add((job.job_id, job.epoch))
                 case commands.TriggerCheckpoint():
                     self._triggered(job, command.checkpoint_id)
                 case commands.DeployTasks(tasks=tasks):
                     key = (job.job_id, job.epoch)
+                    deployed.update(task.attempt_id for task in tasks)
                     gone = self._lost_slots[key].intersection(t.allocation_id for t in tasks)
                     if gone:
                         raise self._failed(
@@ -157,7 +174,7 @@ class Checkers:
             )
 
     def committed(self, task: SimulatedTask, checkpoint_id: int, splits: Sequence[Any]) -> None:
-        if problem := self.ledger.commit(task, checkpoint_id, [name_of(s) for s in splits]):
+        if problem := self.ledger.commit(task, checkpoint_id, [_name_of(task, s) for s in splits]):
             raise self._failed(f"job {task.job_id}: {problem}")
 
     def task_finished(self, task: SimulatedTask) -> None:
@@ -373,6 +390,11 @@ def tasks_agree(cluster: Cluster) -> Iterator[str]:
             )
 
 
+def _name_of(task: SimulatedTask, split: Any) -> str:
+    """Among all sources of a job."""
+    return f"{task.vertex.vertex.name}: {name_of(split)}"
+
+
 def splits_are_read_once(cluster: Cluster) -> Iterator[str]:
     """A finished job has read all that there was, each split once: what its sinks have committed,
     or, without checkpoints, what the last attempts of its sources have read (invariant 17).
@@ -386,7 +408,7 @@ def splits_are_read_once(cluster: Cluster) -> Iterator[str]:
         else:
             tasks = sorted(cluster.checkers.finished.get(job_id, []), key=lambda t: t.attempt)
             last = {subtask_of(task): task for task in tasks}.values()
-            read = Counter(name_of(split) for task in last for split in task.splits)
+            read = Counter(_name_of(task, split) for task in last for split in task.splits)
         wanted = sum(submitted.splits.values())
         if len(read) != wanted or any(count != 1 for count in read.values()):
             yield f"job {job_id}: {wanted} splits, read were {dict(read)}"

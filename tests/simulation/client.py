@@ -13,7 +13,8 @@ from tests.simulation.services import DISPATCHER_PORT, HOST
 from tests.simulation.world import SimulatedProcess
 
 if TYPE_CHECKING:
-    from tests.simulation.cluster import Cluster, SubmittedJob
+    from tests.simulation.cluster import Cluster
+    from tests.simulation.jobs import SubmittedJob
 
 RETRY_S = 2.0
 TIMEOUT_S = 8.0

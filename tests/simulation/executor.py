@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from firesteel._proto import common_pb2, executor_pb2, executor_pb2_grpc, job_graph_pb2, tasks_pb2
-from firesteel.common.ids import ExecutorId
+from firesteel.common.ids import ExecutorId, ResultId
 from firesteel.common.job_graph import pointwise_producers
 from firesteel.common.operator_messages import (
     ChunkAcknowledged,
@@ -26,6 +26,8 @@ from firesteel.common.operator_messages import (
     OperatorMessage,
     Resend,
 )
+from firesteel.common.results import ResultPartitionId, StoredPartition
+from firesteel.common.rpc.convert import partition_id_to_proto, stored_partition_to_proto
 from firesteel.common.rpc.operator_events import operator_event_from_proto, operator_event_to_proto
 from firesteel.common.states import ExecutionState
 from taskexecutor.executor.connectors.splits import Splits
@@ -43,6 +45,9 @@ _HEARTBEAT = executor_pb2.ExecutorToTaskExecutor(heartbeat=common_pb2.Heartbeat(
 _S = ExecutionState
 
 
+StoredAt = tuple[str, ResultPartitionId]  # where it is served
+
+
 @dataclass(slots=True, kw_only=True)
 class SimulatedTask:
     job_id: str
@@ -52,6 +57,7 @@ class SimulatedTask:
     allocation_id: str
     vertex: tasks_pb2.VertexDeployment
     sources: list[Partition]  # what it consumes
+    stored: list[StoredAt]  # what it reads of BLOCKING results, and has not read yet
     state: ExecutionState = _S.DEPLOYING
     cancelled: bool = False
     reader: Splits = field(default_factory=Splits)
@@ -196,6 +202,7 @@ class SlotProcess:
             if deployment.attempt_id in self.tasks:
                 continue
             vertex = vertices[deployment.vertex_id]
+            blocking = {e.result_id for e in vertex.in_edges if _is_blocking(e)}
             task = SimulatedTask(
                 job_id=submit.job_id,
                 attempt_id=deployment.attempt_id,
@@ -203,7 +210,16 @@ class SlotProcess:
                 attempt=deployment.attempt,
                 allocation_id=deployment.allocation_id,
                 vertex=vertex,
-                sources=_sources(submit.job_id, vertex, deployment.subtask, locations),
+                sources=[
+                    (submit.job_id, *partition)
+                    for _, partition in _inputs(vertex, deployment.subtask, locations)
+                    if partition.result_id not in blocking
+                ],
+                stored=[
+                    found
+                    for found in _inputs(vertex, deployment.subtask, locations)
+                    if found[1].result_id in blocking
+                ],
             )
             self.tasks[task.attempt_id] = task
             if submit.checkpoint_directory:
@@ -242,8 +258,30 @@ class SlotProcess:
                 if restored.finished:
                     task.checkpoints.end_data()
                     return
+        if task.stored:
+            self._read_stored(task)
+        else:
+            self._read_inputs(task)
+
+    def _read_stored(self, task: SimulatedTask) -> None:
+        """Partition by partition; one that cannot be read fails the task."""
+        if not self.goes_on(task):
+            return
+        if not task.stored:
+            self._read_inputs(task)
+            return
+        address, partition = task.stored[0]
+        if self._cluster.results.readable(address, task.job_id, partition):
+            task.stored.pop(0)
+            self.after(self.world.between(0.05, 1.0), lambda: self._read_stored(task))
+        else:
+            self._fail(task, f"PartitionFailed: {partition} cannot be read", partition)
+
+    def _read_inputs(self, task: SimulatedTask) -> None:
         if task.sources:
             self._look_at_producers(task)
+        elif any(_is_blocking(edge) for edge in task.vertex.in_edges):
+            self._write_chunks(task)
         elif self._source(task) is not None:
             self._read(task) if task.reader.waiting else self._ask_for_split(task)
         # else: a source without end
@@ -258,12 +296,27 @@ class SlotProcess:
             and not task.cancelled
         )
 
-    def _report(self, task: SimulatedTask, state: ExecutionState, problem: str = "") -> None:
+    def _report(
+        self,
+        task: SimulatedTask,
+        state: ExecutionState,
+        problem: str = "",
+        unreadable: ResultPartitionId | None = None,
+    ) -> None:
         task.state = state
+        stored = [
+            StoredPartition(
+                ResultPartitionId(ResultId(e.result_id), task.subtask, task.attempt), 1, 1
+            )
+            for e in task.vertex.out_edges
+            if state is _S.FINISHED and _is_blocking(e)
+        ]
         change = tasks_pb2.TaskStateChange(
             attempt_id=task.attempt_id,
             state=state.value,  # type: ignore[arg-type]
             error=common_pb2.ErrorInfo(summary=problem) if problem else None,
+            partitions=map(stored_partition_to_proto, stored),
+            unreadable=partition_id_to_proto(unreadable) if unreadable else None,
         )
         if state.terminal:
             self._publish(task, state)
@@ -279,9 +332,11 @@ class SlotProcess:
             for edge in task.vertex.out_edges
         ]
 
-    def _fail(self, task: SimulatedTask, problem: str) -> None:
+    def _fail(
+        self, task: SimulatedTask, problem: str, unreadable: ResultPartitionId | None = None
+    ) -> None:
         if self.goes_on(task):
-            self._report(task, _S.FAILED, problem)
+            self._report(task, _S.FAILED, problem, unreadable)
 
     def fail_a_task(self) -> None:
         going = [task for task in self.tasks.values() if self.goes_on(task)]
@@ -418,22 +473,26 @@ async def slot_process(
     await SlotProcess(cluster, process, executor_id).run(option(arguments, "--link"))
 
 
-def _sources(
-    job_id: str,
+def _is_blocking(edge: job_graph_pb2.JobEdge) -> bool:
+    return edge.result_type == job_graph_pb2.BLOCKING
+
+
+def _inputs(
     vertex: tasks_pb2.VertexDeployment,
     subtask: int,
     locations: dict[str, tasks_pb2.ResultLocations],
-) -> list[Partition]:
-    found = []
+) -> Iterator[StoredAt]:
     for edge, producers in zip(vertex.in_edges, vertex.in_parallelism, strict=True):
-        if locations[edge.result_id].ended:
+        location = locations[edge.result_id]
+        if location.ended:
             continue
-        attempts = locations[edge.result_id].attempt
         all_to_all = edge.pattern == job_graph_pb2.ALL_TO_ALL
         wanted = (
             range(producers)
             if all_to_all
             else pointwise_producers(subtask, producers, vertex.vertex.parallelism)
         )
-        found += [(job_id, edge.result_id, producer, attempts[producer]) for producer in wanted]
-    return found
+        for producer in wanted:
+            address = location.addresses[location.address_index[producer]]
+            attempt = location.attempt[producer]
+            yield address, ResultPartitionId(ResultId(edge.result_id), producer, attempt)

@@ -23,6 +23,7 @@ from resourcemanager.local_driver import LocalDriver
 from resourcemanager.service import ResourceManager
 from taskexecutor.configuration import settings_from
 from taskexecutor.shell import TaskExecutor
+from tests.simulation.results import SimulatedResults
 from tests.simulation.store import JudgedJobStore
 from tests.simulation.world import SimulatedProcess, WorkerHandle
 
@@ -137,6 +138,7 @@ class Services:
             directory=Path(option(arguments, "--dir")),
             metrics=Registry(),
             metrics_address="",
+            results=SimulatedResults(process, self._cluster.results),  # type: ignore[arg-type]
             platform=process.platform,
             ids=ids,
         )

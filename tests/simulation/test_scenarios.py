@@ -13,7 +13,7 @@ from firesteel.common.config import options
 from firesteel.common.rpc.convert import job_graph_to_proto
 from firesteel.common.states import JobStatus
 from jobmaster.testing import job, vertex
-from tests.simulation.cluster import Cluster, Shape, SubmittedJob
+from tests.simulation.cluster import Cluster
 from tests.simulation.faults import (
     CHECKPOINT_KINDS,
     KINDS,
@@ -27,6 +27,7 @@ from tests.simulation.faults import (
     at,
     schedule,
 )
+from tests.simulation.jobs import Shape, SubmittedJob
 
 SHAPE = Shape(
     task_executors=2,

@@ -1,0 +1,241 @@
+"""Jobs of random shapes, and the shape of the cluster that runs them: all drawn from the seed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from firesteel._proto import job_graph_pb2
+from firesteel.common.config import options
+from firesteel.common.ids import IdSource, JobId
+from firesteel.common.job_graph import JobGraph, JobVertex, Partitioner, ResultType
+from firesteel.common.resources import UNKNOWN, ResourceProfile
+from firesteel.common.rpc.convert import job_graph_to_proto
+from jobmaster.testing import job, vertex
+from tests.simulation.services import FILES
+from tests.simulation.world import World
+
+MIB = 2**20
+SLOT = ResourceProfile(cpu_cores=1.0, heap_bytes=512 * MIB, off_heap_bytes=768 * MIB)
+SMALL_SLOT = replace(SLOT, heap_bytes=480 * MIB, off_heap_bytes=512 * MIB)
+_PARTITIONERS = tuple(p for p in Partitioner if p is not Partitioner.FORWARD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What does not change while a cluster runs."""
+
+    task_executors: int
+    slots: int  # of each
+    max_slots: int
+    spread: bool
+    spares: int
+    # Probabilities, while faults are on:
+    task_failures: float = 0.0  # per task and phase
+    hanging_cancels: float = 0.0
+    crashes_at_start: float = 0.0  # per process
+    failing_writes: float = 0.0  # per transaction of the job store
+    lost_answers: float = 0.0  # of transactions that succeed
+    deaths_after_checkpoints: float = 0.0  # per complete checkpoint
+    heartbeat_interval_s: float = 2.0
+    heartbeat_timeout_s: float = 8.0
+
+
+def draw_shape(world: World) -> Shape:
+    random = world.random
+    task_executors, slots = random.randint(1, 3), random.randint(1, 3)
+    interval_s, timeout_s = random.choice([(2.0, 8.0), (2.0, 20.0), (5.0, 20.0)])
+    return Shape(
+        task_executors=task_executors,
+        slots=slots,
+        max_slots=random.choice([0, 0, task_executors * slots + slots, 12]),
+        spread=random.random() < 0.5,
+        spares=random.randint(0, 2),
+        task_failures=random.choice([0.0, 0.0, 0.02, 0.1]),
+        hanging_cancels=random.choice([0.0, 0.0, 0.2]),
+        crashes_at_start=random.choice([0.0, 0.03, 0.2]),
+        failing_writes=random.choice([0.0, 0.0, 0.1]),
+        lost_answers=random.choice([0.0, 0.0, 0.1]),
+        deaths_after_checkpoints=random.choice([0.0, 0.1, 0.3, 0.6]),
+        heartbeat_interval_s=interval_s,
+        heartbeat_timeout_s=timeout_s,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class SubmittedJob:
+    graph: JobGraph
+    message: job_graph_pb2.JobGraph
+    endless: bool
+    splits: dict[str, int]  # how many each source has
+    submitted: bool = False
+    cancel_wanted: bool = False
+    refusals: list[str] = field(default_factory=list)
+
+
+class Jobs:
+    def __init__(self, world: World, shape: Shape, ids: IdSource, directory: Path) -> None:
+        self.world = world
+        self.shape = shape
+        self.directory = directory
+        self._ids = ids
+        self._drawn = 0
+
+    def draw(self) -> SubmittedJob:
+        if self.world.random.random() < 0.25:
+            return self._draw_batch()
+        random = self.world.random
+        checkpoints = self._draw_checkpoints()
+        endless = random.random() < (0.2 if checkpoints else 0.4)
+        groups = random.choice(
+            [("default", "default", "default")] * 3 + [("default", "default", "other")]
+        )
+        sizes = random.choice([(UNKNOWN, UNKNOWN, UNKNOWN)] * 4 + [(SMALL_SLOT, UNKNOWN, UNKNOWN)])
+        most = self._most_subtasks()
+        source, splits = None, 0
+        if not endless:
+            splits = random.choice([20, 40, 80] if checkpoints else [0, 3, 8, 30])
+            source = random.choice(
+                [
+                    ("sequence-source", {"start": 0, "end": splits * 10, "split_rows": 10}),
+                    (
+                        "file-source",
+                        {"paths": ["/missing/*.csv" if random.random() < 0.05 else "/data/*.csv"]},
+                    ),
+                ]
+            )
+            splits = FILES if source[0] == "file-source" else splits
+        vertices = [
+            vertex(
+                "source",
+                random.randint(1, most),
+                coordinator=source,
+                slot_sharing_group=groups[0],
+                resources=sizes[0],
+            )
+        ]
+        vertices += self._further_vertices(
+            groups, sizes, most, collects=not endless and not checkpoints
+        )
+        edges = random.choice([Partitioner.REBALANCE, Partitioner.RESCALE])
+        graph = job(*vertices, partitioner=edges)
+        found = {} if endless else {vertices[0].operators[0].operator_id: splits}
+        if random.random() < 0.3:  # another pipeline, which shares no edge with this one
+            other = (
+                vertex("other", random.randint(1, most))
+                if endless
+                else self._sequence("other", 9, most)
+            )
+            sink = vertex("other sink", random.randint(1, most))
+            beside = job(other, sink, partitioner=edges)
+            graph = replace(
+                graph,
+                vertices=(*graph.vertices, *beside.vertices),
+                edges=(*graph.edges, *beside.edges),
+            )
+            found |= {} if endless else {other.operators[0].operator_id: 9}
+        return self._submitted(graph, found, endless=endless, checkpoints=checkpoints)
+
+    def _draw_batch(self) -> SubmittedJob:
+        """Two sources, one of them behind a further vertex, meet; results are kept or not."""
+        random, most = self.world.random, self._most_subtasks()
+        counts = {name: random.choice([0, 3, 8, 30]) for name in ("source", "other")}
+        source, other = (self._sequence(name, count, most) for name, count in counts.items())
+        middle, end = (vertex(name, random.randint(1, most)) for name in ("middle", "end"))
+        edges = []
+        for producer, consumer in ((source, middle), (middle, end), (other, end)):
+            (edge,) = job(producer, consumer, partitioner=random.choice(_PARTITIONERS)).edges
+            kept = ResultType.BLOCKING if random.random() < 0.7 else ResultType.PIPELINED
+            edges.append(replace(edge, result_type=kept))
+        graph = replace(job(source, middle, other, end), edges=tuple(edges), batch=True)
+        found = {v.operators[0].operator_id: counts[v.name] for v in (source, other)}
+        return self._submitted(graph, found, endless=False, checkpoints={})
+
+    def _sequence(self, name: str, splits: int, most: int) -> JobVertex:
+        return vertex(
+            name,
+            self.world.random.randint(1, most),
+            coordinator=("sequence-source", {"start": 0, "end": splits * 10, "split_rows": 10}),
+        )
+
+    def _submitted(
+        self,
+        graph: JobGraph,
+        splits: dict[str, int],
+        *,
+        endless: bool,
+        checkpoints: dict[str, str],
+    ) -> SubmittedJob:
+        fails = " with a bad plan" if self.world.chance(0.05) else ""
+        self._drawn += 1
+        graph = replace(
+            graph,
+            job_id=JobId(self._ids.next()),
+            name=f"job {self._drawn}{fails}",
+            config={**self._draw_config(checkpoints=bool(checkpoints)), **checkpoints},
+        )
+        return SubmittedJob(
+            graph=graph, message=job_graph_to_proto(graph), endless=endless, splits=splits
+        )
+
+    def _most_subtasks(self) -> int:
+        """Few jobs need more slots than the cluster starts with."""
+        slots = self.shape.task_executors * self.shape.slots
+        return 4 if self.world.chance(0.2) else min(4, slots)
+
+    def _further_vertices(
+        self,
+        groups: tuple[str, ...],
+        sizes: tuple[ResourceProfile, ...],
+        most: int,
+        *,
+        collects: bool,
+    ) -> list[JobVertex]:
+        random = self.world.random
+        more = []
+        for number in range(1, random.randint(1, 3)):
+            collect = (
+                ("collect", {}) if number == 1 and collects and random.random() < 0.3 else None
+            )
+            more.append(
+                vertex(
+                    f"operator {number}",
+                    random.randint(1, most),
+                    coordinator=collect,
+                    slot_sharing_group=groups[number],
+                    resources=sizes[number],
+                )
+            )
+        return more
+
+    def _draw_checkpoints(self) -> dict[str, str]:
+        """Empty: the job takes none."""
+        random = self.world.random
+        if random.random() < 0.4:
+            return {}
+        return {
+            options.CHECKPOINT_INTERVAL.key: f"{random.choice([0.2, 1, 1, 3, 10])} s",
+            options.CHECKPOINT_DIR.key: str(self.directory / "checkpoints"),
+            options.CHECKPOINT_TIMEOUT.key: f"{random.choice([3, 600])} s",
+            options.CHECKPOINT_INCREMENTAL.key: random.choice(["false", "true", "true"]),
+            options.CHECKPOINT_MAX_CONCURRENT.key: str(random.choice([1, 1, 2])),
+            options.CHECKPOINT_TOLERABLE_FAILURES.key: str(random.choice([0, 100])),
+        }
+
+    def _draw_config(self, *, checkpoints: bool) -> dict[str, str]:
+        """A job with checkpoints mostly survives many failures: it has something to go on from."""
+        random = self.world.random
+        return {
+            options.HEARTBEAT_INTERVAL.key: f"{self.shape.heartbeat_interval_s} s",
+            options.HEARTBEAT_TIMEOUT.key: f"{self.shape.heartbeat_timeout_s} s",
+            options.SLOT_REQUEST_TIMEOUT.key: f"{random.choice([15, 40])} s",
+            options.SLOT_IDLE_TIMEOUT.key: f"{random.choice([1, 20])} s",
+            options.CANCELLATION_TIMEOUT.key: "5 s",
+            options.FAILOVER_STRATEGY.key: random.choice(["region", "region", "full"]),
+            options.SCHEDULING_POLICY.key: random.choice(["auto", "auto", "lazy-from-sources"]),
+            options.RESTART_STRATEGY.key: random.choice(
+                ["none", "fixed-delay", "fixed-delay"] + ["fixed-delay"] * 6 * checkpoints
+            ),
+            options.RESTART_ATTEMPTS.key: str(random.choice([1, 3, 100] + [100] * 3 * checkpoints)),
+            options.RESTART_DELAY.key: f"{random.choice([0, 1])} s",
+        }
