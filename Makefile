@@ -42,8 +42,8 @@ test-unit: $(READY) ## the fast ones
 sim: $(READY) ## the cluster on virtual time under random faults: one seed, SEED=17; or that many from it, COUNT=100
 	@$(PYTHON_IN_VENV) -m tests.simulation.run --seed $(or $(SEED),0) --count $(or $(COUNT),$(if $(SEED),1,100))
 
-sim-long: $(READY) ## the same for 5000 seeds, about an hour
-	@$(PYTHON_IN_VENV) -m tests.simulation.run --seed $(or $(SEED),0) --count $(or $(COUNT),5000)
+sim-long: $(READY) ## the same for 50000 seeds, about two hours of two cores
+	@$(PYTHON_IN_VENV) -m tests.simulation.run --seed $(or $(SEED),0) --count $(or $(COUNT),50000)
 
 chaos: $(READY) ## random deaths in a real cluster, KILLS=20 of them, or for MINUTES=60, from a SEED=17
 	@$(PYTHON_IN_VENV) -m tests.e2e.run_chaos --kills $(or $(KILLS),20) --minutes $(or $(MINUTES),0) $(if $(SEED),--seed $(SEED))

@@ -155,6 +155,20 @@ MUTANTS = (
         SIMULATION,
     ),
     Mutant(
+        "a result is released when its first consumer has finished (invariant 18)",
+        "jobmaster/core/partitions.py",
+        "    return consumer.counts[_FINISHED.value] == consumer.parallelism\n",
+        "    return consumer.counts[_FINISHED.value] >= 1\n",
+        SIMULATION,
+    ),
+    Mutant(
+        "a region starts before what it reads is complete (invariant 18)",
+        "jobmaster/core/scheduling/strategies.py",
+        "    return finished == result.producer.parallelism and not result.lost\n",
+        "    return finished >= 1 and not result.lost\n",
+        SIMULATION,
+    ),
+    Mutant(
         "a consequence of what restarts tasks already uses up an attempt (invariant 21)",
         "jobmaster/core/core.py",
         "            job.exceptions.also_failed(error)  # a consequence of what restarts them already\n"

@@ -18,6 +18,7 @@ from resourcemanager.core.slots import SlotState
 from taskexecutor.core.slots import ProcessState
 from taskexecutor.core.slots import SlotState as HeldState
 from tests.simulation.ledger import Ledger
+from tests.simulation.partitions import Partitions
 from tests.simulation.snapshots import Snapshots, subtask_of
 from tests.simulation.splits import SplitOwners, name_of
 
@@ -38,10 +39,12 @@ class Checkers:
         self.acknowledged: dict[
             str, SimulatedProcess
         ] = {}  # by job: who knows that its end is stored
+        self.unreadable = 0  # partitions that readers have reported
         self.snapshots = Snapshots(cluster)
         self.ledger = Ledger()
         self._cluster = cluster
         self._owners = SplitOwners()
+        self._partitions = Partitions()
         self._lost_slots: dict[tuple[str, int], set[AllocationId]] = {}  # by job and epoch
         self._started: set[str] = set()
         self._checkpoint_ids: dict[str, dict[int, int]] = {}  # by job: their masters' epochs
@@ -105,6 +108,8 @@ class Checkers:
     def _sent(self, job: RunningJob, sent: Sequence[commands.Command]) -> None:
         if problem := self._owners.check(job, sent):
             raise self._failed(f"job {job.job_id}: {problem} (invariant 17)")
+        if problem := self._partitions.check(job, sent):
+            raise self._failed(f"job {job.job_id}: {problem} (invariant 18)")
         deployed = self._with_slots.setdefault((job.job_id, job.epoch), set())
         for command in sent:
             match command:
@@ -208,6 +213,8 @@ class Checkers:
                 "masters replaced": sum(max(0, job.epoch - 1) for job in stored.by_id.values()),
                 "starts from a checkpoint": len(self._rounds_from_checkpoint),
                 "checkpoints completed": sum(map(len, stored.checkpoints.values())),
+                "partitions read": self._partitions.read,
+                "partitions unreadable": self.unreadable,
                 "splits reassigned": self._owners.reassigned,
                 "splits committed": self.ledger.total(),
             }
@@ -354,6 +361,9 @@ def ended_jobs_hold_nothing(cluster: Cluster) -> Iterator[str]:
         for task in executor.tasks.values():
             if task.job_id in ended and not task.state.terminal:
                 yield f"job {task.job_id} is over, but {process.name} runs {task.attempt_id}"
+    for name, job_id, partitions in cluster.results.left():
+        if job_id in ended:
+            yield f"job {job_id} is over, but {name} keeps {len(partitions)} partitions"
     for process, job_master in cluster.job_masters:
         if job_master.job is not None and job_master.job.job_id in ended:
             yield f"job {job_master.job.job_id} is over, but {process.name} is there"

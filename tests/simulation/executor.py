@@ -271,10 +271,13 @@ class SlotProcess:
             self._read_inputs(task)
             return
         address, partition = task.stored[0]
-        if self._cluster.results.readable(address, task.job_id, partition):
+        cluster = self._cluster
+        damaged = cluster.faults_on and self.world.chance(cluster.shape.damaged_results)
+        if not damaged and cluster.results.readable(address, task.job_id, partition):
             task.stored.pop(0)
             self.after(self.world.between(0.05, 1.0), lambda: self._read_stored(task))
         else:
+            self._cluster.checkers.unreadable += 1
             self._fail(task, f"PartitionFailed: {partition} cannot be read", partition)
 
     def _read_inputs(self, task: SimulatedTask) -> None:

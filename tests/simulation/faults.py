@@ -12,7 +12,7 @@ Who exactly is hit, where there are several, is drawn from the seed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, assert_never
@@ -81,11 +81,10 @@ class Victim(Enum):
     DISPATCHER = "the Dispatcher"
 
 
-# Who dies when a checkpoint is complete.
-_DEATHS = (
-    *(Victim.TASK, Victim.SLOT_PROCESS, Victim.SLOT_PROCESS),
-    *(Victim.TASK_EXECUTOR, Victim.JOB_MASTER),
-)
+# Who dies when a task has left a result; and when a checkpoint is complete, which outlives a
+# JobMaster.
+_WORKERS = (Victim.TASK, Victim.SLOT_PROCESS, Victim.SLOT_PROCESS, Victim.TASK_EXECUTOR)
+_WORKERS_AND_MASTER = (*_WORKERS, Victim.JOB_MASTER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,20 +176,23 @@ def draw_faults(cluster: Cluster, until_s: float) -> list[At]:
     return [(random.uniform(2.0, until_s), fault) for fault in drawn]
 
 
-def follow_checkpoints(cluster: Cluster) -> None:
-    """Now and then somebody who works for a job dies soon after it has completed a checkpoint."""
+def follow_progress(cluster: Cluster) -> None:
+    """Now and then somebody who works for a job dies soon after it has completed a checkpoint, or
+    after one of its tasks has left a result: there is something to go on from.
+    """
     world = cluster.world
 
-    def complete(job_id: JobId) -> None:
-        if cluster.faults_on and world.chance(cluster.shape.deaths_after_checkpoints):
+    def progress(job_id: JobId, victims: Sequence[Victim]) -> None:
+        if cluster.faults_on and world.chance(cluster.shape.deaths_after_progress):
             death = Kill(
-                victim=world.random.choice(_DEATHS),
+                victim=world.random.choice(victims),
                 silently=world.chance(0.2),
                 job_id=job_id,
             )
             world.after(world.between(0.0, 2.0), lambda: inject(cluster, death))
 
-    cluster.store.on_checkpoint.append(complete)
+    cluster.store.on_checkpoint.append(lambda job_id: progress(job_id, _WORKERS_AND_MASTER))
+    cluster.results.on_kept.append(lambda job_id: progress(job_id, _WORKERS))
 
 
 def _draw_fault(cluster: Cluster, sort: str, victim: Victim, kind: str) -> Fault:

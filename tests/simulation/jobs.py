@@ -36,7 +36,8 @@ class Shape:
     crashes_at_start: float = 0.0  # per process
     failing_writes: float = 0.0  # per transaction of the job store
     lost_answers: float = 0.0  # of transactions that succeed
-    deaths_after_checkpoints: float = 0.0  # per complete checkpoint
+    damaged_results: float = 0.0  # per partition that is read
+    deaths_after_progress: float = 0.0  # per complete checkpoint, or result that is kept
     heartbeat_interval_s: float = 2.0
     heartbeat_timeout_s: float = 8.0
 
@@ -56,7 +57,8 @@ def draw_shape(world: World) -> Shape:
         crashes_at_start=random.choice([0.0, 0.03, 0.2]),
         failing_writes=random.choice([0.0, 0.0, 0.1]),
         lost_answers=random.choice([0.0, 0.0, 0.1]),
-        deaths_after_checkpoints=random.choice([0.0, 0.1, 0.3, 0.6]),
+        damaged_results=random.choice([0.0, 0.1, 0.3]),
+        deaths_after_progress=random.choice([0.0, 0.1, 0.3, 0.6]),
         heartbeat_interval_s=interval_s,
         heartbeat_timeout_s=timeout_s,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from firesteel.common.ids import JobId
@@ -20,7 +20,7 @@ class SimulatedResults:
     def __init__(self, process: SimulatedProcess, kept: KeptResults) -> None:
         self.address = ""
         self._process = process
-        self._kept = kept.by_address
+        self._kept, self._on_kept = kept.by_address, kept.on_kept
         self._own: dict[JobId, set[ResultPartitionId]] = {}
 
     def prepare(self) -> None:
@@ -35,6 +35,8 @@ class SimulatedResults:
 
     def take_over(self, job_id: JobId, partitions: Sequence[StoredPartition]) -> None:
         self._own.setdefault(job_id, set()).update(partition.id for partition in partitions)
+        for heard in self._on_kept:
+            heard(job_id)
 
     def delete(self, job_id: JobId, partitions: Sequence[ResultPartitionId]) -> None:
         self._own.get(job_id, set()).difference_update(partitions)
@@ -47,6 +49,7 @@ class KeptResults:
     """Of all TaskExecutors."""
 
     def __init__(self) -> None:
+        self.on_kept: list[Callable[[JobId], None]] = []  # a task has left some
         # By where they are served.
         self.by_address: dict[
             str, tuple[SimulatedProcess, dict[JobId, set[ResultPartitionId]]]

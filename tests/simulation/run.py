@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import click
 
 from tests.simulation.cluster import Cluster
-from tests.simulation.faults import draw_faults, follow_checkpoints, schedule
+from tests.simulation.faults import draw_faults, follow_progress, schedule
 from tests.simulation.loop import START_S
 from tests.simulation.world import SimulationFailed
 
@@ -47,7 +47,7 @@ def simulate(seed: int) -> Outcome:
                     lambda submitted=submitted: cluster.cancel(submitted),
                 )
         schedule(cluster, *draw_faults(cluster, FAULTS_UNTIL_S))
-        follow_checkpoints(cluster)
+        follow_progress(cluster)
         cluster.run(FAULTS_UNTIL_S)
         cluster.end_faults()
         cluster.rest(REST_S)

@@ -11,8 +11,15 @@ import pytest
 from tests.simulation.run import simulate
 
 SEEDS = 40
-GROUPS = 4
-WANTED = ("job restarts", "starts from a checkpoint", "splits reassigned", "splits committed")
+GROUPS = 2
+WANTED = (
+    "job restarts",
+    "region restarts",
+    "starts from a checkpoint",
+    "partitions read",
+    "splits reassigned",
+    "splits committed",
+)
 
 
 @pytest.mark.parametrize("group", range(GROUPS))
