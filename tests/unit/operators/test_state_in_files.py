@@ -16,13 +16,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from firesteel.common.key_groups import KeyGroupRange
 from firesteel.errors import FiresteelError
+from firesteel.plan.aggregates.parse import parse_aggregates
+from firesteel.plan.specs import (
+    SessionSpec,
+    SlidingSpec,
+    TumblingSpec,
+    WindowAggregateSpec,
+    WindowSpec,
+)
+from firesteel.testing import OperatorHarness, restored_from
 from taskexecutor.executor import column_memory
 from taskexecutor.executor.aggregation import key_index, keyed_partials
 from taskexecutor.executor.aggregation.key_index import KeyIndex, TextIndex
 from taskexecutor.executor.aggregation.keyed_partials import KeyedPartials
 from taskexecutor.executor.aggregation.row_log import RowLog
 from taskexecutor.executor.column_memory import SlotColumnMemory
+from taskexecutor.executor.operators.windows import panes
+from taskexecutor.executor.operators.windows.window_operator import window_operator
+from taskexecutor.executor.state import (
+    CreateKeyedState,
+    HashMapKeyedStateBackend,
+    RestoredOperatorState,
+)
 from tests.small_disk import small_disk
 
 MERGES = {"s": "sum", "_rows": "sum"}
@@ -205,3 +222,100 @@ def test_pieces_of_a_log_stay_small() -> None:
     assert max(piece.nbytes for piece in log.pieces) <= 512
     assert sum(piece.num_rows for piece in log.pieces) == 800
     assert len(log.pieces) < 40
+
+
+class SpilledBackend(HashMapKeyedStateBackend):
+    """With state in columns in files."""
+
+    def __init__(self, key_groups: KeyGroupRange, key_group_of: Callable[[Any], int]) -> None:
+        super().__init__(key_groups, key_group_of)
+        self._in_files = in_files()
+
+    @property
+    def columns(self) -> SlotColumnMemory:
+        return self._in_files
+
+
+TIME = pa.timestamp("us", "UTC")
+ITEMS = parse_aggregates(["sum(x) AS s", "count(*) AS n"])
+PARTIAL = pa.schema(
+    [
+        ("k", pa.string()),
+        ("window_start", TIME),
+        ("window_end", TIME),
+        *[(name, pa.int64()) for item in ITEMS for name in item.merge],
+        ("_rows", pa.int64()),
+    ]
+)
+Flow = list[list[tuple[int, int]] | int]  # keys with times, or a watermark
+
+
+def batch_of(rows: list[tuple[int, int]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(
+        [
+            dict.fromkeys(PARTIAL.names, 1)
+            | {"k": f"key {key}", "window_start": time, "window_end": time + 1}
+            for key, time in rows
+        ],
+        schema=PARTIAL,
+    )
+
+
+def results(window: WindowSpec, flow: Flow, create: CreateKeyedState, lateness: int) -> list[str]:
+    """Restored in the middle."""
+    spec = WindowAggregateSpec(
+        key_columns=("k",), window=window, aggregates=ITEMS, allowed_lateness_us=lateness
+    )
+
+    def harness(restored: RestoredOperatorState | None = None) -> OperatorHarness:
+        return OperatorHarness(
+            window_operator(spec), [PARTIAL], create_keyed_state=create, restored=restored
+        ).open()
+
+    run, found = harness(), list[str]()
+    for place, element in enumerate(flow):
+        if place == len(flow) // 2:
+            found += map(repr, run.rows())
+            run = harness(restored_from(run.snapshot()))
+        if isinstance(element, int):
+            run.watermark(element)
+        else:
+            run.process(batch_of(element))
+    run.end()
+    return sorted([*found, *map(repr, run.rows())])
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    window=st.sampled_from(
+        [TumblingSpec(size_us=10), SlidingSpec(size_us=12, slide_us=4), SessionSpec(gap_us=3)]
+    ),
+    flow=st.lists(
+        st.lists(st.tuples(st.integers(0, 60), st.integers(0, 40)), min_size=1, max_size=60)
+        | st.integers(0, 45),
+        max_size=8,
+    ),
+    lateness=st.sampled_from([0, 5]),
+)
+def test_windows_in_files_are_those_in_memory(
+    window: WindowSpec, flow: Flow, lateness: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(panes, "COMPACT_ROWS", 20)
+        spilled = results(window, flow, SpilledBackend, lateness)
+    assert spilled == results(window, flow, HashMapKeyedStateBackend, lateness)
+
+
+def test_a_large_window_fires_in_parts_of_its_keys() -> None:
+    spec = WindowAggregateSpec(
+        key_columns=("k",), window=TumblingSpec(size_us=10), aggregates=ITEMS
+    )
+    run = OperatorHarness(window_operator(spec), [PARTIAL], create_keyed_state=SpilledBackend)
+    run.open()
+    run.process(batch_of([(n % 100, n % 20) for n in range(1_000)]))
+    run.watermark(30)
+    assert len(run.batches) > 20
+    assert max(batch.num_rows for batch in run.batches) < 50
+    found = run.rows()
+    assert len({(row["k"], row["window_start"]) for row in found}) == len(found) == 100
+    assert {row["n"] for row in found} == {10}

@@ -3,7 +3,8 @@
 Time is cut into panes, side by side, so that every window is a run of whole panes (one, for
 tumbling windows). Rows are kept once, in their pane, however many windows overlap there; a window
 that fires combines its panes. All windows that one watermark passes fire together, in the order of
-time. A batch costs a few calls in Python, however many rows it has.
+time. A batch costs a few calls in Python, however many rows it has. Where state may be larger than
+memory, rows are combined in parts, each with all rows of some of the keys.
 
 The operator holds the panes, not the keyed state backend, which would hold single rows. Panes and
 event time are all of its state: which windows are open, and have fired, follows from them.
@@ -13,8 +14,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,9 @@ from firesteel.plan.specs import SlidingSpec, TumblingSpec
 from firesteel.row_kind import DELETE, INSERT
 from taskexecutor.executor.aggregation.columns import as_array, as_table
 from taskexecutor.executor.aggregation.grouping import Ints, members
+from taskexecutor.executor.aggregation.row_log import RowLog
+from taskexecutor.executor.exchange import UnsupportedKey
+from taskexecutor.executor.exchange.partitioning import hash_columns
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.windows.contents import Contents
 from taskexecutor.executor.timing.wall_clock import wall_clock_us
@@ -35,13 +39,18 @@ COMPACT_ROWS = 65_536
 # Rows that are combined before a snapshot, more or less: some tens of milliseconds.
 SNAPSHOT_ROWS = 524_288
 _PANE_START = "_pane_start"
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # spreads hashes, as Fibonacci hashing does
 
 
 @dataclass(slots=True)
 class _Pane:
-    slices: list[pa.RecordBatch] = field(default_factory=list)
-    rows: int = 0  # in slices
+    log: RowLog
+    rows: int = 0  # in the log
     combined_rows: int = 0  # of them, one per key
+
+    def add(self, part: pa.RecordBatch) -> None:
+        self.log.add(part)
+        self.rows += part.num_rows
 
 
 class PaneWindows(StreamOperator):
@@ -76,6 +85,7 @@ class PaneWindows(StreamOperator):
 
     def initialize_state(self, state: OperatorState) -> None:
         meaning = {"window": repr(self._window), **self._contents.meaning()}
+        self._memory = state.columns
         self._state = state.keyed_rows(
             "panes", self._contents.key_columns, meaning, self._contents.columns()
         )
@@ -85,30 +95,44 @@ class PaneWindows(StreamOperator):
         if restored is None:
             return
         last = restored.num_columns - 1
-        starts_us = as_numpy(as_array(restored.column(last)))
-        rows = restored.remove_column(last).combine_chunks()
-        for batch in rows.to_batches():
-            for start_us, part in _by_pane(batch, starts_us[: batch.num_rows]):
+        for batch in restored.to_batches():
+            starts_us = as_numpy(batch.column(last))
+            for start_us, part in _by_pane(batch.remove_column(last), starts_us):
                 self._restore(start_us, part)
-            starts_us = starts_us[batch.num_rows :]
 
     def _restore(self, start_us: int, part: pa.RecordBatch) -> None:
         pane = self._panes.get(start_us)
         if pane is None:
-            pane = self._panes[start_us] = _Pane()
+            pane = self._panes[start_us] = _Pane(self._new_log())
             heapq.heappush(self._leaving, (int(self._last_end(start_us)), start_us))
             # In processing time, a window that was over has not fired, or it would be gone.
             now_us = MIN_TIMESTAMP_US if self._window.processing_time else self._now_us
             for end_us in self._ends(start_us):
                 if end_us - 1 + self._lateness_us > now_us and end_us not in self._fired:
                     self._open(end_us, now_us)
-        pane.slices.append(part)
-        pane.rows += part.num_rows
+        pane.add(part)
+
+    def _new_log(self) -> RowLog:
+        # In memory, batches need not be put together before they are combined.
+        return RowLog(COMPACT_ROWS if self._memory.piece_bytes is None else 0, self._memory)
 
     def snapshot_state(self, checkpoint_id: int) -> None:
         self._compact_some()
-        panes = [(start_us, tuple(pane.slices)) for start_us, pane in self._panes.items()]
-        self._state.keep(lambda: _with_starts(panes))
+        panes = [(start_us, pane.log.pieces) for start_us, pane in self._panes.items()]
+        self._state.keep(lambda: self._with_starts(panes))
+
+    def _with_starts(
+        self, panes: Sequence[tuple[int, Sequence[pa.RecordBatch]]]
+    ) -> pa.Table | None:
+        """The rows of all panes, with the start of each row's pane as the last column."""
+        batches = [
+            part.append_column(
+                _PANE_START, pa.array(self._memory.full(part.num_rows, start_us, np.int64))
+            )
+            for start_us, parts in panes
+            for part in parts
+        ]
+        return as_table(batches) if batches else None
 
     @property
     def _now_us(self) -> int:
@@ -154,7 +178,7 @@ class PaneWindows(StreamOperator):
         if pane is None:
             if int(self._last_end(start_us)) <= start_us:
                 return  # between windows that do not touch
-            pane = self._panes[start_us] = _Pane()
+            pane = self._panes[start_us] = _Pane(self._new_log())
             heapq.heappush(self._leaving, (int(self._last_end(start_us)), start_us))
         now_us = self._now_us
         for end_us in self._ends(start_us):
@@ -166,8 +190,7 @@ class PaneWindows(StreamOperator):
                 self._before[end_us], _ = self._combined([end_us])
             if self._fired[end_us]:
                 self._updated.setdefault(end_us, []).append(part)
-        pane.slices.append(part)
-        pane.rows += part.num_rows
+        pane.add(part)
         if pane.rows - pane.combined_rows > COMPACT_ROWS + pane.combined_rows:
             self._compact(pane)
 
@@ -218,14 +241,15 @@ class PaneWindows(StreamOperator):
     # -- firing
 
     def _emit(self, ends_us: Sequence[int]) -> None:
-        if self._contents.one_window_at_a_time and len(ends_us) > 1:
+        panes = self._panes_of(ends_us)
+        one_at_a_time = self._contents.one_window_at_a_time or self._parts(panes) > 1
+        if one_at_a_time and len(ends_us) > 1:
             for end_us in ends_us:
                 self._emit([end_us])
             return
-        rows, windows = self._combined(ends_us)
-        self._contents.emit(
-            rows, np.array(ends_us)[windows] - self._window.size_us, np.array(ends_us)[windows]
-        )
+        for rows, windows in self._combined_in_parts(panes):
+            ends = np.array(ends_us)[windows]
+            self._contents.emit(rows, ends - self._window.size_us, ends)
 
     def _emit_updates(self) -> None:
         """Emits the complete results of the late rows' keys once more."""
@@ -251,8 +275,11 @@ class PaneWindows(StreamOperator):
 
     def _combined(self, ends_us: Sequence[int]) -> tuple[pa.Table, Ints]:
         """The rows of these windows, and the index of each row's window."""
-        slices: list[pa.RecordBatch] = []
-        windows: list[Ints] = []
+        return self._combined_at_once(_slices(self._panes_of(ends_us)))
+
+    def _panes_of(self, ends_us: Sequence[int]) -> list[tuple[int, _Pane]]:
+        """The panes of these windows, each with the index of the window."""
+        panes: list[tuple[int, _Pane]] = []
         # By windows that overlap, or by late rows, for whose keys a window fires again.
         combined_again = self._window.pane_us < self._window.size_us or self._lateness_us > 0
         for number, end_us in enumerate(ends_us):
@@ -262,16 +289,59 @@ class PaneWindows(StreamOperator):
                     continue
                 if combined_again and pane.rows > pane.combined_rows:
                     self._compact(pane)  # once, instead of each time
-                slices += pane.slices
-                windows.append(np.full(pane.rows, number))
-        return self._contents.combined(as_table(slices), np.concatenate(windows))
+                panes.append((number, pane))
+        return panes
+
+    def _parts(self, panes: Sequence[tuple[int, _Pane]]) -> int:
+        """In how many parts their rows are to be combined."""
+        most = self._memory.piece_bytes
+        if most is None or not (self._contents.combines and self._contents.key_columns):
+            return 1
+        size_bytes: int = sum(batch.nbytes for _, batch in _slices(panes))
+        return max(1, -(-size_bytes // most))
+
+    def _combined_in_parts(
+        self, panes: Sequence[tuple[int, _Pane]]
+    ) -> Iterator[tuple[pa.Table, Ints]]:
+        """The combined rows of panes, and of each row the number that is with its pane. All rows of
+        a key are in the same part.
+        """
+        parts, slices = self._parts(panes), _slices(panes)
+        if parts == 1:
+            yield self._combined_at_once(slices)
+            return
+        divided = {id(batch): self._divided(batch, parts) for _, batch in slices}
+        for part in range(parts):
+            mine = [(number, divided[id(batch)].of(part)) for number, batch in slices]
+            if any(rows.num_rows for _, rows in mine):
+                yield self._combined_at_once(mine)
+
+    def _divided(self, batch: pa.RecordBatch, parts: int) -> _Divided:
+        keys = [column_index(batch.schema, key) for key in self._contents.key_columns]
+        try:
+            hashes = hash_columns([batch.column(key) for key in keys]).astype(np.uint64)
+        except UnsupportedKey:
+            hashes = np.zeros(batch.num_rows, np.uint64)
+        # Not the hashes themselves: those of a subtask's keys are alike.
+        of_row = (((hashes * _MULTIPLIER) >> np.uint64(33)) % np.uint64(parts)).astype(np.int64)
+        rows = self._memory.kept(batch.take(pa.array(np.argsort(of_row, kind="stable"))))
+        return _Divided(rows, np.cumsum(np.bincount(of_row, minlength=parts)))
+
+    def _combined_at_once(
+        self, slices: Sequence[tuple[int, pa.RecordBatch]]
+    ) -> tuple[pa.Table, Ints]:
+        windows = [np.full(batch.num_rows, number) for number, batch in slices]
+        rows = as_table([batch for _, batch in slices])
+        return self._contents.combined(rows, np.concatenate(windows))
 
     def _compact(self, pane: _Pane) -> None:
         if not self._contents.combines:
             return
-        combined, _ = self._contents.combined(as_table(pane.slices), np.zeros(pane.rows, np.int64))
-        pane.slices = combined.combine_chunks().to_batches()
-        pane.rows = pane.combined_rows = combined.num_rows
+        combined = _Pane(self._new_log())
+        for rows, _ in self._combined_in_parts([(0, pane)]):
+            for batch in rows.combine_chunks().to_batches():
+                combined.add(batch)
+        pane.log, pane.rows, pane.combined_rows = combined.log, combined.rows, combined.rows
 
     def _compact_some(self) -> None:
         """Makes a snapshot smaller, and what is written of it, by work that would be due soon."""
@@ -301,14 +371,17 @@ class PaneWindows(StreamOperator):
             end_us -= self._window.slide_us
 
 
-def _with_starts(panes: Sequence[tuple[int, Sequence[pa.RecordBatch]]]) -> pa.Table | None:
-    """The rows of all panes, with the start of each row's pane as the last column."""
-    batches = [
-        part.append_column(_PANE_START, pa.array(np.full(part.num_rows, start_us)))
-        for start_us, parts in panes
-        for part in parts
-    ]
-    return as_table(batches) if batches else None
+class _Divided(NamedTuple):
+    rows: pa.RecordBatch  # in the order of their parts
+    ends: Ints  # of the parts
+
+    def of(self, part: int) -> pa.RecordBatch:
+        begin = int(self.ends[part - 1]) if part else 0
+        return self.rows.slice(begin, int(self.ends[part]) - begin)
+
+
+def _slices(panes: Sequence[tuple[int, _Pane]]) -> list[tuple[int, pa.RecordBatch]]:
+    return [(number, batch) for number, pane in panes for batch in pane.log.pieces]
 
 
 def _floor(time_us: Any, offset_us: int, step_us: int) -> Any:
