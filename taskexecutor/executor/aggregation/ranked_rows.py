@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from firesteel.column_names import column_index
+from firesteel.operator import ColumnMemory
 from taskexecutor.executor.aggregation.grouping import Ints, group
 from taskexecutor.executor.aggregation.key_index import KeyIndex
 from taskexecutor.executor.aggregation.ordering import ranks_of, sorted_rows
@@ -47,15 +48,17 @@ class RankedRows:
         *,
         ranked: bool,
         latest_first: bool,
+        memory: ColumnMemory,
     ) -> None:
         self._key_columns = key_columns
         self._n = n
         self._by = by
         self._ranked = ranked
         self._latest_first = latest_first
-        self._log = RowLog(_PIECES)
+        self._memory = memory
+        self._log = RowLog(_PIECES, memory)
         self._log_rows = self._valid_rows = 0
-        self._index = KeyIndex()
+        self._index = KeyIndex(memory)
         # By the number of the key: where its rows are in the log.
         self._starts = np.empty(0, np.int64)
         self._counts = np.zeros(0, np.int64)
@@ -144,7 +147,8 @@ class RankedRows:
         self._log.add(rows)
         self._log_rows += rows.num_rows
         if self._log_rows > 2 * self._valid_rows + LOG_ROWS:
-            valid, self._log, self._log_rows = self.frozen()(), RowLog(_PIECES), self._valid_rows
+            valid = self.frozen()()
+            self._log, self._log_rows = RowLog(_PIECES, self._memory), self._valid_rows
             self._log.add(valid)
             self._starts[: self._index.count] = np.cumsum(self._counts[: self._index.count])
             self._starts -= self._counts

@@ -11,6 +11,9 @@ from firesteel.operator import ColumnMemory
 from taskexecutor.executor.aggregation.grouping import Ints
 from taskexecutor.executor.column_memory import IN_MEMORY
 
+# A column of texts in one piece cannot have 2 GiB.
+LARGEST_BYTES = 2**30
+
 
 class RowLog:
     """Batches that are put together as they come, each row a few times: of those that have been put
@@ -28,12 +31,15 @@ class RowLog:
         if len(self._pieces) < self._left:
             self._pieces.append(self._memory.kept(batch))
             return
-        pieces, most = [batch], self._memory.piece_bytes
-        while self._pieces and self._pieces[-1].num_rows <= 2 * sum(p.num_rows for p in pieces):
-            both = (self._pieces[-1], *pieces)
-            if most is not None and sum(piece.nbytes for piece in both) > most:
+        pieces = [batch]
+        most = min(self._memory.piece_bytes or LARGEST_BYTES, LARGEST_BYTES)
+        rows, size_bytes = batch.num_rows, batch.nbytes
+        while self._pieces and self._pieces[-1].num_rows <= 2 * rows:
+            size_bytes += self._pieces[-1].nbytes
+            if size_bytes > most:
                 break
             pieces.insert(0, self._pieces.pop())
+            rows += pieces[0].num_rows
         self._pieces.append(
             self._memory.kept(batch if len(pieces) == 1 else pa.concat_batches(pieces))
         )

@@ -25,18 +25,19 @@ class TopN(StreamOperator):
 
     def __init__(self, spec: TopNSpec) -> None:
         self._spec = spec
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = 0
+
+    def initialize_state(self, state: OperatorState) -> None:
+        spec = self._spec
         self._rows = RankedRows(
             spec.key_columns,
             spec.n,
             list(zip(spec.by, spec.ascending, strict=True)),
             ranked=spec.ranked,
             latest_first=spec.latest_first,
+            memory=state.columns,
         )
-        self._waiting: list[pa.RecordBatch] = []
-        self._waiting_rows = 0
-
-    def initialize_state(self, state: OperatorState) -> None:
-        spec = self._spec
         directions = zip(spec.by, spec.ascending, strict=True)
         order = [f"{name} {'ASC' if up else 'DESC'}" for name, up in directions]
         meaning = {

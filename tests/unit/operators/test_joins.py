@@ -25,6 +25,7 @@ from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.joins import rows_by_key, stream_join
 from taskexecutor.executor.operators.joins.joined_columns import JoinedColumns
 from taskexecutor.executor.operators.joins.stream_join import StreamJoin
+from tests.backends import creator, databases
 
 TIME = pa.timestamp("us", "UTC")
 NAN = float("nan")
@@ -283,6 +284,29 @@ def test_what_goes_from_a_side_goes_from_the_result(flow: list[Any], how: Any) -
             if restored:
                 state = harness.checkpoint(1)
                 harness = OperatorHarness(StreamJoin(join), CHANGED, restored=state).open()
+
+
+def test_rows_beyond_the_memory_for_state_are_in_files() -> None:
+    schemas = [
+        pa.schema([("id", pa.int64()), ("text", pa.string())]),
+        pa.schema([("id", pa.int64())]),
+    ]
+    with databases() as folder:
+        create = creator("rocksdb", folder)  # with 8 MiB
+        operator: Any = StreamJoin(JoinSpec(left_keys=("id",), right_keys=("id",)))
+        harness = OperatorHarness(operator, schemas, create_keyed_state=create).open()
+        for first in range(0, 200_000, 20_000):
+            numbers = range(first, first + 20_000)
+            rows = {"id": list(numbers), "text": [f"{number:0100}" for number in numbers]}
+            harness.process(pa.RecordBatch.from_pydict(rows, schema=schemas[0]), 0)
+            harness.flush()
+        assert operator._memory.in_files_bytes > 8 << 20
+        wanted = list(range(0, 200_000, 999))
+        harness.process(pa.RecordBatch.from_pydict({"id": wanted}, schema=schemas[1]), 1)
+        harness.flush()
+        found = sorted((row["id"], int(row["text"])) for row in harness.rows())
+        assert found == [(number, number) for number in wanted]
+        harness.close()
 
 
 def test_a_row_that_goes_must_be_there() -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from firesteel.operator import ColumnMemory
 from taskexecutor.executor.aggregation.columns import numbers_in
 from taskexecutor.executor.aggregation.grouping import Ints, group
 from taskexecutor.executor.aggregation.ordering import ranks_of
@@ -44,8 +45,9 @@ class _Run(NamedTuple):
 class RowsByKey:
     """Rows of any number of keys, each of which has a number."""
 
-    def __init__(self) -> None:
-        self._log = RowLog(_PIECES)
+    def __init__(self, memory: ColumnMemory) -> None:
+        """`memory`: where the rows are. The runs and flags are always in memory."""
+        self._log = RowLog(_PIECES, memory)
         self._runs: list[_Run] = []
         self.count = 0
         # By place: whether the row has had no match, as far as anybody knows.
@@ -158,15 +160,12 @@ class Restored(NamedTuple):
     alone: Flags
 
 
-def restored(table: pa.Table) -> Restored:
-    """What `RowsByKey.frozen` made."""
-    batch = pa.concat_batches(table.to_batches())
-    last = batch.num_columns - 1
-    return Restored(
-        batch.select(range(last - 1)),
-        as_numpy(batch.column(last - 1)),
-        as_numpy(batch.column(last)),
-    )
+def restored(table: pa.Table) -> Iterator[Restored]:
+    """What `RowsByKey.frozen` made, in pieces that are not too large."""
+    for batch in table.combine_chunks().to_batches():
+        last = batch.num_columns - 1
+        times, alone = (as_numpy(batch.column(place)) for place in (last - 1, last))
+        yield Restored(batch.select(range(last - 1)), times, alone)
 
 
 def _occurrences(codes: Ints) -> Ints:

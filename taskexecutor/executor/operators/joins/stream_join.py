@@ -12,12 +12,19 @@ import pyarrow.compute as pc
 from firesteel.column_names import column_index
 from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
-from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
+from firesteel.operator import (
+    ColumnMemory,
+    OperatorState,
+    Output,
+    RuntimeContext,
+    StreamOperator,
+)
 from firesteel.plan.specs import JoinSpec
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
 from taskexecutor.executor.aggregation.columns import described
 from taskexecutor.executor.aggregation.grouping import Ints, group
 from taskexecutor.executor.aggregation.key_index import KeyIndex
+from taskexecutor.executor.column_memory import IN_MEMORY
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.joins.joined_columns import NO_WINDOWS, JoinedColumns
 from taskexecutor.executor.operators.joins.rows_by_key import Flags, RowsByKey, restored
@@ -49,11 +56,12 @@ class StreamJoin(StreamOperator):
         self._waiting: tuple[list[pa.RecordBatch], list[pa.RecordBatch]] = ([], [])
         self._waiting_rows = 0
         self._forget_at = LEAST_ROWS
+        self._memory: ColumnMemory = IN_MEMORY
         self._clear()
 
     def _clear(self) -> None:
-        self._index = KeyIndex()
-        self._sides = RowsByKey(), RowsByKey()
+        self._index = KeyIndex(self._memory)
+        self._sides = RowsByKey(self._memory), RowsByKey(self._memory)
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
@@ -67,6 +75,8 @@ class StreamJoin(StreamOperator):
         self._columns = JoinedColumns(self._spec, left, right)
 
     def initialize_state(self, state: OperatorState) -> None:
+        self._memory = state.columns
+        self._clear()
         meaning = {"how": self._spec.how, "within": str(self._spec.within)}
         self._states = tuple(
             state.keyed_rows(f"{name} rows", keys, {**meaning, "input": described(schema)})
@@ -81,8 +91,7 @@ class StreamJoin(StreamOperator):
     def _load(self, tables: list[pa.Table | None]) -> None:
         """Rows of both sides, of which none are there."""
         for side, table in enumerate(tables):
-            if table is not None and table.num_rows:
-                found = restored(table)
+            for found in restored(table) if table is not None else ():
                 numbers = self._numbers(self._key_columns(side, found.rows))
                 self._sides[side].add(found.rows, numbers, found.times, found.alone)
 
