@@ -13,8 +13,10 @@ import os
 from collections.abc import Sequence
 
 
-def resident_bytes(roots: Sequence[int]) -> dict[int, int]:
-    """Resident memory of each root with all its descendants; roots that have died are left out."""
+def resident_bytes(roots: Sequence[int], *, with_files: bool = False) -> dict[int, int]:
+    """Resident memory of each root with all its descendants; roots that have died are left out.
+    `with_files`: pages of files count, too, in each process that has them mapped.
+    """
     children: dict[int, list[int]] = {}
     parents = _parents()
     for pid, parent in parents.items():
@@ -26,26 +28,26 @@ def resident_bytes(roots: Sequence[int]) -> dict[int, int]:
         waiting, total, most_shared = [root], 0, 0
         while waiting:
             pid = waiting.pop()
-            own, shared = _memory_bytes(pid)
-            total += own
+            own, files, shared = _memory_bytes(pid)
+            total += own + files if with_files else own
             most_shared = max(most_shared, shared)
             waiting += children.get(pid, ())
         used[root] = total + most_shared
     return used
 
 
-def _memory_bytes(pid: int) -> tuple[int, int]:
-    """Resident pages of a process's own, and those of shared memory."""
+def _memory_bytes(pid: int) -> tuple[int, int, int]:
+    """Resident pages of a process's own, those of files, and those of shared memory."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             status = file.read()
-        own, shared = (
+        own, files, shared = (
             1024 * int(status.partition(name)[2].split(maxsplit=1)[0])
-            for name in (b"RssAnon:", b"RssShmem:")
+            for name in (b"RssAnon:", b"RssFile:", b"RssShmem:")
         )
     except (OSError, IndexError, ValueError):  # it has just ended
-        return 0, 0
-    return own, shared
+        return 0, 0, 0
+    return own, files, shared
 
 
 def _parents() -> dict[int, int]:

@@ -30,10 +30,10 @@ def executors(root: int) -> list[psutil.Process]:
 
 
 def resident_mb(executor: psutil.Process) -> float:
-    """Resident pages of the Python process and its children, as a slot's limit counts them. Pages
-    that slots share are counted in each of them.
+    """Resident pages of the Python process and its children. Pages that slots share are counted in
+    each of them, and so are those of files, which a slot's limit leaves out.
     """
-    return resident_bytes([executor.pid]).get(executor.pid, 0) / 1e6
+    return resident_bytes([executor.pid], with_files=True).get(executor.pid, 0) / 1e6
 
 
 def proportional_mb(executor: psutil.Process) -> float:
