@@ -5,7 +5,7 @@ This is the most frequent case and the fastest one: a key's place in the arrays 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,12 @@ class DensePartials:
     def rows(self) -> pa.RecordBatch:
         """The rows of all keys."""
         return self._rows(np.flatnonzero(self._present))
+
+    def parts(self, most: int) -> Iterator[pa.RecordBatch]:
+        """The same, with so many rows at a time."""
+        present = np.flatnonzero(self._present)
+        for start in range(0, len(present), most):
+            yield self._rows(present[start : start + most])
 
     def frozen(self) -> Callable[[], list[pa.RecordBatch]]:
         """Makes the rows as they are now, in any thread."""

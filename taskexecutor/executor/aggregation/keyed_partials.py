@@ -8,7 +8,7 @@ many keys cost a few passes over columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -84,6 +84,11 @@ class KeyedPartials:
     def rows(self) -> pa.RecordBatch:
         """The rows of all keys."""
         return self._read(self._places[: self._index.count])
+
+    def parts(self, most: int) -> Iterator[pa.RecordBatch]:
+        """The same, with so many rows at a time."""
+        for start in range(0, self._index.count, most):
+            yield self._read(self._places[start : min(start + most, self._index.count)])
 
     def frozen(self) -> Callable[[], list[pa.RecordBatch]]:
         """Makes the rows as they are now, in any thread."""

@@ -21,6 +21,7 @@ from taskexecutor.executor.aggregation.results import aggregate_results
 
 # Partial rows that wait; if all state is in memory, twice the number of keys if that is more.
 BUNDLE_ROWS = 262_144
+PART_ROWS = 65_536  # of a batch's results
 
 
 class RunningAggregate(StreamOperator):
@@ -70,8 +71,9 @@ class RunningAggregate(StreamOperator):
             return
         self._waiting.append(batch)
         self._waiting_rows += batch.num_rows
-        most = 0 if self._memory.piece_bytes else 2 * self._state.keys
-        if self._waiting_rows >= max(BUNDLE_ROWS, most):
+        # The more there are, the fewer updates.
+        many = self._updates and not self._memory.piece_bytes
+        if self._waiting_rows >= max(BUNDLE_ROWS, 2 * self._state.keys if many else 0):
             self.flush()
 
     def process_watermark(self, watermark: Watermark) -> None:
@@ -108,8 +110,9 @@ class RunningAggregate(StreamOperator):
 
     def finish(self) -> None:
         self.flush()
-        if not self._updates and self._state.keys:
-            self._emit(self._state.rows())
+        if not self._updates:
+            for rows in self._state.parts(PART_ROWS):
+                self._emit(rows)
 
     def close(self) -> None:
         self._waiting = []
