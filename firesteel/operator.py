@@ -359,8 +359,8 @@ class StreamOperator:
         """A processing-time timer fires."""
 
     def flush(self) -> None:
-        """Emits what is held back for efficiency (a bundle), before barriers and when input runs
-        dry.
+        """Emits what is held back for efficiency (a bundle): before barriers, before event time
+        advances, when input runs dry and before `finish`.
         """
 
     def prepare_barrier(self, checkpoint_id: int) -> None:

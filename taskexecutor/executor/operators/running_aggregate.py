@@ -5,7 +5,6 @@ from __future__ import annotations
 import pyarrow as pa
 
 from firesteel.common.config import Configuration, options
-from firesteel.elements import Watermark
 from firesteel.operator import OperatorState, StreamOperator
 from firesteel.plan.specs import RunningAggregateSpec
 from taskexecutor.executor.aggregation.columns import as_table
@@ -76,10 +75,6 @@ class RunningAggregate(StreamOperator):
         if self._waiting_rows >= max(BUNDLE_ROWS, 2 * self._state.keys if many else 0):
             self.flush()
 
-    def process_watermark(self, watermark: Watermark) -> None:
-        self.flush()
-        self.output.emit_watermark(watermark)
-
     def flush(self) -> None:
         if not self._waiting:
             return
@@ -109,7 +104,6 @@ class RunningAggregate(StreamOperator):
         return self._state.add(as_table(bundle))
 
     def finish(self) -> None:
-        self.flush()
         if not self._updates:
             for rows in self._state.parts(PART_ROWS):
                 self._emit(rows)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from firesteel.elements import Watermark
 from firesteel.operator import OperatorState, StreamOperator
 from firesteel.plan.specs import TopNSpec
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
@@ -62,10 +61,6 @@ class TopN(StreamOperator):
         if self._waiting_rows >= max(BUNDLE_ROWS, self._rows.rows):
             self.flush()
 
-    def process_watermark(self, watermark: Watermark) -> None:
-        self.flush()
-        self.output.emit_watermark(watermark)
-
     def flush(self) -> None:
         if not self._waiting:
             return
@@ -81,9 +76,6 @@ class TopN(StreamOperator):
         if self._spec.ranked:
             rows = rows.append_column(RANK, pa.array((ranked.ranks + 1).astype(np.int32)))
         self.output.emit(rows.append_column(ROW_KIND, pa.repeat(kind, rows.num_rows)))
-
-    def finish(self) -> None:
-        self.flush()
 
     def close(self) -> None:
         self._waiting = []

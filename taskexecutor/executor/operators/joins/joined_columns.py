@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import pyarrow as pa
 
@@ -22,10 +20,6 @@ from taskexecutor.executor.operators.windows.contents import (
 NO_WINDOWS: Ints = np.empty(0, np.int64)  # of rows alone
 
 
-class _Column(NamedTuple):
-    places: tuple[int | None, int | None]  # in the left and the right rows that have it
-
-
 class JoinedColumns:
     """As PySpark's join with names: keys that both sides call the same are there once."""
 
@@ -41,15 +35,13 @@ class JoinedColumns:
         ]
         shared = [(i, j) for i, j in keys if same(left.field(i).name, right.field(j).name)]
         mine, theirs = {i for i, _ in shared}, {j for _, j in shared}
-        self._columns = [
-            *(_Column(places) for places in shared),
-            *(_Column((place, None)) for place in range(len(left)) if place not in mine),
-            *(_Column((None, place)) for place in range(len(right)) if place not in theirs),
+        # Of each column: its places in the left and the right rows that have it.
+        self._places: list[tuple[int | None, int | None]] = [
+            *shared,
+            *((place, None) for place in range(len(left)) if place not in mine),
+            *((None, place) for place in range(len(right)) if place not in theirs),
         ]
-        fields = [
-            left.field(i) if i is not None else right.field(j or 0)
-            for i, j in (column.places for column in self._columns)
-        ]
+        fields = [left.field(i) if i is not None else right.field(j or 0) for i, j in self._places]
         if self._window is not None:
             fields += [pa.field(WINDOW_START, TIME), pa.field(WINDOW_END, TIME)]
         if self.retracts:
@@ -69,8 +61,8 @@ class JoinedColumns:
         """
         rows = max(batch.num_rows for batch in (left, right) if batch is not None)
         columns: list[pa.Array] = []
-        for column, field in zip(self._columns, self.schema, strict=False):
-            for batch, place in zip((left, right), column.places, strict=True):
+        for places, field in zip(self._places, self.schema, strict=False):
+            for batch, place in zip((left, right), places, strict=True):
                 if batch is not None and place is not None:
                     columns.append(batch.column(place))
                     break

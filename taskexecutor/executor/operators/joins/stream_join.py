@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -29,15 +28,12 @@ from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.joins.joined_columns import NO_WINDOWS, JoinedColumns
 from taskexecutor.executor.operators.joins.rows_by_key import Flags, RowsByKey, restored
 from taskexecutor.executor.operators.joins.time_bounds import time_bounds
+from taskexecutor.executor.timing.wall_clock import wall_clock_ms
 
 BUNDLE_ROWS = 65_536  # of one side that wait
 LEAST_ROWS = 65_536  # are kept before any is looked for that may be forgotten
 
 _SIDES = ("left", "right")
-
-
-def _wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class StreamJoin(StreamOperator):
@@ -48,7 +44,7 @@ class StreamJoin(StreamOperator):
 
     inputs = 2
 
-    def __init__(self, spec: JoinSpec, *, now_ms: Callable[[], int] = _wall_clock_ms) -> None:
+    def __init__(self, spec: JoinSpec, *, now_ms: Callable[[], int] = wall_clock_ms) -> None:
         self._spec = spec
         self._keys = spec.left_keys, spec.right_keys
         self._bounds = time_bounds(spec, now_ms)
@@ -235,9 +231,6 @@ class StreamJoin(StreamOperator):
         self._clear()
         self._load(tables)
         self._forget_at = max(LEAST_ROWS, 2 * sum(rows.count for rows in self._sides))
-
-    def finish(self) -> None:
-        self.flush()
 
     def close(self) -> None:
         for batches in self._waiting:

@@ -4,6 +4,7 @@ time: what it is depends on the kind of the bounds.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -57,7 +58,7 @@ class Unbounded:
 class WithinTimeToLive(Unbounded):
     """The time is that of arrival, in milliseconds of the machine's clock."""
 
-    def __init__(self, spec: TimeToLiveSpec, now_ms: Clock) -> None:
+    def __init__(self, spec: TimeToLiveSpec, now_ms: Callable[[], int]) -> None:
         self._ttl_ms = spec.ttl_ms
         self._now_ms = now_ms
 
@@ -69,10 +70,6 @@ class WithinTimeToLive(Unbounded):
 
     def horizon(self, side: int, watermark_us: int) -> int:
         return self._now_ms() - self._ttl_ms + 1
-
-
-class Clock(Protocol):
-    def __call__(self) -> int: ...
 
 
 class WithinInterval:
@@ -118,7 +115,7 @@ class WithinWindow(WithinInterval):
         return times < self.horizon(0, watermark_us)
 
 
-def time_bounds(spec: JoinSpec, now_ms: Clock) -> TimeBounds:
+def time_bounds(spec: JoinSpec, now_ms: Callable[[], int]) -> TimeBounds:
     match spec.within:
         case IntervalSpec():
             return WithinInterval(spec.within)
