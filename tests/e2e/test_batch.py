@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +13,8 @@ import pytest
 from pyspark.sql import functions as F
 
 from firesteel import Environment
+from firesteel.client.job_details import Attempt, Subtask
+from firesteel.common.states import ExecutionState
 from firesteel.connectors import FileSink
 
 from .conftest import Session
@@ -109,8 +111,23 @@ def test_some_exchanges_of_a_batch_are_pipelined(session: Session, tmp_path: Pat
         .map_in_arrow(lambda batches: batches)
         .sink_to(FileSink(str(tmp_path / "rows")))
     )
-    session.run(env, "mixed")
+    details = session.run(env, "mixed")
+    source, counting, passing = (vertex.subtasks for vertex in details.vertices)
+    assert started(counting) < ended(source), "they run at the same time"
+    assert started(passing) >= ended(counting), "this exchange is blocking"
     found = ds.dataset(tmp_path / "rows", format="parquet").to_table().to_pylist()
     assert sorted((row["k"], row["c"]) for row in found) == [
         (k, len(range(k, ROWS, 7))) for k in range(7)
     ]
+
+
+def started(subtasks: Sequence[Subtask]) -> int:
+    return min(attempt.entered_ms[ExecutionState.DEPLOYING] for attempt in current(subtasks))
+
+
+def ended(subtasks: Sequence[Subtask]) -> int:
+    return max(attempt.entered_ms[ExecutionState.FINISHED] for attempt in current(subtasks))
+
+
+def current(subtasks: Sequence[Subtask]) -> list[Attempt]:
+    return [subtask.current for subtask in subtasks if subtask.current is not None]
