@@ -327,6 +327,9 @@ class StreamOperator:
     # Whether rows are late, and time has come, after a restore as they were at the snapshot:
     # `context.timers.current_watermark_us` begins where it was.
     keeps_event_time: bool = False
+    # Whether rows come from `finish` that have event times: what follows gets the end of event time
+    # behind them, and no watermark before.
+    emits_at_end: bool = False
     # Whether it registers again in `open` what timers it needs, also those with a key.
     keeps_timers: bool = False
     # This input is read to its end before the others are, whose producers wait meanwhile. No

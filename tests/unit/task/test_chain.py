@@ -260,6 +260,37 @@ def test_an_operator_that_keeps_watermarks_to_itself_still_ends_event_time() -> 
     assert run.sent(out) == [batch(1), MAX_WATERMARK, EndOfData(True), EndOfPartition()]
 
 
+def test_event_time_ends_behind_what_comes_at_the_end() -> None:
+    class Emitting(RecordingOperator):
+        emits_at_end = True
+
+        def process_watermark(self, watermark: Watermark) -> None:
+            """Keeps it."""
+
+        def finish(self) -> None:
+            super().finish()
+            self.output.emit(batch(3))
+
+    journal, out = Journal(), out_edge("out", 2)
+    run = Run(
+        vertex(operator("src"), operator("at end", (0,)), operator("last", (1,))),
+        {
+            "src": RecordingSource("src", journal, [batch(1), Watermark(5)]),
+            "at end": Emitting("at end", journal),
+            "last": RecordingOperator("last", journal),
+        },
+        out_edges=[out],
+    ).run()
+    assert [call for call in journal.calls if call.startswith("last.")][3:-1] == [
+        "last.process_batch(0)",
+        "last.process_batch(0)",
+        "last.process_watermark(max)",
+        "last.end_input(0)",
+        "last.finish",
+    ]
+    assert run.sent(out) == [batch(1), batch(3), MAX_WATERMARK, EndOfData(True), EndOfPartition()]
+
+
 def test_bundles_are_flushed_before_event_time_advances_and_when_input_runs_dry() -> None:
     class Bundling(RecordingOperator):
         held: tuple[pa.RecordBatch, ...] = ()

@@ -19,7 +19,7 @@ from taskexecutor.executor.state import (
     TaskOperatorState,
     key_group_range,
 )
-from taskexecutor.executor.task.chain.node import ChainNode
+from taskexecutor.executor.task.chain.node import ChainNode, NodeTarget
 from taskexecutor.executor.task.config import TaskConfig
 from taskexecutor.executor.task.interfaces import ResultPartition
 
@@ -41,6 +41,7 @@ class OperatorChain:
         self._watermark_alignments = [
             node.watermark_alignment for node in self.nodes if node.watermark_alignment is not None
         ]
+        self._behind_the_end = _behind_the_end(self.nodes)
         self._node_of_index = {index: node for node in self.nodes for index in node.members}
 
     def entry(self, edge: JobEdge) -> ChainEntry:
@@ -139,13 +140,18 @@ class OperatorChain:
             node.operator.flush()
 
     def advance_to_end_of_event_time(self) -> None:
-        """MAX_WATERMARK: every event-time timer fires, unless it has arrived already."""
+        """MAX_WATERMARK: every event-time timer fires, unless it has arrived already. Not behind an
+        operator whose rows are yet to come.
+        """
         for node in self.nodes:
-            node.advance_to_end_of_event_time()
+            if node not in self._behind_the_end:
+                node.advance_to_end_of_event_time()
 
     def finish(self, check: Callable[[], None]) -> None:
         for node in self.nodes:
             check()
+            if node in self._behind_the_end:
+                node.advance_to_end_of_event_time()
             node.finish()
 
     def emit_end_of_data(self, finished: bool) -> None:
@@ -169,3 +175,14 @@ class OperatorChain:
     def _emit_event(self, event: StreamEvent) -> None:
         for partition in self.partitions:
             partition.emit_event(event)
+
+
+def _behind_the_end(nodes: Sequence[ChainNode]) -> frozenset[ChainNode]:
+    """The nodes that get rows of an operator that emits at its end."""
+    found: set[ChainNode] = set()
+    for node in nodes:
+        if node.operator.emits_at_end or node in found:
+            found.update(
+                target.node for target in node.output.targets if isinstance(target, NodeTarget)
+            )
+    return frozenset(found)

@@ -127,6 +127,8 @@ class ChainNode:
         if not self.finished_before:
             self.operator.flush()
             self.operator.finish()
+        if self.operator.emits_at_end:
+            self.output.emit_watermark(MAX_WATERMARK)
         self.output.seal("finish")
         for target in self.output.targets:
             target.finished()
@@ -198,7 +200,8 @@ class ChainNode:
     def advance_to_end_of_event_time(self) -> None:
         if self.timers.current_watermark_us < MAX_WATERMARK.timestamp_us:
             self.advance_watermark(MAX_WATERMARK)
-        self.output.emit_watermark(MAX_WATERMARK)  # even if the operator forwards none
+        if not self.operator.emits_at_end:
+            self.output.emit_watermark(MAX_WATERMARK)  # even if the operator forwards none
 
     def handle_coordinator_event(self, event: ToOperator) -> None:
         alignment = self.watermark_alignment
@@ -226,21 +229,21 @@ class ChainNode:
 class NodeTarget:
     """An input of another operator of the chain. Several targets may lead to one input: a union."""
 
-    __slots__ = ("_channel", "_input_index", "_node")
+    __slots__ = ("_channel", "_input_index", "node")
 
     def __init__(self, node: ChainNode, input_index: int) -> None:
-        self._node = node
+        self.node = node
         self._input_index = input_index
         self._channel = node.add_producer(input_index)
 
     def batch(self, batch: pa.RecordBatch) -> None:
-        self._node.process_batch(batch, self._input_index)
+        self.node.process_batch(batch, self._input_index)
 
     def event(self, event: ValveEvent) -> None:
-        self._node.on_event(self._channel, event)
+        self.node.on_event(self._channel, event)
 
     def finished(self) -> None:
-        self._node.producer_ended(self._input_index)
+        self.node.producer_ended(self._input_index)
 
 
 def create_node(
