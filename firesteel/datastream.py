@@ -345,7 +345,8 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         as "insert", and comes again as "delete" when its first match does.
 
         Both streams are kept until they end. With `ttl`, records match only those that have arrived
-        less than that before them, by the machine's clock, and older ones are forgotten. The result
+        less than that before them, by the machine's clock, and older ones are forgotten. In batch
+        mode, Spark joins both as wholes: no record comes again, and `ttl` has no effect. The result
         has no event time: a window behind it names its column (`Tumbling(..., on=...)`).
 
         Raises InvalidProgram for bad arguments; columns are checked before data flows. A join

@@ -18,7 +18,7 @@ from firesteel.common.units import mib
 from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.plan.chaining import chains
 from firesteel.plan.coordinators import assign_coordinators
-from firesteel.plan.runtime_mode import check_exchanges, without_alignment
+from firesteel.plan.runtime_mode import as_batch, check_exchanges
 from firesteel.plan.shipping import pickled
 from firesteel.plan.stream_graph import StreamEdge, StreamGraph, StreamNode
 
@@ -44,7 +44,7 @@ def build_job_graph(
         default_parallelism=default_parallelism, default_max_parallelism=default_max_parallelism
     )
     if batch:
-        without_alignment(graph)
+        as_batch(graph)
     grouped = chains(graph, enabled=chaining_enabled)
     assign_coordinators(graph, grouped)
     operator_ids = {node: operator_id_of(node) for node in graph.nodes}

@@ -17,7 +17,13 @@ from firesteel.common.job_graph import JobEdge, JobVertex, ResultType
 from firesteel.connectors import PythonSource
 from firesteel.connectors.python_source import PartitionPlan
 from firesteel.errors import InvalidProgram
-from firesteel.plan.specs import ApplySpec, AssignWatermarksSpec, SourceSpec
+from firesteel.plan.specs import (
+    ApplySpec,
+    AssignWatermarksSpec,
+    JoinSpec,
+    SourceSpec,
+    TimeToLiveSpec,
+)
 from firesteel.plan.stream_graph import StreamGraph, StreamNode
 
 BATCH, AUTOMATIC = "BATCH", "AUTOMATIC"
@@ -117,8 +123,16 @@ def check_exchanges(
         ) from None
 
 
-def without_alignment(graph: StreamGraph) -> None:
-    """Sources that do not run at the same time cannot wait for each other's watermarks."""
+def as_batch(graph: StreamGraph) -> None:
+    """Gives the operators of a batch what they do otherwise than those of a stream.
+
+    Sources that do not run at the same time cannot wait for each other's watermarks. A join has all
+    rows of its streams, whenever they have arrived.
+    """
     for node in graph.nodes:
-        if isinstance(node.spec, SourceSpec | AssignWatermarksSpec):
-            node.spec = dataclasses.replace(node.spec, watermark_alignment=None)
+        spec = node.spec
+        if isinstance(spec, SourceSpec | AssignWatermarksSpec):
+            node.spec = dataclasses.replace(spec, watermark_alignment=None)
+        elif isinstance(spec, JoinSpec):
+            within = None if isinstance(spec.within, TimeToLiveSpec) else spec.within
+            node.spec = dataclasses.replace(spec, within=within, whole=True)

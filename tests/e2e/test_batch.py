@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import functions as F
 
-from firesteel import Environment
+from firesteel import Environment, Tumbling
 from firesteel.client.job_details import Attempt, Subtask
 from firesteel.common.states import ExecutionState
 from firesteel.connectors import FileSink
@@ -96,6 +96,57 @@ def test_streams_that_end_are_joined_and_sorted_as_wholes(
     nowhere = [(f"place {k}", 0, None) for k in (10, 11)]
     wanted = [*sorted(totals, key=lambda row: (-row[2], row[0])), *nowhere]
     assert [tuple(row.values()) for row in found.to_pylist()] == wanted
+
+
+def test_joins_of_a_batch_are_final(session: Session, tmp_path: Path) -> None:
+    """So what counts rows may follow an outer join, and another join."""
+    env = Environment(mode="batch", parallelism=2)
+    visits = env.from_sequence(0, ROWS, column="n").select_expr("n", "n % 10 AS id")
+    places = env.from_sequence(0, 12, column="id").select_expr("id", "id % 3 AS owner")
+    owners = env.from_sequence(1, 5, column="owner").select_expr("owner", "owner AS number")
+    (
+        visits.join(places, on="id", how="right", ttl="1 ms")
+        .join(owners, on="owner", how="full")
+        .key_by("number", "row_kind")
+        .aggregate("count(*) AS rows", "sum(n) AS total")
+        .sink_to(FileSink(str(tmp_path / "rows")))
+    )
+    session.run(env, "joins")
+    found = ds.dataset(tmp_path / "rows", format="parquet").to_table().to_pylist()
+    counts: dict[int | None, tuple[int, int | None]] = {3: (1, None), 4: (1, None)}
+    for number in (None, 1, 2):
+        ids = [id_ for id_ in range(12) if id_ % 3 == (number or 0)]
+        numbers = [n for n in range(ROWS) if n % 10 in ids]
+        counts[number] = len(numbers) + sum(id_ > 9 for id_ in ids), sum(numbers)
+    assert {row["number"]: (row["rows"], row["total"]) for row in found} == counts
+    assert {row["row_kind"] for row in found} == {"insert"}
+
+
+@pytest.mark.parametrize("what", ["join", "apply"])
+def test_windows_behind_what_waits_for_the_end(session: Session, tmp_path: Path, what: str) -> None:
+    """Its rows come before the end of event time, also where exchanges are pipelined."""
+    env = Environment(
+        mode="batch",
+        parallelism=2,
+        configuration={"execution.batch-shuffle-mode": "ALL_EXCHANGES_PIPELINED"},
+    )
+    left, right = (
+        env.from_sequence(0, ROWS, column=time).select_expr(
+            f"{time} % 10 AS k", f"timestamp_millis({time}) AS {time}"
+        )
+        for time in ("at", "seen")
+    )
+    near = left.interval_join(right, on="k", between=("0 s", "0 s"), times=("at", "seen"))
+    rows = near if what == "join" else left.key_by("k").apply(lambda df: df.distinct())
+    (
+        rows.key_by("k")
+        .window(Tumbling("1 s", on="at"))
+        .aggregate("count(*) AS n")
+        .sink_to(FileSink(str(tmp_path / "rows")))
+    )
+    session.run(env, f"windows behind {what}")
+    found = ds.dataset(tmp_path / "rows", format="parquet").to_table().to_pylist()
+    assert [row["n"] for row in found] == [100] * (ROWS // 100)
 
 
 def test_some_exchanges_of_a_batch_are_pipelined(session: Session, tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ class JoinSpec:
     right_keys: tuple[str, ...]  # as many
     how: How = "inner"
     within: IntervalSpec | SameWindowSpec | TimeToLiveSpec | None = None  # None: whenever they come
+    whole: bool = False  # in a batch: the pairs of all rows, and rows without a match, each once
 
     @property
     def keeps(self) -> tuple[bool, bool]:

@@ -31,6 +31,7 @@ from taskexecutor.executor.analysis.row_kinds import (
     check_last_update,
     check_not_aggregating,
     check_order,
+    keeps_settled,
     retracting,
     updating,
 )
@@ -132,6 +133,7 @@ class _Analysis:
         output = ANALYZERS[type(spec)](step, spec)
         output.retracting = retracting(step, spec, output)
         output.updating = updating(step, spec, operator.place)
+        output.settled |= keeps_settled(step, output)
         _declare_side_outputs(step, spec, output)
         if isinstance(spec, SinkSpec) and isinstance(spec.sink, FileSink):
             self._check_files(operator, spec.sink, step.input_schema)
@@ -236,6 +238,7 @@ def _united(producers: Sequence[AnalyzedOutput]) -> AnalyzedOutput:
     return replace(
         producers[0],
         retracting=next((one.retracting for one in producers if one.retracting), None),
+        settled=all(one.settled or one.retracting for one in producers),
         updating=replace(updating[0], spread=spread) if updating else None,
     )
 

@@ -15,6 +15,7 @@ from taskexecutor.executor.analysis.checks import (
 )
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, Retracting
 from taskexecutor.executor.operators.joins.joined_columns import JoinedColumns, without_kind
+from taskexecutor.executor.operators.joins.whole_join import joins_whole
 
 
 def analyze_join(step: AnalysisStep, spec: JoinSpec) -> AnalyzedOutput:
@@ -36,6 +37,8 @@ def analyze_join(step: AnalysisStep, spec: JoinSpec) -> AnalyzedOutput:
         raise FiresteelError(f"{step.operator_name}: {error}") from None
     if not columns.retracts:
         return AnalyzedOutput(schema=columns.schema)
+    if joins_whole(spec, columns.schema):
+        return AnalyzedOutput(schema=columns.schema, settled=True)
     return AnalyzedOutput(
         schema=columns.schema,
         retracting=Retracting(
@@ -52,7 +55,7 @@ def _known(step: AnalysisStep, given: AnalyzedOutput) -> pa.Schema:
             f"{step.operator_name}: the schema of its input is not known; declare one on the"
             " operator before it"
         )
-    if ROW_KIND in given.schema.names and not given.retracting:
+    if ROW_KIND in given.schema.names and not (given.retracting or given.settled):
         raise FiresteelError(
             f"{step.operator_name}: a stream that is joined has a column {ROW_KIND!r}, and its rows"
             f" are no changes; rename it: with_column_renamed({ROW_KIND!r}, ...)"

@@ -118,7 +118,7 @@ def retracting(step: AnalysisStep, spec: Spec, output: AnalyzedOutput) -> Retrac
     Raises FiresteelError if the operator loses the column that tells.
     """
     for given in step.inputs:
-        if not given.retracting or isinstance(spec, SinkSpec):
+        if not given.retracting or output.settled or isinstance(spec, SinkSpec):
             continue
         schema = output.schema
         if schema is None or ROW_KIND not in schema.names:
@@ -130,6 +130,12 @@ def retracting(step: AnalysisStep, spec: Spec, output: AnalyzedOutput) -> Retrac
             raise _changes(step, given.retracting)
         return given.retracting
     return output.retracting
+
+
+def keeps_settled(step: AnalysisStep, output: AnalyzedOutput) -> bool:
+    """Whether the column `row_kind` of this operator's output is that of rows that all stay."""
+    known = output.schema is not None and ROW_KIND in output.schema.names
+    return known and output.retracting is None and any(given.settled for given in step.inputs)
 
 
 def behind(edge: JobEdge, consumers: int, output: AnalyzedOutput) -> Updating | None:

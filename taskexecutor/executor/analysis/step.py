@@ -76,6 +76,7 @@ class AnalyzedOutput:
     plan: str = ""  # for users
     final: pa.Schema | None = None  # of a partial aggregate: the schema of its keyed half
     retracting: Retracting | None = None  # the column `row_kind` tells; None: rows stay
+    settled: bool = False  # it has the column `row_kind` of such rows, and none goes away
     updating: Updating | None = None  # None: each row is a row of its own
     states: StateDescriptions | None = None  # None: they are not known before it runs
     # Side outputs by tag, as far as the analyser knows them.

@@ -82,6 +82,12 @@ def create_operator(group: Sequence[OpenedOperator]) -> StreamOperator:
             from taskexecutor.executor.spark.whole_rows import ApplyToAll
 
             return ApplyToAll(first.spec, first.output_schema)
+        case JoinSpec(whole=True):
+            from taskexecutor.executor.operators.joins.whole_join import WholeJoin, joins_whole
+
+            if joins_whole(first.spec, first.output_schema):
+                return WholeJoin(first.spec, first.output_schema)
+            return operator_class(JoinSpec)(first.spec)
         case CustomSpec():
             from taskexecutor.executor.operators.custom import custom_operator
 

@@ -1,18 +1,19 @@
-"""`apply`: a function over all rows of its inputs at once, on Spark.
+"""Operators over all rows of their inputs at once, on Spark: `apply`, and joins in a batch.
 
-The rows wait in files until the inputs have ended. The function then gets them as DataFrames of one
-partition each, so Spark groups, sorts and joins them without a shuffle, spilling what does not fit
-into the heap.
+The rows wait in files until the inputs have ended. They are then DataFrames of one partition each,
+so Spark groups, sorts and joins them without a shuffle, spilling what does not fit into the heap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from abc import abstractmethod
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from firesteel.common.process import temporary
+from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext
 from firesteel.plan.specs import ApplySpec
@@ -33,18 +34,34 @@ _BROADCAST = "BroadcastExchangeExec"  # a job of its own
 _ELSEWHERE = ("Python", "InPandas", "InArrow", "Union")
 
 
-class ApplyToAll(SparkStage):
-    not_checkpointed = "the rows that apply() waits with until its inputs end"
+class WholeRows(SparkStage):
+    """Spools the rows of its inputs, and emits what a plan over all of them gives."""
 
-    def __init__(self, spec: ApplySpec, output_schema: pa.Schema | None) -> None:
+    emits_at_end = True
+
+    def __init__(self, inputs: int, output_schema: pa.Schema | None) -> None:
         super().__init__((), output_schema)
-        self._spec = spec
-        self.inputs = len(spec.key_columns)
+        self.inputs = inputs
         self._spools: list[Spool] = []
+
+    @abstractmethod
+    def _spooled_schema(self, number: int, given: pa.Schema) -> pa.Schema:
+        """Of the rows that wait, in Spark's types. `given`: of the input of this number."""
+
+    def _spooled(self, number: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """What waits of a batch."""
+        return conform(batch, self._schemas[number])
+
+    @abstractmethod
+    def _result(self, frames: Sequence[DataFrame]) -> DataFrame:
+        """Of the rows that have waited, in a frame for each input."""
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
-        self._schemas = [to_arrow(to_spark(schema)) for schema in self._input_schemas()]
+        self._schemas = [
+            self._spooled_schema(number, schema)
+            for number, schema in enumerate(self._input_schemas())
+        ]
 
     def _input_schemas(self) -> list[pa.Schema]:
         found = []
@@ -62,7 +79,7 @@ class ApplyToAll(SparkStage):
         for schema in self._schemas:
             if not ColumnSink.suits(self._engine, to_spark(schema)):
                 raise FiresteelError(
-                    f"{self.context.operator_name}: apply() cannot keep rows of the types"
+                    f"{self.context.operator_name}: whole streams cannot have rows of the types"
                     f" {', '.join(sorted({str(kind) for kind in schema.types}))}"
                 )
         folder = temporary.make("whole", self._engine.temp_dir)
@@ -75,8 +92,10 @@ class ApplyToAll(SparkStage):
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         if batch.num_rows:
             with self.context.time("spark"):
-                given = conform(batch, self._schemas[input_index])
-                self._spools[input_index].add(given)
+                self._spools[input_index].add(self._spooled(input_index, batch))
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        """Rows of any time are yet to come."""
 
     def finish(self) -> None:
         self.context.count_bundle(sum(spool.rows for spool in self._spools))
@@ -87,7 +106,7 @@ class ApplyToAll(SparkStage):
                     rows.frame(self._engine, to_spark(schema), spool.java(self._engine))
                     for schema, spool in zip(self._schemas, self._spools, strict=True)
                 ]
-                frame = composed.applied(self._spec, frames)
+                frame = self._result(frames)
                 self._check_schema(frame)
                 physical = frame._jdf.queryExecution().executedPlan()
             meter.made()
@@ -131,6 +150,22 @@ class ApplyToAll(SparkStage):
             spool.close()
         if self._spools:
             temporary.remove(self._folder)
+
+
+class ApplyToAll(WholeRows):
+    """A function of the program over whole inputs."""
+
+    not_checkpointed = "the rows that apply() waits with until its inputs end"
+
+    def __init__(self, spec: ApplySpec, output_schema: pa.Schema | None) -> None:
+        super().__init__(len(spec.key_columns), output_schema)
+        self._spec = spec
+
+    def _spooled_schema(self, number: int, given: pa.Schema) -> pa.Schema:
+        return to_arrow(to_spark(given))
+
+    def _result(self, frames: Sequence[DataFrame]) -> DataFrame:
+        return composed.applied(self._spec, frames)
 
 
 def _is_local(physical: Any) -> bool:

@@ -28,7 +28,7 @@ class JoinedColumns:
         # Changes of either side change the result.
         self.retracts = spec.retracts or any(ROW_KIND in side.names for side in (left, right))
         left, right = without_kind(left), without_kind(right)
-        self._window = spec.within.window if isinstance(spec.within, SameWindowSpec) else None
+        self.window = spec.within.window if isinstance(spec.within, SameWindowSpec) else None
         keys = [
             (column_index(left, mine), column_index(right, theirs))
             for mine, theirs in zip(spec.left_keys, spec.right_keys, strict=True)
@@ -36,13 +36,13 @@ class JoinedColumns:
         shared = [(i, j) for i, j in keys if same(left.field(i).name, right.field(j).name)]
         mine, theirs = {i for i, _ in shared}, {j for _, j in shared}
         # Of each column: its places in the left and the right rows that have it.
-        self._places: list[tuple[int | None, int | None]] = [
+        self.places: list[tuple[int | None, int | None]] = [
             *shared,
             *((place, None) for place in range(len(left)) if place not in mine),
             *((None, place) for place in range(len(right)) if place not in theirs),
         ]
-        fields = [left.field(i) if i is not None else right.field(j or 0) for i, j in self._places]
-        if self._window is not None:
+        fields = [left.field(i) if i is not None else right.field(j or 0) for i, j in self.places]
+        if self.window is not None:
             fields += [pa.field(WINDOW_START, TIME), pa.field(WINDOW_END, TIME)]
         if self.retracts:
             fields.append(pa.field(ROW_KIND, pa.string()))
@@ -61,15 +61,15 @@ class JoinedColumns:
         """
         rows = max(batch.num_rows for batch in (left, right) if batch is not None)
         columns: list[pa.Array] = []
-        for places, field in zip(self._places, self.schema, strict=False):
+        for places, field in zip(self.places, self.schema, strict=False):
             for batch, place in zip((left, right), places, strict=True):
                 if batch is not None and place is not None:
                     columns.append(batch.column(place))
                     break
             else:
                 columns.append(pa.nulls(rows, field.type))
-        if self._window is not None:
-            columns += [as_timestamps(windows), as_timestamps(windows + self._window.size_us)]
+        if self.window is not None:
+            columns += [as_timestamps(windows), as_timestamps(windows + self.window.size_us)]
         if self.retracts:
             columns.append(pa.repeat(kind, rows))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
