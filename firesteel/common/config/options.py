@@ -551,12 +551,55 @@ S3_REGION = _cluster.option(
     secret=True,
     variable="AWS_DEFAULT_REGION",
 )
-HA_TYPE = _cluster.option(
+
+_availability = _Section("High availability")
+HA_TYPE = _availability.option(
     "high-availability.type",
     "enum",
     "none",
     "Leader election; no effect yet.",
     choices=("none", "zookeeper"),
+)
+HA_CLUSTER_ID = _availability.option(
+    "high-availability.cluster-id",
+    "string",
+    "default",
+    "Tells clusters apart that share an ensemble and its root path.",
+)
+ZOOKEEPER_QUORUM: Option[list[str]] = _availability.option(
+    "high-availability.zookeeper.quorum",
+    "list",
+    [],
+    "The ensemble: `HOST:PORT` of each server.",
+)
+ZOOKEEPER_ROOT = _availability.option(
+    "high-availability.zookeeper.path.root",
+    "string",
+    "/firesteel",
+    "The node below which clusters have theirs.",
+)
+ZOOKEEPER_ACL = _availability.option(
+    "high-availability.zookeeper.client.acl",
+    "enum",
+    "open",
+    "Who may read and change the nodes: everybody, or only who has the credentials of "
+    "high-availability.zookeeper.client.authorization.",
+    choices=("open", "creator"),
+)
+ZOOKEEPER_AUTHORIZATION = _availability.option(
+    "high-availability.zookeeper.client.authorization",
+    "string",
+    "",
+    "Credentials for ZooKeeper, as `digest:USER:PASSWORD`.",
+    secret=True,
+)
+ZOOKEEPER_SESSION_TIMEOUT = _availability.option(
+    "high-availability.zookeeper.client.session-timeout",
+    "duration",
+    6.0,
+    "How long a leader may be silent before another one is elected. ZooKeeper allows 2 to 20 of "
+    "its ticks.",
+    minimum=1,
 )
 
 _logs = _Section("Logs")

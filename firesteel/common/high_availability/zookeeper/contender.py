@@ -1,0 +1,218 @@
+"""A contender for an office: carries the election's requests to ZooKeeper, and tells the service.
+
+kazoo calls its listeners and watches in threads of its own, where they only post events. Requests
+block in one thread of this contender.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import assert_never
+
+import structlog
+from kazoo.exceptions import ConnectionClosedError, KazooException, NoAuthError
+from kazoo.protocol.states import KazooState
+
+from firesteel.common.high_availability.election import (
+    Command,
+    Confirm,
+    Connected,
+    Contend,
+    ElectionCore,
+    ElectionState,
+    End,
+    Event,
+    Lead,
+    Pause,
+    Renewed,
+    RequestFailed,
+    Resume,
+    SessionLost,
+    Suspended,
+    Vacant,
+)
+from firesteel.common.high_availability.zookeeper.ensemble import Client, Ensemble
+from firesteel.common.high_availability.zookeeper.nodes import OfficeNodes, claim_cluster
+from firesteel.common.ids import Epoch
+from firesteel.common.leader import NO_EPOCH, LeadershipLost, Office
+from firesteel.common.service.driver import Driver
+
+log = structlog.get_logger(__name__)
+
+
+class ZooKeeperElection:
+    """See `LeaderElection`. `store_id`: of the contender's job store, if it has one; `above`: its
+    epoch is to be higher than that.
+    """
+
+    contested = True
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        office: Office,
+        *,
+        store_id: str = "",
+        above: Epoch = NO_EPOCH,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.core = ElectionCore()
+        self._ensemble = ensemble
+        self._office = office
+        self._store_id = store_id
+        self._above = above
+        self._clock = clock
+        self._client = Client(ensemble)
+        self._nodes: OfficeNodes | None = None
+        self._driver: Driver[Event, None, Command] = Driver(
+            self.core, execute=self._execute, clock=clock, name=f"election of {office.value}"
+        )
+        self._requests = ThreadPoolExecutor(1, "zookeeper")
+        self._running: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._changed = asyncio.Event()  # set by every command
+        self._end: LeadershipLost | None = None
+
+    # ---- LeaderElection
+
+    async def start(self, address: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._nodes = OfficeNodes(
+            client=self._client,
+            ensemble=self._ensemble,
+            office=self._office,
+            address=address,
+            above=self._above,
+            clock=self._clock,
+        )
+        await self._loop.run_in_executor(self._requests, self._prepare, self._nodes)
+        self._client.add_listener(self._state_changed)
+        self._post_connected()
+        self._running = asyncio.create_task(self._driver.run())
+
+    async def granted(self) -> Epoch | None:
+        await self._until(lambda: self.core.state is not ElectionState.STANDBY)
+        return self.core.epoch
+
+    def acts(self) -> bool:
+        return self.core.acts(self._clock())
+
+    async def acting(self) -> None:
+        await self._until(self.acts)
+
+    async def lost(self) -> None:
+        await self._until(lambda: self._end is not None)
+        assert self._end is not None
+        raise self._end
+
+    def refusal(self) -> str:
+        holder = self._office.holder
+        match self.core.state:
+            case ElectionState.STANDBY if self.core.other is not None:
+                other = self.core.other
+                return (
+                    f"this {holder} is a standby, not the leader; the leader is {other.address}"
+                    f" (epoch {other.epoch})"
+                )
+            case ElectionState.STANDBY:
+                return f"this {holder} is a standby, and no leader is elected now"
+            case ElectionState.ENDED:
+                return f"this {holder} no longer leads, and ends"
+            case _:
+                return (
+                    f"this {holder} (epoch {self.core.epoch}) cannot reach ZooKeeper"
+                    f" ({self._ensemble}), and does not act before it knows that it still leads"
+                )
+
+    async def close(self) -> None:
+        if self._running is not None:
+            self._client.remove_listener(self._state_changed)
+            self._driver.stop()
+            await self._running
+        await asyncio.to_thread(self._client.disconnect)
+        self._requests.shutdown()
+
+    # ---- inside
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _prepare(self, nodes: OfficeNodes) -> None:
+        self._client.connect()
+        try:
+            if self._store_id:
+                claim_cluster(self._client, self._ensemble, self._store_id)
+            nodes.prepare()
+        except KazooException as error:
+            raise self._ensemble.refused(error) from None
+
+    def _post(self, event: Event) -> None:
+        """From any thread."""
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._driver.post, event)
+
+    def _post_connected(self) -> None:
+        self._post(
+            Connected(
+                session_id=self._client.client_id[0],
+                session_timeout_s=self._client.agreed_timeout_s,
+            )
+        )
+
+    def _state_changed(self, state: str) -> None:
+        """In kazoo's thread."""
+        if state == KazooState.CONNECTED:
+            self._post_connected()
+        elif state == KazooState.SUSPENDED:
+            self._post(Suspended())
+        else:
+            self._post(SessionLost())
+
+    def _execute(self, command: Command) -> None:
+        self._changed.set()
+        match command:
+            case Contend():
+                self._request(lambda nodes: nodes.contend(lambda _: self._post(Vacant())))
+            case Confirm():
+                self._request(OfficeNodes.confirm)
+            case Renewed():
+                pass
+            case Lead():
+                log.info("elected", office=self._office.value, epoch=command.epoch)
+            case Pause():
+                log.warning(
+                    "does not act: ZooKeeper has not answered for long",
+                    office=self._office.value,
+                    epoch=self.core.epoch,
+                )
+            case Resume():
+                log.info("acts again", office=self._office.value, epoch=self.core.epoch)
+            case End():
+                self._end = LeadershipLost(
+                    f"the {self._office.holder} with epoch {self.core.epoch} no longer leads:"
+                    f" {command.reason}"
+                )
+            case _:
+                assert_never(command)
+
+    def _request(self, request: Callable[[OfficeNodes], Event]) -> None:
+        assert self._nodes is not None
+        self._requests.submit(self._carry, request, self._nodes)
+
+    def _carry(self, request: Callable[[OfficeNodes], Event], nodes: OfficeNodes) -> None:
+        """In the thread of requests."""
+        try:
+            self._post(request(nodes))
+        except ConnectionClosedError:
+            pass  # by `close`
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            if isinstance(error, NoAuthError) or not isinstance(error, KazooException):
+                log.error("ZooKeeper refuses a request", reason=reason)
+            self._post(RequestFailed(reason=reason))

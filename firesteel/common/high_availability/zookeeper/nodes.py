@@ -1,0 +1,145 @@
+"""What is read from ZooKeeper and written there. Synchronous; every call may raise kazoo's errors.
+
+Whoever gets an office raises its epoch and creates the leader's node in one transaction, so an
+epoch is of one leader, and no leader is without one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kazoo.exceptions import (
+    BadVersionError,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
+
+from firesteel.common.config import options
+from firesteel.common.high_availability.election import Confirmed, Displaced, Granted, Occupied
+from firesteel.common.high_availability.zookeeper.ensemble import Client, Ensemble
+from firesteel.common.ids import Epoch
+from firesteel.common.leader import Leader, Office
+from firesteel.errors import FiresteelError
+
+_NOT_THE_CAUSE = (RolledBackError, RuntimeInconsistency)
+
+
+def encode(leader: Leader) -> bytes:
+    return json.dumps({"address": leader.address, "epoch": leader.epoch}).encode()
+
+
+def decode(data: bytes) -> Leader:
+    """Raises FiresteelError."""
+    try:
+        found = json.loads(data)
+        return Leader(str(found["address"]), Epoch(int(found["epoch"])))
+    except (ValueError, KeyError, TypeError):
+        raise FiresteelError(
+            f"ZooKeeper has a leader that is none of ours: {data[:80]!r}"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfficeNodes:
+    """The nodes of one office, for one contender."""
+
+    client: Client
+    ensemble: Ensemble
+    office: Office
+    address: str  # the contender's
+    above: Epoch  # its epoch is higher than that
+    clock: Callable[[], float]  # as of the election's core
+
+    def prepare(self) -> None:
+        """Creates what outlives leaders."""
+        self.client.ensure_path(self._leader.rpartition("/")[0])
+        self.client.ensure_path(self._epoch)
+
+    def contend(self, vacant: Callable[[Any], None]) -> Granted | Occupied:
+        """Takes the office if nobody has it. If somebody has, `vacant` is called later."""
+        while True:
+            try:
+                data, stat = self.client.get(self._leader, watch=vacant)
+            except NoNodeError:
+                if (granted := self._take()) is not None:
+                    return granted
+                continue
+            session_id = self.client.client_id[0]
+            if stat.ephemeralOwner != session_id:
+                return Occupied(leader=decode(data))
+            # The answer to an earlier attempt was lost.
+            confirmed = self.confirm()
+            if isinstance(confirmed, Confirmed):
+                return Granted(
+                    session_id=session_id, epoch=decode(data).epoch, asked_at=confirmed.asked_at
+                )
+
+    def confirm(self) -> Confirmed | Displaced:
+        """Writes, to prove that the session lives and has the office."""
+        while True:
+            try:
+                data, stat = self.client.get(self._epoch)
+                leader, of_leader = self.client.get(self._leader)
+            except NoNodeError:
+                return Displaced(by="nobody")
+            if of_leader.ephemeralOwner != self.client.client_id[0]:
+                return Displaced(by=f"{decode(leader).address} (epoch {decode(leader).epoch})")
+            asked_at = self.clock()
+            transaction = self.client.transaction()
+            transaction.check(self._leader, of_leader.version)
+            transaction.set_data(self._epoch, data, version=stat.version)
+            if _committed(transaction):
+                return Confirmed(asked_at=asked_at)
+
+    def _take(self) -> Granted | None:
+        """None: somebody was faster."""
+        data, stat = self.client.get(self._epoch)
+        epoch = Epoch(max(int(data or b"0"), self.above) + 1)
+        session_id, asked_at = self.client.client_id[0], self.clock()
+        transaction = self.client.transaction()
+        transaction.set_data(self._epoch, str(epoch).encode(), version=stat.version)
+        transaction.create(self._leader, encode(Leader(self.address, epoch)), ephemeral=True)
+        if not _committed(transaction):
+            return None
+        return Granted(session_id=session_id, epoch=epoch, asked_at=asked_at)
+
+    @property
+    def _leader(self) -> str:
+        return self.ensemble.leader(self.office)
+
+    @property
+    def _epoch(self) -> str:
+        return self.ensemble.epoch(self.office)
+
+
+def claim_cluster(client: Client, ensemble: Ensemble, store_id: str) -> None:
+    """Makes the cluster that of this job store. Raises FiresteelError if it is that of another."""
+    try:
+        client.create(ensemble.job_store, store_id.encode(), makepath=True)
+        return
+    except NodeExistsError:
+        found = client.get(ensemble.job_store)[0].decode(errors="replace")
+    if found != store_id:
+        raise FiresteelError(
+            f"another cluster uses {ensemble.root} in ZooKeeper ({ensemble}): its job store is"
+            f" {found}, that of this Dispatcher {store_id}. All Dispatchers of a cluster need one"
+            f" {options.DATABASE_URL.key}; another cluster needs another"
+            f" {options.HA_CLUSTER_ID.key}. If that job store is gone for good, delete"
+            f" {ensemble.job_store}"
+        )
+
+
+def _committed(transaction: Any) -> bool:
+    """False: what it was based on has changed. Raises what else prevented it."""
+    errors = [result for result in transaction.commit() if isinstance(result, KazooException)]
+    causes = [error for error in errors if not isinstance(error, _NOT_THE_CAUSE)]
+    for cause in causes:
+        if not isinstance(cause, (BadVersionError, NodeExistsError, NoNodeError)):
+            raise cause
+    return not errors

@@ -1,0 +1,155 @@
+"""Who leads: what contenders for an office and those who look for its holder see of it.
+
+With `high-availability.type: none` the leader of an office is whoever is at a fixed address; with
+`zookeeper` it is elected. Services do not know which it is: they contend through a
+`LeaderElection` and find leaders through a `LeaderRetriever`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from firesteel.common.ids import Epoch
+from firesteel.errors import FiresteelError
+
+NO_EPOCH = Epoch(0)  # lower than every leader's
+
+
+class Office(Enum):
+    """What a leader is elected for; the value is its name in ZooKeeper."""
+
+    DISPATCHER = "dispatcher"
+    RESOURCE_MANAGER = "resource_manager"
+
+    @property
+    def holder(self) -> str:
+        """As people read it."""
+        return "Dispatcher" if self is Office.DISPATCHER else "ResourceManager"
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """`epoch` is higher than that of every leader before; 0: of a fixed leader, which has none."""
+
+    address: str
+    epoch: Epoch
+
+
+class LeadershipLost(FiresteelError):
+    """Another contender leads, or may lead, from now on; the process that led has to end."""
+
+
+class LeaderElection(Protocol):
+    """One contender's part in the election for one office."""
+
+    contested: bool  # False: this contender leads from the start, and for ever
+
+    async def start(self, address: str) -> None:
+        """Contends from now on; `address` is where this contender serves. Raises FiresteelError."""
+
+    async def granted(self) -> Epoch | None:
+        """Returns once this contender leads, with its epoch, which is higher than that of every
+        leader before; None: epochs are not counted here.
+        """
+
+    def acts(self) -> bool:
+        """Whether this contender leads, and may act as the leader now."""
+
+    async def acting(self) -> None:
+        """Returns at once if this contender may act, otherwise when it may again."""
+
+    async def lost(self) -> None:
+        """Raises LeadershipLost when the leadership has ended; never returns before."""
+
+    def refusal(self) -> str:
+        """Why it does not act as the leader, and who does, for those who ask it to."""
+
+    async def close(self) -> None:
+        """Gives the leadership up, if it has it: another contender need not wait for a timeout."""
+
+
+class LeaderRetriever(Protocol):
+    """Finds the leader of one office."""
+
+    fixed: bool  # it never changes
+
+    @property
+    def leader(self) -> Leader | None:
+        """The last one that was announced; None while there is none."""
+
+    async def changed(self, known: Leader | None) -> Leader | None:
+        """Returns the leader once it is another one than `known`."""
+
+
+class Leaders(Protocol):
+    """Finds the leaders of a cluster."""
+
+    def of(self, office: Office, address: str) -> LeaderRetriever:
+        """`address`: of a fixed leader, which is not asked for otherwise."""
+
+    async def start(self) -> None:
+        """Looks for them from now on. Does not wait."""
+
+    async def close(self) -> None: ...
+
+
+class FixedElection:
+    """The only contender for an office leads, without an end."""
+
+    contested = False
+
+    async def start(self, address: str) -> None:
+        pass
+
+    async def granted(self) -> Epoch | None:
+        return None
+
+    def acts(self) -> bool:
+        return True
+
+    async def acting(self) -> None:
+        pass
+
+    async def lost(self) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    def refusal(self) -> str:
+        return ""
+
+    async def close(self) -> None:
+        pass
+
+
+class FixedLeader:
+    """The leader is whoever is at this address."""
+
+    fixed = True
+
+    def __init__(self, address: str) -> None:
+        self._leader = Leader(address, NO_EPOCH)
+
+    @property
+    def leader(self) -> Leader | None:
+        return self._leader
+
+    async def changed(self, known: Leader | None) -> Leader | None:
+        if known != self._leader:
+            return self._leader
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("it never changes")
+
+
+class FixedLeaders:
+    """Leaders are whoever is at the addresses that are given."""
+
+    def of(self, office: Office, address: str) -> LeaderRetriever:
+        return FixedLeader(address)
+
+    async def start(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
