@@ -283,7 +283,7 @@ class SlotProcess:
     def _read_inputs(self, task: SimulatedTask) -> None:
         if task.sources:
             self._look_at_producers(task)
-        elif any(_is_blocking(edge) for edge in task.vertex.in_edges):
+        elif task.vertex.in_edges:  # all of it was read, or had ended before the job was restored
             self._write_chunks(task)
         elif self._source(task) is not None:
             self._read(task) if task.reader.waiting else self._ask_for_split(task)

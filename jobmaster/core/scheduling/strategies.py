@@ -80,22 +80,19 @@ class RegionScheduling:
                 continue
             if result.edge.pattern is DistributionPattern.POINTWISE or _is_complete(result):
                 consumers = result.consumers_of(finished.subtask)
-                regions = self._regions.of_subtasks(result.consumer, consumers)
-                found.update(dict.fromkeys(regions))
+                found.update(self._regions.of_subtasks(result.consumer, consumers))
         return self._units(found)
 
     def _units(self, regions: Iterable[int]) -> list[Unit]:
-        """Those of the regions that are CREATED and can be fed."""
+        """What is CREATED of these regions, where it can be fed. Of a vertex that starts as a whole,
+        some subtasks may be restarted while others go on.
+        """
         complete: dict[ResultId, bool] = {}  # ALL_TO_ALL results are looked at once
         units = []
         for region in dict.fromkeys(regions):
             members = self._regions.members(region)
             unit = tuple(vertex for vertex in members if vertex.current.state is _S.CREATED)
-            if (
-                unit
-                and all(v.current.state in (_S.CREATED, _S.FINISHED) for v in members)
-                and all(self._can_be_fed(vertex, complete) for vertex in unit)
-            ):
+            if unit and all(self._can_be_fed(vertex, complete) for vertex in unit):
                 units.append(unit)
         return units
 

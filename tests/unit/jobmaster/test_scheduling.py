@@ -111,6 +111,14 @@ def test_lazy_from_sources_waits_for_whole_vertices() -> None:
     assert deployed(world) == ["b0", "b1"]
 
 
+def test_lazy_from_sources_restarts_some_subtasks_of_a_vertex_beside_the_others() -> None:
+    world = begun(batch({"a": 2, "b": 2}), 2, scheduling=SchedulingPolicy.LAZY_FROM_SOURCES)
+    world.report(world.executions("a")[:1], S.FAILED, error=BOOM)
+    assert deployed(world) == ["a0", "a1"], "a1 goes on"
+    finish(world, "a")
+    assert deployed(world) == ["b0", "b1"]
+
+
 def test_eager_starts_everything_at_once() -> None:
     world = begun(batch({"a": 2, "b": 2}), 2, scheduling=SchedulingPolicy.EAGER)
     assert deployed(world) == ["a0", "a1", "b0", "b1"]
