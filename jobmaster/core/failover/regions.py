@@ -19,7 +19,7 @@ O(edges).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
@@ -35,8 +35,9 @@ from jobmaster.core.execution_graph import (
 )
 
 _S = ExecutionState
-_ON_ITS_WAY = frozenset({_S.SCHEDULED, _S.DEPLOYING})
-_BEGUN = frozenset(_S) - {_S.CREATED}
+# Tuples: members are found by identity, without a call of Enum.__hash__ for each subtask.
+_ON_ITS_WAY = (_S.SCHEDULED, _S.DEPLOYING)
+_BEGUN = tuple(state for state in _S if state is not _S.CREATED)
 # Which consumer a row goes to depends on nothing but the row, or it goes to all of them.
 _DETERMINISTIC = frozenset({Partitioner.HASH, Partitioner.BROADCAST, Partitioner.FORWARD})
 
@@ -106,10 +107,12 @@ class Regions:
         """The number of the subtask's region."""
         return self._region_of[self._first[vertex.job_vertex.vertex.vertex_id] + vertex.subtask]
 
-    def of_subtasks(self, job_vertex: ExecutionJobVertex, subtasks: Iterable[int]) -> Iterator[int]:
-        """The region of each."""
+    def of_subtasks(
+        self, job_vertex: ExecutionJobVertex, subtasks: Iterable[int]
+    ) -> dict[int, None]:
+        """Their regions, each once, in the order of the subtasks."""
         first, region_of = self._first[job_vertex.vertex.vertex_id], self._region_of
-        return (region_of[first + subtask] for subtask in subtasks)
+        return dict.fromkeys([region_of[first + subtask] for subtask in subtasks])
 
     def members_of(self, regions: Iterable[int]) -> list[ExecutionVertex]:
         """Of all these regions, in topological order."""
@@ -202,7 +205,7 @@ class _Search:
                 self._inputs.setdefault(edge.target_vertex_id, []).append(result)
             if edge.result_type is ResultType.BLOCKING:
                 self._outputs.setdefault(edge.source_vertex_id, []).append(result)
-        self._found.update((self._regions.of(vertex), None) for vertex in failed)
+        self._found.update(dict.fromkeys(map(self._regions.of, failed)))
         for result_id, producers in newly.items():
             result = self._graph.result(result_id)
             if result.edge.pattern is DistributionPattern.ALL_TO_ALL:
@@ -217,6 +220,8 @@ class _Search:
             new = tuple(itertools.islice(self._found, done, None))
             done += len(new)
             for vertex in self._regions.members_of(new):
+                if not (self._inputs or self._outputs):
+                    break
                 vertex_id = vertex.job_vertex.vertex.vertex_id
                 if vertex_id in self._inputs:
                     self._follow(self._inputs, vertex_id, vertex.subtask, self._lost_producers)
@@ -269,6 +274,4 @@ class _Search:
         self._add(result.consumer, (c for c in consumers if vertices[c].current.state in states))
 
     def _add(self, job_vertex: ExecutionJobVertex, subtasks: Iterable[int]) -> None:
-        self._found.update(
-            (region, None) for region in self._regions.of_subtasks(job_vertex, subtasks)
-        )
+        self._found.update(self._regions.of_subtasks(job_vertex, subtasks))
