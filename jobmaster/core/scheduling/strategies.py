@@ -84,8 +84,8 @@ class RegionScheduling:
         return self._units(found)
 
     def _units(self, regions: Iterable[int]) -> list[Unit]:
-        """What is CREATED of these regions, where it can be fed. Of a vertex that starts as a whole,
-        some subtasks may be restarted while others go on.
+        """What is CREATED of these regions, where it can be fed. Of a vertex that starts as a
+        whole, some subtasks may be restarted while others go on.
         """
         complete: dict[ResultId, bool] = {}  # ALL_TO_ALL results are looked at once
         units = []
