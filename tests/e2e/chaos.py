@@ -134,23 +134,26 @@ class Chaos:
         job is its own: it must end, and nothing of it may count.
         """
         before = self._job.latest_attempt
+        _orphan(victim)
         with stopped([victim]):
             self._signal(lambda: services(self._session, "dispatcher")[0], signal.SIGKILL)
             self._job.progress_of_attempt(before + 1, "another JobMaster has taken over")
         eventually(lambda: _ended(victim), "the JobMaster that was replaced has ended")
 
     def job_master(self) -> psutil.Process:
-        """The last one that has written of the job and lives."""
-        pids = {
-            int(pid)
+        """The one with the highest epoch."""
+        started = re.compile(
+            rf'process=jobmaster\[(\d+)\] event="job starts" job_id={self._job.job_id} .*epoch=(\d+)'
+        )
+        found = {
+            int(epoch): int(pid)
             for log in logs_below(self._session.cluster.directory, "jobmaster-*.log")
-            if self._job.job_id in log
-            for pid in re.findall(r"process=jobmaster\[(\d+)\]", log)
+            for pid, epoch in started.findall(log)
         }
-        living = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-        if not living:
+        process = psutil.Process(found[max(found, default=0)])
+        if _ended(process):
             raise LookupError("the next JobMaster has not begun yet")
-        return max(living, key=lambda process: process.create_time())
+        return process
 
     # ---- inside
 
@@ -204,6 +207,16 @@ class Chaos:
             worker.task_executor_id: psutil.Process(worker.pid)
             for worker in self._session.overview().task_executors
         }
+
+
+def _orphan(copy: psutil.Process) -> None:
+    """Ends the server that has forked it. A stopped process that loses its parent gets SIGHUP and
+    SIGCONT of the kernel, if that leaves its group without one: it would die, or even go on.
+    """
+    server = copy.parent()
+    if server is not None and "fork_server" in command(server):
+        server.kill()
+        eventually(lambda: copy.ppid() != server.pid, "the JobMaster has another parent")
 
 
 def _ended(process: psutil.Process) -> bool:

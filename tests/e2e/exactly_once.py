@@ -5,6 +5,7 @@ back or shown before its epoch is whole. Rows are numbered in splits, and counte
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import sys
 import threading
@@ -47,6 +48,7 @@ SPLIT_ROWS, KEYS = 200, 5
 SPLITS_PER_S = 2  # that the job reads
 SCHEMA = "split INT, n BIGINT, key BIGINT, at TIMESTAMP"
 COUNTED = "split INT, n BIGINT, key BIGINT, count BIGINT"
+_TABLES = itertools.count(1)
 
 
 class Numbers(Source):
@@ -250,12 +252,13 @@ class ExactlyOnceJob:
         for made in folders:
             made.mkdir()
         self._end, self._poison = folder / "end", folder / "poison"
+        self._table_name = f"ledger_{next(_TABLES)}"  # what a failed test leaves is its own
         self.job_id = session.submit(self._program(), **configuration)
         self._ledger = Ledger()
         self._collected: list[Any] = []
         self._reader = threading.Thread(target=self._collect, daemon=True)
         self._reader.start()
-        self._table = TableReader(postgres, "ledger")
+        self._table = TableReader(postgres, self._table_name)
         self._table.start()
 
     def _program(self) -> Environment:
@@ -284,7 +287,7 @@ class ExactlyOnceJob:
         stream.sink_to(FileSink(str(self._files)))
         stream.sink_to(PythonSink(Batches, {"folder": str(self._python)}))
         stream.sink_to(CollectSink(), uid="collected")
-        stream.sink_to(PostgresSink(self._postgres, "ledger"))
+        stream.sink_to(PostgresSink(self._postgres, self._table_name))
         stream.foreach_batch(
             lambda df, batch_id: keep(batches, batch_id, [list(row) for row in df.collect()])
         )
@@ -317,9 +320,21 @@ class ExactlyOnceJob:
         assert self.committed
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
-        # A slot's JVM starts anew.
-        eventually(lambda: self._table.problem or condition(), what, patience_s=3 * PATIENCE_S)
-        assert not self._table.problem, self._table.problem
+        try:  # A slot's JVM starts anew.
+            eventually(lambda: self._problem() or condition(), what, patience_s=3 * PATIENCE_S)
+        except AssertionError as error:
+            error.add_note(str(self._session.client.job_details(self.job_id)))
+            raise
+        assert not (problem := self._problem()), problem
+
+    def _problem(self) -> str:
+        """Why it is in vain to wait."""
+        if not self._table.problem and not self._reader.is_alive():
+            with contextlib.suppress(FiresteelError):  # a Dispatcher that comes back
+                details = self._session.client.job_details(self.job_id)
+                if details.status.globally_terminal:
+                    return f"the job is {details.status.name}: {details.exceptions}"
+        return self._table.problem
 
     def newest_metadata(self) -> int:
         """The newest checkpoint whose metadata is written."""
@@ -391,12 +406,12 @@ class ExactlyOnceJob:
         columns = pa.Table.from_batches(self._collected).to_pydict().values()
         assert sorted(zip(*columns, strict=True)) == sorted(ledger.rows), "a client sees each once"
         with contextlib.closing(psycopg2.connect(self._postgres)) as connection:
-            cursor = connection.cursor()
-            cursor.execute("SELECT split, n, key, count FROM ledger")
+            cursor, table = connection.cursor(), self._table_name
+            cursor.execute(f"SELECT split, n, key, count FROM {table}")
             assert sorted(cursor.fetchall()) == sorted(ledger.rows)
-            cursor.execute("SELECT count(*) FROM ledger_firesteel")
+            cursor.execute(f"SELECT count(*) FROM {table}_firesteel")
             assert cursor.fetchall() == [(0,)], "no row is left that nobody will commit"
-            cursor.execute("DROP TABLE ledger, ledger_firesteel")
+            cursor.execute(f"DROP TABLE {table}, {table}_firesteel")
             connection.commit()
         for folder in (self._files, self._states):
             assert not list(folder.glob(".*")), "no file is left that nobody will commit"
