@@ -153,9 +153,7 @@ async def stub_task_executor(address: str, job_id: str, number: int, slots: int)
     ]
     async with aio_channel(address) as channel:
         stream = job_master_pb2_grpc.JobMasterStub(channel).ConnectTaskExecutor()  # type: ignore[no-untyped-call]
-        hello = job_master_pb2.TaskExecutorHello(
-            task_executor_id=who, address=who, host="127.0.0.1"
-        )
+        hello = job_master_pb2.TaskExecutorHello(task_executor_id=who, host="127.0.0.1")
         await stream.write(message(hello=hello))
         await stream.write(message(offer_slots=job_master_pb2.OfferSlots(slots=offers)))
         async for received in stream:

@@ -64,6 +64,7 @@ from firesteel.common.process import StartFailed, exit_reason, log_tail
 from firesteel.common.process.log_files import old, prune
 from firesteel.common.rpc.checkpoints import complete_checkpoint_to_proto
 from firesteel.common.rpc.convert import job_graph_from_proto
+from firesteel.common.rpc.server import PORT_CLOSES_S
 from firesteel.common.service.core import Tick
 from firesteel.common.service.driver import Driver
 from firesteel.common.service.platform import SYSTEM, Platform, Process
@@ -80,7 +81,6 @@ Outgoing: TypeAlias = (
 T = TypeVar("T")
 
 JOB_MASTER_TIMEOUT_S = 3.0  # for one call to a JobMaster
-_PORT_CLOSES_S = 0.05  # after the last connection of a process that dies
 STORE_RETRY_FIRST_S = 0.2  # while the job store cannot be written
 STORE_RETRY_MAX_S = 5.0
 CANCEL_STORED_WITHIN_S = 1.0  # otherwise the JobMaster is asked to cancel before that is stored
@@ -495,7 +495,7 @@ class Shell:
 
     async def _find_whether_it_ended(self, pid: int, address: str) -> None:
         """It has its port for life."""
-        await asyncio.sleep(_PORT_CLOSES_S)
+        await asyncio.sleep(PORT_CLOSES_S)
         if await self.platform.transport.refuses(address):
             log.info("a JobMaster process has ended", pid=pid, reason="its port is closed")
             self.post(ProcessExited(pid=pid, reason="its port closed"))

@@ -80,6 +80,10 @@ def connected(
 ) -> events.TaskExecutorConnected:
     if not hello.task_executor_id:
         raise RemoteProtocolError("TaskExecutorHello without task_executor_id")
+    if hello.address and not hello.address.rpartition(":")[2].isdigit():
+        raise RemoteProtocolError(
+            f"TaskExecutorHello.address: {hello.address[:80]!r}, not host:port"
+        )
     return events.TaskExecutorConnected(
         task_executor_id=TaskExecutorId(hello.task_executor_id),
         connection=connection,
@@ -89,6 +93,7 @@ def connected(
             events.TaskUpdate(AttemptId(task.attempt_id), _state(task.state))
             for task in hello.tasks
         ),
+        address=hello.address,
         data_address=hello.data_address,
         partitions=tuple(partition_id_from_proto(kept.id) for kept in hello.partitions),
     )
@@ -270,6 +275,14 @@ def declaration(
             )
             for required in command.requirements
         ],
+    )
+
+
+def task_executor_lost(
+    command: commands.ReportTaskExecutorLost,
+) -> resource_manager_pb2.TaskExecutorLost:
+    return resource_manager_pb2.TaskExecutorLost(
+        task_executor_id=command.task_executor_id, cause=command.cause
     )
 
 

@@ -55,6 +55,10 @@ class ResourceManagerLink:
         """Lost while the link is down: the core declares again when it is up."""
         self._link.send(self._message(declare=declaration))
 
+    def report_lost(self, lost: resource_manager_pb2.TaskExecutorLost) -> None:
+        """Lost while the link is down: a ResourceManager that comes back finds out by itself."""
+        self._link.send(self._message(task_executor_lost=lost))
+
     def _register(self) -> None:
         """The declaration follows at once, without waiting for the answer."""
         self._link.send(self._message(register=self._registration))

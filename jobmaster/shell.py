@@ -24,6 +24,7 @@ from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import AttemptId, IdSource
 from firesteel.common.metrics import Sample
 from firesteel.common.rpc.convert import job_graph_from_proto, state_number
+from firesteel.common.rpc.server import PORT_CLOSES_S
 from firesteel.common.service.driver import Driver
 from firesteel.common.service.platform import Platform
 from firesteel.errors import FiresteelError
@@ -78,6 +79,8 @@ class RunningJob:
         self.epoch: int = start.epoch
         self._settings = settings
         self._clock = platform.clock
+        self._transport = platform.transport
+        self._probes: set[asyncio.Task[None]] = set()
         self._list_paths = list_paths
         self._sessions = sessions
         self._report = report
@@ -268,6 +271,12 @@ class RunningJob:
             case commands.DeclareRequirements():
                 environment = convert.environment(self.job_graph.config)
                 self._resource_manager.declare(convert.declaration(command, environment))
+            case commands.ReportTaskExecutorLost():
+                self._resource_manager.report_lost(convert.task_executor_lost(command))
+            case commands.ProbeTaskExecutor():
+                probe = asyncio.create_task(self._probe(command))
+                self._probes.add(probe)
+                probe.add_done_callback(self._probes.discard)
             case commands.SpoolChunk():
                 self._collected.append(
                     command.operator_id,
@@ -310,6 +319,15 @@ class RunningJob:
                 self._exit_process()
             case _:
                 assert_never(command)
+
+    async def _probe(self, command: commands.ProbeTaskExecutor) -> None:
+        await asyncio.sleep(PORT_CLOSES_S)
+        if await self._transport.refuses(command.address):
+            self.post(
+                events.TaskExecutorGone(
+                    task_executor_id=command.task_executor_id, connection=command.connection
+                )
+            )
 
     def _paths_listed(
         self, command: commands.ListPaths, listed: asyncio.Future[list[ListedFile]]

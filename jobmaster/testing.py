@@ -125,6 +125,7 @@ class World:
         self.sent: list[commands.Command] = []
         self._numbers = itertools.count()
         self._connections = itertools.count(1)
+        self._connection_of: dict[str, int] = {}
 
     def post(self, event: events.Event | Tick) -> list[commands.Command]:
         """Returns what this event led to; all of it is also in `sent`."""
@@ -162,13 +163,22 @@ class World:
     def connect(
         self, name: str, slots: Sequence[SlotOffer] = (), tasks: Sequence[events.TaskUpdate] = ()
     ) -> list[commands.Command]:
+        self._connection_of[name] = next(self._connections)
         return self.post(
             events.TaskExecutorConnected(
                 task_executor_id=TaskExecutorId(name),
-                connection=next(self._connections),
+                connection=self._connection_of[name],
                 host="127.0.0.1",
+                address=f"{name}:1",
                 slots=tuple(slots),
                 tasks=tuple(tasks),
+            )
+        )
+
+    def disconnect(self, name: str) -> list[commands.Command]:
+        return self.post(
+            events.TaskExecutorDisconnected(
+                task_executor_id=TaskExecutorId(name), connection=self._connection_of[name]
             )
         )
 

@@ -86,6 +86,17 @@ def from_job_master(connection: Connection, message: pb.JobMasterToResourceManag
             )
         case "declare":
             return _requirements_declared(connection, job_id, epoch, message.declare)
+        case "task_executor_lost":
+            lost = message.task_executor_lost
+            return events.TaskExecutorReportedLost(
+                connection=connection,
+                job_id=job_id,
+                epoch=epoch,
+                task_executor_id=TaskExecutorId(
+                    _id(lost.task_executor_id, "TaskExecutorLost.task_executor_id")
+                ),
+                cause=lost.cause[:1000],
+            )
         case "heartbeat":
             return events.JobMasterHeartbeat(connection=connection, job_id=job_id, epoch=epoch)
         case _:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import assert_never
 
 import grpc
 import structlog
 
 from firesteel.common.metrics import Sample
+from firesteel.common.rpc.server import PORT_CLOSES_S
 from firesteel.common.service.driver import Driver
 from firesteel.common.service.platform import SYSTEM, Platform
 from resourcemanager.core import commands, events
@@ -30,6 +32,8 @@ class Shell:
         self.core = core
         self.peers: dict[Connection, Peer] = {}
         self._workers = workers
+        self._platform = platform
+        self._probes: set[asyncio.Task[None]] = set()
         self._driver: Driver[Event, None, Command] = Driver(
             core, execute=self._execute, clock=platform.clock.monotonic, name="slot manager"
         )
@@ -67,6 +71,10 @@ class Shell:
                 self._workers.request_worker(worker_id)
             case commands.ReleaseWorker(worker_id=worker_id, cause=cause):
                 self._workers.release_worker(worker_id, cause)
+            case commands.ProbeTaskExecutor():
+                probe = asyncio.create_task(self._probe(command))
+                self._probes.add(probe)
+                probe.add_done_callback(self._probes.discard)
             case commands.CloseConnection(connection=connection, cause=cause):
                 if (peer := self.peers.get(connection)) is not None:
                     log.info("closing connection", peer=peer.name, cause=cause)
@@ -85,6 +93,11 @@ class Shell:
                     peer.send(command)
             case _:
                 assert_never(command)
+
+    async def _probe(self, command: commands.ProbeTaskExecutor) -> None:
+        await asyncio.sleep(PORT_CLOSES_S)
+        if await self._platform.transport.refuses(command.address):
+            self.post(events.TaskExecutorGone(task_executor_id=command.task_executor_id))
 
     # ------------------------------------------------------------ metrics
 

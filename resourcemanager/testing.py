@@ -204,6 +204,18 @@ class Harness:
             else:
                 self.handle(events.TaskExecutorHeartbeat(connection=connection, epoch=EPOCH))
 
+    def report_lost(self, job: str, name: str, cause: str = "silent") -> list[Command]:
+        """The job's JobMaster has found this TaskExecutor dead."""
+        return self.handle(
+            events.TaskExecutorReportedLost(
+                connection=self.connection(job),
+                job_id=job_id(job),
+                epoch=Epoch(1),
+                task_executor_id=executor_id(name),
+                cause=cause,
+            )
+        )
+
     def break_stream(self, name: str) -> list[Command]:
         return self.handle(
             events.ConnectionBroken(connection=self.connection(name), cause="broken")

@@ -160,6 +160,23 @@ class DismissTaskExecutor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeTaskExecutor:
+    """Its stream broke: find whether its process has ended. If so, TaskExecutorGone results."""
+
+    task_executor_id: TaskExecutorId
+    connection: int  # which broke
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportTaskExecutorLost:
+    """To the ResourceManager: this JobMaster has found that it is dead."""
+
+    task_executor_id: TaskExecutorId
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ListPaths:
     """Find the files that these paths and globs match. Results in PathsListed or PathsMissing."""
 
@@ -287,6 +304,8 @@ ToTaskExecutor: TypeAlias = (
 Command: TypeAlias = (
     ToTaskExecutor
     | DeclareRequirements
+    | ProbeTaskExecutor
+    | ReportTaskExecutorLost
     | ListPaths
     | BeginResults
     | SpoolChunk

@@ -37,6 +37,7 @@ from jobmaster.core.job import Job
 from jobmaster.core.phases import Cancelling, Created, Ended, Failing, Phase, Running
 from jobmaster.core.settings import JobSettings
 from jobmaster.core.slots.slot import Slot, SlotOffer
+from jobmaster.core.task_executors import PROCESS_ENDED
 
 
 class JobMasterCore:
@@ -130,7 +131,10 @@ class JobMasterCore:
             case events.TaskExecutorConnected():
                 self._task_executor_connected(event, now)
             case events.TaskExecutorDisconnected():
-                self.task_executors.disconnect(event.task_executor_id, event.connection, now)
+                self._task_executor_disconnected(event, now)
+            case events.TaskExecutorGone():
+                if self.task_executors.is_broken(event.task_executor_id, event.connection):
+                    self._task_executor_found_dead(event.task_executor_id, PROCESS_ENDED, now)
             case events.TaskExecutorLost():
                 self._task_executor_lost(event.task_executor_id, event.cause, now)
             case events.SlotLost():
@@ -208,7 +212,7 @@ class JobMasterCore:
         job.out.extend(self.coordinators.tick(now, self.graph.attempts))
         job.out.extend(job.checkpoints.tick(now))
         for task_executor_id, cause in self.task_executors.dead(now):
-            self._task_executor_lost(task_executor_id, cause, now)
+            self._task_executor_found_dead(task_executor_id, cause, now)
         expired = self.pool.release_idle(now)
         if expired:
             job.declare()  # lowered first, so that the ResourceManager does not refill
@@ -322,7 +326,7 @@ class JobMasterCore:
         """
         job, task_executor_id = self.job, event.task_executor_id
         returning = task_executor_id in self.task_executors
-        if not self.task_executors.connect(task_executor_id, event.connection, now):
+        if not self.task_executors.connect(task_executor_id, event.connection, event.address, now):
             return
         self._hosts[task_executor_id] = event.host
         job.stores[task_executor_id] = event.data_address
@@ -362,6 +366,28 @@ class JobMasterCore:
                 e for e in job.tasks.deployed_in(held) if e.attempt_id in known
             )
         )
+
+    def _task_executor_disconnected(
+        self, event: events.TaskExecutorDisconnected, now: float
+    ) -> None:
+        address = self.task_executors.disconnect(event.task_executor_id, event.connection, now)
+        if address:
+            self.job.out.append(
+                commands.ProbeTaskExecutor(
+                    task_executor_id=event.task_executor_id,
+                    connection=event.connection,
+                    address=address,
+                )
+            )
+
+    def _task_executor_found_dead(
+        self, task_executor_id: TaskExecutorId, cause: str, now: float
+    ) -> None:
+        """By this JobMaster: the ResourceManager may not know it yet."""
+        self.job.out.append(
+            commands.ReportTaskExecutorLost(task_executor_id=task_executor_id, cause=cause)
+        )
+        self._task_executor_lost(task_executor_id, cause, now)
 
     def _task_executor_lost(self, task_executor_id: TaskExecutorId, cause: str, now: float) -> None:
         job = self.job

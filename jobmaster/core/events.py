@@ -46,12 +46,21 @@ class TaskExecutorConnected:
     host: str
     slots: tuple[SlotOffer, ...]
     tasks: tuple[TaskUpdate, ...]
+    address: str = ""  # of its own server, whose port it has for life; empty: not known
     data_address: str = ""  # where it serves partitions of BLOCKING results
     partitions: tuple[ResultPartitionId, ...] = ()  # those that it keeps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskExecutorDisconnected:
+    task_executor_id: TaskExecutorId
+    connection: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskExecutorGone:
+    """After this connection broke: nothing listens at its address any more, says its machine."""
+
     task_executor_id: TaskExecutorId
     connection: int
 
@@ -235,6 +244,7 @@ Event: TypeAlias = (
     | CancelRequested
     | TaskExecutorConnected
     | TaskExecutorDisconnected
+    | TaskExecutorGone
     | TaskExecutorSeen
     | TaskExecutorLost
     | SlotsOffered

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from firesteel.common.ids import TaskExecutorId
 
+PROCESS_ENDED = "its process has ended: nothing listens at its address any more"
+
 
 class DeadTaskExecutor(NamedTuple):
     task_executor_id: TaskExecutorId
@@ -17,12 +19,13 @@ class DeadTaskExecutor(NamedTuple):
 class _Peer:
     connection: int
     last_seen: float
+    address: str
     broken_at: float | None = None  # when its stream broke; None while it is open
 
 
 class TaskExecutors:
-    """A TaskExecutor is dead if its stream breaks and is not re-established in time, or if it is
-    silent for the heartbeat timeout.
+    """A TaskExecutor is dead if its stream breaks and its machine says that its process has ended,
+    if the stream is not re-established in time, or if it is silent for the heartbeat timeout.
     """
 
     def __init__(
@@ -47,22 +50,36 @@ class TaskExecutors:
     def any_broken(self) -> bool:
         return bool(self._broken)
 
-    def connect(self, task_executor_id: TaskExecutorId, connection: int, now: float) -> bool:
+    def connect(
+        self, task_executor_id: TaskExecutorId, connection: int, address: str, now: float
+    ) -> bool:
         """A stream was opened. False if a newer one is known already."""
         known = self._peers.get(task_executor_id)
         if known is not None and known.connection > connection:
             return False
         if not self._peers:
             self._next_check = now + self._check_interval_s
-        self._peers[task_executor_id] = _Peer(connection, now)
+        self._peers[task_executor_id] = _Peer(connection, now, address)
         self._broken.discard(task_executor_id)
         return True
 
-    def disconnect(self, task_executor_id: TaskExecutorId, connection: int, now: float) -> None:
+    def disconnect(self, task_executor_id: TaskExecutorId, connection: int, now: float) -> str:
+        """Its address, where one may ask whether its process has ended; empty if it is not known,
+        or has a newer stream.
+        """
         known = self._peers.get(task_executor_id)
-        if known is not None and known.connection == connection:
-            known.broken_at = now
-            self._broken.add(task_executor_id)
+        if known is None or known.connection != connection:
+            return ""
+        known.broken_at = now
+        self._broken.add(task_executor_id)
+        return known.address
+
+    def is_broken(self, task_executor_id: TaskExecutorId, connection: int) -> bool:
+        """Whether this is its last stream, and broke."""
+        return (
+            task_executor_id in self._broken
+            and self._peers[task_executor_id].connection == connection
+        )
 
     def seen(self, task_executor_id: TaskExecutorId, now: float) -> None:
         known = self._peers.get(task_executor_id)

@@ -81,6 +81,14 @@ class CloseConnection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeTaskExecutor:
+    """Its connection broke: find whether its process has ended. If so, TaskExecutorGone results."""
+
+    task_executor_id: TaskExecutorId
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestWorker:
     worker_id: WorkerId
 
@@ -94,4 +102,4 @@ class ReleaseWorker:
 ToTaskExecutor = RequestSlot | FreeSlot | Shutdown
 ToJobMaster = NotEnoughResources | TaskExecutorLost
 ToPeer = Welcome | SendHeartbeat | ToTaskExecutor | ToJobMaster
-Command = ToPeer | CloseConnection | RequestWorker | ReleaseWorker
+Command = ToPeer | CloseConnection | ProbeTaskExecutor | RequestWorker | ReleaseWorker

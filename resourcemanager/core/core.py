@@ -8,6 +8,7 @@ rules:
   what is believed here.
 * After every change, the same three steps run from current facts: match, scale, notify (`_settle`).
 * There is one verdict on a dead TaskExecutor, and every JobMaster gets it at once (invariant 22).
+  What a JobMaster finds becomes the verdict unless the TaskExecutor is heard here.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from resourcemanager.core.fence import Fence
 from resourcemanager.core.jobs import Job, LostExecutor, unmet
 from resourcemanager.core.matching import Need, Plan, match_slots
 from resourcemanager.core.settings import (
+    HEARTBEATS_MISSED,
+    PROCESS_ENDED,
     RECONNECT_GRACE_S,
     WORKER_START_TIMEOUT_S,
     Deadline,
@@ -100,9 +103,17 @@ class SlotManager:
                     executor := self.fence.admit_executor(event, self.table.executors, self._now)
                 ) is not None:
                     self._heard_executor(executor, event)
-            case events.RequirementsDeclared() | events.JobMasterHeartbeat():
+            case (
+                events.RequirementsDeclared()
+                | events.TaskExecutorReportedLost()
+                | events.JobMasterHeartbeat()
+            ):
                 if (job := self.fence.admit_job(event, self.jobs, self._now)) is not None:
                     self._heard_job(job, event)
+            case events.TaskExecutorGone(task_executor_id=task_executor_id):
+                executor = self.table.executors.get(task_executor_id)
+                if executor is not None and executor.connection is None:
+                    self._lose_executor(executor, PROCESS_ENDED)
             case events.ConnectionClosed(connection=connection):
                 self._connection_ended(connection, None)
             case events.ConnectionBroken(connection=connection, cause=cause):
@@ -249,6 +260,21 @@ class SlotManager:
             self._commands.append(commands.ReleaseWorker(worker_id=executor.worker_id, cause=cause))
         self._unsettled = True
 
+    def _judge(self, job: Job, report: events.TaskExecutorReportedLost) -> None:
+        """A TaskExecutor that is heard here is alive, and only this JobMaster cannot reach it: it
+        loses the job's slots, and nothing else.
+        """
+        executor = self.table.executors.get(report.task_executor_id)
+        if executor is None:
+            return  # the verdict is on its way to the JobMaster, or was given to an earlier one
+        heard_within_s = HEARTBEATS_MISSED * self.settings.heartbeat_interval_s
+        if executor.connection is None or executor.heard_at + heard_within_s < self._now:
+            self._lose_executor(executor, report.cause)
+            return
+        self.fence.drop("verdict of a JobMaster on a TaskExecutor that is heard here")
+        cause = f"its JobMaster has lost the TaskExecutor: {report.cause}"
+        self._requests.take_back_all(job, cause, self._now, of=executor)
+
     def _notify_lost(
         self, connection: Connection, task_executor_id: TaskExecutorId, cause: str
     ) -> None:
@@ -281,7 +307,7 @@ class SlotManager:
             event.epoch,
             event.address,
         ):  # another process: it declares from the start
-            self._requests.give_up_all(job, "its JobMaster was replaced", self._now)
+            self._requests.take_back_all(job, "its JobMaster was replaced", self._now)
             job.sequence, job.requirements = -1, ()
         job.epoch, job.address, job.name = event.epoch, event.address, event.job_name
         job.shortage = None
@@ -305,6 +331,8 @@ class SlotManager:
                     self._arm(Deadline.SETTLE, after_s=self.settings.requirements_delay_s)
                 else:
                     self._unsettled = True
+            case events.TaskExecutorReportedLost():
+                self._judge(job, event)
             case events.JobMasterHeartbeat():
                 pass
             case _:
@@ -329,6 +357,11 @@ class SlotManager:
                 self._lose_executor(executor, "it closed its connection to the ResourceManager")
             else:
                 self._arm(Deadline.EXECUTOR_GRACE, task_executor_id, after_s=RECONNECT_GRACE_S)
+                self._commands.append(
+                    commands.ProbeTaskExecutor(
+                        task_executor_id=task_executor_id, address=executor.address
+                    )
+                )
         elif (job_id := self.fence.job_on.get(connection)) is not None:
             job = self.jobs[job_id]
             self.fence.disconnect(job)

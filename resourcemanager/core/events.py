@@ -114,6 +114,24 @@ class JobMasterHeartbeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskExecutorReportedLost:
+    """What a JobMaster has found."""
+
+    connection: Connection
+    job_id: JobId
+    epoch: Epoch
+    task_executor_id: TaskExecutorId
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskExecutorGone:
+    """After its connection broke: nothing listens at its address any more, says its machine."""
+
+    task_executor_id: TaskExecutorId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionClosed:
     """A peer ended its stream in order: it does not come back."""
 
@@ -148,7 +166,7 @@ class WorkerExited:
 
 
 FromTaskExecutor = SlotsReported | SlotRequestAccepted | SlotRequestRejected | TaskExecutorHeartbeat
-FromJobMaster = RequirementsDeclared | JobMasterHeartbeat
+FromJobMaster = RequirementsDeclared | TaskExecutorReportedLost | JobMasterHeartbeat
 Registration = TaskExecutorRegistered | JobMasterRegistered
 WorkerEvent = WorkerStarted | WorkerStartFailed | WorkerExited
 Event = (
@@ -156,6 +174,7 @@ Event = (
     | Registration
     | FromTaskExecutor
     | FromJobMaster
+    | TaskExecutorGone
     | ConnectionClosed
     | ConnectionBroken
     | WorkerEvent

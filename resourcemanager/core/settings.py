@@ -9,6 +9,8 @@ from typing import NamedTuple
 from firesteel.common.ids import Epoch
 from resourcemanager.core.workers import WorkerSpec
 
+HEARTBEATS_MISSED = 2  # in a row: a JobMaster that has found the TaskExecutor dead is right
+PROCESS_ENDED = "its process has ended: nothing listens at its address any more"
 RECONNECT_GRACE_S = 1.0  # a peer whose stream stays broken for longer is dead
 REQUEST_TIMEOUT_S = 5.0  # until an unanswered slot request is sent again
 REQUESTS_MAX = 3  # times that a slot request is sent before the slot is given up

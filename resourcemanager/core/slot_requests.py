@@ -20,7 +20,7 @@ from resourcemanager.core.settings import (
     Deadline,
     Timer,
 )
-from resourcemanager.core.slots import Slot, SlotState, SlotTable
+from resourcemanager.core.slots import Slot, SlotState, SlotTable, TaskExecutor
 from resourcemanager.core.timers import Timers
 
 
@@ -87,6 +87,18 @@ class SlotRequests:
             if slot.state is SlotState.PENDING:
                 self._give_up(slot, cause, now)
 
+    def take_back_all(
+        self, job: Job, cause: str, now: float, *, of: TaskExecutor | None = None
+    ) -> None:
+        """Gives up the job's requests, and frees the slots that it holds; `of`: only there."""
+        for slot in self._table.slots_of(job.job_id):
+            if of not in (None, slot.executor):
+                continue
+            if slot.state is SlotState.PENDING:
+                self._give_up(slot, cause, now)
+            else:
+                self._free(slot, cause)
+
     def pause(self, slot: Slot, now: float) -> None:
         """The slot is not requested again for a while."""
         self._timers.set(
@@ -103,6 +115,10 @@ class SlotRequests:
         return True
 
     def _give_up(self, slot: Slot, cause: str, now: float) -> bool:
+        self._free(slot, cause)
+        return self.rejected(slot, now)
+
+    def _free(self, slot: Slot, cause: str) -> None:
         if slot.executor.connection is not None and slot.allocation_id is not None:
             self._out.append(
                 commands.FreeSlot(
@@ -111,4 +127,3 @@ class SlotRequests:
                     cause=cause,
                 )
             )
-        return self.rejected(slot, now)

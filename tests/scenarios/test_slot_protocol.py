@@ -333,6 +333,21 @@ class ModelJobMaster:
             case _:
                 pass
 
+    def finds_lost(self, executor: ModelTaskExecutor) -> None:
+        """Rightly or not."""
+        for allocation_id in [a for a, (of, _) in self.slots.items() if of is executor]:
+            self.forget(allocation_id)
+        if self.connection is not None:
+            self.world.to_manager(
+                events.TaskExecutorReportedLost(
+                    connection=self.connection,
+                    job_id=self.id,
+                    epoch=self.epoch,
+                    task_executor_id=executor.id,
+                    cause="silent",
+                )
+            )
+
     def die(self, *, orderly: bool) -> None:
         self.alive = False
         self.world.job_masters.remove(self)
@@ -406,6 +421,10 @@ class World:
             case commands.ReleaseWorker(worker_id=worker_id):
                 for executor in [x for x in self.executors if x.worker_id == worker_id]:
                     self.network.after(0.1, lambda executor=executor: executor.die("released"))
+            case commands.ProbeTaskExecutor(task_executor_id=probed):
+                if all(executor.id != probed for executor in self.executors):
+                    gone = events.TaskExecutorGone(task_executor_id=probed)
+                    self.network.after(self.network.random.random(), lambda: self.handle(gone))
             case commands.CloseConnection(connection=connection):
                 model = self.connections.get(connection)
                 if model is not None:
@@ -468,7 +487,7 @@ class World:
         choose = self.network.random
         if self.network.faults is not UNKIND:
             return
-        match choose.randrange(12):
+        match choose.randrange(13):
             case 0 | 1 if len(self.executors) < 5:
                 self.executors.append(ModelTaskExecutor(self, choose.randint(1, 3), None))
             case 2 if self.executors:
@@ -486,6 +505,8 @@ class World:
                 job_master.require(self.some_requirements())
             case 11 if choose.random() < 0.3:
                 self.restart_manager()
+            case 12 if self.job_masters and self.executors:
+                choose.choice(self.job_masters).finds_lost(choose.choice(self.executors))
             case _:
                 pass
         self.network.after(choose.random() * 2, self.something_happens)

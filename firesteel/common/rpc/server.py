@@ -24,6 +24,7 @@ log = structlog.get_logger(__name__)
 # The largest job (client.payload.max-size) fits, and what the services add to it.
 MAX_MESSAGE_BYTES = 64 * MIB
 CONNECT_TIMEOUT_MS = 10_000
+PORT_CLOSES_S = 0.05  # after the last connection of a process that dies
 _REFUSED_WITHIN_S = 1.0
 
 _OPTIONS: list[tuple[str, int]] = [

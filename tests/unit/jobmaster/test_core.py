@@ -21,6 +21,7 @@ from jobmaster.core.execution_graph import Execution
 from jobmaster.core.failover.restart_strategy import FixedDelay
 from jobmaster.core.settings import JobSettings
 from jobmaster.core.slots.slot import Requirement
+from jobmaster.core.task_executors import PROCESS_ENDED
 from jobmaster.testing import World, job, offer, operator_id, vertex
 
 S = ExecutionState
@@ -348,6 +349,37 @@ def test_a_broken_stream_is_a_death_notice_after_three_seconds() -> None:
     assert "te-1" in world.core.exceptions.newest_first()[0].summary
 
 
+def test_a_broken_stream_of_a_process_that_has_ended_is_a_death_notice_at_once() -> None:
+    world = two_by_two()
+    world.run(("te-1", 1), ("te-2", 1))
+    [dead] = world.of(commands.ProbeTaskExecutor, world.disconnect("te-1"))
+    assert dead.address == "te-1:1"
+    gone = events.TaskExecutorGone(
+        task_executor_id=dead.task_executor_id, connection=dead.connection
+    )
+    told = world.one(commands.ReportTaskExecutorLost, world.post(gone))
+    assert (told.task_executor_id, told.cause) == ("te-1", PROCESS_ENDED)
+    assert status(world) is JobStatus.FAILING
+
+
+def test_a_task_executor_that_is_back_before_the_probe_is_not_dead() -> None:
+    world = two_by_two()
+    world.start()
+    slots = world.give_slots("te-1", 2)
+    world.analyze()
+    world.report(world.executions(), S.RUNNING)
+    [probe] = world.of(commands.ProbeTaskExecutor, world.disconnect("te-1"))
+    world.connect(
+        "te-1", slots, [events.TaskUpdate(e.attempt_id, S.RUNNING) for e in world.executions()]
+    )
+    world.post(
+        events.TaskExecutorGone(
+            task_executor_id=probe.task_executor_id, connection=probe.connection
+        )
+    )
+    assert states(world) == [S.RUNNING] * 4
+
+
 def test_a_task_executor_that_comes_back_in_time_loses_nothing() -> None:
     world = two_by_two()
     world.start()
@@ -425,6 +457,7 @@ def test_a_silent_task_executor_is_dead_after_the_heartbeat_timeout() -> None:
     assert status(world) is JobStatus.RUNNING
     world.pass_time(3.0)
     assert status(world) is JobStatus.FAILED  # no task is left to cancel
+    assert world.one(commands.ReportTaskExecutorLost).task_executor_id == "te-1"
     assert "no heartbeat" in world.core.exceptions.newest_first()[0].summary
 
 
@@ -436,6 +469,7 @@ def test_the_resource_managers_verdict_counts_at_once() -> None:
     )
     assert status(world) is JobStatus.FAILING
     assert states(world) == [S.CANCELING, S.FAILED, S.CANCELING, S.FAILED]
+    assert world.of(commands.ReportTaskExecutorLost) == []  # it knows
 
 
 # ---- restarts

@@ -117,9 +117,7 @@ class StubTaskExecutor:
 
     async def bring_slots(self, count: int) -> None:
         await self.send(
-            hello=job_master_pb2.TaskExecutorHello(
-                task_executor_id="te-1", address="te-1", host="localhost"
-            )
+            hello=job_master_pb2.TaskExecutorHello(task_executor_id="te-1", host="localhost")
         )
         self.slots = [
             job_master_pb2.SlotOffer(
@@ -415,7 +413,6 @@ async def test_a_split_lost_with_its_stream_is_assigned_again_on_the_next(cluste
         await again.send(
             hello=job_master_pb2.TaskExecutorHello(
                 task_executor_id="te-1",
-                address="te-1",
                 host="localhost",
                 slots=[executor.slots[0]],
                 tasks=[

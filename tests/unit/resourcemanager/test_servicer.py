@@ -16,7 +16,7 @@ from firesteel.common.ids import Epoch, IdSource
 from firesteel.common.rpc.convert import profile_to_proto
 from firesteel.common.rpc.server import aio_channel, bind, new_server
 from resourcemanager.core.core import SlotManager
-from resourcemanager.core.settings import Settings
+from resourcemanager.core.settings import PROCESS_ENDED, Settings
 from resourcemanager.driver import NoDriver
 from resourcemanager.servicer import ResourceManagerServicer
 from resourcemanager.shell import Shell
@@ -24,6 +24,7 @@ from resourcemanager.testing import SLOT
 
 EXECUTOR, JOB = "e" * 32, "1" * 32
 UNKNOWN = common_pb2.ResourceProfile(unknown=True)
+NOBODY = "127.0.0.1:1"  # listens there
 SOON_S = 60.0
 
 
@@ -55,11 +56,11 @@ async def expect(call: Any, field: str) -> Any:
                 return getattr(message, field)
 
 
-def registration() -> pb.TaskExecutorToResourceManager:
+def registration(address: str = NOBODY) -> pb.TaskExecutorToResourceManager:
     return pb.TaskExecutorToResourceManager(
         register=pb.TaskExecutorRegistration(
             task_executor_id=EXECUTOR,
-            address="127.0.0.1:1",
+            address=address,
             host="h",
             total=profile_to_proto(SLOT * 2),
             default_slot=profile_to_proto(SLOT),
@@ -145,15 +146,43 @@ async def test_a_broken_stream_is_given_time_to_return(
     address, service = rm
     async with aio_channel(address) as channel:
         stub = resource_manager_pb2_grpc.ResourceManagerStub(channel)
-        executor, job_master = await connected(stub)
+        _, job_master = await connected(stub)
+        executor = stub.ConnectTaskExecutor()
+        await executor.write(registration(address))  # where it lives
+        await expect(executor, "registered")
         executor.cancel()
         again = stub.ConnectTaskExecutor()
-        await again.write(registration())
+        await again.write(registration(address))
         await expect(again, "registered")
         again.cancel()
         while service.core.table.total:  # a busy machine may have taken a second to return, too
             lost = await expect(job_master, "task_executor_lost")
             assert "was not back within 1 s" in lost.cause
+
+
+async def test_a_broken_stream_of_a_process_that_has_ended_is_its_death(
+    rm: tuple[str, Shell],
+) -> None:
+    async with aio_channel(rm[0]) as channel:
+        stub = resource_manager_pb2_grpc.ResourceManagerStub(channel)
+        executor, job_master = await connected(stub)
+        executor.cancel()
+        lost = await expect(job_master, "task_executor_lost")
+        assert lost.cause == PROCESS_ENDED
+
+
+async def test_what_one_job_master_finds_all_others_get(rm: tuple[str, Shell]) -> None:
+    async with aio_channel(rm[0]) as channel:
+        stub = resource_manager_pb2_grpc.ResourceManagerStub(channel)
+        _, job_master = await connected(stub)
+        await asyncio.sleep(0.3)  # three heartbeats, of which the TaskExecutor sends none
+        await job_master.write(
+            from_job(
+                task_executor_lost=pb.TaskExecutorLost(task_executor_id=EXECUTOR, cause="silent")
+            )
+        )
+        lost = await expect(job_master, "task_executor_lost")
+        assert (lost.task_executor_id, lost.cause) == (EXECUTOR, "silent")
 
 
 async def test_a_superseded_stream_is_closed(rm: tuple[str, Shell]) -> None:

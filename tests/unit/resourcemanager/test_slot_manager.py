@@ -10,6 +10,7 @@ from firesteel.common.ids import AllocationId, Epoch
 from firesteel.common.resources import UNKNOWN, ResourceProfile, SlotStatus
 from firesteel.common.states import IllegalTransition
 from resourcemanager.core import commands, events
+from resourcemanager.core.settings import PROCESS_ENDED
 from resourcemanager.core.slots import SlotState
 from resourcemanager.testing import EPOCH, GIB, SLOT, Harness, executor_id, free, held, job_id
 
@@ -210,6 +211,34 @@ def test_a_new_job_master_replaces_the_old_one() -> None:
     ]
 
 
+def test_a_new_job_master_gets_the_slots_that_the_old_one_holds_and_may_never_free() -> None:
+    rm = Harness()
+    executor = rm.register("a", 2)
+    [first, pending] = rm.submit("job", 2)
+    rm.accept(first)
+    rm.register_job("job", epoch=2, address="jm:2")
+    cause = "its JobMaster was replaced"
+    assert set(rm.sent(commands.FreeSlot)) == {
+        commands.FreeSlot(connection=executor, allocation_id=slot.allocation_id, cause=cause)
+        for slot in (first, pending)
+    }
+    rm.declare("job", 1, epoch=2)
+    assert rm.sent(commands.RequestSlot) == []  # it holds one until its TaskExecutor has freed it
+    rm.report("a", *free(0, 1))
+    assert [(r.job_master_address, r.job_master_epoch) for r in rm.sent(commands.RequestSlot)] == [
+        ("jm:2", 2)
+    ]
+
+
+def test_a_job_master_that_reconnects_keeps_its_slots() -> None:
+    rm = Harness()
+    rm.register("a", 2)
+    rm.accept(*rm.submit("job", 2))
+    rm.break_stream("job")
+    rm.register_job("job")
+    assert rm.sent(commands.FreeSlot) == []
+
+
 def test_a_repeated_registration_changes_nothing() -> None:
     rm = Harness()
     rm.register("a", 1)
@@ -373,6 +402,70 @@ def test_a_closed_stream_is_death_at_once() -> None:
     rm.register_job("job")
     rm.close("a")
     assert [x.task_executor_id for x in rm.sent(commands.TaskExecutorLost)] == [executor_id("a")]
+
+
+def test_an_executor_whose_process_has_ended_is_dead_at_once() -> None:
+    rm = Harness()
+    rm.register("a", 1)
+    rm.register_job("job")
+    rm.break_stream("a")
+    [probe] = rm.sent(commands.ProbeTaskExecutor)
+    assert probe.address == "a:1"
+    rm.handle(events.TaskExecutorGone(task_executor_id=probe.task_executor_id))
+    assert [(x.task_executor_id, x.cause) for x in rm.sent(commands.TaskExecutorLost)] == [
+        (executor_id("a"), PROCESS_ENDED)
+    ]
+
+
+def test_an_executor_that_is_back_before_the_probe_is_not_dead() -> None:
+    rm = Harness()
+    rm.register("a", 1)
+    rm.break_stream("a")
+    rm.register("a", 1)
+    rm.handle(events.TaskExecutorGone(task_executor_id=executor_id("a")))
+    assert executor_id("a") in rm.core.table.executors
+
+
+def test_what_a_job_master_finds_of_a_silent_executor_is_the_verdict_for_all() -> None:
+    rm = Harness(heartbeat_interval_s=2.0, heartbeat_timeout_s=20.0)
+    rm.start()
+    rm.register("a", 1)
+    rm.register_job("found it", address="jm:1")
+    rm.register_job("other", address="jm:2")
+    rm.advance(5.0)
+    rm.beat("found it")
+    rm.report_lost("found it", "a")
+    assert {x.connection for x in rm.sent(commands.TaskExecutorLost)} == {
+        rm.connection("found it"),
+        rm.connection("other"),
+    }
+    assert rm.core.table.total == 0
+
+
+def test_an_executor_that_only_one_job_master_cannot_reach_loses_that_jobs_slots_only() -> None:
+    rm = Harness(heartbeat_interval_s=2.0, heartbeat_timeout_s=20.0)
+    rm.start()
+    rm.register("a", 3)
+    rm.accept(*rm.submit("other", 1))
+    [cut, pending] = rm.submit("cut off", 2)
+    rm.accept(cut)
+    rm.advance(4.0)
+    rm.beat("a", "cut off")
+    rm.report_lost("cut off", "a", "no heartbeat for 3 s")
+    assert {f.allocation_id for f in rm.sent(commands.FreeSlot)} == {
+        cut.allocation_id,
+        pending.allocation_id,
+    }
+    assert rm.sent(commands.TaskExecutorLost) == []
+    assert rm.core.table.total == 3
+
+
+def test_a_verdict_on_an_executor_that_is_gone_already_changes_nothing() -> None:
+    rm = Harness()
+    rm.register("a", 1)
+    rm.register_job("job")
+    rm.close("a")
+    assert rm.report_lost("job", "a") == []
 
 
 def test_a_silent_executor_dies_by_heartbeat_and_may_register_again() -> None:
