@@ -627,7 +627,11 @@ class KeyedStream(DataStream):
         return WindowedStream(self, window, allowed_lateness)
 
     def aggregate(
-        self, *expressions: str | Column, name: str | None = None, uid: str = ""
+        self,
+        *expressions: str | Column,
+        changes: bool = False,
+        name: str | None = None,
+        uid: str = "",
     ) -> DataStream:
         """A running aggregation: the key columns and one column per expression (SQL text, or a
         Column such as F.sum("x").alias("s")), over all records of the key so far.
@@ -637,8 +641,13 @@ class KeyedStream(DataStream):
         the valid one. The expressions are those of `WindowedStream.aggregate` that can be split;
         partial aggregates are computed before the shuffle. Raises InvalidProgram for expressions
         that need all rows of the key, such as percentile(...).
+
+        `changes=True` makes it a stream of changes, which can be aggregated and joined: with the
+        additional column `row_kind`, a key's earlier row comes again with "delete", and its new one
+        with "insert", if they differ. So it is always if the records are changes themselves: then
+        a record that goes is taken back, and a key without records has no row.
         """
-        return running_aggregate(self, expressions, name=name, uid=uid)
+        return running_aggregate(self, expressions, changes=changes, name=name, uid=uid)
 
     def top_n(
         self,

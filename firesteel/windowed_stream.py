@@ -237,7 +237,12 @@ class WindowedStream(Generic[Stream]):
 
 
 def running_aggregate(
-    keyed: _Keyed[Stream], expressions: tuple[str | Column, ...], *, name: str | None, uid: str
+    keyed: _Keyed[Stream],
+    expressions: tuple[str | Column, ...],
+    *,
+    changes: bool,
+    name: str | None,
+    uid: str,
 ) -> Stream:
     from firesteel.plan.aggregates.parse import parse_aggregates, unsplittable  # the SQL parser
 
@@ -254,7 +259,11 @@ def running_aggregate(
     partial = PartialWindowAggregateSpec(
         key_columns=keyed.key_columns, window=None, time_column="", aggregates=aggregates
     )
-    final = RunningAggregateSpec(key_columns=keyed.key_columns, aggregates=aggregates)
+    if changes:
+        _check_row_kind(keyed.key_columns, aggregates)
+    final = RunningAggregateSpec(
+        key_columns=keyed.key_columns, aggregates=aggregates, changes=changes
+    )
     return keyed._add_in_two_halves(name or "Aggregate", partial, final, uid=uid)
 
 
@@ -299,8 +308,7 @@ def _check_names(aggregates: tuple[AggregateExpression, ...], keys: tuple[str, .
 def _check_row_kind(keys: tuple[str, ...], aggregates: tuple[AggregateExpression, ...]) -> None:
     if any(same(name, ROW_KIND) for name in (*keys, *(item.name for item in aggregates))):
         raise InvalidProgram(
-            f"{ROW_KIND!r} is a column of its own in the results of sessions with allowed_lateness;"
-            " choose another name"
+            f"{ROW_KIND!r} is a column of its own in results that may go away; choose another name"
         )
 
 

@@ -20,7 +20,7 @@ _CHANNEL_IDS = {"apple": "0", "google": "1", "facebook": "2", "baidu": "3"}
 UPDATES = {"q15": ["day"], "q16": ["channel", "day"], "q17": ["auction", "day"]}
 _GROWS = "total_bids"
 # Of changes: the column that says whether a row comes or goes.
-_CHANGES = {"q9", "q18", "q19"}
+_CHANGES = {"q4", "q9", "q18", "q19"}
 _KIND = "row_kind"
 
 
@@ -224,6 +224,12 @@ def _q3(bids: pd.DataFrame, auctions: pd.DataFrame, persons: pd.DataFrame) -> pd
     return pairs[["name", "city", "state", "id"]]
 
 
+def _q4(bids: pd.DataFrame, auctions: pd.DataFrame, persons: pd.DataFrame) -> pd.DataFrame:
+    winning = _q9(bids, auctions, persons)
+    means = winning.groupby("category")["price"].agg(["sum", "count"])
+    return (means["sum"] // means["count"]).rename("final").reset_index()
+
+
 def _q8(bids: pd.DataFrame, auctions: pd.DataFrame, persons: pd.DataFrame) -> pd.DataFrame:
     sides = [each.assign(window=each["dateTime"] // 10_000) for each in (persons, auctions)]
     pairs = sides[0].merge(
@@ -254,7 +260,7 @@ def _q20(bids: pd.DataFrame, auctions: pd.DataFrame, persons: pd.DataFrame) -> p
 
 
 _JOINS: dict[str, Callable[[pd.DataFrame, pd.DataFrame, pd.DataFrame], pd.DataFrame]] = {
-    "q3": _q3, "q8": _q8, "q9": _q9, "q13": _q13, "q20": _q20,
+    "q3": _q3, "q4": _q4, "q8": _q8, "q9": _q9, "q13": _q13, "q20": _q20,
 }  # fmt: skip
 _QUERIES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "q0": _q0, "q1": _q1, "q2": _q2, "q5": _q5, "q7": _q7, "q11": _q11, "q12": _q12, "q14": _q14,

@@ -270,7 +270,7 @@ REFUSED_BEFORE_DATA_FLOWS = {
         totals = sales().key_by("shop", "article").aggregate("sum(pieces) AS pieces", name="Totals")
         totals.key_by("shop").aggregate("sum(pieces) AS pieces").print()  # <-
         """,
-        r"it would count each update of 'Totals' \(job.py, line 20\) as one more row.*; aggregate its",
+        r"it would count each update of 'Totals' \(job.py, line 20\) as one more row.*; make them",
     ),
     "a join with a stream": (
         """

@@ -59,7 +59,7 @@ def same(batches: Any) -> Any:
         ),
         (lambda s: s.map_in_arrow(same, "shop STRING"), "MapInArrow(same): it drops the column"),
         (
-            lambda s: s.filter("total > 1").key_by("shop").aggregate("count(*) AS visits"),
+            lambda s: s.key_by("shop").window(Tumbling("1 d")).aggregate("count(*) AS visits"),
             "it would count rows of 'Visits' that are no longer valid",
         ),
         (
@@ -97,11 +97,41 @@ def test_rows_that_others_replace_are_not_counted(tmp_path: Path, engine: SparkE
     assert schema_of(last, engine).names == ["shop", "n", "at", "row_kind"]
     for changes in (best, last):
         with pytest.raises(FiresteelError, match="no longer valid.*because rows that come later"):
-            schema_of(changes.key_by("shop").aggregate("sum(n) AS n"), engine)
+            schema_of(changes.drop_duplicates("shop"), engine)
     for taken, says in (("rank", "top_n: the stream has a column 'rank'"), ("other", "column 'm'")):
         renamed = rows(tmp_path).with_column_renamed("at", taken).key_by("shop")
         with pytest.raises(FiresteelError, match=says):
             schema_of(renamed.top_n(2, by="n" if taken == "rank" else "m"), engine)
+
+
+def test_aggregates_of_changes_are_changes(tmp_path: Path, engine: SparkEngine) -> None:
+    visits(tmp_path)
+
+    def first() -> Any:
+        return rows(tmp_path).key_by("shop").top_n(2, by="n").filter("n > 1").key_by("shop")
+
+    best = first().aggregate("max(n) AS most")
+    assert schema_of(best, engine).names == ["shop", "most", "row_kind"]
+    for expression, message in (
+        ("stddev(n) AS spread", "aggregate('stddev(n) AS spread'): its input has rows that may go"),
+        ("max(struct(n, shop)) AS most", "type struct<n:bigint,shop:string> cannot be merged"),
+        ("max(n) AS row_kind", "aggregate: its results have a column 'row_kind' of their own"),
+    ):
+        with pytest.raises(FiresteelError, match=re.escape(message)):
+            schema_of(first().aggregate(expression), engine)
+    per_total = best.key_by("most").aggregate("count(DISTINCT shop) AS shops", name="Per total")
+    assert schema_of(per_total, engine).names == ["most", "shops", "row_kind"]
+    sums = rows(tmp_path).key_by("shop").aggregate("sum(n) AS n", changes=True, name="Sums")
+    assert schema_of(sums.key_by("n").aggregate("count(*) AS m"), engine).names == [
+        "n", "m", "row_kind",
+    ]  # fmt: skip
+    for changes in (per_total, sums):
+        key = "most" if changes is per_total else "shop"
+        with pytest.raises(FiresteelError, match="no longer valid.*because"):
+            schema_of(changes.drop_duplicates(key), engine)
+    other = rows(tmp_path).with_column_renamed("at", "row_kind").key_by("shop")
+    with pytest.raises(FiresteelError, match="a column 'row_kind', and its rows are no changes"):
+        schema_of(other.aggregate("sum(n) AS n"), engine)
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,6 @@ _SYNONYMS = {
 }
 _MERGES = {
     "count": "sum",
-    "count_if": "sum",
     "sum": "sum",
     "min": "min",
     "max": "max",
@@ -162,6 +161,11 @@ class Split:
                 return self._counted("1", condition)
             case ("count", values) if values:
                 return self._counted(values[0], condition, *values[1:])
+            case ("count_if", [value]):
+                counted = self._partial("count_if", f"count_if({value})", "sum", condition)
+                conditions = [f"({each})" for each in (value, condition) if each]
+                self.of_row[counted.name] = RowPartial("1L", " AND ".join(conditions), "0L")
+                return counted
             case ("avg", [value]):
                 return exp.Anonymous(
                     this=MEAN,

@@ -58,7 +58,8 @@ class PartialWindowAggregateSpec:
     """The partial half: assigns panes or sessions, groups and aggregates within a bundle, on Spark.
 
     Output: key columns, `window_start`, `window_end` (timestamp[us, UTC], for event-time windows
-    only), the partial columns, `_rows` (int64).
+    only), the partial columns, `_rows` (int64). Of a running aggregation of changes: for each row,
+    the key columns, what it gives to the partial columns (`of_row`), and `row_kind`.
     """
 
     key_columns: tuple[str, ...]
@@ -98,11 +99,13 @@ class RunningAggregateSpec:
     """The keyed half without windows: emits the new values of the keys that changed, an upsert
     stream.
 
-    Output: key columns, one column per aggregate.
+    Output: key columns, one column per aggregate, `row_kind` if its rows are `changes`, or those of
+    its input are.
     """
 
     key_columns: tuple[str, ...]
     aggregates: tuple[AggregateExpression, ...]
+    changes: bool = False  # a key's earlier values go before the new ones come
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ import pyarrow as pa
 from firesteel.operator import RuntimeContext
 from firesteel.plan.aggregates.finals import evaluate
 from firesteel.plan.specs import AggregateExpression
+from firesteel.row_kind import ROW_KIND
 from taskexecutor.executor.aggregation.columns import as_array
 
 
@@ -33,5 +34,7 @@ def aggregate_results(
         columns[item.name] = evaluate(item, partials, merged.num_rows, kind)
     columns.update(kinds)
     if schema is not None:
+        if ROW_KIND not in columns and ROW_KIND in schema.names:  # the caller adds it
+            schema = schema.remove(schema.get_field_index(ROW_KIND))
         return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))

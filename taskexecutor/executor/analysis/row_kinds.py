@@ -79,8 +79,16 @@ def check_not_aggregating(step: AnalysisStep, spec: Spec) -> None:
 
 
 def _takes_changes(spec: Spec) -> bool:
-    """A join that keeps all rows can take one away, with all that it has joined."""
-    return isinstance(spec, JoinSpec) and spec.within is None
+    """A join that keeps all rows can take one away, with all that it has joined, and an aggregate
+    without windows what the row has given to it.
+    """
+    match spec:
+        case JoinSpec():
+            return spec.within is None
+        case PartialWindowAggregateSpec():
+            return spec.window is None
+        case _:
+            return False
 
 
 def updating(step: AnalysisStep, spec: Spec, place: str) -> Updating | None:
@@ -89,12 +97,14 @@ def updating(step: AnalysisStep, spec: Spec, place: str) -> Updating | None:
     match spec:
         case RunningAggregateSpec() if step.batch:
             return None  # each key has one row
+        case RunningAggregateSpec() if spec.changes or step.inputs[0].retracting:
+            return None  # the column `row_kind` tells
         case RunningAggregateSpec():
             return Updating(
                 who=who,
                 when="a row for a key again whenever its values change",
-                instead="aggregate its input instead, give it windows: "
-                f"key_by(...).window(...).aggregate(...), {_UPSERT}",
+                instead="make them changes that can be taken back: aggregate(..., changes=True),"
+                f" give it windows: key_by(...).window(...).aggregate(...), {_UPSERT}",
             )
         case WindowAggregateSpec() | WindowApplySpec() if spec.allowed_lateness_us:
             return Updating(

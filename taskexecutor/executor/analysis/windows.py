@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from firesteel.column_names import same
 from firesteel.common.error_report import summary_of
 from firesteel.errors import FiresteelError
 from firesteel.plan.specs import (
@@ -20,6 +21,7 @@ from firesteel.plan.specs import (
     WindowTopNSpec,
 )
 from firesteel.row_kind import ROW_KIND
+from taskexecutor.executor.aggregation.taken_back import kept_of
 from taskexecutor.executor.analysis.by_key import ByKey, KeyedFrame
 from taskexecutor.executor.analysis.checks import check_keys, check_time_column
 from taskexecutor.executor.analysis.step import (
@@ -46,13 +48,16 @@ def analyze_partial_aggregate(
 ) -> AnalyzedOutput:
     frame = step.frame()
     check_columns(step, spec, to_arrow(frame.frame.schema))
+    changes = composed.of_changes(frame.frame, spec)
+    if changes:
+        _check_changes(step, spec)
     try:
         partial = composed.partial_window_aggregate(frame.frame, spec, cores=0)
         final = _final_schema(frame.frame, spec)
     except Exception as error:
         _raise_for_expression(frame.frame, spec.aggregates)
         raise FiresteelError(f"{step.operator_name}: {summary_of(error)}") from error
-    _check_merges(spec.aggregates, to_arrow(partial.schema))
+    _check_merges(spec.aggregates, to_arrow(partial.schema), ordered=changes)
     output = AnalyzedOutput.on_spark(frame.with_plan(partial))
     output.final = final
     return output
@@ -64,12 +69,24 @@ def analyze_keyed_aggregate(
     if step.inputs[0].final is None:
         raise FiresteelError(f"{step.operator_name}: an aggregate must follow its partial half")
     schema = step.inputs[0].final
-    if not isinstance(spec, WindowAggregateSpec) or not spec.retracts:
-        return AnalyzedOutput(schema=schema)
-    return AnalyzedOutput(
-        schema=schema.append(pa.field(ROW_KIND, pa.string())),
-        retracting=Retracting.of_window(step.operator_name),
-    )
+    with_kind = schema.append(pa.field(ROW_KIND, pa.string()))
+    match spec:
+        case WindowAggregateSpec(retracts=True):
+            return AnalyzedOutput(
+                schema=with_kind, retracting=Retracting.of_window(step.operator_name)
+            )
+        case RunningAggregateSpec() if spec.changes or step.inputs[0].retracting:
+            return AnalyzedOutput(
+                schema=with_kind,
+                retracting=Retracting(
+                    who=step.operator_name,
+                    because="a key's row goes when its values change",
+                    instead="aggregate its input instead, or in windows:"
+                    " key_by(...).window(...).aggregate(...)",
+                ),
+            )
+        case _:
+            return AnalyzedOutput(schema=schema)
 
 
 def analyze_window_apply(step: AnalysisStep, spec: WindowApplySpec) -> AnalyzedOutput:
@@ -98,6 +115,24 @@ def analyze_window_apply(step: AnalysisStep, spec: WindowApplySpec) -> AnalyzedO
         sides={spec.late_tag: rows} if spec.late_tag else {},
         retracting=Retracting.of_window(step.operator_name) if spec.retracts else None,
     )
+
+
+def _check_changes(step: AnalysisStep, spec: PartialWindowAggregateSpec) -> None:
+    if not step.inputs[0].retracting:
+        raise FiresteelError(
+            f"aggregate: the stream has a column {ROW_KIND!r}, and its rows are no changes; rename"
+            f" it: with_column_renamed({ROW_KIND!r}, ...)"
+        )
+    if any(same(name, ROW_KIND) for name in (*spec.key_columns, *_names(spec.aggregates))):
+        raise FiresteelError(
+            f"aggregate: its results have a column {ROW_KIND!r} of their own, since those that it"
+            " aggregates may go away; choose another name"
+        )
+    kept_of(spec.aggregates)
+
+
+def _names(aggregates: Sequence[AggregateExpression]) -> list[str]:
+    return [item.name for item in aggregates]
 
 
 def check_columns(
@@ -149,12 +184,18 @@ def _place_of(summary: str, text: str) -> str:
     return ""
 
 
-def _check_merges(aggregates: Sequence[AggregateExpression], partial: pa.Schema) -> None:
-    """Partial results of some types can be ordered or added in Spark only."""
+def _check_merges(
+    aggregates: Sequence[AggregateExpression], partial: pa.Schema, *, ordered: bool
+) -> None:
+    """Partial results of some types can be ordered or added in Spark only. `ordered`: those of min
+    and max are sorted.
+    """
     for item in aggregates:
         for name, how in item.merge.items():
             kind = partial.field(name).type
-            if not _is_mergeable(how, kind):
+            if not _is_mergeable(how, kind) or (
+                ordered and how in ("min", "max") and pa.types.is_nested(kind)
+            ):
                 raise FiresteelError(
                     f"aggregate({item.sql!r}): partial results of type {spark_name(kind)} cannot "
                     "be merged; cast the value to a number, a text or a time, or use "

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from firesteel.common.config import Configuration, options
 from firesteel.operator import OperatorState, StreamOperator
 from firesteel.plan.specs import RunningAggregateSpec
+from firesteel.row_kind import DELETE, INSERT, ROW_KIND
 from taskexecutor.executor.aggregation.columns import as_table
 from taskexecutor.executor.aggregation.dense_partials import DensePartials
 from taskexecutor.executor.aggregation.distinct_counts import DISTINCT, DistinctCounts
 from taskexecutor.executor.aggregation.keyed_partials import KeyedPartials
+from taskexecutor.executor.aggregation.last_results import LastResults
 from taskexecutor.executor.aggregation.merging import (
+    ROWS,
     columns_of_partials,
     meaning_of_partials,
     merges_of,
 )
 from taskexecutor.executor.aggregation.results import aggregate_results
+from taskexecutor.executor.aggregation.taken_back import TakenBack
 
 # Partial rows that wait; if all state is in memory, twice the number of keys if that is more.
 BUNDLE_ROWS = 262_144
@@ -26,6 +33,9 @@ PART_ROWS = 65_536  # of a batch's results
 class RunningAggregate(StreamOperator):
     """Holds the partials of all keys. Each flush emits one row per key that the bundle changed: a
     stream of upserts by key. In a batch, each key has one row, at the end.
+
+    If its input is a stream of changes, or its result is to be one, the earlier row of a key goes
+    when another one comes, or none.
     """
 
     def __init__(self, spec: RunningAggregateSpec) -> None:
@@ -34,36 +44,66 @@ class RunningAggregate(StreamOperator):
         self._merges = {name: "sum" if how == DISTINCT else how for name, how in merges.items()}
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = 0
+        self._changes: TakenBack | None = None
+        self._last: LastResults | None = None
 
     def initialize_state(self, state: OperatorState) -> None:
         keys, schema = self._spec.key_columns, self.context.input_schemas[0]
-        self._memory = state.columns
-        self._distinct = DistinctCounts(keys, merges_of(self._spec.aggregates), self._memory)
+        aggregates, self._memory = self._spec.aggregates, state.columns
+        meaning = meaning_of_partials(aggregates, schema)
+        columns = columns_of_partials(aggregates, schema)
+        if schema is not None and ROW_KIND in schema.names:
+            name = self.context.operator_name
+            self._changes = TakenBack(aggregates, keys, schema, name, self._memory)
+            self._merges = self._changes.merges
+            columns_of_totals = self._changes.columns(columns)
+        else:
+            self._distinct = DistinctCounts(keys, merges_of(aggregates), self._memory)
+            columns_of_totals = columns
         self._state: DensePartials | KeyedPartials = DensePartials(keys, self._merges, self._memory)
-        meaning = meaning_of_partials(self._spec.aggregates, schema)
-        columns = columns_of_partials(self._spec.aggregates, schema)
-        self._totals = state.keyed_rows("totals", keys, meaning, columns)
+        self._totals = state.keyed_rows("totals", keys, meaning, columns_of_totals)
+        seen = self._changes.kept_values if self._changes else [(n,) for n in self._distinct.names]
         self._seen = {
-            name: state.keyed_rows(f"values of {name}", keys, {**meaning, "values": columns[name]})
-            for name in self._distinct.names
+            names: state.keyed_rows(
+                f"values of {', '.join(names)}",
+                keys,
+                {**meaning, "values": ", ".join(columns[name] for name in names)},
+            )
+            for names in seen
         }
 
     def open(self) -> None:
         self._updates = Configuration(self.context.config).get(options.RUNTIME_MODE) != "BATCH"
-        for name, seen in self._seen.items():
-            if (values := seen.restored()) is not None:
-                self._distinct.restore(name, values)
+        for names, seen in self._seen.items():
+            if (values := seen.restored()) is None:
+                continue
+            if self._changes is not None:
+                self._changes.restore(names, values)
+            else:
+                self._distinct.restore(names[0], values)
         if (totals := self._totals.restored()) is not None:
             if self._memory.piece_bytes is None:
                 totals = totals.combine_chunks()
             for batch in totals.to_batches():
                 self._add([batch])
+        if self._updates and (self._changes is not None or self._spec.changes):
+            self._last = LastResults(self._spec.key_columns, self._memory)
+            for rows in self._state.parts(PART_ROWS):
+                self._last.replaced(*self._results(rows))
 
     def snapshot_state(self, checkpoint_id: int) -> None:
-        totals = self._state.frozen()
-        self._totals.keep(lambda: as_table(rows) if (rows := totals()) else None)
-        for name, seen in self._seen.items():
-            seen.keep(self._distinct.frozen(name))
+        totals, changes = self._state.frozen(), self._changes is not None
+
+        def rows() -> pa.Table | None:
+            found = as_table(batches) if (batches := totals()) else None
+            # Keys without rows are forgotten.
+            return found.filter(pc.field(ROWS) > 0) if changes and found is not None else found
+
+        self._totals.keep(rows)
+        for names, seen in self._seen.items():
+            seen.keep(
+                self._changes.frozen(names) if self._changes else self._distinct.frozen(names[0])
+            )
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         if not batch.num_rows:
@@ -79,16 +119,31 @@ class RunningAggregate(StreamOperator):
         if not self._waiting:
             return
         waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
-        changed = self._add(self._distinct.replaced(waiting))
-        if self._updates:
-            self._emit(changed)
+        replaced = self._changes.signed if self._changes else self._distinct.replaced
+        changed = self._add(replaced(waiting))
+        if self._last is not None:
+            gone, come = self._last.replaced(*self._results(changed))
+            self._emit(gone, DELETE)
+            self._emit(come, INSERT)
+        elif self._updates:
+            self._emit(self._results(changed).results)
 
-    def _emit(self, rows: pa.RecordBatch) -> None:
-        self.output.emit(
-            aggregate_results(
-                self.context, self._spec.aggregates, self._spec.key_columns, rows, {}, {}
-            )
+    def _results(self, changed: pa.RecordBatch) -> _Results:
+        """Of merged rows."""
+        keys = self._spec.key_columns
+        asked, rows = changed.select(keys), changed
+        if self._changes is not None:
+            asked, rows = self._changes.partials(changed)
+        return _Results(
+            asked, aggregate_results(self.context, self._spec.aggregates, keys, rows, {}, {})
         )
+
+    def _emit(self, results: pa.RecordBatch, kind: str = "") -> None:
+        if not results.num_rows:
+            return
+        if kind:
+            results = results.append_column(ROW_KIND, pa.repeat(kind, results.num_rows))
+        self.output.emit(results)
 
     def _add(self, bundle: list[pa.RecordBatch]) -> pa.RecordBatch:
         if isinstance(self._state, DensePartials):
@@ -105,8 +160,14 @@ class RunningAggregate(StreamOperator):
 
     def finish(self) -> None:
         if not self._updates:
+            changes = self._changes is not None or self._spec.changes
             for rows in self._state.parts(PART_ROWS):
-                self._emit(rows)
+                self._emit(self._results(rows).results, INSERT if changes else "")
 
     def close(self) -> None:
         self._waiting = []
+
+
+class _Results(NamedTuple):
+    keys: pa.RecordBatch  # that have changed
+    results: pa.RecordBatch  # of those of them that have rows

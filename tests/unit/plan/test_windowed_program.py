@@ -75,7 +75,7 @@ def specs(stream: DataStream) -> list[Any]:
             lambda s: s.window(Session("1 h"), allowed_lateness="1 h").aggregate(
                 "max(x) AS row_kind"
             ),
-            "'row_kind' is a column of its own in the results of sessions with allowed_lateness",
+            "'row_kind' is a column of its own in results that may go away",
         ),
         (lambda s: s.aggregate("max(k) AS k"), "'k' is a key column"),
         (lambda s: s.window(Tumbling("1 h")).top_n(0, by="x"), "top_n(0): it takes a number of"),

@@ -89,6 +89,8 @@ def partial_window_aggregate(
     """
     from pyspark.sql import functions as sql
 
+    if of_changes(frame, spec):
+        return _rows_of_changes(frame, spec)
     partials = _partials(frame, spec.aggregates)
     columns = [sql.expr(text).alias(name) for name, text in (*partials.items(), (ROWS, "count(1)"))]
     names = [quoted(name) for name in (*partials, ROWS)]
@@ -122,6 +124,33 @@ def partial_window_aggregate(
     if not grouping:  # without one, no rows would be a group, too
         grouping.append(sql.lit(0).alias(_ALL))
     return frame.groupBy(*grouping).agg(*columns).selectExpr(*keys, *times, *names)
+
+
+def of_changes(frame: DataFrame, spec: PartialWindowAggregateSpec) -> bool:
+    """Whether the rows come and go. (Windows of such rows are refused.)"""
+    return spec.window is None and ROW_KIND in frame.columns
+
+
+def _rows_of_changes(frame: DataFrame, spec: PartialWindowAggregateSpec) -> DataFrame:
+    """What each row gives to the partial columns, with its kind."""
+    from pyspark.sql import functions as sql
+    from pyspark.sql.types import ArrayType
+
+    partials = _partials(frame, spec.aggregates)
+    kinds = frame.agg(*(sql.expr(text).alias(name) for name, text in partials.items())).schema
+    columns = [column(key) for key in spec.key_columns]
+    for item in spec.aggregates:
+        for name, how in item.merge.items():
+            each, kind = item.of_row[name], kinds[name].dataType
+            value = each.value
+            if name in item.exact and partials[name] == item.exact[name]:
+                value = value.removeprefix("double(").removesuffix(")")
+            if how == "distinct":
+                assert isinstance(kind, ArrayType)
+                kind = kind.elementType
+            text = f"IF({each.condition}, {value}, {each.otherwise})" if each.condition else value
+            columns.append(sql.expr(text).cast(kind).alias(name))
+    return frame.select(*columns, column(ROW_KIND))
 
 
 def _pane_start(spec: PartialWindowAggregateSpec) -> Column:

@@ -282,9 +282,13 @@ def temporary_conf(session: Any, values: Mapping[str, str]) -> Iterator[None]:
 
 
 def _rows(leaf: DataFrame, specs: Sequence[Spec]) -> DataFrame:
-    """The frame after the functions of the program."""
-    aggregates = bool(specs) and isinstance(specs[-1], PartialWindowAggregateSpec)
-    return composed.apply(leaf, specs[:-1] if aggregates else specs, cores=0)
+    """The frame after the functions of the program, and after what changes give to aggregates."""
+    if not (specs and isinstance(specs[-1], PartialWindowAggregateSpec)):
+        return composed.apply(leaf, specs, cores=0)
+    rows = composed.apply(leaf, specs[:-1], cores=0)
+    if composed.of_changes(rows, specs[-1]):
+        return composed.partial_window_aggregate(rows, specs[-1], cores=0)
+    return rows
 
 
 def _aggregated(rows: DataFrame, specs: Sequence[Spec]) -> DataFrame:
@@ -292,6 +296,8 @@ def _aggregated(rows: DataFrame, specs: Sequence[Spec]) -> DataFrame:
     aggregates of what differs from call to call.
     """
     if not (specs and isinstance(specs[-1], PartialWindowAggregateSpec)):
+        return rows
+    if composed.of_changes(rows, specs[-1]):  # they keep the column
         return rows
     return composed.partial_window_aggregate(rows, specs[-1], cores=0)
 

@@ -298,6 +298,48 @@ def test_running_aggregates_go_on(
     assert with_failures == without
 
 
+TAKEN_BACK = ["count(*) AS n", "sum(x) AS s", "max(x) AS m", "count(DISTINCT x) AS d"]
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(kind=KEYS, flow=FLOWS)
+def test_aggregates_of_changes_go_on(
+    tmp_path_factory: pytest.TempPathFactory, kind: str, flow: list[Element]
+) -> None:
+    """Every second row takes the one before it back, if that had the same key."""
+    arrow, keys = KINDS[kind]
+    items = parse_aggregates(TAKEN_BACK)
+    names = [name for item in items for name in item.merge]
+    schema = pa.schema(
+        [("key", arrow), *((name, pa.int64()) for name in names), ("row_kind", pa.string())]
+    )
+    spec = RunningAggregateSpec(key_columns=("key",), aggregates=items)
+    there: list[tuple[int, int]] = []
+
+    def row_of(row: Row, number: int) -> dict[str, Any]:
+        if not number:
+            there.clear()
+        one, change = (row[0], row[1] % 5), "insert"
+        if row[1] % 2 and one in there:
+            there.remove(one)
+            change = "delete"
+        else:
+            there.append(one)
+        given = dict.fromkeys(names, one[1]) | {names[0]: 1}
+        return {"key": keys[row[0] % len(keys)], **given, "row_kind": change}
+
+    without, with_failures = runs(
+        tmp_path_factory,
+        lambda: RunningAggregate(spec),
+        schema,
+        None,
+        flow,
+        row_of,
+        kind in ONE_SUBTASK,
+    )
+    assert with_failures == without
+
+
 def rows_of(*rows: tuple[str, int]) -> list[dict[str, Any]]:
     return [{"key": key, "at": at, "n": at} for key, at in rows]
 
