@@ -36,6 +36,7 @@ OURS = (
     "submit",
     "demo",
     "small_files",
+    "region_restart",
 )  # in the order in which they run; modules with `run()`
 # Modules with `run(share)`, of the rows, checkpoints and failures of a full run.
 CHECKPOINTS = {
