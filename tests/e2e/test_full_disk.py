@@ -1,7 +1,8 @@
-"""A cluster whose folder, with logs, job store and temporary files, is on a full disk."""
+"""A cluster whose folder, with logs, job store, results and temporary files, is on a full disk."""
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,15 +14,29 @@ from firesteel import Environment
 from firesteel.client.cluster import LocalCluster
 from firesteel.common.config import Configuration
 from firesteel.common.states import ExecutionState, JobStatus
+from firesteel.errors import JobFailed
 from tests.e2e.conftest import WARM_S, Session, eventually, firesteel
 from tests.e2e.jobs import unbounded
 from tests.small_disk import fill, small_disk
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    with small_disk(tmp_path / "small", "64m") as folder:
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with small_disk(tmp_path_factory.mktemp("disk") / "small", "64m") as folder:
         yield folder
+
+
+@pytest.fixture(scope="module")
+def session(disk: Path) -> Iterator[Session]:
+    conf = Configuration.load(
+        overrides={
+            "metrics.reporter.prom.port": "0",
+            "taskmanager.network.blocking-shuffle.buffer.size": "1 mb",
+        }
+    )
+    with LocalCluster(conf, task_executors=1, slots=1, directory=disk) as cluster:
+        cluster.wait_for_slots(timeout_s=WARM_S)
+        yield Session(cluster)
 
 
 def talking(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -30,29 +45,45 @@ def talking(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield batch.slice(0, 0)
 
 
-def test_a_job_is_cancelled_and_its_slot_is_free_again(disk: Path) -> None:
-    conf = Configuration.load(overrides={"metrics.reporter.prom.port": "0"})
-    with LocalCluster(conf, task_executors=1, slots=1, directory=disk) as cluster:
-        cluster.wait_for_slots(timeout_s=WARM_S)
-        session = Session(cluster)
-        env = Environment()
-        unbounded(env).map_in_arrow(talking).print()
-        job_id = session.submit(env)
-        session.wait_until(job_id, lambda d: set(d.states) == {ExecutionState.RUNNING})
-        ballast = fill(disk)
-        # What others remove meanwhile is filled up, too.
-        eventually(lambda: fill(disk) and shutil.disk_usage(disk).free == 0, "a full disk")
-        told = firesteel("cancel", "-m", session.address, job_id)
-        assert "job store cannot be written" in told.stderr
-        assert f"job {job_id} is being cancelled" in told.stderr
-        eventually(lambda: session.free_slots() == 1, "its task has ended")
-        assert session.client.job_details(job_id).status is JobStatus.CANCELLING
-        ballast.unlink()
-        eventually(
-            lambda: session.client.job_details(job_id).status is JobStatus.CANCELED, "stored"
-        )
-        bounded = Environment()
-        bounded.from_sequence(0, 10).map_in_arrow(talking).print()
-        assert session.run(bounded).status is JobStatus.FINISHED
-        [log_path] = disk.glob("worker-*/log/slot-0.log")
-        assert "the log could not be written; lines are missing" in log_path.read_text()
+def test_a_job_is_cancelled_and_its_slot_is_free_again(session: Session, disk: Path) -> None:
+    env = Environment()
+    unbounded(env).map_in_arrow(talking).print()
+    job_id = session.submit(env)
+    session.wait_until(job_id, lambda d: set(d.states) == {ExecutionState.RUNNING})
+    ballast = fill(disk)
+    # What others remove meanwhile is filled up, too.
+    eventually(lambda: fill(disk) and shutil.disk_usage(disk).free == 0, "a full disk")
+    told = firesteel("cancel", "-m", session.address, job_id)
+    assert "job store cannot be written" in told.stderr
+    assert f"job {job_id} is being cancelled" in told.stderr
+    eventually(lambda: session.free_slots() == 1, "its task has ended")
+    assert session.client.job_details(job_id).status is JobStatus.CANCELLING
+    ballast.unlink()
+    eventually(lambda: session.client.job_details(job_id).status is JobStatus.CANCELED, "stored")
+    bounded = Environment()
+    bounded.from_sequence(0, 10).map_in_arrow(talking).print()
+    assert session.run(bounded).status is JobStatus.FINISHED
+    [log_path] = disk.glob("worker-*/log/slot-0.log")
+    assert "the log could not be written; lines are missing" in log_path.read_text()
+
+
+def test_a_result_that_does_not_fit_names_itself_and_leaves_its_space(
+    session: Session, disk: Path
+) -> None:
+    def larger(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            texts = [str(value).zfill(10_000) for value in batch["value"].to_pylist()]
+            yield pa.record_batch({"text": texts})
+
+    before = shutil.disk_usage(disk).used
+    env = Environment(mode="batch")
+    env.from_sequence(0, 20_000).map_in_arrow(larger, "text string").rebalance().map_in_arrow(
+        talking
+    ).print()
+    told = (
+        r"the partition .* of result \w+.* cannot be written to "
+        rf"{re.escape(str(disk))}/\S+: No space left on device \([\d.]+ \w+ free there\)"
+    )
+    with pytest.raises(JobFailed, match=told):
+        session.client.wait(session.submit(env))
+    eventually(lambda: shutil.disk_usage(disk).used < before + 2**20, "its space is free again")

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -149,8 +149,29 @@ def test_a_killed_consumer_reads_the_cached_results_again(session: Session, tmp_
     assert sorted(values.to_pylist()) == list(range(ROWS)), "every row once"
 
 
+def flip(path: Path) -> None:
+    """A few bytes among the rows."""
+    with open(path, "r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        found = file.read(8)
+        file.seek(-len(found), os.SEEK_CUR)
+        file.write(bytes(byte ^ 0xFF for byte in found))
+
+
+def cut_off(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (Path.unlink, "No such file"),
+        (flip, "does not match its checksum"),
+        (cut_off, "cannot be read"),
+    ],
+)
 def test_a_lost_result_is_produced_again_from_the_same_rows(
-    session: Session, tmp_path: Path
+    session: Session, tmp_path: Path, damage: Callable[[Path], None], why: str
 ) -> None:
     goes_on, out = tmp_path / "goes-on", tmp_path / "out"
 
@@ -163,9 +184,10 @@ def test_a_lost_result_is_produced_again_from_the_same_rows(
     job_id = session.client.submit(batch_job(out, as_it_is, waits_with_the_last))
     session.wait_until(job_id, lambda details: ExecutionState.FINISHED in details.states)
     eventually(lambda: len(result_files(session, job_id)) == 1, "its TaskExecutor has its result")
-    result_files(session, job_id)[0].unlink()
+    damage(result_files(session, job_id)[0])
     goes_on.touch()
     details = session.client.wait(job_id)
+    assert all(why in error.summary for error in details.exceptions), details.exceptions
     assert attempts_by_vertex(details) == [[0, 1], [1, 1]]
     values = ds.dataset(out, format="parquet").to_table()["value"]
     assert sorted(values.to_pylist()) == list(range(ROWS)), "every row once"
