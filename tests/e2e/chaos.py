@@ -1,5 +1,5 @@
-"""Random deaths in a cluster that runs a job: who dies, when, and how long it takes until the job
-commits rows again. Everything is drawn from a seed, but for what the machine makes of it.
+"""Random deaths, and cuts, in a cluster that runs a job: who dies, when, and how long it takes until
+the job commits rows again, or a batch ends. Everything is drawn from a seed, but for what the machine makes of it.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 import psutil
 
 from firesteel.client.job_details import Attempt, JobDetails
 from firesteel.errors import FiresteelError
+from tests.tunnels import Ends, Tunnels
 
 from .conftest import Session, command, eventually, logs_below, services
-from .exactly_once import ExactlyOnceJob
 
+CUT_MAX_S = 8.0  # longer than a heartbeat may be missing
 SHORT_S = 1.0  # a pause that nobody takes for a death
 HEARTBEAT_TIMEOUT_S = 5.0  # of the job's: more than two of a TaskExecutor's heartbeats
 
@@ -37,6 +39,8 @@ class Fault(Enum):
     PAUSED_SLOT = "stop a slot's process for a moment"
     ZOMBIE = "stop a TaskExecutor until the job goes on without it"
     ZOMBIE_JOB_MASTER = "stop the JobMaster until another one has its job"
+    RESET = "break the connections of two processes"
+    CUT = "let nothing pass between two processes for a while"
 
 
 RESTARTS = (Fault.TASK, Fault.SLOT, Fault.TASK_EXECUTOR, Fault.JOB_MASTER)
@@ -48,11 +52,33 @@ KILLS = (
     Fault.RESOURCE_MANAGER,
     Fault.ZOMBIE_JOB_MASTER,  # and the Dispatcher
 )
+CUTS = (Fault.RESET, Fault.CUT)
+ENDS_A_BATCH = (Fault.JOB_MASTER, Fault.ZOMBIE_JOB_MASTER)  # it has no checkpoint
+
+
+class Job(Protocol):
+    """What is to survive: see `ExactlyOnceJob` and `BatchJobs`."""
+
+    job_id: str
+    parts: bool  # its tasks run one after the other
+
+    @property
+    def committed(self) -> int: ...
+
+    @property
+    def latest_attempt(self) -> int: ...
+
+    def progress(self, what: str) -> None: ...
+
+    def progress_of_attempt(self, number: int, what: str) -> None: ...
+
+    def poison(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Happened:
     fault: Fault
+    whom: str  # if it is not clear
     at_s: float  # since the start
     recovered_s: float  # until rows were committed again
     rows: int  # committed by then
@@ -66,17 +92,20 @@ def drawn(seed: int, faults: dict[Fault, int]) -> list[Fault]:
 
 
 class Chaos:
-    """On the processes of one job."""
+    """On the processes of one job. `tunnels`: those of its cluster, for cuts."""
 
-    def __init__(self, session: Session, job: ExactlyOnceJob, seed: int) -> None:
-        self._session, self._job = session, job
+    def __init__(
+        self, session: Session, job: Job, seed: int, tunnels: Tunnels | None = None
+    ) -> None:
+        self._session, self._job, self._tunnels = session, job, tunnels
+        self._whom = ""
         self._random = random.Random(seed)
         self._began = time.monotonic()
         self.happened: list[Happened] = []
 
     def inject(self, fault: Fault) -> None:
         """Returns when the job has committed rows again."""
-        before = self._job.latest_attempt
+        before, self._whom = self._job.latest_attempt, ""
         self._act(fault)
         at = time.monotonic()
         if fault in RESTARTS:
@@ -84,7 +113,9 @@ class Chaos:
         else:
             self._job.progress(fault.value)
         ended = time.monotonic()
-        self.happened.append(Happened(fault, at - self._began, ended - at, self._job.committed))
+        self.happened.append(
+            Happened(fault, self._whom, at - self._began, ended - at, self._job.committed)
+        )
 
     def _act(self, fault: Fault) -> None:
         session = self._session
@@ -111,11 +142,19 @@ class Chaos:
                 self.outlive(self._found(self._task_executor))
             case Fault.ZOMBIE_JOB_MASTER:
                 self.replace(self._found(self.job_master))
+            case Fault.RESET:
+                assert self._tunnels is not None
+                self._tunnels.reset(self._pair(self._tunnels))
+            case Fault.CUT:
+                assert self._tunnels is not None
+                with self._tunnels.silent(self._pair(self._tunnels)):
+                    time.sleep(self._random.uniform(0.1, CUT_MAX_S))
 
     def outlive(self, victim: psutil.Process) -> None:
         """It is stopped with all of its processes until the job runs without it. Then it acts on
         all that it had heard, and is left with nothing of the job.
         """
+        job_id = self._job.job_id
         (mine,) = (name for name, worker in self._workers().items() if worker == victim)
         with stopped([victim, *victim.children(recursive=True)]):
             eventually(
@@ -123,7 +162,7 @@ class Chaos:
                 "the job runs without the TaskExecutor that is stopped",
             )
             self._job.progress("others have taken over")
-        verdict = ("TaskExecutor lost", self._job.job_id, f"tm_id={mine}")
+        verdict = ("TaskExecutor lost", job_id, f"tm_id={mine}")
         logs = logs_below(self._session.cluster.directory, "jobmaster-*.log")
         lines = (line for log in logs for line in log.splitlines())
         assert any(all(word in line for word in verdict) for line in lines), "it was given up"
@@ -173,13 +212,15 @@ class Chaos:
         return found[0]
 
     def _attempts(self) -> list[Attempt]:
-        """Of all tasks, when all run."""
+        """Of all tasks, when all run; of those that run, if some have ended or not begun."""
         found: list[Attempt] = []
 
         def running(details: JobDetails) -> bool:
             current = [s.current for v in details.vertices for s in v.subtasks]
-            found[:] = [attempt for attempt in current if attempt is not None]
-            return all(attempt.state.name == "RUNNING" for attempt in found)
+            found[:] = [
+                attempt for attempt in current if attempt and attempt.state.name == "RUNNING"
+            ]
+            return bool(found) and (self._job.parts or len(found) == len(current))
 
         def tried() -> bool:
             with contextlib.suppress(FiresteelError):
@@ -201,12 +242,29 @@ class Chaos:
         """The same."""
         return self._workers()[self._random.choice(self._attempts()).task_executor_id]
 
+    def _pair(self, tunnels: Tunnels) -> Ends:
+        """Two that are connected: first what they are is drawn, then who."""
+        pairs: dict[str, list[Ends]] = {}
+        for ends in tunnels.between():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                kinds = " and ".join(sorted(program(psutil.Process(pid)) for pid in ends))
+                pairs.setdefault(kinds, []).append(ends)
+        self._whom = self._random.choice(sorted(pairs))
+        return self._random.choice(pairs[self._whom])
+
     def _workers(self) -> dict[str, psutil.Process]:
         """By id: the TaskExecutors that the ResourceManager knows."""
         return {
             worker.task_executor_id: psutil.Process(worker.pid)
             for worker in self._session.overview().task_executors
         }
+
+
+def program(process: psutil.Process) -> str:
+    """Which it runs. Raises psutil.NoSuchProcess."""
+    line = " ".join(process.cmdline())
+    found = re.search(r"-m (\S+) ", line)
+    return found[1] if found else line
 
 
 def _orphan(copy: psutil.Process) -> None:
@@ -244,6 +302,7 @@ def report(happened: list[Happened]) -> str:
     """A line per fault, and the median and the worst of each kind."""
     lines = [
         f"{h.at_s:7.1f} s  {h.recovered_s:5.1f} s  {h.rows:8,} rows  {h.fault.value}"
+        + (f": {h.whom}" if h.whom else "")
         for h in happened
     ]
     for fault in Fault:
@@ -251,7 +310,7 @@ def report(happened: list[Happened]) -> str:
         if times:
             middle = times[len(times) // 2]
             lines.append(
-                f"{fault.value}: {len(times)} x, rows again after {middle:.1f} s,"
+                f"{fault.value}: {len(times)} x, recovered after {middle:.1f} s,"
                 f" at most {times[-1]:.1f} s"
             )
     return "\n".join(lines)

@@ -229,6 +229,8 @@ class TableReader(threading.Thread):
 class ExactlyOnceJob:
     """The job in a session, and who reads what it commits."""
 
+    parts = False  # all of its tasks run at the same time
+
     def __init__(
         self,
         session: Session,
@@ -340,10 +342,6 @@ class ExactlyOnceJob:
         """The newest checkpoint whose metadata is written."""
         found = self._checkpoints.glob("*/chk-*/_metadata")
         return max(int(path.parent.name.removeprefix("chk-")) for path in found)
-
-    @property
-    def nearly_all_read(self) -> bool:
-        return any(split > self._splits - 20 for split, *_ in self._ledger.rows)
 
     def await_few_checkpoints(self) -> None:
         eventually(

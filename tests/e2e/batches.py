@@ -1,0 +1,126 @@
+"""Batch jobs, one after the other, whose rows are known: the next begins when the last has ended,
+and was right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from firesteel import Environment
+from firesteel.connectors import FileSink, SequenceSource
+from firesteel.errors import FiresteelError
+
+from .conftest import PATIENCE_S, Session, eventually
+
+ROWS, KEYS = 20_000, 50
+READ_S, WRITE_S = 3.0, 2.0  # how long its first region takes, and its last, or longer
+
+
+class Slowly:
+    """Passes everything on, and takes its time. Fails when there is a file `poison`, which it
+    removes.
+    """
+
+    def __init__(self, poison: Path, pause_s: float) -> None:
+        self.poison, self.pause_s = poison, pause_s
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for at in range(0, batch.num_rows, 10):
+                with contextlib.suppress(FileNotFoundError):
+                    self.poison.unlink()
+                    raise RuntimeError("poisoned")
+                time.sleep(self.pause_s)
+                yield batch.slice(at, 10)
+
+
+class BatchJobs:
+    """For `Chaos`, like a job: it makes progress when a batch has ended with the rows that it has
+    without faults.
+    """
+
+    parts = True  # not all of its tasks run at the same time
+
+    def __init__(self, session: Session, folder: Path, **configuration: str) -> None:
+        self._session, self._folder, self._configuration = session, folder, configuration
+        self._number = 0
+        self._poison = folder / "poison"
+        self.committed = 0  # rows of all batches
+        self.latest_attempt = 0
+        self.job_id = self._submit()
+
+    def progress(self, what: str) -> None:
+        """Waits for the end of the batch, and begins the next."""
+        details = self._session.client.wait(self.job_id)
+        assert details.status.name == "FINISHED", what
+        rows = ds.dataset(self._out, format="parquet").to_table().to_pylist()
+        assert sorted(rows, key=lambda row: row["k"]) == EXPECTED, what
+        self.committed += ROWS
+        self._number += 1
+        self.job_id = self._submit()
+
+    def progress_of_attempt(self, number: int, what: str) -> None:
+        self.progress(what)
+
+    def poison(self) -> None:
+        """Fails a task."""
+        self._poison.touch()
+        eventually(lambda: not self._poison.exists(), "a task has failed", patience_s=PATIENCE_S)
+
+    def close(self) -> None:
+        with contextlib.suppress(FiresteelError):  # it has just ended
+            self._session.client.cancel(self.job_id)
+
+    @property
+    def _out(self) -> Path:
+        return self._folder / f"batch-{self._number}"
+
+    def _submit(self) -> str:
+        env = Environment(
+            mode="batch",
+            parallelism=2,
+            configuration={
+                "restart-strategy.type": "fixed-delay",
+                "restart-strategy.fixed-delay.attempts": "1000",
+                "restart-strategy.fixed-delay.delay": "0 s",
+            },
+        )
+        (
+            env.from_source(SequenceSource(0, ROWS, rate_per_s=ROWS / READ_S))
+            .transform(lambda df: df.selectExpr(f"value % {KEYS} AS k", "value"))
+            .key_by("k")
+            .aggregate("count(*) AS n", "sum(value) AS s")
+            .rebalance()
+            .map_in_arrow(Slowly(self._poison, WRITE_S / (KEYS / 20)))
+            .sink_to(FileSink(str(self._out)))
+        )
+        return self._session.submit(env, f"batch {self._number}", **self._configuration)
+
+
+EXPECTED = [
+    {"k": k, "n": len(values), "s": sum(values)}
+    for k, values in ((k, range(k, ROWS, KEYS)) for k in range(KEYS))
+]
+
+
+@contextlib.contextmanager
+def batch_jobs(session: Session, folder: Path, **configuration: Any) -> Iterator[BatchJobs]:
+    """The last one is cancelled."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    try:
+        jobs = BatchJobs(session, folder, **configuration)
+        try:
+            yield jobs
+        finally:
+            jobs.close()
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])

@@ -1,0 +1,70 @@
+"""The proxy that `make chaos` cuts connections with: the cuts are real, and end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from firesteel.common.rpc.server import aio_channel, bind, new_server
+from tests.tunnels import PROXY, Ends, Tunnels
+
+SOON_S = 60.0
+SELF = Ends(os.getpid(), os.getpid())
+
+
+@pytest.fixture
+def tunnels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tunnels]:
+    tunnels = Tunnels()
+    monkeypatch.setenv(PROXY, tunnels.environment[PROXY])
+    yield tunnels
+    tunnels.close()
+
+
+@pytest.fixture
+async def health(tunnels: Tunnels) -> AsyncIterator[health_pb2_grpc.HealthStub]:
+    """Of a server behind the tunnels."""
+    server = new_server([])
+    address = bind(server, "127.0.0.1", 0)
+    await server.start()
+    async with aio_channel(address) as channel:
+        yield health_pb2_grpc.HealthStub(channel)
+    await server.stop(0)
+
+
+async def check(stub: health_pb2_grpc.HealthStub, timeout_s: float = SOON_S) -> None:
+    await stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s, wait_for_ready=True)
+
+
+async def test_everything_passes_and_who_is_connected_is_known(
+    tunnels: Tunnels, health: health_pb2_grpc.HealthStub
+) -> None:
+    await check(health)
+    assert await asyncio.to_thread(tunnels.between) == [SELF]
+
+
+async def test_a_reset_breaks_a_stream_and_a_new_connection_passes(
+    tunnels: Tunnels, health: health_pb2_grpc.HealthStub
+) -> None:
+    watch = health.Watch(health_pb2.HealthCheckRequest())
+    await watch.read()
+    await asyncio.to_thread(tunnels.reset, SELF)
+    with pytest.raises(grpc.aio.AioRpcError, match="UNAVAILABLE"):
+        await watch.read()
+    await check(health)
+
+
+async def test_while_it_is_silent_nothing_passes_and_afterwards_everything_does(
+    tunnels: Tunnels, health: health_pb2_grpc.HealthStub
+) -> None:
+    await check(health)
+    with tunnels.silent(SELF):
+        answer = asyncio.create_task(check(health))
+        with pytest.raises(grpc.aio.AioRpcError, match="DEADLINE_EXCEEDED"):
+            await check(health, timeout_s=0.2)
+        assert not answer.done()
+    await answer
