@@ -411,6 +411,43 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         title = name or f"WindowJoin({_shown(spec)}, {window})"
         return self._joined("window_join", other, spec, title, uid)._with_time_columns("window_end")
 
+    def as_of_join(
+        self,
+        other: DataStream,
+        on: joins.On,
+        how: str = "inner",
+        *,
+        tolerance: Duration | None = None,
+        times: tuple[str, str] | None = None,
+        name: str | None = None,
+        uid: str = "",
+    ) -> DataStream:
+        """Joins each record with the version that is valid at its event time: of the records of
+        `other` whose columns `on` are equal, the latest one that is not after it. It is Flink's
+        temporal join (FOR SYSTEM_TIME AS OF) and pandas' merge_asof.
+
+            sales.as_of_join(prices, on="item", how="left")
+
+        has each sale with the price of its time. `how`: "inner", or "left" for records without a
+        version, too. With `tolerance`, a version is valid for so long at most. Of versions of one
+        key with equal times, the last to arrive is valid. `times` and the columns of the result are
+        as in `interval_join`. If versions have a column `row_kind`, one with "delete" there ends
+        the validity of the one before it, and the column is not in the result.
+
+        A record waits until the watermarks of both streams have reached its time: a stream of
+        versions that is quiet needs `Watermarks.with_idleness`. Late records are dropped and
+        counted (numLateRecordsDropped). Late versions are counted (numLateVersions), and valid for
+        the records that still wait or are to come. Of each key, the latest version is kept until
+        the stream ends, or for the `tolerance`.
+        """
+        self._check_mine("as_of_join", other)
+        found = joins.event_times("as_of_join", times, (self._time_columns, other._time_columns))
+        spec = joins.as_of_join_spec(on, how, tolerance, found)
+        title = name or f"AsOfJoin({spec.how}, {_shown(spec)})"
+        joined = self._joined("as_of_join", other, spec, title, uid)
+        # A column that is named here may be behind the watermarks.
+        return joined if times is not None else joined._with_time_columns(*self._time_columns)
+
     def _joined(
         self, what: str, other: DataStream, spec: JoinSpec, title: str, uid: str
     ) -> DataStream:

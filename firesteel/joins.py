@@ -9,6 +9,7 @@ from firesteel.durations import Duration, duration_us, positive_us
 from firesteel.errors import InvalidProgram
 from firesteel.plan.runtime_mode import is_bounded
 from firesteel.plan.specs import (
+    AsOfSpec,
     EventTimes,
     IntervalSpec,
     JoinSpec,
@@ -36,7 +37,7 @@ _HOW: dict[str, How] = {
 def join_spec(on: On, how: str, ttl: Duration | None) -> JoinSpec:
     """Raises InvalidProgram."""
     left, right = _keys("join", on)
-    chosen = _HOW.get(how.lower().replace("_", "")) if isinstance(how, str) else None
+    chosen = _known_how(how)
     if chosen is None:
         raise InvalidProgram(
             f'join(how={how!r}): there is "inner", "left", "right" and "full"; rows that have a'
@@ -63,6 +64,22 @@ def interval_join_spec(on: On, between: tuple[Duration, Duration], times: EventT
         )
     within = IntervalSpec(times=times, lower_us=lower_us, upper_us=upper_us)
     return JoinSpec(left_keys=left, right_keys=right, within=within)
+
+
+def as_of_join_spec(on: On, how: str, tolerance: Duration | None, times: EventTimes) -> JoinSpec:
+    """Raises InvalidProgram."""
+    left, right = _keys("as_of_join", on)
+    chosen = _known_how(how)
+    if chosen not in ("inner", "left"):
+        raise InvalidProgram(
+            f'as_of_join(how={how!r}): there is "inner" and "left"; a version that no row is joined'
+            " with is not in the result"
+        )
+    tolerance_us = None
+    if tolerance is not None:
+        tolerance_us = positive_us(tolerance, "tolerance of as_of_join()")
+    within = AsOfSpec(times=times, tolerance_us=tolerance_us)
+    return JoinSpec(left_keys=left, right_keys=right, how=chosen, within=within)
 
 
 def window_join_spec(on: On, window: Window, times: EventTimes) -> JoinSpec:
@@ -136,6 +153,10 @@ def _signed_us(duration: Duration, what: str) -> int:
     if isinstance(duration, str) and duration.lstrip().startswith("-"):
         return -duration_us(duration.lstrip()[1:], what)
     return duration_us(duration, what)
+
+
+def _known_how(how: str) -> How | None:
+    return _HOW.get(how.lower().replace("_", "")) if isinstance(how, str) else None
 
 
 def _keys(what: str, on: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -48,6 +48,11 @@ def test_columns_of_joins(tmp_path: Path, engine: SparkEngine) -> None:
     # The time of its rows is the later one: a window behind it needs no name of a column.
     windows = near.key_by("place").window(Tumbling("1 h")).aggregate("count(*) AS n")
     assert schema_of(windows, engine).names == ["place", "window_start", "window_end", "n"]
+    prices = other.with_column("row_kind", "'insert'")
+    valid = one.as_of_join(prices, "id", "left")
+    assert schema_of(valid, engine).names == names
+    hourly = valid.key_by("place").window(Tumbling("1 h")).aggregate("count(*) AS n")
+    assert schema_of(hourly, engine).names == ["place", "window_start", "window_end", "n"]
     hours = one.window_join(other, "id", Tumbling("1 h")).key_by("word")
     assert schema_of(hours.window(Tumbling("1 d")).aggregate("count(*) AS n"), engine)
 
@@ -87,6 +92,18 @@ def test_columns_of_joins(tmp_path: Path, engine: SparkEngine) -> None:
         (
             lambda a, b: b.join(a.drop_duplicates("id", keep="last"), "id").select("id"),
             "it drops the column row_kind",
+        ),
+        (
+            lambda a, b: a.as_of_join(b.drop_duplicates("id", keep="last", name="Last"), "id"),
+            "it would count rows of 'Last' that are no longer valid",
+        ),
+        (
+            lambda a, b: a.as_of_join(b.with_column_renamed("place", "row_kind"), "id"),
+            "the column 'row_kind' of versions says which of them are deletions, as a text, and is",
+        ),
+        (
+            lambda a, b: a.with_column_renamed("word", "row_kind").as_of_join(b, "id"),
+            "a stream that is joined has a column 'row_kind', and its rows are no changes",
         ),
         (
             lambda a, b: a.window_join(b, "id", Tumbling("1 h"), times=("at", "text")),

@@ -31,6 +31,7 @@ from firesteel.plan.specs.functions import (
     TransformWithStateSpec,
 )
 from firesteel.plan.specs.joins import (
+    AsOfSpec,
     EventTimes,
     IntervalSpec,
     JoinSpec,
@@ -48,6 +49,7 @@ from firesteel.plan.specs.windows import SessionSpec, SlidingSpec, TumblingSpec,
 __all__ = [
     "AggregateExpression",
     "ApplySpec",
+    "AsOfSpec",
     "AssignWatermarksSpec",
     "CoMapInArrowSpec",
     "CoProcessSpec",

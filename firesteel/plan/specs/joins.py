@@ -40,6 +40,16 @@ class SameWindowSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AsOfSpec:
+    """A row of the left stream joins one of the right: the latest whose event time is not after its
+    own, unless that is more than `tolerance_us` before it or deletes its key.
+    """
+
+    times: EventTimes
+    tolerance_us: int | None = None  # None: however long ago
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimeToLiveSpec:
     """Rows join those that have arrived less than `ttl_ms` before them, by the machine's clock."""
 
@@ -53,14 +63,17 @@ class JoinSpec:
     Output: keys that have the same name in both, the other columns of the left and of the right
     stream, `window_start` and `window_end` if there are windows, and `row_kind` unless it is an
     inner join of rows that stay: a row without a match goes when it gets one. Only inner joins are
-    within event time.
+    within event time, and as-of joins, which may be left joins, too: a row waits until its match is
+    known.
     """
 
     left_keys: tuple[str, ...]
     right_keys: tuple[str, ...]  # as many
     how: How = "inner"
-    within: IntervalSpec | SameWindowSpec | TimeToLiveSpec | None = None  # None: whenever they come
-    whole: bool = False  # in a batch: the pairs of all rows, and rows without a match, each once
+    # None: whenever they come
+    within: IntervalSpec | SameWindowSpec | AsOfSpec | TimeToLiveSpec | None = None
+    # In a batch: the pairs of all rows, and rows without a match, each once. None is late.
+    whole: bool = False
 
     @property
     def keeps(self) -> tuple[bool, bool]:
@@ -69,4 +82,4 @@ class JoinSpec:
 
     @property
     def retracts(self) -> bool:
-        return any(self.keeps)
+        return any(self.keeps) and not isinstance(self.within, AsOfSpec)

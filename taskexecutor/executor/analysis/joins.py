@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from firesteel.errors import FiresteelError
-from firesteel.plan.specs import IntervalSpec, JoinSpec, SameWindowSpec
+from firesteel.plan.specs import AsOfSpec, IntervalSpec, JoinSpec, SameWindowSpec
 from firesteel.row_kind import ROW_KIND
 from taskexecutor.executor.analysis.checks import (
     KeyedInput,
@@ -19,7 +19,8 @@ from taskexecutor.executor.operators.joins.whole_join import joins_whole
 
 
 def analyze_join(step: AnalysisStep, spec: JoinSpec) -> AnalyzedOutput:
-    inputs = [_known(step, given) for given in step.inputs]
+    versioned = isinstance(spec.within, AsOfSpec)
+    inputs = [_known(step, step.inputs[0]), _known(step, step.inputs[1], versions=versioned)]
     left, right = (without_kind(schema) for schema in inputs)
     check_keys(left, spec.left_keys)
     check_keys(right, spec.right_keys)
@@ -28,7 +29,7 @@ def analyze_join(step: AnalysisStep, spec: JoinSpec) -> AnalyzedOutput:
         KeyedInput("the left stream", left, spec.left_keys),
         KeyedInput("the right one", right, spec.right_keys),
     )
-    if isinstance(spec.within, IntervalSpec | SameWindowSpec):
+    if isinstance(spec.within, IntervalSpec | SameWindowSpec | AsOfSpec):
         for schema, column in zip((left, right), spec.within.times.columns, strict=True):
             check_time_column(step, step.operator_name, column, schema)
     try:
@@ -49,13 +50,22 @@ def analyze_join(step: AnalysisStep, spec: JoinSpec) -> AnalyzedOutput:
     )
 
 
-def _known(step: AnalysisStep, given: AnalyzedOutput) -> pa.Schema:
+def _known(step: AnalysisStep, given: AnalyzedOutput, *, versions: bool = False) -> pa.Schema:
+    """`versions`: a column `row_kind` of the program's own says which of them are deletions."""
     if given.schema is None:
         raise FiresteelError(
             f"{step.operator_name}: the schema of its input is not known; declare one on the"
             " operator before it"
         )
-    if ROW_KIND in given.schema.names and not (given.retracting or given.settled):
+    if versions and ROW_KIND in given.schema.names:
+        kind = given.schema.field(ROW_KIND).type
+        if kind != pa.string():
+            raise FiresteelError(
+                f"{step.operator_name}: the column {ROW_KIND!r} of versions says which of them are"
+                f" deletions, as a text, and is {kind}; rename it:"
+                f" with_column_renamed({ROW_KIND!r}, ...)"
+            )
+    elif ROW_KIND in given.schema.names and not (given.retracting or given.settled):
         raise FiresteelError(
             f"{step.operator_name}: a stream that is joined has a column {ROW_KIND!r}, and its rows"
             f" are no changes; rename it: with_column_renamed({ROW_KIND!r}, ...)"

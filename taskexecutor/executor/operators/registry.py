@@ -52,7 +52,7 @@ OPERATORS: dict[type[Spec], str] = {
     DropDuplicatesSpec: "drop_duplicates:DropDuplicates",
     RunningAggregateSpec: "running_aggregate:RunningAggregate",
     TopNSpec: "top_n:TopN",
-    JoinSpec: "joins.stream_join:StreamJoin",
+    JoinSpec: "joins.join_operator:join_operator",
 }
 RUN_ON_SPARK = (SourceSpec, TransformSpec, PartialWindowAggregateSpec)
 

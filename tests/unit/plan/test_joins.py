@@ -14,7 +14,7 @@ from firesteel.connectors import DiscardSink, FileSource, SequenceSource
 from firesteel.datastream import DataStream
 from firesteel.errors import InvalidProgram
 from firesteel.joins import growing_joins
-from firesteel.plan.specs import IntervalSpec, JoinSpec, TimeToLiveSpec
+from firesteel.plan.specs import AsOfSpec, EventTimes, IntervalSpec, JoinSpec, TimeToLiveSpec
 
 
 def streams(**settings: Any) -> tuple[DataStream, DataStream]:
@@ -71,6 +71,13 @@ def test_a_joins_times() -> None:
     assert not one.interval_join(other, "id", between=("-1 s", "1 s"))._time_columns
     hours = one.window_join(other, "id", Tumbling("1 h"), times=("a", "b"))
     assert hours._time_columns == {"window_end"}
+    as_of = one.as_of_join(other, {"id": "ID"}, "left_outer", tolerance="1 ms")
+    assert as_of._time_columns == {"at"}
+    within = AsOfSpec(times=EventTimes(columns=("at", "time")), tolerance_us=1000)
+    assert spec_of(as_of) == JoinSpec(
+        left_keys=("id",), right_keys=("ID",), how="left", within=within
+    )
+    assert not one.as_of_join(other, "id", times=("a", "b"))._time_columns
     assert spec_of(one.join(other, "id", ttl="1500 us")).within == TimeToLiveSpec(ttl_ms=2)
 
 
@@ -98,6 +105,13 @@ def test_a_joins_times() -> None:
         (
             lambda a, b: a.interval_join(b, "id", between=("0 s", "0 s"), times="at"),
             "name the columns of event time of this and of the other",
+        ),
+        (lambda a, b: a.as_of_join(b, "id", "full"), 'there is "inner" and "left"; a version'),
+        (lambda a, b: a.as_of_join(b, "id", tolerance="0 s"), "tolerance of as_of_join() is '0 s'"),
+        (lambda a, b: a.key_by("id").as_of_join(b, "id"), "as_of_join() takes the columns that"),
+        (
+            lambda a, b: a.as_of_join(b.union(a), "id"),
+            "the right stream of as_of_join() needs one event-time column, but its sources have",
         ),
         (lambda a, b: a.window_join(b, "id", Session("1 s")), "takes a Tumbling window in event"),
         (

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from firesteel.column_names import column_index, same
 from firesteel.errors import FiresteelError
-from firesteel.plan.specs import JoinSpec, SameWindowSpec
+from firesteel.plan.specs import AsOfSpec, JoinSpec, SameWindowSpec
 from firesteel.row_kind import INSERT, ROW_KIND
 from taskexecutor.executor.aggregation.grouping import Ints
 from taskexecutor.executor.operators.windows.contents import (
@@ -25,8 +25,9 @@ class JoinedColumns:
 
     def __init__(self, spec: JoinSpec, left: pa.Schema, right: pa.Schema) -> None:
         """Raises FiresteelError if the result would have two columns of one name."""
-        # Changes of either side change the result.
-        self.retracts = spec.retracts or any(ROW_KIND in side.names for side in (left, right))
+        # Changes of either side change the result; those of versions are part of their history.
+        changes = any(ROW_KIND in side.names for side in (left, right))
+        self.retracts = spec.retracts or (changes and not isinstance(spec.within, AsOfSpec))
         left, right = without_kind(left), without_kind(right)
         self.window = spec.within.window if isinstance(spec.within, SameWindowSpec) else None
         keys = [

@@ -1,15 +1,13 @@
 """The rows of one side of a join, found by key and time.
 
-Rows are in a log, and never move. Which of them a key has is in runs: places in the log, sorted by
-the key's number and the time. A bundle is a new run, and runs are merged as the log's pieces are:
-each row a few times. So a lookup is a binary search in a few runs, for all keys of a bundle at a
-time, and costs what it finds, however many rows a key has.
+Rows are in a log, and never move. Which of them a key has is in sorted runs of places in the log,
+so a lookup costs what it finds, however many rows a key has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,25 +19,18 @@ from taskexecutor.executor.aggregation.ordering import ranks_of
 from taskexecutor.executor.aggregation.ranked_rows import ranges
 from taskexecutor.executor.aggregation.row_log import RowLog, taken
 from taskexecutor.executor.numbers import as_numpy
+from taskexecutor.executor.operators.joins.keys import Flags
+from taskexecutor.executor.operators.joins.sorted_runs import Run, between, with_run
 
 _PIECES = 16  # of the log, at least: rows are taken from a few as fast as from one
 PAIRS = 65_536  # are found at a time, or those of one row
 # The last columns of a snapshot.
 TIME, ALONE = "__time", "__alone"
-Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class Pairs(NamedTuple):
     queries: Ints  # which of the keys that were asked for
     places: Ints  # of the rows
-
-
-class _Run(NamedTuple):
-    """In the order of keys, then times, then places."""
-
-    keys: Ints
-    times: Ints
-    places: Ints
 
 
 class RowsByKey:
@@ -48,7 +39,7 @@ class RowsByKey:
     def __init__(self, memory: ColumnMemory) -> None:
         """`memory`: where the rows are. The runs and flags are always in memory."""
         self._log = RowLog(_PIECES, memory)
-        self._runs: list[_Run] = []
+        self._runs: list[Run] = []
         self.count = 0
         # By place: whether the row has had no match, as far as anybody knows.
         self._alone: Flags = np.zeros(0, np.bool_)
@@ -67,15 +58,12 @@ class RowsByKey:
             self._removed = np.concatenate((self._removed, more))
         self._alone[self.count : end] = alone
         self._log.add(rows.append_column(TIME, pa.array(times)))
-        runs = [_Run(numbers, times, np.arange(self.count, end))]
-        while self._runs and len(self._runs[-1].keys) <= 2 * sum(len(run.keys) for run in runs):
-            runs.insert(0, self._runs.pop())
-        self._runs.append(_merged(runs))
+        self._runs = with_run(self._runs, Run(numbers, times, np.arange(self.count, end)))
         self.count = end
 
     def find(self, numbers: Ints, low: Ints, high: Ints) -> Iterator[Pairs]:
         """The rows of each of these keys whose times are from `low` to `high`, some at a time."""
-        found = [_found(run, numbers, low, high) for run in self._runs]
+        found = [between(run, numbers, low, high) for run in self._runs]
         if not found:
             return
         ends = np.cumsum(np.sum([counts for _, counts in found], axis=0))
@@ -174,34 +162,3 @@ def _occurrences(codes: Ints) -> Ints:
     found = np.empty(len(codes), np.int64)
     found[order] = ranks_of(codes[order])
     return found
-
-
-def _merged(runs: list[_Run]) -> _Run:
-    merged = _Run(*(np.concatenate(columns) for columns in zip(*runs, strict=True)))
-    order = np.lexsort((merged.times, merged.keys))
-    return _Run(*(column[order] for column in merged))
-
-
-def _found(run: _Run, numbers: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]:
-    """For each key: where its rows with these times begin in the run, and how many there are."""
-    first = np.searchsorted(run.keys, numbers, "left")
-    last = np.searchsorted(run.keys, numbers, "right")
-    first, last = (
-        _bisected(run.times, low, first, last, after=False),
-        _bisected(run.times, high, first, last, after=True),
-    )
-    return first, np.maximum(last - first, 0)
-
-
-def _bisected(times: Ints, wanted: Ints, low: Ints, high: Ints, *, after: bool) -> Ints:
-    """In each range of times, where a time is to be inserted: before or after those equal to it."""
-    low, high = low.copy(), high.copy()
-    rows = np.flatnonzero(low < high)
-    while len(rows):
-        middle = (low[rows] + high[rows]) // 2
-        found = times[middle]
-        below = found <= wanted[rows] if after else found < wanted[rows]
-        low[rows[below]] = middle[below] + 1
-        high[rows[~below]] = middle[~below]
-        rows = rows[low[rows] < high[rows]]
-    return low

@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from firesteel.column_names import column_index
 from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import (
@@ -21,12 +20,13 @@ from firesteel.operator import (
 from firesteel.plan.specs import JoinSpec
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
 from taskexecutor.executor.aggregation.columns import described
-from taskexecutor.executor.aggregation.grouping import Ints, group
+from taskexecutor.executor.aggregation.grouping import Ints
 from taskexecutor.executor.aggregation.key_index import KeyIndex
 from taskexecutor.executor.column_memory import IN_MEMORY
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.joins.joined_columns import NO_WINDOWS, JoinedColumns
-from taskexecutor.executor.operators.joins.rows_by_key import Flags, RowsByKey, restored
+from taskexecutor.executor.operators.joins.keys import numbers_of, without_key
+from taskexecutor.executor.operators.joins.rows_by_key import RowsByKey, restored
 from taskexecutor.executor.operators.joins.time_bounds import time_bounds
 from taskexecutor.executor.timing.wall_clock import wall_clock_ms
 
@@ -88,7 +88,7 @@ class StreamJoin(StreamOperator):
         """Rows of both sides, of which none are there."""
         for side, table in enumerate(tables):
             for found in restored(table) if table is not None else ():
-                numbers = self._numbers(self._key_columns(side, found.rows))
+                numbers = self._numbers(side, found.rows)
                 self._sides[side].add(found.rows, numbers, found.times, found.alone)
 
     def snapshot_state(self, checkpoint_id: int) -> None:
@@ -131,7 +131,7 @@ class StreamJoin(StreamOperator):
         rows, times = self._with_keys(side, rows, times, INSERT)
         if not rows.num_rows:
             return
-        numbers = self._numbers(self._key_columns(side, rows))
+        numbers = self._numbers(side, rows)
         others, other_side = self._sides[1 - side], 1 - side
         alone = np.ones(rows.num_rows, np.bool_)
         for queries, places in others.find(numbers, *self._bounds.reach(side, times)):
@@ -148,7 +148,7 @@ class StreamJoin(StreamOperator):
         rows, times = self._with_keys(side, rows, np.zeros(rows.num_rows, np.int64), DELETE)
         if not rows.num_rows:
             return
-        numbers = self._numbers(self._key_columns(side, rows))
+        numbers = self._numbers(side, rows)
         mine, others, other_side = self._sides[side], self._sides[1 - side], 1 - side
         places = mine.equal(rows, numbers)
         if (places < 0).any():
@@ -185,10 +185,7 @@ class StreamJoin(StreamOperator):
         self, side: int, rows: pa.RecordBatch, times: Ints, kind: str
     ) -> tuple[pa.RecordBatch, Ints]:
         """Without those whose key is null in any column: it equals no other."""
-        nulls: Flags = np.zeros(rows.num_rows, np.bool_)
-        for column in self._key_columns(side, rows):
-            if column.null_count:
-                nulls |= as_numpy(column.is_null())
+        nulls = without_key(rows, self._keys[side])
         if not nulls.any():
             return rows, times
         if self._spec.keeps[side]:
@@ -208,14 +205,8 @@ class StreamJoin(StreamOperator):
             left, right = (rows, None) if side == 0 else (None, rows)
             self.output.emit(self._columns.batch(left, right, NO_WINDOWS, kind))
 
-    def _key_columns(self, side: int, rows: pa.RecordBatch) -> list[pa.Array]:
-        return [rows.column(column_index(rows.schema, name)) for name in self._keys[side]]
-
-    def _numbers(self, keys: list[pa.Array]) -> Ints:
-        """The number of each row's key."""
-        groups = group(keys)
-        first = pa.array(groups.first_rows())
-        return self._index.numbers([key.take(first) for key in keys])[groups.codes]
+    def _numbers(self, side: int, rows: pa.RecordBatch) -> Ints:
+        return numbers_of(self._index, rows, self._keys[side])
 
     def _forget(self) -> None:
         """Rows that none to come may join, and those that are gone, once they may be half of

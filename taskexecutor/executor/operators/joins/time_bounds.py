@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from firesteel.plan.specs import IntervalSpec, JoinSpec, SameWindowSpec, TimeToLiveSpec
+from firesteel.plan.specs import AsOfSpec, IntervalSpec, JoinSpec, SameWindowSpec, TimeToLiveSpec
 from taskexecutor.executor.aggregation.grouping import Ints
 from taskexecutor.executor.operators.windows.contents import event_times
 
@@ -123,5 +123,7 @@ def time_bounds(spec: JoinSpec, now_ms: Callable[[], int]) -> TimeBounds:
             return WithinWindow(spec.within)
         case TimeToLiveSpec():
             return WithinTimeToLive(spec.within, now_ms)
+        case AsOfSpec():
+            raise ValueError("an as-of join finds one row by time, and none between bounds")
         case None:
             return Unbounded()

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from firesteel.column_names import column_index
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext
-from firesteel.plan.specs import IntervalSpec, JoinSpec
+from firesteel.plan.specs import AsOfSpec, IntervalSpec, JoinSpec
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
 from taskexecutor.executor.operators.joins.joined_columns import JoinedColumns, without_kind
 from taskexecutor.executor.operators.joins.time_bounds import time_bounds
@@ -34,9 +34,11 @@ _TIME, _CHANGE = "time", "change"  # columns beside those of the rows, whose nam
 
 def joins_whole(spec: JoinSpec, schema: pa.Schema | None) -> bool:
     """Whether Spark computes a join, whose result has this schema. It knows fewer types than
-    Arrow.
+    Arrow, and finds no latest row by time but among pairs of all.
     """
-    return spec.whole and schema is not None and fits_parquet(schema) and not _is_marked(schema)
+    if not spec.whole or isinstance(spec.within, AsOfSpec) or schema is None:
+        return False
+    return fits_parquet(schema) and not _is_marked(schema)
 
 
 def _is_marked(parts: Sequence[pa.Field] | pa.Schema | pa.DataType) -> bool:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from firesteel.errors import FiresteelError
 from firesteel.plan.specs import (
+    AsOfSpec,
     EventTimes,
     IntervalSpec,
     JoinSpec,
@@ -19,7 +20,8 @@ from firesteel.plan.specs import (
     TimeToLiveSpec,
     TumblingSpec,
 )
-from taskexecutor.executor.operators.joins import stream_join
+from taskexecutor.executor.operators.joins import as_of_join, stream_join
+from taskexecutor.executor.operators.joins.join_operator import join_operator
 from taskexecutor.executor.operators.joins.stream_join import StreamJoin
 from tests.unit.task.checkpoints.vertices import Vertex
 
@@ -34,6 +36,8 @@ JOINS = {
     "ttl": {"how": "full", "within": TimeToLiveSpec(ttl_ms=20)},
     "interval": {"within": IntervalSpec(times=TIMES, lower_us=-5, upper_us=9)},
     "window": {"within": SameWindowSpec(times=TIMES, window=TumblingSpec(size_us=10))},
+    "as of": {"how": "left", "within": AsOfSpec(times=TIMES)},
+    "as of with a tolerance": {"within": AsOfSpec(times=TIMES, tolerance_us=5)},
 }
 # Rows of one side (key, time), a watermark, or the next parallelism.
 FLOWS = st.lists(
@@ -54,10 +58,11 @@ def test_joins_go_on(tmp_path_factory: pytest.TempPathFactory, join: str, flow: 
     found = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream_join, "LEAST_ROWS", 3)
+        patch.setattr(as_of_join, "LEAST", 3)
         for fails in (False, True):
             now = [0]
             vertex = Vertex(
-                lambda now=now: StreamJoin(spec, now_ms=lambda: now[0]),  # type: ignore[misc]
+                lambda now=now: join_operator(spec, now_ms=lambda: now[0]),  # type: ignore[misc]
                 (LEFT, RIGHT),
                 None,
                 ("key",),

@@ -1,0 +1,19 @@
+"""Creates the operator of a join: one that joins rows when both are there, or as of their times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from firesteel.plan.specs import AsOfSpec, JoinSpec
+from taskexecutor.executor.operators.joins.as_of_join import AsOfJoin
+from taskexecutor.executor.operators.joins.stream_join import StreamJoin
+from taskexecutor.executor.timing.wall_clock import wall_clock_ms
+
+
+def join_operator(
+    spec: JoinSpec, *, now_ms: Callable[[], int] = wall_clock_ms
+) -> AsOfJoin | StreamJoin:
+    """`now_ms`: the wall clock."""
+    if isinstance(spec.within, AsOfSpec):
+        return AsOfJoin(spec)
+    return StreamJoin(spec, now_ms=now_ms)

@@ -1,0 +1,37 @@
+"""The keys of rows that are joined: a key with a null in any column equals no other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from firesteel.column_names import column_index
+from taskexecutor.executor.aggregation.grouping import Ints, group
+from taskexecutor.executor.aggregation.key_index import KeyIndex
+from taskexecutor.executor.numbers import as_numpy
+
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+def columns_of(rows: pa.RecordBatch, names: Sequence[str]) -> list[pa.Array]:
+    return [rows.column(column_index(rows.schema, name)) for name in names]
+
+
+def without_key(rows: pa.RecordBatch, names: Sequence[str]) -> Flags:
+    """Which rows equal no other."""
+    nulls: Flags = np.zeros(rows.num_rows, np.bool_)
+    for column in columns_of(rows, names):
+        if column.null_count:
+            nulls |= as_numpy(column.is_null())
+    return nulls
+
+
+def numbers_of(index: KeyIndex, rows: pa.RecordBatch, names: Sequence[str]) -> Ints:
+    """The number of each row's key. New keys get one."""
+    keys = columns_of(rows, names)
+    groups = group(keys)
+    first = pa.array(groups.first_rows())
+    return index.numbers([key.take(first) for key in keys])[groups.codes]

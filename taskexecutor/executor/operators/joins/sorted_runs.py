@@ -1,0 +1,95 @@
+"""Where the rows of many keys are, found by key and time.
+
+A run has the places of rows, sorted by their keys' numbers, their times and then the places. A
+bundle of rows is a new run, and runs are merged when they are of like size: each row a few times.
+A lookup is a binary search in a few runs, for all keys of a bundle at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from taskexecutor.executor.aggregation.grouping import Ints
+
+_LEAST = -(2**63)
+
+
+class Run(NamedTuple):
+    """In the order of keys, then times, then places. Its arrays never change."""
+
+    keys: Ints
+    times: Ints
+    places: Ints
+
+
+def with_run(runs: Sequence[Run], last: Run) -> list[Run]:
+    """`runs` have the places in their order; `last`, those behind them, in the order of places."""
+    before, like_size = list(runs), [last]
+    while before and len(before[-1].keys) <= 2 * sum(len(run.keys) for run in like_size):
+        like_size.insert(0, before.pop())
+    return [*before, merged(like_size)]
+
+
+def merged(runs: Sequence[Run]) -> Run:
+    joined = Run(*(np.concatenate(columns) for columns in zip(*runs, strict=True)))
+    order = np.lexsort((joined.times, joined.keys))
+    return Run(*(column[order] for column in joined))
+
+
+def between(run: Run, numbers: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]:
+    """For each key: where its rows with times from `low` to `high` begin in the run, and how many
+    there are.
+    """
+    first, last = _of_keys(run, numbers)
+    first, last = (
+        _bisected(run.times, low, first, last, after=False),
+        _bisected(run.times, high, first, last, after=True),
+    )
+    return first, np.maximum(last - first, 0)
+
+
+def latest(runs: Sequence[Run], numbers: Ints, times: Ints) -> tuple[Ints, Ints]:
+    """The place and the time of each key's latest row that is not after a time; of rows with equal
+    times, the last one. The place is -1 if there is none.
+    """
+    places = np.full(len(numbers), -1)
+    found = np.full(len(numbers), _LEAST)
+    for run in runs:
+        first, last = _of_keys(run, numbers)
+        at = _bisected(run.times, times, first, last, after=True) - 1
+        queries = np.flatnonzero(at >= first)
+        queries = queries[run.times[at[queries]] >= found[queries]]
+        found[queries] = run.times[at[queries]]
+        places[queries] = run.places[at[queries]]
+    return places, found
+
+
+def superseded(run: Run, time: int) -> Ints:
+    """The places of rows that are no key's latest one at this time, nor after it."""
+    next_is_not_after = (run.keys[1:] == run.keys[:-1]) & (run.times[1:] <= time)
+    places: Ints = run.places[:-1][next_is_not_after]
+    return places
+
+
+def _of_keys(run: Run, numbers: Ints) -> tuple[Ints, Ints]:
+    return (
+        np.searchsorted(run.keys, numbers, "left"),
+        np.searchsorted(run.keys, numbers, "right"),
+    )
+
+
+def _bisected(times: Ints, wanted: Ints, low: Ints, high: Ints, *, after: bool) -> Ints:
+    """In each range of times, where a time is to be inserted: before or after those equal to it."""
+    low, high = low.copy(), high.copy()
+    rows = np.flatnonzero(low < high)
+    while len(rows):
+        middle = (low[rows] + high[rows]) // 2
+        found = times[middle]
+        below = found <= wanted[rows] if after else found < wanted[rows]
+        low[rows[below]] = middle[below] + 1
+        high[rows[~below]] = middle[~below]
+        rows = rows[low[rows] < high[rows]]
+    return low

@@ -1,0 +1,110 @@
+"""The versions of each key: rows of which each is valid from its time on, until the next one is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from firesteel.operator import ColumnMemory
+from taskexecutor.executor.aggregation.columns import numbers_in
+from taskexecutor.executor.aggregation.grouping import Ints
+from taskexecutor.executor.aggregation.row_log import RowLog, taken
+from taskexecutor.executor.numbers import as_numpy
+from taskexecutor.executor.operators.joins.keys import Flags
+from taskexecutor.executor.operators.joins.sorted_runs import (
+    Run,
+    latest,
+    merged,
+    superseded,
+    with_run,
+)
+
+_PIECES = 16  # of the log, at least
+# The last columns of a snapshot.
+_TIME, _DELETION = "__time", "__deletion"
+
+
+class Versions:
+    """A version may be a deletion: then nothing is valid."""
+
+    def __init__(self, memory: ColumnMemory) -> None:
+        """`memory`: where the rows are. What finds them is always in memory."""
+        self._log = RowLog(_PIECES, memory)
+        self._runs: list[Run] = []
+        self._deletions: Flags = np.zeros(0, np.bool_)  # by place
+        self.count = 0
+
+    def add(self, rows: pa.RecordBatch, numbers: Ints, times: Ints, deletions: Flags) -> None:
+        """`numbers`: of the rows' keys. All rows ever added have the same columns."""
+        if not rows.num_rows:
+            return
+        end = self.count + rows.num_rows
+        if end > len(self._deletions):
+            more = np.zeros(max(end - len(self._deletions), len(self._deletions)), np.bool_)
+            self._deletions = np.concatenate((self._deletions, more))
+        self._deletions[self.count : end] = deletions
+        rows = rows.append_column(_TIME, pa.array(times))
+        self._log.add(rows.append_column(_DELETION, pa.array(deletions)))
+        self._runs = with_run(self._runs, Run(numbers, times, np.arange(self.count, end)))
+        self.count = end
+
+    def valid(self, numbers: Ints, times: Ints, tolerance_us: int | None) -> Ints:
+        """The place of the version of each of these keys that is valid at a time, and has been for
+        not longer than the tolerance (None: however long); -1 if there is none.
+        """
+        places, since = latest(self._runs, numbers, times)
+        found = np.flatnonzero(places >= 0)
+        there = ~self._deletions[places[found]]
+        if tolerance_us is not None:
+            there &= times[found] - since[found] <= tolerance_us
+        places[found[~there]] = -1
+        return places
+
+    def take(self, places: Ints) -> pa.RecordBatch | None:
+        """Rows of nulls for places that are -1; None if all are."""
+        there = places >= 0
+        if not there.any():
+            return None
+        rows = taken(self._log.pieces, places[there])
+        rows = rows.select(range(rows.num_columns - 2))
+        if there.all():
+            return rows
+        return rows.take(pa.array(np.cumsum(there) - 1, mask=~there))
+
+    def frozen(self, time: int, horizon: int) -> Callable[[], pa.Table | None]:
+        """Makes the versions as they are now that may be valid after a time, and those not before a
+        horizon, in any thread. Deletions are among them: or what is before them would be valid
+        again if it came late.
+        """
+        pieces, runs = self._log.pieces, tuple(self._runs)
+
+        def make() -> pa.Table | None:
+            if not pieces:
+                return None
+            table = pa.Table.from_batches(pieces)
+            times = np.concatenate([numbers_in(piece.column(_TIME)) for piece in pieces])
+            kept = times >= horizon
+            kept[superseded(merged(runs), time)] = False
+            return table if kept.all() else table.filter(pa.array(kept))
+
+        return make
+
+
+class Restored(NamedTuple):
+    rows: pa.RecordBatch
+    times: Ints
+    deletions: Flags
+
+
+def restored(table: pa.Table) -> Iterator[Restored]:
+    """What `Versions.frozen` made, in pieces that are not too large."""
+    for batch in table.combine_chunks().to_batches():
+        last = batch.num_columns - 1
+        yield Restored(
+            batch.select(range(last - 1)),
+            as_numpy(batch.column(last - 1)),
+            as_numpy(batch.column(last)),
+        )
