@@ -1,9 +1,10 @@
-"""Random deaths, with a fixed seed; `make chaos` draws others, for as long as one likes."""
+"""Random deaths, with a fixed seed; `make chaos` draws others, and cuts, for as long as one likes."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from .batches import batch_jobs
 from .chaos import HEARTBEAT_TIMEOUT_S, KILLS, Chaos, Fault, drawn, report
 from .conftest import SLOTS, Session, eventually
 from .exactly_once import exactly_once_job
@@ -41,4 +42,12 @@ def test_rows_count_once_whoever_dies(session: Session, tmp_path: Path, postgres
                 chaos.inject(fault)
         finally:
             print(report(chaos.happened))
+    eventually(lambda: session.free_slots() == SLOTS, "nobody has anything of the job left")
+
+
+def test_a_batch_has_the_rows_that_it_has_without_faults(session: Session, tmp_path: Path) -> None:
+    with batch_jobs(session, tmp_path) as jobs:
+        chaos = Chaos(session, jobs, SEED)
+        for fault in (Fault.RESOURCE_MANAGER, Fault.SLOT):
+            chaos.inject(fault)
     eventually(lambda: session.free_slots() == SLOTS, "nobody has anything of the job left")

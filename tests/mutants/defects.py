@@ -47,6 +47,28 @@ MUTANTS = (
         "tests/unit/jobmaster/test_core.py",
     ),
     Mutant(
+        "the JobMaster that cannot reach a TaskExecutor has it declared dead for all",
+        "resourcemanager/core/core.py",
+        "        if executor.connection is None or executor.heard_at + heard_within_s < self._now:\n",
+        "        if heard_within_s:\n",
+        "tests/unit/resourcemanager/test_slot_manager.py",
+    ),
+    Mutant(
+        "a JobMaster keeps to itself that a TaskExecutor is dead",
+        "jobmaster/core/core.py",
+        "        self._task_executor_lost(task_executor_id, cause, now)\n\n    def _task_executor_lost(",
+        "        self.job.out.pop()\n"
+        "        self._task_executor_lost(task_executor_id, cause, now)\n\n    def _task_executor_lost(",
+        "tests/unit/jobmaster/test_core.py",
+    ),
+    Mutant(
+        "a JobMaster that was replaced keeps its slots",
+        "resourcemanager/core/core.py",
+        'self._requests.take_back_all(job, "its JobMaster was replaced", self._now)',
+        'self._requests.give_up_all(job, "its JobMaster was replaced", self._now)',
+        "tests/unit/resourcemanager/test_slot_manager.py",
+    ),
+    Mutant(
         "tasks restore nothing",
         "jobmaster/core/scheduling/scheduler.py",
         "        restored = self.restored\n        if restored is None:\n",
