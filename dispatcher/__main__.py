@@ -8,8 +8,12 @@ from dataclasses import replace
 import click
 import structlog
 
-from dispatcher.service import Dispatcher
+from dispatcher.job_store import job_store_facts
+from dispatcher.service import Dispatcher, job_store_url
 from firesteel.common.config import options
+from firesteel.common.high_availability import check_address, elected, election_of
+from firesteel.common.ids import Epoch
+from firesteel.common.leader import LeaderElection, Office
 from firesteel.common.service.host import ServiceProcess, service_main
 from firesteel.common.service.platform import SYSTEM, ForkedProcesses
 
@@ -18,14 +22,19 @@ log = structlog.get_logger(__name__)
 
 @service_main("dispatcher", directory="required", port=options.RPC_PORT)
 @click.option(
-    "--resource-manager", required=True, metavar="HOST:PORT", help="The cluster's ResourceManager."
+    "--resource-manager",
+    default="",
+    metavar="HOST:PORT",
+    help="The cluster's ResourceManager, unless it is elected (high-availability.type).",
 )
 async def main(process: ServiceProcess, resource_manager: str) -> None:
     """Firesteel's Dispatcher: accepts jobs and runs each in a JobMaster process.
 
     Jobs, their files, collected rows and logs are kept in --dir; jobs in the database of
-    database.url, if that is set.
+    database.url, if that is set. With high-availability.type: zookeeper, one of several Dispatchers
+    leads, and the others wait.
     """
+    check_address(process.conf, "--resource-manager", resource_manager)
     host_label = socket.gethostname()
     dispatcher = Dispatcher(
         process.conf,
@@ -34,6 +43,7 @@ async def main(process: ServiceProcess, resource_manager: str) -> None:
         directory=process.directory,
         resource_manager=resource_manager,
         registry=process.registry,
+        election=_election(process),
         host_label=host_label,
         log_path=process.log_path,
         platform=replace(SYSTEM, processes=ForkedProcesses()),
@@ -44,11 +54,15 @@ async def main(process: ServiceProcess, resource_manager: str) -> None:
         address=dispatcher.address,
         metrics_address=process.serve_metrics(scope="jobmanager", labels={"host": host_label}),
     )
-    log.info(
-        "the Dispatcher serves", directory=str(process.directory), epoch=dispatcher.store.epoch
-    )
     await dispatcher.run()
     log.info("the Dispatcher has stopped")
+
+
+def _election(process: ServiceProcess) -> LeaderElection:
+    if not elected(process.conf):
+        return election_of(process.conf, Office.DISPATCHER)
+    store_id, epoch = job_store_facts(job_store_url(process.conf, process.directory))
+    return election_of(process.conf, Office.DISPATCHER, store_id=store_id, above=Epoch(epoch))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from dispatcher.core.records import (
     Record,
 )
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
-from firesteel.common.ids import JobId, JobMasterId
+from firesteel.common.ids import JobId, JobMasterId, random_id
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError
 
@@ -94,6 +94,9 @@ _leaders = sa.Table(
     sa.Column("epoch", sa.BigInteger, nullable=False),
 )
 
+# One row, once Dispatchers have been elected for this store.
+_identity = sa.Table("identity", _metadata, sa.Column("store_id", sa.String(32), primary_key=True))
+
 _SERVICE = "dispatcher"
 _CHECKPOINT, _SAVEPOINT = "checkpoint", "savepoint"
 # What every checkpoint runs, built once: that takes longer than running it.
@@ -134,40 +137,30 @@ class Ending(NamedTuple):
 class JobStore:
     """The jobs of one cluster. Opening it takes it over from the Dispatcher that had it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, epoch: int | None = None) -> None:
         """`url`: SQLAlchemy's, e.g. sqlite:////var/lib/firesteel/jobs.db or
-        postgresql+psycopg2://...
+        postgresql+psycopg2://...; `epoch`: as elected, else the next one of the store. Raises
+        Fenced if a later Dispatcher has the store.
         """
-        try:
-            self._engine = sa.create_engine(url, future=True, **_patience(sa.make_url(url)))
-            if self._engine.dialect.name == "sqlite":
-                sa.event.listen(self._engine, "connect", _prepare_sqlite)
-                sa.event.listen(
-                    self._engine,
-                    "begin",
-                    lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"),
-                )
+        with _opening(url):
+            self._engine = _engine(url)
             with self._engine.begin() as connection:
                 _bring_up_to_date(connection)
-            self.epoch, self._found = self._take_over()
-        except (sa.exc.SQLAlchemyError, ImportError) as error:
-            where = url.split("@")[-1]  # without a password
-            problem = f"the job store {where} cannot be opened: {_reason(error)}"
-            raise FiresteelError(f"{problem}; check database.url and --dir") from error
+            self.epoch, self._found = self._take_over(epoch)
 
-    def _take_over(self) -> tuple[int, _Found | None]:
+    def _take_over(self, elected: int | None) -> tuple[int, _Found | None]:
         """The epoch of this Dispatcher; and, if the disk is too full to store it, what was found:
         the first transaction then takes the store over.
         """
         try:
             with self._engine.begin() as connection:
-                return _take_over(connection), None
+                return _take_over(connection, elected), None
         except sa.exc.OperationalError as error:
             if getattr(error.orig, "sqlite_errorname", "") != "SQLITE_FULL":
                 raise
         with self._engine.connect() as connection:
             found = _find(connection)
-        return (found.epoch or 0) + 1, found
+        return _next_epoch(found.epoch, elected), found
 
     @staticmethod
     def sqlite_url(directory: Path) -> str:
@@ -341,7 +334,7 @@ class JobStore:
             if self._found is None:
                 self._check_epoch(connection)
             elif _find(connection) == self._found:
-                _take_over(connection)
+                _take_over(connection, self.epoch)
             else:
                 raise Fenced("another Dispatcher has written to the job store before this one")
             yield connection
@@ -355,6 +348,49 @@ class JobStore:
                 f"another Dispatcher (epoch {epoch}) has taken over the job store from this one"
                 f" (epoch {self.epoch})"
             )
+
+
+class JobStoreFacts(NamedTuple):
+    """What contenders for the Dispatcher's office need to know of their job store."""
+
+    store_id: str  # of this store alone
+    epoch: int  # of the last Dispatcher; 0: there was none
+
+
+def job_store_facts(url: str) -> JobStoreFacts:
+    """Creates or migrates the store, and takes nothing over. Raises FiresteelError."""
+    with _opening(url):
+        engine = _engine(url)
+        try:
+            with engine.begin() as connection:
+                _bring_up_to_date(connection)
+                store_id = connection.execute(sa.select(_identity.c.store_id)).scalar()
+                if store_id is None:
+                    store_id = random_id()
+                    connection.execute(sa.insert(_identity).values(store_id=store_id))
+                return JobStoreFacts(store_id, connection.execute(_LEADER).scalar() or 0)
+        finally:
+            engine.dispose()
+
+
+@contextmanager
+def _opening(url: str) -> Iterator[None]:
+    try:
+        yield
+    except (sa.exc.SQLAlchemyError, ImportError) as error:
+        where = url.split("@")[-1]  # without a password
+        problem = f"the job store {where} cannot be opened: {_reason(error)}"
+        raise FiresteelError(f"{problem}; check database.url and --dir") from error
+
+
+def _engine(url: str) -> sa.Engine:
+    engine = sa.create_engine(url, future=True, **_patience(sa.make_url(url)))
+    if engine.dialect.name == "sqlite":
+        sa.event.listen(engine, "connect", _prepare_sqlite)
+        sa.event.listen(
+            engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE")
+        )
+    return engine
 
 
 def _bring_up_to_date(connection: Connection) -> None:
@@ -407,15 +443,27 @@ def _find(connection: Connection) -> _Found:
     return _Found(epoch, [tuple(row) for row in rows])
 
 
-def _take_over(connection: Connection) -> int:
+def _take_over(connection: Connection, elected: int | None) -> int:
     before = connection.execute(_LEADER).scalar()
+    epoch = _next_epoch(before, elected)
     if before is None:
-        connection.execute(sa.insert(_leaders).values(service=_SERVICE, epoch=1))
-        return 1
-    connection.execute(
-        sa.update(_leaders).where(_leaders.c.service == _SERVICE).values(epoch=before + 1)
-    )
-    return int(before) + 1
+        connection.execute(sa.insert(_leaders).values(service=_SERVICE, epoch=epoch))
+    else:
+        connection.execute(
+            sa.update(_leaders).where(_leaders.c.service == _SERVICE).values(epoch=epoch)
+        )
+    return epoch
+
+
+def _next_epoch(before: int | None, elected: int | None) -> int:
+    if elected is None:
+        return (before or 0) + 1
+    if elected <= (before or 0):
+        raise Fenced(
+            f"another Dispatcher (epoch {before}) has the job store, and this one (epoch {elected})"
+            " was elected before it"
+        )
+    return elected
 
 
 def _write(connection: Connection, record: Record) -> None:

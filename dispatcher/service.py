@@ -5,8 +5,11 @@ The entry point and the simulation run the same object; what differs is its plat
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
+
+import structlog
 
 from dispatcher.blob_store import BlobStore
 from dispatcher.job_store import JobStore
@@ -15,15 +18,25 @@ from dispatcher.servicer import DispatcherServicer
 from dispatcher.shell import Shell
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
 from firesteel.common.config import Configuration, options
+from firesteel.common.high_availability import leaders_of
+from firesteel.common.ids import Epoch
+from firesteel.common.leader import FixedElection, LeaderElection, Office
 from firesteel.common.metrics import Registry
+from firesteel.common.rpc.gate import Gate
+from firesteel.common.service.leading import lead
 from firesteel.common.service.platform import SYSTEM, Platform
+
+log = structlog.get_logger(__name__)
+
+JOB_MASTERS_METHODS = ("ConnectJobMaster", "AppendResults", "CommitCheckpoint", "DownloadBlob")
 
 
 class Dispatcher:
-    """Listens at `address` from its construction on, and answers while it runs.
+    """Listens at `address` from its construction on, and answers while it runs; it serves jobs
+    while it leads.
 
-    The job store is opened once the address is bound: a second Dispatcher at the same address fails
-    without taking the store from the first.
+    The job store is taken over once the address is bound: a second Dispatcher at the same address
+    fails without taking the store from the first.
     """
 
     def __init__(
@@ -35,52 +48,97 @@ class Dispatcher:
         directory: Path,
         resource_manager: str,
         registry: Registry,
+        election: LeaderElection | None = None,
         host_label: str = "",
         log_path: Path | None = None,
-        open_store: Callable[[], JobStore] | None = None,
-        blobs: BlobStore | None = None,
-        results: ResultStore | None = None,
+        open_store: Callable[[Epoch | None], JobStore] | None = None,
         platform: Platform = SYSTEM,
     ) -> None:
-        """`open_store` opens the store at `database.url`, or jobs.db in `directory`, if not given;
-        `blobs` and `results` are in `directory`, if not given. `log_path`: of this process.
+        """`resource_manager`: its address, unless it is elected; `election`: None: it leads.
+        `open_store` takes the store over under an epoch, or the next one: by default the store at
+        `database.url`, or jobs.db in `directory`. `log_path`: of this process.
         """
         transport = platform.transport
         self._server = transport.server([dispatcher_pb2.DESCRIPTOR.services_by_name["Dispatcher"]])
         self.address = transport.bind(self._server, host, port)
         conf.get(options.PAYLOAD_LIMIT)  # a bad value fails the start, not the first submission
-        url = conf.get(options.DATABASE_URL) or JobStore.sqlite_url(directory)
-        self.store = open_store() if open_store is not None else JobStore(url)
-        self.shell = Shell(
-            conf=conf,
-            address=self.address,
-            resource_manager=resource_manager,
-            store=self.store,
-            blobs=blobs or BlobStore(directory / "blobs", conf.get(options.BLOB_LIMIT)),
-            results=results or ResultStore(directory / "spool"),
-            log_directory=directory / "logs",
-            log_path=log_path,
-            registry=registry,
-            host=host_label,
-            platform=platform,
+        self._conf = conf
+        self._directory = directory
+        self._registry = registry
+        self._host_label = host_label
+        self._log_path = log_path
+        self._open_store = open_store or (
+            lambda epoch: JobStore(job_store_url(conf, directory), epoch)
         )
+        self._platform = platform
+        self._leaders = leaders_of(conf)
+        self._resource_manager = self._leaders.of(Office.RESOURCE_MANAGER, resource_manager)
+        self._election = election or FixedElection()
+        self._stopping = asyncio.Event()
+        self.shell: Shell | None = None  # while it leads
+        self._gate = Gate(DispatcherServicer, self._election, peers=JOB_MASTERS_METHODS)
         dispatcher_pb2_grpc.add_DispatcherServicer_to_server(  # type: ignore[no-untyped-call]
-            DispatcherServicer(self.shell), self._server
+            self._gate, self._server
         )
 
     async def start(self) -> None:
-        """From now on it answers."""
-        await self.shell.prepare()
+        """From now on it answers; if it is the only contender, as the leader."""
+        await self._leaders.start()
+        if not self._election.contested:
+            await self._take_office()
         await self._server.start()
+        await self._election.start(self.address)
 
     async def run(self) -> None:
-        """Until `stop`, or until another Dispatcher takes over the job store (raises Fenced)."""
+        """Until `stop`, or until another Dispatcher leads: raises LeadershipLost, or Fenced if it
+        has taken over the job store.
+        """
         try:
-            await self.shell.run()
+            await lead(
+                self._election,
+                self._take_office,
+                self._lead,
+                stop=self.stop,
+                stopping=self._stopping,
+            )
         finally:
+            await self._election.close()
             await self._server.stop(grace=0.5)
-            await self.shell.close()
-            self.store.close()
+            await self._leaders.close()
+            if self.shell is not None:
+                await self.shell.close()
+                self.shell.store.close()
 
     def stop(self) -> None:
-        self.shell.stop()
+        self._stopping.set()
+        if self.shell is not None:
+            self.shell.stop()
+
+    async def _take_office(self) -> None:
+        epoch = await self._election.granted()
+        store = self._open_store(epoch)
+        self.shell = Shell(
+            conf=self._conf,
+            address=self.address,
+            resource_manager=self._resource_manager,
+            store=store,
+            blobs=BlobStore(self._directory / "blobs", self._conf.get(options.BLOB_LIMIT)),
+            results=ResultStore(self._directory / "spool"),
+            log_directory=self._directory / "logs",
+            log_path=self._log_path,
+            registry=self._registry,
+            host=self._host_label,
+            permit=self._election,
+            platform=self._platform,
+        )
+        await self.shell.prepare()
+        self._gate.open(DispatcherServicer(self.shell))
+        log.info("the Dispatcher leads", directory=str(self._directory), epoch=store.epoch)
+
+    async def _lead(self) -> None:
+        assert self.shell is not None, "it has taken office"
+        await self.shell.run()
+
+
+def job_store_url(conf: Configuration, directory: Path) -> str:
+    return conf.get(options.DATABASE_URL) or JobStore.sqlite_url(directory)

@@ -305,6 +305,9 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             jobs_canceled=core.count(JobStatus.CANCELED),
             jobs_failed=core.count(JobStatus.FAILED),
         )
+        if not self._shell.resource_manager:
+            overview.resource_manager_problem = "no ResourceManager leads now"
+            return overview
         channel = self._shell.channel(self._shell.resource_manager)
         try:
             asked = ResourceManagerStub(channel).GetOverview(  # type: ignore[no-untyped-call]

@@ -57,8 +57,10 @@ from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.checkpoints.savepoint import read_restored
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.config import Configuration, ConfigurationError, options
+from firesteel.common.high_availability import elected
 from firesteel.common.ids import JobId
 from firesteel.common.job_log.reader import LogFile, first_job
+from firesteel.common.leader import FixedLeader, LeaderRetriever
 from firesteel.common.metrics import Registry
 from firesteel.common.process import StartFailed, exit_reason, log_tail
 from firesteel.common.process.log_files import old, prune
@@ -66,7 +68,7 @@ from firesteel.common.rpc.checkpoints import complete_checkpoint_to_proto
 from firesteel.common.rpc.convert import job_graph_from_proto
 from firesteel.common.rpc.server import PORT_CLOSES_S
 from firesteel.common.service.core import Tick
-from firesteel.common.service.driver import Driver
+from firesteel.common.service.driver import Driver, Permit
 from firesteel.common.service.platform import SYSTEM, Platform, Process
 from firesteel.common.states import JobStatus
 from firesteel.common.units import shortest_size
@@ -100,7 +102,7 @@ class Shell:
         *,
         conf: Configuration,
         address: str,
-        resource_manager: str,
+        resource_manager: str | LeaderRetriever,
         store: JobStore,
         blobs: BlobStore,
         results: ResultStore,
@@ -108,11 +110,14 @@ class Shell:
         log_path: Path | None = None,
         registry: Registry,
         host: str,
+        permit: Permit | None = None,
         platform: Platform = SYSTEM,
     ) -> None:
         self.conf = conf
         self.address = address
-        self.resource_manager = resource_manager
+        self._resource_manager = (
+            FixedLeader(resource_manager) if isinstance(resource_manager, str) else resource_manager
+        )
         self.blobs = blobs
         self.results = results
         self.platform = platform
@@ -127,7 +132,7 @@ class Shell:
         )
         self.stopping = False
         self.store_problem = ""  # set while the job store cannot be written
-        self._store = store
+        self.store = store
         # One thread each: writes keep their order.
         self._store_thread = ThreadPoolExecutor(1, "job-store")
         self._results_thread = ThreadPoolExecutor(1, "results")
@@ -141,6 +146,7 @@ class Shell:
             persist=self._persist,
             clock=platform.clock.monotonic,
             name="dispatcher",
+            permit=permit,
         )
         self._requests: dict[int, asyncio.Future[Refusal | None]] = {}
         self._request_numbers = itertools.count(1)
@@ -158,10 +164,16 @@ class Shell:
             "flink_jobmanager_numStaleMessagesDropped", {"host": host}
         )
 
+    @property
+    def resource_manager(self) -> str:
+        """The leader's address; empty while there is none."""
+        leader = self._resource_manager.leader
+        return "" if leader is None else leader.address
+
     async def prepare(self) -> None:
         """Before anything is asked of it: graphs without a job are then of former submissions."""
         try:
-            await self._in_store(self._store.drop_unused_graphs)
+            await self._in_store(self.store.drop_unused_graphs)
         except sa.exc.OperationalError as error:  # a full disk; the next Dispatcher drops them
             log.warning("unused graphs stay in the job store", reason=str(error.orig))
 
@@ -202,7 +214,7 @@ class Shell:
     async def submit(self, graph: job_graph_pb2.JobGraph) -> Refusal | None:
         blob_hashes = [blob.hash for blob in graph.blobs]
         graph_id = await self._in_store(
-            lambda: self._store.put_graph(graph.SerializeToString(deterministic=True), blob_hashes)
+            lambda: self.store.put_graph(graph.SerializeToString(deterministic=True), blob_hashes)
         )
         self._graphs[graph_id] = graph
         refusal = await self._ask(
@@ -266,14 +278,14 @@ class Shell:
             graph = None if job.ended else await self._graph(job.graph_id)
             if graph is not None and (begun := graph.config.get(options.RECOVERY_PATH.key)):
                 begun_from[job.job_id] = begun
-        await self._in_store(lambda: dispose_savepoint(self._store, path, begun_from))
+        await self._in_store(lambda: dispose_savepoint(self.store, path, begun_from))
 
     async def commit_checkpoint(
         self, job_id: JobId, epoch: int, checkpoint: CompleteCheckpoint, subsumed: Sequence[int]
     ) -> None:
         """Raises what the job store does."""
         await self._in_store(
-            lambda: self._store.commit_checkpoint(job_id, epoch, checkpoint, subsumed)
+            lambda: self.store.commit_checkpoint(job_id, epoch, checkpoint, subsumed)
         )
         self.post(CheckpointStored(job_id=job_id, epoch=epoch))
 
@@ -362,7 +374,7 @@ class Shell:
                 None,
                 failure=f"the reason is no longer kept: {why}" if failed else "",
             )
-        while (ending := await self._in_store(lambda: self._store.ending(job.job_id))) is None:
+        while (ending := await self._in_store(lambda: self.store.ending(job.job_id))) is None:
             await asyncio.sleep(STORE_RETRY_FIRST_S)  # decided, but not stored yet
             if self.store_problem:
                 graph = await self._graph(job.graph_id)
@@ -545,13 +557,12 @@ class Shell:
     async def _run_process(self) -> None:
         """One JobMaster process from its start to its end."""
         number = next(self._process_numbers)
-        log_path = self._log_directory / f"jobmaster-{self._store.epoch}-{number}.log"
+        log_path = self._log_directory / f"jobmaster-{self.store.epoch}-{number}.log"
         argv = [
             sys.executable,
             "-m",
             "jobmaster",
-            "--dispatcher",
-            self.address,
+            *(() if elected(self.conf) else ("--dispatcher", self.address)),
             *self.conf.to_arguments(),
         ]
         try:
@@ -574,7 +585,7 @@ class Shell:
         await self._drop_blobs()
 
     async def _drop_blobs(self) -> None:
-        needed = await self._in_store(self._store.needed_blobs)
+        needed = await self._in_store(self.store.needed_blobs)
         dropped = await asyncio.to_thread(
             self.blobs.drop_unneeded, needed, self.platform.clock.time()
         )
@@ -598,7 +609,7 @@ class Shell:
             )
             return
         # Its assignment is stored: from now on, no earlier JobMaster can add to them.
-        checkpoints = await self._until_stored(lambda: self._store.checkpoints(command.job_id))
+        checkpoints = await self._until_stored(lambda: self.store.checkpoints(command.job_id))
         collected = await self._in_thread(
             self._results_thread, lambda: self.results.collected(command.job_id)
         )
@@ -640,7 +651,7 @@ class Shell:
         stored. A commit whose answer was lost is tried again like any other; the store finds its
         own rows.
         """
-        await self._until_stored(lambda: self._store.persist(records))
+        await self._until_stored(lambda: self.store.persist(records))
 
     async def _until_stored(self, work: Callable[[], T]) -> T:
         return await self._until(lambda: self._in_store(work))
@@ -669,7 +680,7 @@ class Shell:
     async def _graph(self, graph_id: str) -> job_graph_pb2.JobGraph | None:
         if (graph := self._graphs.get(graph_id)) is not None:
             return graph
-        stored = await self._in_store(lambda: self._store.graph(graph_id))
+        stored = await self._in_store(lambda: self.store.graph(graph_id))
         return None if stored is None else job_graph_pb2.JobGraph.FromString(stored)
 
     async def _in_store(self, work: Callable[[], T]) -> T:

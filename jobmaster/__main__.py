@@ -9,6 +9,7 @@ import click
 import structlog
 
 from firesteel.common import logs
+from firesteel.common.high_availability import check_address
 from firesteel.common.service.host import ServiceProcess, service_main
 from firesteel.common.service.platform import SYSTEM
 from firesteel.errors import FiresteelError
@@ -21,9 +22,9 @@ log = structlog.get_logger(__name__)
 @service_main("jobmaster")
 @click.option(
     "--dispatcher",
-    required=True,
+    default="",
     metavar="HOST:PORT",
-    help="The Dispatcher that this process gets its job from.",
+    help="The Dispatcher that this process gets its job from, unless it is elected.",
 )
 async def main(process: ServiceProcess, dispatcher: str) -> None:
     """Runs one job: gets slots for it, deploys its tasks, restarts it when it fails.
@@ -31,6 +32,7 @@ async def main(process: ServiceProcess, dispatcher: str) -> None:
     The Dispatcher starts these processes. Each registers there, is given one job, and ends when the
     Dispatcher has stored how the job ended.
     """
+    check_address(process.conf, "--dispatcher", dispatcher)
     job_master = JobMasterProcess(
         process.conf,
         dispatcher_address=dispatcher,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TypeAlias
 
 import grpc
 import structlog
@@ -28,7 +28,9 @@ from firesteel.common.checkpoints.shared import SHARED, writer_of
 from firesteel.common.checkpoints.storage import METADATA, CheckpointStorage, StorageError
 from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.ids import JobId
+from firesteel.common.leader import LeaderRetriever
 from firesteel.common.rpc.checkpoints import complete_checkpoint_to_proto
+from firesteel.common.rpc.leader_stub import LeaderStub
 from firesteel.common.service.platform import Platform
 from jobmaster.core import commands, events
 
@@ -36,6 +38,8 @@ log = structlog.get_logger(__name__)
 
 ATTEMPT_TIMEOUT_S = 10.0
 _COPIES_AT_ONCE = 8  # an object store takes its time for each, however small
+Dispatcher: TypeAlias = LeaderStub[dispatcher_pb2_grpc.DispatcherStub]
+
 # The Dispatcher's answers; after anything else nobody knows whether the row is there.
 _NOT_WRITTEN = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT)
 _SUPERSEDED = (grpc.StatusCode.FAILED_PRECONDITION,)
@@ -51,12 +55,12 @@ class CheckpointStore:
         epoch: int,
         *,
         paths: Mapping[int, str],
-        dispatcher: str,
+        dispatcher: str | LeaderRetriever,
         platform: Platform,
         post: Callable[[events.Event], None],
     ) -> None:
         """`directory`: execution.checkpointing.dir; empty if the job takes no checkpoints. `paths`:
-        where complete ones of earlier JobMasters are. `dispatcher`: its address.
+        where complete ones of earlier JobMasters are. `dispatcher`: its address, or whoever leads.
         """
         self._directory = directory
         self._job_id = job_id
@@ -94,12 +98,16 @@ class CheckpointStore:
         """Stores checkpoints until cancelled."""
         if not self._directory:
             return
-        async with self._platform.transport.channel(self._dispatcher) as channel:
-            stub = dispatcher_pb2_grpc.DispatcherStub(channel)  # type: ignore[no-untyped-call]
+        channel = self._platform.transport.channel
+        async with LeaderStub(
+            self._dispatcher, dispatcher_pb2_grpc.DispatcherStub, channel
+        ) as dispatcher:
             while True:
-                self._post(await self._stored(stub, await self._to_store.get()))
+                self._post(await self._stored(dispatcher, await self._to_store.get()))
 
-    async def _stored(self, stub: Any, command: commands.StoreCheckpoint) -> events.Event:
+    async def _stored(
+        self, dispatcher: Dispatcher, command: commands.StoreCheckpoint
+    ) -> events.Event:
         checkpoint_id = command.metadata.checkpoint_id
         loop = asyncio.get_running_loop()
         reached(Failpoint.METADATA_BEFORE)
@@ -107,7 +115,7 @@ class CheckpointStore:
         reached(Failpoint.METADATA_AFTER)
         if isinstance(path, StorageError):
             return events.CheckpointNotStored(checkpoint_id=checkpoint_id, problem=str(path))
-        outcome = await self._commit(stub, command, path)
+        outcome = await self._commit(dispatcher, command, path)
         match outcome:
             case events.CheckpointStored():
                 reached(Failpoint.ROW_AFTER)
@@ -122,7 +130,7 @@ class CheckpointStore:
         return outcome
 
     async def _commit(
-        self, stub: Any, command: commands.StoreCheckpoint, path: str
+        self, dispatcher: Dispatcher, command: commands.StoreCheckpoint, path: str
     ) -> events.Event:
         metadata = command.metadata
         checkpoint = CompleteCheckpoint(
@@ -145,6 +153,7 @@ class CheckpointStore:
         ):
             with attempt:
                 try:
+                    stub = await dispatcher.get()
                     await stub.CommitCheckpoint(request, timeout=ATTEMPT_TIMEOUT_S)
                 except grpc.aio.AioRpcError as error:
                     if error.code() in _SUPERSEDED:

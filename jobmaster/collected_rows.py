@@ -19,6 +19,8 @@ import tenacity
 
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
 from firesteel.common.failpoints import Failpoint, reached
+from firesteel.common.leader import LeaderRetriever
+from firesteel.common.rpc.leader_stub import LeaderStub
 from firesteel.common.service.platform import Transport
 
 log = structlog.get_logger(__name__)
@@ -44,18 +46,19 @@ class CollectedRows:
     def __init__(
         self,
         transport: Transport,
-        address: str,
+        dispatcher: str | LeaderRetriever,
         *,
         job_id: str,
         epoch: int,
         sinks: Sequence[str],
         follows: Iterable[dispatcher_pb2.CollectedChunks] = (),
     ) -> None:
-        """`address`: the Dispatcher's; `sinks`: operator ids of the job's CollectSinks; `follows`:
-        what was sent under earlier JobMasters, which is void once `begin` is called.
+        """`dispatcher`: its address, or whoever leads; `sinks`: operator ids of the job's
+        CollectSinks; `follows`: what was sent under earlier JobMasters, which is void once `begin`
+        is called.
         """
         self._transport = transport
-        self._address = address
+        self._dispatcher = dispatcher
         self._job_id = job_id
         self._epoch = epoch
         self._sinks = sinks
@@ -84,14 +87,16 @@ class CollectedRows:
         """Until cancelled."""
         if not self._sinks:
             return
-        async with self._transport.channel(self._address) as channel:
-            stub = dispatcher_pb2_grpc.DispatcherStub(channel)  # type: ignore[no-untyped-call]
+        channel = self._transport.channel
+        async with LeaderStub(
+            self._dispatcher, dispatcher_pb2_grpc.DispatcherStub, channel
+        ) as dispatcher:
             # Of the next chunk, by sink and restart.
             indexes = {(o, _FOLLOWS): found.chunks for o, found in self._follows.items()}
             while True:
                 chunk = await self._queue.get()
                 key = (chunk.operator_id, chunk.restart)
-                problem = await self._send(stub, chunk, indexes.get(key, 0))
+                problem = await self._send(dispatcher, chunk, indexes.get(key, 0))
                 if problem:
                     log.error("collected rows cannot be kept", cause=problem)
                 elif chunk.ipc_stream or chunk.group:
@@ -100,7 +105,10 @@ class CollectedRows:
                 chunk.kept(problem)
 
     async def _send(
-        self, stub: dispatcher_pb2_grpc.DispatcherStub, chunk: _Chunk, index: int
+        self,
+        dispatcher: LeaderStub[dispatcher_pb2_grpc.DispatcherStub],
+        chunk: _Chunk,
+        index: int,
     ) -> str:
         earlier = self._follows.get(chunk.operator_id)
         follows = chunk.restart == _FOLLOWS and earlier is not None
@@ -122,6 +130,7 @@ class CollectedRows:
                 reraise=True,
             ):
                 with attempt:
+                    stub = await dispatcher.get()
                     await stub.AppendResults(request, timeout=ATTEMPT_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             return error.details() or error.code().name

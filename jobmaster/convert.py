@@ -324,6 +324,10 @@ class TaskExecutorMessages:
         self._deployments: dict[VertexId, tasks_pb2.VertexDeployment] = {}
         self._locations: dict[ResultId, tuple[commands.ResultLocations, bytes]] = {}
 
+    def dispatcher_at(self, address: str) -> None:
+        """Where TaskExecutors find a job's files from now on."""
+        self._dispatcher_address = self._common.dispatcher_address = address
+
     def convert(self, command: commands.ToTaskExecutor) -> job_master_pb2.JobMasterToTaskExecutor:
         match command:
             case commands.SendOperatorMessage():

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from firesteel._proto import common_pb2, resource_manager_pb2, resource_manager_pb2_grpc
+from firesteel.common.leader import LeaderRetriever
 from firesteel.common.rpc.link import Link
 from firesteel.common.service.platform import Transport
 from jobmaster import convert
@@ -19,7 +20,7 @@ class ResourceManagerLink:
     def __init__(
         self,
         transport: Transport,
-        address: str,
+        to: str | LeaderRetriever,
         settings: JobSettings,
         *,
         registration: resource_manager_pb2.JobMasterRegistration,
@@ -27,14 +28,14 @@ class ResourceManagerLink:
     ) -> None:
         self._registration = registration
         self._post = post
-        self._epoch = 0  # the highest of a ResourceManager that was heard
+        self._epoch = 0  # the highest that was heard on this connection
         self.dropped = 0  # messages of a ResourceManager that another one has replaced
         self._link: Link[
             resource_manager_pb2.JobMasterToResourceManager,
             resource_manager_pb2.ResourceManagerToJobMaster,
         ] = Link(
             name="ResourceManager",
-            address=address,
+            to=to,
             open_stream=lambda channel, sent: resource_manager_pb2_grpc.ResourceManagerStub(
                 channel
             ).ConnectJobMaster(sent),  # type: ignore[no-untyped-call]
@@ -61,6 +62,7 @@ class ResourceManagerLink:
 
     def _register(self) -> None:
         """The declaration follows at once, without waiting for the answer."""
+        self._epoch = 0 if self._link.peer is None else self._link.peer.epoch
         self._link.send(self._message(register=self._registration))
         self._post(events.ResourceManagerConnected())
 

@@ -25,7 +25,9 @@ from firesteel._proto import (
 from firesteel.common import metrics
 from firesteel.common.checkpoints.storage import StorageAway
 from firesteel.common.config import Configuration, ConfigurationError, options
+from firesteel.common.high_availability import elected, leaders_of
 from firesteel.common.ids import IdSource
+from firesteel.common.leader import Office
 from firesteel.common.rpc.checkpoints import complete_checkpoint_from_proto
 from firesteel.common.rpc.convert import state_number
 from firesteel.common.rpc.link import Link
@@ -85,11 +87,12 @@ class JobMasterProcess:
         self._rejected: dispatcher_pb2.JobStatusChanged | None = None
         self._over = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+        self._leaders = leaders_of(conf)
         self._dispatcher: Link[
             dispatcher_pb2.JobMasterToDispatcher, dispatcher_pb2.DispatcherToJobMaster
         ] = Link(
             name="Dispatcher",
-            address=dispatcher_address,
+            to=self._leaders.of(Office.DISPATCHER, dispatcher_address),
             open_stream=lambda channel, sent: dispatcher_pb2_grpc.DispatcherStub(  # type: ignore[no-untyped-call]
                 channel
             ).ConnectJobMaster(sent),
@@ -111,6 +114,7 @@ class JobMasterProcess:
         job_master_pb2_grpc.add_JobMasterServicer_to_server(self._servicer, self._server)  # type: ignore[no-untyped-call]
         self.address = transport.bind(self._server, self._host, 0)
         await self._server.start()
+        await self._leaders.start()
         log.info("serving", address=self.address, dispatcher=self._dispatcher_address)
 
     def stop(self) -> None:
@@ -128,6 +132,7 @@ class JobMasterProcess:
         for task in self._tasks:
             task.cancel()
         results = await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._leaders.close()
         await self._server.stop(0.2)
         for result in results:
             if isinstance(result, Exception):
@@ -226,6 +231,7 @@ class JobMasterProcess:
             platform=self._platform,
             ids=self._ids,
             list_paths=self._list_paths,
+            leaders=self._leaders,
         )
         self._job_built(job)
         self.job = self._servicer.job = job
@@ -259,7 +265,7 @@ class JobMasterProcess:
         self._report(self._rejected)
 
     def _dispatcher_down(self, cause: str, for_s: float) -> None:
-        if for_s < DISPATCHER_GRACE_S:
+        if for_s < DISPATCHER_GRACE_S or elected(self._conf):  # another one will lead
             return
         log.error("the Dispatcher is gone", for_s=round(for_s), cause=cause)
         if self.job is None:

@@ -22,6 +22,7 @@ from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.config import options
 from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import AttemptId, IdSource
+from firesteel.common.leader import FixedLeaders, Leaders, Office
 from firesteel.common.metrics import Sample
 from firesteel.common.rpc.convert import job_graph_from_proto, state_number
 from firesteel.common.rpc.server import PORT_CLOSES_S
@@ -70,10 +71,13 @@ class RunningJob:
         platform: Platform,
         ids: IdSource,
         list_paths: PathLister,
+        leaders: Leaders | None = None,
     ) -> None:
         """`report` sends a status to the Dispatcher; `exit_process` is called when there is nothing
-        left to do.
+        left to do. `leaders`: None: they are at the addresses in `start`.
         """
+        leaders = leaders or FixedLeaders()
+        self._dispatcher = leaders.of(Office.DISPATCHER, start.dispatcher_address)
         self.job_graph: job_graph_pb2.JobGraph = start.job_graph
         self.job_id: str = start.job_graph.job_id
         self.epoch: int = start.epoch
@@ -118,7 +122,7 @@ class RunningJob:
             graph.job_id,
             self.epoch,
             paths=recovery.paths,
-            dispatcher=start.dispatcher_address,
+            dispatcher=self._dispatcher,
             platform=platform,
             post=self.post,
         )
@@ -130,7 +134,7 @@ class RunningJob:
         self._progress: asyncio.TimerHandle | None = None
         self._collected = CollectedRows(
             platform.transport,
-            start.dispatcher_address,
+            self._dispatcher,
             job_id=self.job_id,
             epoch=self.epoch,
             sinks=[
@@ -143,7 +147,7 @@ class RunningJob:
         )
         self._resource_manager = ResourceManagerLink(
             platform.transport,
-            start.resource_manager_address,
+            leaders.of(Office.RESOURCE_MANAGER, start.resource_manager_address),
             settings,
             registration=resource_manager_pb2.JobMasterRegistration(
                 job_id=self.job_id,
@@ -169,7 +173,15 @@ class RunningJob:
             self._collected.run(),
             self._checkpoints.run(),
             self._heartbeats(),
+            self._follow_dispatcher(),
         )
+
+    async def _follow_dispatcher(self) -> None:
+        leader = self._dispatcher.leader
+        while True:
+            leader = await self._dispatcher.changed(leader)
+            if leader is not None:
+                self._messages.dispatcher_at(leader.address)
 
     # ---- what the service needs
 

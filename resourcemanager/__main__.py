@@ -8,6 +8,8 @@ import click
 import structlog
 
 from firesteel.common.config import options
+from firesteel.common.high_availability import election_of
+from firesteel.common.leader import Office
 from firesteel.common.service.host import ServiceProcess, service_main
 from firesteel.common.service.platform import SYSTEM
 from resourcemanager.epoch import EpochFile
@@ -52,6 +54,9 @@ async def main(process: ServiceProcess, driver: str, task_executors: int) -> Non
         python -m resourcemanager --port 6124 --driver none
         python -m taskexecutor --resource-manager 127.0.0.1:6124
 
+    With high-availability.type: zookeeper, one of several ResourceManagers leads, and the others
+    wait; those of one machine share --dir.
+
     Keys it reads: slotmanager.number-of-slots.max, cluster.evenly-spread-out-slots,
     resourcemanager.taskmanager-timeout, resourcemanager.previous-worker.recovery.timeout,
     slotmanager.requirement-check.delay, heartbeat.interval, heartbeat.timeout,
@@ -75,6 +80,7 @@ async def main(process: ServiceProcess, driver: str, task_executors: int) -> Non
         host=process.host,
         port=process.port,
         epochs=EpochFile(process.directory),
+        election=election_of(process.conf, Office.RESOURCE_MANAGER),
         workers=workers,
         initial_workers=task_executors,
         log_path=process.log_path,
@@ -86,7 +92,6 @@ async def main(process: ServiceProcess, driver: str, task_executors: int) -> Non
     process.on_stop(lambda signal_name: resource_manager.stop())
     await resource_manager.start()
     process.announce_ready(address=resource_manager.address, metrics_address=metrics_address)
-    log.info("the ResourceManager serves", directory=str(process.directory))
     await resource_manager.run()
     log.info("the ResourceManager has stopped")
 

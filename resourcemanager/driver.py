@@ -34,7 +34,7 @@ class WorkerDriver(Protocol):
     def start(
         self, resource_manager_address: str, post: Callable[[WorkerEvent], None]
     ) -> Sequence[WorkerId]:
-        """Called once, when TaskExecutors can register at this address.
+        """Called once, when TaskExecutors can register at this address; empty: they find it.
 
         Returns the workers of an earlier ResourceManager that still live.
         """

@@ -15,7 +15,7 @@ from firesteel.errors import FiresteelError
 
 
 class EpochFile:
-    """The last epoch, in DIR/resourcemanager.epoch."""
+    """The last epoch, in DIR/resourcemanager.epoch: of ResourceManagers that are not elected."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "resourcemanager.epoch"

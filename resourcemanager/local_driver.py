@@ -162,8 +162,7 @@ class LocalDriver:
         return await self._platform.processes.spawn(
             [
                 *self._command,
-                "--resource-manager",
-                self._address,
+                *(("--resource-manager", self._address) if self._address else ()),
                 "--worker-id",
                 worker_id,
                 "--dir",

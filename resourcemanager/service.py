@@ -5,14 +5,21 @@ The entry point and the simulation run the same object; what differs is its plat
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path
+
+import structlog
 
 from firesteel._proto import job_logs_pb2, resource_manager_pb2, resource_manager_pb2_grpc
 from firesteel.common.config import Configuration, options
 from firesteel.common.ids import IdSource
 from firesteel.common.job_log.reader import LogFile
+from firesteel.common.leader import NO_EPOCH, FixedElection, LeaderElection
 from firesteel.common.metrics import Sample
 from firesteel.common.rpc import job_logs
+from firesteel.common.rpc.gate import Gate
+from firesteel.common.service.leading import lead
 from firesteel.common.service.platform import SYSTEM, Platform
 from firesteel.common.slot_resources import slot_resources
 from resourcemanager.core.core import SlotManager
@@ -23,9 +30,15 @@ from resourcemanager.epoch import EpochFile
 from resourcemanager.servicer import ResourceManagerServicer
 from resourcemanager.shell import Shell
 
+log = structlog.get_logger(__name__)
+
+PEERS_METHODS = ("ConnectTaskExecutor", "ConnectJobMaster")
+
 
 class ResourceManager:
-    """Listens at `address` from its construction on, and answers while it runs."""
+    """Listens at `address` from its construction on, and answers while it runs; it serves slots
+    while it leads.
+    """
 
     def __init__(
         self,
@@ -34,17 +47,18 @@ class ResourceManager:
         host: str,
         port: int,
         epochs: EpochFile,
+        election: LeaderElection | None = None,
         workers: WorkerDriver | None = None,
         initial_workers: int = 0,
         ids: IdSource | None = None,
         log_path: Path | None = None,
         platform: Platform = SYSTEM,
     ) -> None:
-        """Without `workers`, TaskExecutors are started by hand. `log_path`: of this process."""
-        settings = Settings(
-            # The clock gives the first epoch, so a ResourceManager that starts in a new directory
-            # is likely to come after one that ran in another.
-            epoch=epochs.next(first=round(platform.clock.time() * 1000)),
+        """`election`: None: it leads, under the next of `epochs`. Without `workers`, TaskExecutors
+        are started by hand. `log_path`: of this process.
+        """
+        self._settings = Settings(
+            epoch=NO_EPOCH,  # until it leads
             heartbeat_interval_s=conf.get(options.HEARTBEAT_INTERVAL),
             heartbeat_timeout_s=conf.get(options.HEARTBEAT_TIMEOUT),
             spread=conf.get(options.SPREAD_SLOTS),
@@ -63,34 +77,73 @@ class ResourceManager:
             ]
         )
         self.address = transport.bind(self._server, host, port)
-        workers = workers or NoDriver()
+        self._epochs = epochs
+        self._election = election or FixedElection()
+        self._ids = ids or IdSource()
         self._log_path = log_path
-        self._workers = workers
-        self.shell = Shell(SlotManager(settings, ids or IdSource()), workers, platform=platform)
+        self._workers = workers or NoDriver()
+        self._platform = platform
+        self._stopping = asyncio.Event()
+        self.shell: Shell | None = None  # while it leads
+        self._gate = Gate(ResourceManagerServicer, self._election, peers=PEERS_METHODS)
         resource_manager_pb2_grpc.add_ResourceManagerServicer_to_server(  # type: ignore[no-untyped-call]
-            ResourceManagerServicer(self.shell), self._server
+            self._gate, self._server
         )
         job_logs.add_to_server(self._server, self._logs)
 
     async def start(self) -> None:
-        """From now on it answers."""
+        """From now on it answers; if it is the only contender, as the leader."""
+        if not self._election.contested:
+            await self._take_office()
         await self._server.start()
+        await self._election.start(self.address)
 
     async def run(self) -> None:
-        """Until `stop`; its workers have ended when this returns."""
+        """Until `stop`: then its workers have ended, unless ResourceManagers are elected. Raises
+        LeadershipLost when another one leads.
+        """
         try:
-            await self.shell.run(self.address)
+            await lead(
+                self._election,
+                self._take_office,
+                self._lead,
+                stop=self.stop,
+                stopping=self._stopping,
+            )
         finally:
-            await self.shell.close()
+            await self._election.close()
+            if self.shell is not None:
+                await self.shell.close(end_workers=not self._election.contested)
             await self._server.stop(grace=0.5)
 
     def stop(self) -> None:
-        self.shell.stop()
+        self._stopping.set()
+        if self.shell is not None:
+            self.shell.stop()
+
+    async def _take_office(self) -> None:
+        epoch = await self._election.granted()
+        if epoch is None:
+            epoch = self._epochs.next(first=1)
+        self.shell = Shell(
+            SlotManager(replace(self._settings, epoch=epoch), self._ids),
+            self._workers,
+            permit=self._election,
+            platform=self._platform,
+        )
+        self._gate.open(ResourceManagerServicer(self.shell))
+        log.info("the ResourceManager leads", epoch=epoch)
+
+    async def _lead(self) -> None:
+        assert self.shell is not None, "it has taken office"
+        await self.shell.run("" if self._election.contested else self.address)
 
     def _logs(self) -> dict[Path, LogFile]:
         """Its own and those of workers that have ended: the others hand theirs out themselves."""
-        live = {executor.worker_id for executor in list(self.shell.core.table.executors.values())}
         own = {self._log_path: LogFile()} if self._log_path is not None else {}
+        if self.shell is None:
+            return own
+        live = {executor.worker_id for executor in list(self.shell.core.table.executors.values())}
         return own | {
             path: LogFile(origin=logs.task_executor_id)
             for logs in self._workers.logs()
@@ -99,7 +152,7 @@ class ResourceManager:
         }
 
     def metrics(self, labels: dict[str, str]) -> list[Sample]:
-        return self.shell.metrics(labels)
+        return [] if self.shell is None else self.shell.metrics(labels)
 
 
 def _worker_spec(conf: Configuration) -> WorkerSpec:

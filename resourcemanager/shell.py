@@ -10,7 +10,7 @@ import structlog
 
 from firesteel.common.metrics import Sample
 from firesteel.common.rpc.server import PORT_CLOSES_S
-from firesteel.common.service.driver import Driver
+from firesteel.common.service.driver import Driver, Permit
 from firesteel.common.service.platform import SYSTEM, Platform
 from resourcemanager.core import commands, events
 from resourcemanager.core.commands import Command
@@ -27,7 +27,12 @@ class Shell:
     """Owns the connections; only its driver changes the SlotManager, others may read it."""
 
     def __init__(
-        self, core: SlotManager, workers: WorkerDriver, *, platform: Platform = SYSTEM
+        self,
+        core: SlotManager,
+        workers: WorkerDriver,
+        *,
+        permit: Permit | None = None,
+        platform: Platform = SYSTEM,
     ) -> None:
         self.core = core
         self.peers: dict[Connection, Peer] = {}
@@ -35,7 +40,11 @@ class Shell:
         self._platform = platform
         self._probes: set[asyncio.Task[None]] = set()
         self._driver: Driver[Event, None, Command] = Driver(
-            core, execute=self._execute, clock=platform.clock.monotonic, name="slot manager"
+            core,
+            execute=self._execute,
+            clock=platform.clock.monotonic,
+            name="slot manager",
+            permit=permit,
         )
 
     async def run(self, address: str) -> None:
@@ -52,9 +61,10 @@ class Shell:
     def stop(self) -> None:
         self._driver.stop()
 
-    async def close(self) -> None:
-        """After `run`: ends the workers and the streams."""
-        await self._workers.stop()
+    async def close(self, *, end_workers: bool = True) -> None:
+        """After `run`: ends the streams, and the workers unless another ResourceManager follows."""
+        if end_workers:
+            await self._workers.stop()
         for peer in self.peers.values():
             peer.close(grpc.StatusCode.UNAVAILABLE, "the ResourceManager is stopping")
 

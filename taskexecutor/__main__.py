@@ -8,6 +8,7 @@ from functools import partial
 import click
 
 from firesteel.common.config import Configuration, options
+from firesteel.common.high_availability import check_address
 from firesteel.common.ids import TaskExecutorId, random_id
 from firesteel.common.service.host import ServiceProcess, service_main
 from firesteel.common.service.platform import SYSTEM
@@ -29,9 +30,10 @@ def _start_result_server(conf: Configuration, host: str) -> ResultServer:
 @service_main("taskexecutor", directory="temporary")
 @click.option(
     "--resource-manager",
-    required=True,
+    default="",
     metavar="HOST:PORT",
-    help="The ResourceManager to register at. It may start later.",
+    help="The ResourceManager to register at, unless it is elected (high-availability.type). It may"
+    " start later.",
 )
 @click.option(
     "--worker-id",
@@ -56,6 +58,7 @@ async def main(process: ServiceProcess, resource_manager: str, worker_id: str) -
     SIGTERM stops it: its slots are reported lost and their processes killed. They also end if this
     process is killed.
     """
+    check_address(process.conf, "--resource-manager", resource_manager)
     settings = settings_from(
         process.conf,
         task_executor_id=TaskExecutorId(random_id()),

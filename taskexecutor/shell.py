@@ -15,8 +15,10 @@ import structlog
 
 from firesteel._proto import executor_pb2, job_logs_pb2, resource_manager_pb2
 from firesteel.common.config import Configuration, options
+from firesteel.common.high_availability import leaders_of
 from firesteel.common.ids import ExecutorId, IdSource, JobId, TaskExecutorId
 from firesteel.common.job_log.reader import LogFile
+from firesteel.common.leader import Office
 from firesteel.common.metrics import Registry, Sample
 from firesteel.common.process.log_files import slot_logs
 from firesteel.common.rpc import job_logs
@@ -42,6 +44,7 @@ class TaskExecutor:
     """Construction only wires the parts together; `start` serves, until `ended` has a cause and
     `stop` is called.
 
+    `resource_manager_address`: unless the ResourceManager is elected.
     `directory`: logs, blobs and files of jobs. `metrics_address`: where `metrics` are served.
     `results`: the store of BLOCKING results; None: no job has any. `log_path`: this process's own
     log.
@@ -105,8 +108,9 @@ class TaskExecutor:
             post=self._driver.post,
             platform=platform,
         )
+        self._leaders = leaders_of(conf)
         self._resource_manager = ResourceManagerStream(
-            resource_manager_address,
+            self._leaders.of(Office.RESOURCE_MANAGER, resource_manager_address),
             registration=self._registration,
             post=self._driver.post,
             on_shutdown=self.request_end,
@@ -144,6 +148,7 @@ class TaskExecutor:
         self._driver.post(events.ReportDue())  # the first event: every slot gets its process
         if self._results is not None:
             await self._results.serve(self._host)  # imports Arrow while processes start
+        await self._leaders.start()
         self._resource_manager.link.start()
 
     def request_end(self, cause: str) -> None:
@@ -160,6 +165,7 @@ class TaskExecutor:
             self._resource_manager.link.close(FLUSH_S),
             *(stream.link.close(FLUSH_S) for stream in self._job_masters.values()),
         )
+        await self._leaders.close()
         self._driver.stop()
         if self._running is not None:
             self._running.cancel()

@@ -19,6 +19,7 @@ from firesteel._proto import (
 )
 from firesteel.common.config import Configuration
 from firesteel.common.ids import Epoch, JobId
+from firesteel.common.leader import LeaderRetriever
 from firesteel.common.rpc.link import Link
 from firesteel.common.service.platform import Platform
 from taskexecutor import convert
@@ -37,7 +38,7 @@ class ResourceManagerStream:
 
     def __init__(
         self,
-        address: str,
+        to: str | LeaderRetriever,
         *,
         registration: Callable[[], resource_manager_pb2.TaskExecutorRegistration],
         post: Callable[[events.Event], None],
@@ -54,7 +55,7 @@ class ResourceManagerStream:
         self.link: Link[_ToResourceManager, resource_manager_pb2.ResourceManagerToTaskExecutor] = (
             Link(
                 name="ResourceManager",
-                address=address,
+                to=to,
                 open_stream=lambda channel, sent: resource_manager_pb2_grpc.ResourceManagerStub(
                     channel
                 ).ConnectTaskExecutor(sent),  # type: ignore[no-untyped-call]
@@ -78,6 +79,14 @@ class ResourceManagerStream:
         self.link.send(_ToResourceManager(register=self._registration()))
 
     def _received(self, message: resource_manager_pb2.ResourceManagerToTaskExecutor) -> None:
+        leader = self.link.peer
+        if leader is not None and message.resource_manager_epoch < leader.epoch:
+            log.warning(
+                "a ResourceManager that no longer leads is not heard",
+                address=leader.address,
+                epoch=message.resource_manager_epoch,
+            )
+            return
         match message.WhichOneof("message"):
             case "registered":
                 if not self._registered or self._epoch != message.registered.resource_manager_epoch:
@@ -120,7 +129,7 @@ class JobMasterStream:
         self._is_connected = False
         self.link: Link[_ToJobMaster, job_master_pb2.JobMasterToTaskExecutor] = Link(
             name=f"JobMaster {job_id}",
-            address=address,
+            to=address,
             open_stream=lambda channel, sent: job_master_pb2_grpc.JobMasterStub(
                 channel
             ).ConnectTaskExecutor(sent),  # type: ignore[no-untyped-call]

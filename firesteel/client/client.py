@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import socket
 import tempfile
 import time
 from collections import deque
@@ -22,11 +21,10 @@ from typing import Any
 
 import grpc
 import pyarrow as pa
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from firesteel._proto import dispatcher_pb2, job_logs_pb2, job_master_pb2
-from firesteel._proto.dispatcher_pb2_grpc import DispatcherStub
 from firesteel.client import files as user_files
+from firesteel.client.connection import LEADER_TIMEOUT_S, START_HINT, Connection
 from firesteel.client.files import UserFile
 from firesteel.client.job_details import (
     ClusterOverview,
@@ -41,7 +39,6 @@ from firesteel.client.job_details import (
 from firesteel.common.config import Configuration, options
 from firesteel.common.job_graph import Blob, JobGraph
 from firesteel.common.rpc.convert import job_graph_to_proto
-from firesteel.common.rpc.server import channel
 from firesteel.common.states import JobStatus
 from firesteel.errors import (
     ClusterUnreachable,
@@ -53,32 +50,22 @@ from firesteel.errors import (
     SubmissionRejected,
 )
 
-CONNECT_TIMEOUT_S = 2.0
-CHECK_TIMEOUT_S = 10.0  # a Dispatcher on a busy machine answers late
 CALL_TIMEOUT_S = 30.0
 RECONNECT_TIMEOUT_S = 15.0  # a stream survives a Dispatcher's restart, if it takes no longer
 RECONNECT_PAUSE_S = 0.1
-_DISPATCHER = "firesteel.v1.Dispatcher"
-_START_HINT = "start a cluster with `firesteel cluster start`, or check -m"
 
 
 class Client:
-    """Connects when it is created.
+    """Connects when it is created: to HOST:PORT, or to the Dispatcher that leads, which
+    zookeeper://HOST:PORT,HOST:PORT/ROOT/CLUSTER-ID tells.
 
     Raises ClusterUnreachable: at once if nobody listens, or else after ten seconds at most.
     """
 
     def __init__(self, address: str, *, conf: Configuration | None = None) -> None:
-        self.address = checked_address(address)
         self._conf = conf or Configuration.load()
-        _check_somebody_listens(self.address)
-        self._channel = channel(self.address)
-        try:
-            _check_is_dispatcher(self._channel, self.address)
-        except BaseException:
-            self._channel.close()
-            raise
-        self._dispatcher: Any = DispatcherStub(self._channel)  # type: ignore[no-untyped-call]
+        self._connection = Connection(address, self._conf)
+        self.address = self._connection.address
 
     # ---- jobs
 
@@ -97,15 +84,12 @@ class Client:
             request = dispatcher_pb2.SubmitJobRequest(job_graph=job_graph_to_proto(graph))
             self._check_payload_size(graph, request.ByteSize())
             self._upload_missing({blob.hash: path for path, blob in prepared})
-        try:
-            response = self._dispatcher.SubmitJob(request, timeout=CALL_TIMEOUT_S)
-        except grpc.RpcError as error:
-            raise self._error(error, submitting=True) from None
-        return str(response.job_id)
+        self._call("SubmitJob", request, submitting=True)
+        return str(job_graph.job_id)
 
     def list_jobs(self) -> list[JobOverview]:
         """All jobs on record at the cluster, oldest first."""
-        response = self._call(self._dispatcher.ListJobs, dispatcher_pb2.ListJobsRequest())
+        response = self._call("ListJobs", dispatcher_pb2.ListJobsRequest())
         return [job_overview(job) for job in response.jobs]
 
     def job_details(self, job_id: str, *, checkpoints: bool = False) -> JobDetails:
@@ -113,7 +97,7 @@ class Client:
         JobNotFound.
         """
         request = job_master_pb2.JobDetailsRequest(job_id=job_id, checkpoints=checkpoints)
-        return job_details(self._call(self._dispatcher.GetJobDetails, request))
+        return job_details(self._call("GetJobDetails", request))
 
     def watch_job(self, job_id: str) -> Iterator[JobDetails]:
         """The job's details: now, at every change, and every second until it has ended."""
@@ -143,7 +127,7 @@ class Client:
 
         Raises JobNotFound, or FiresteelError if it has already ended.
         """
-        self._call(self._dispatcher.CancelJob, job_master_pb2.CancelJobRequest(job_id=job_id))
+        self._call("CancelJob", job_master_pb2.CancelJobRequest(job_id=job_id))
 
     def savepoint(self, job_id: str, directory: str = "") -> str:
         """Takes a savepoint of a running job, and returns its path when it is complete.
@@ -201,7 +185,7 @@ class Client:
     def dispose_savepoint(self, path: str) -> None:
         """Deletes a savepoint. Raises FiresteelError if it is none, or a job still needs it."""
         self._call(
-            self._dispatcher.DisposeSavepoint,
+            "DisposeSavepoint",
             dispatcher_pb2.DisposeSavepointRequest(path=absolute(path)),
         )
 
@@ -211,7 +195,7 @@ class Client:
 
         Raises JobNotFound, or FiresteelError if it has not ended.
         """
-        self._call(self._dispatcher.RemoveJob, dispatcher_pb2.RemoveJobRequest(job_id=job_id))
+        self._call("RemoveJob", dispatcher_pb2.RemoveJobRequest(job_id=job_id))
 
     # ---- results
 
@@ -310,12 +294,12 @@ class Client:
     def cluster_overview(self) -> ClusterOverview:
         """The cluster's TaskExecutors and slots."""
         return cluster_overview(
-            self._call(self._dispatcher.GetClusterOverview, dispatcher_pb2.ClusterOverviewRequest())
+            self._call("GetClusterOverview", dispatcher_pb2.ClusterOverviewRequest())
         )
 
     def close(self) -> None:
         """Closes the connection; `with Client(...)` does so itself."""
-        self._channel.close()
+        self._connection.close()
 
     def __enter__(self) -> Client:
         return self
@@ -362,20 +346,35 @@ class Client:
     def _upload_missing(self, paths: dict[str, Path]) -> None:
         if not paths:
             return
-        answer = self._call(
-            self._dispatcher.MissingBlobs, dispatcher_pb2.MissingBlobsRequest(hashes=list(paths))
-        )
+        answer = self._call("MissingBlobs", dispatcher_pb2.MissingBlobsRequest(hashes=list(paths)))
         for blob_hash in answer.hashes:
             try:
                 self._dispatcher.UploadBlob(_upload(blob_hash, paths[blob_hash]))
             except grpc.RpcError as error:
                 raise self._error(error, submitting=True) from None
 
-    def _call(self, method: Any, request: Any) -> Any:
-        try:
-            return method(request, timeout=CALL_TIMEOUT_S)
-        except grpc.RpcError as error:
-            raise self._error(error) from None
+    @property
+    def _dispatcher(self) -> Any:
+        return self._connection.stub
+
+    def _call(self, method: str, request: Any, *, submitting: bool = False) -> Any:
+        """Calls the Dispatcher; if it is elected, one after the other until one answers."""
+        away_since: float | None = None
+        while True:
+            try:
+                return getattr(self._dispatcher, method)(request, timeout=CALL_TIMEOUT_S)
+            except grpc.RpcError as error:
+                code = error.code()
+                if (
+                    submitting
+                    and away_since is not None
+                    and (code is grpc.StatusCode.ALREADY_EXISTS)
+                ):
+                    return None  # by the call before, whose answer was lost
+                if not self._connection.elected or code is not grpc.StatusCode.UNAVAILABLE:
+                    raise self._error(error, submitting=submitting) from None
+                away_since = self._away_since(error, away_since)
+            time.sleep(RECONNECT_PAUSE_S)
 
     def _away_since(self, error: grpc.RpcError, since: float | None) -> float:
         """A stream goes on where it broke if the Dispatcher is back within RECONNECT_TIMEOUT_S.
@@ -383,16 +382,22 @@ class Client:
         """
         now = time.monotonic()
         since = now if since is None else since
-        if error.code() is grpc.StatusCode.UNAVAILABLE and now - since <= RECONNECT_TIMEOUT_S:
+        elected = self._connection.elected
+        limit_s = LEADER_TIMEOUT_S if elected else RECONNECT_TIMEOUT_S
+        if error.code() is grpc.StatusCode.UNAVAILABLE and now - since <= limit_s:
+            if elected:
+                self._connection.follow()
             return since
         raise self._error(error) from None
 
     def _error(self, error: grpc.RpcError, *, submitting: bool = False) -> FiresteelError:
         code, text = error.code(), error.details() or error.code().name
         match code:
+            case grpc.StatusCode.UNAVAILABLE if "standby" in text or "ZooKeeper" in text:
+                return ClusterUnreachable(f"{text}: connect to the leader, or find it with -z")
             case grpc.StatusCode.UNAVAILABLE:
                 return ClusterUnreachable(
-                    f"the cluster at {self.address} no longer answers; {_START_HINT}"
+                    f"the cluster at {self.address} no longer answers; {START_HINT}"
                 )
             case grpc.StatusCode.DEADLINE_EXCEEDED:
                 return ClusterUnreachable(
@@ -433,56 +438,6 @@ def _vertices_meant(job: JobDetails, vertex: str | None, subtask: int | None) ->
             f"job {job.job_id} has no such subtask: its vertices have up to {parallelism}"
         )
     return [v.name for v in meant]
-
-
-# ---- connecting
-
-
-def checked_address(address: str) -> str:
-    """Returns HOST:PORT. Raises ClusterUnreachable for anything else."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ClusterUnreachable(
-            f"{address!r} is not an address; expected HOST:PORT, for example -m localhost:6123"
-        )
-    return address
-
-
-def _check_somebody_listens(address: str) -> None:
-    """Finds a refused connection within milliseconds; gRPC would try until its deadline."""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S).close()
-    except socket.gaierror:
-        raise ClusterUnreachable(
-            f"there is no host {host!r} (in the address {address}); check -m"
-        ) from None
-    except OSError as error:
-        reason = (
-            "timed out"
-            if isinstance(error, TimeoutError)
-            else (error.strerror or str(error)).lower()
-        )
-        raise ClusterUnreachable(
-            f"nothing answers at {address} ({reason}); {_START_HINT}"
-        ) from None
-
-
-def _check_is_dispatcher(connection: grpc.Channel, address: str) -> None:
-    health: Any = health_pb2_grpc.HealthStub(connection)
-    try:
-        health.Check(health_pb2.HealthCheckRequest(service=_DISPATCHER), timeout=CHECK_TIMEOUT_S)
-    except grpc.RpcError as error:
-        if error.code() is grpc.StatusCode.NOT_FOUND:
-            problem = f"the process at {address} is not a cluster's Dispatcher"
-        elif error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            problem = (
-                f"what listens at {address} has not answered for {CHECK_TIMEOUT_S:g} s:"
-                " it hangs, or is not a Firesteel cluster"
-            )
-        else:
-            problem = f"what answers at {address} is not a Firesteel cluster"
-        raise ClusterUnreachable(f"{problem}; {_START_HINT}") from None
 
 
 def _upload(blob_hash: str, path: Path) -> Iterator[dispatcher_pb2.BlobChunk]:

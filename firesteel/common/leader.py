@@ -153,3 +153,11 @@ class FixedLeaders:
 
     async def close(self) -> None:
         pass
+
+
+async def wait_for_leader(retriever: LeaderRetriever) -> Leader:
+    """Returns at once if there is a leader, or else when there is."""
+    leader = retriever.leader
+    while leader is None:
+        leader = await retriever.changed(None)
+    return leader

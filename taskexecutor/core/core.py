@@ -55,7 +55,10 @@ class TaskExecutorCore:
 
     def _stale(self, event: events.Event, now: float) -> bool:
         if isinstance(event, events.FromResourceManager):
-            if event.resource_manager_epoch < self.table.resource_manager_epoch:
+            # Who registers this TaskExecutor leads; a stream hears no other.
+            registered = isinstance(event, events.ResourceManagerRegistered)
+            known = self.table.resource_manager_epoch
+            if event.resource_manager_epoch < known and not registered:
                 self.table.dropped[type(event).__name__] += 1
                 return True
             self.table.resource_manager_epoch = event.resource_manager_epoch

@@ -240,7 +240,7 @@ def test_the_death_of_the_resource_manager_leaves_jobs_running(session: Session)
     eventually(lambda: session.free_slots() == SLOTS - 1, "the job's slot is taken")
     assert session.client.job_details(job_id).status is JobStatus.RUNNING
     log = (session.cluster.directory / "logs" / "resourcemanager.log").read_text()
-    assert "starting TaskExecutor" not in log.rpartition("the ResourceManager serves")[2], (
+    assert "starting TaskExecutor" not in log.rpartition("the ResourceManager leads")[2], (
         "those that live were waited for"
     )
     session.client.cancel(job_id)

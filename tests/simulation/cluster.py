@@ -82,7 +82,7 @@ class Cluster:
 
     def close(self) -> None:
         for process in self.living("dispatcher"):
-            process.service.store.close()
+            process.service.shell.store.close()
         self.world.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 

@@ -59,13 +59,14 @@ class Services:
             directory=cluster.directory / "dispatcher",
             resource_manager=option(arguments, "--resource-manager"),
             registry=Registry(),
-            open_store=lambda: JudgedJobStore(cluster.store, process),
+            open_store=lambda epoch: JudgedJobStore(cluster.store, process),
             platform=process.platform,
         )
-        process.service = dispatcher
-        self._watch(process, dispatcher.shell.core)
         _stop_with(process, dispatcher.stop)
         await dispatcher.start()
+        process.service = dispatcher
+        assert dispatcher.shell is not None
+        self._watch(process, dispatcher.shell.core)
         process.announce_ready(address=dispatcher.address)
         try:
             await dispatcher.run()
@@ -91,10 +92,11 @@ class Services:
             ids=self._world.ids(),
             platform=process.platform,
         )
-        process.service = resource_manager
-        self._watch(process, resource_manager.shell.core)
         _stop_with(process, resource_manager.stop)
         await resource_manager.start()
+        process.service = resource_manager
+        assert resource_manager.shell is not None
+        self._watch(process, resource_manager.shell.core)
         process.announce_ready(address=resource_manager.address)
         await resource_manager.run()
 

@@ -15,16 +15,50 @@ if TYPE_CHECKING:
     from firesteel.client.job_details import JobOverview
 
 
+_ZOOKEEPER = "firesteel.zookeeper"  # in a command's context: what -z says
+
+
 def address_option(otherwise: str) -> Callable[[Any], Any]:
-    """`otherwise`: what the verb uses if there is no cluster to find."""
-    return click.option(
+    """`-m` and `-z`, as one argument. `otherwise`: what the verb uses if there is no cluster to
+    find.
+    """
+    of_cluster = click.option(
         "-m",
         "--jobmanager",
         "address",
         metavar="HOST:PORT",
+        callback=_address_or_zookeeper,
         help="The cluster's address. [default: the configured one (jobmanager.rpc.address, .port);"
         f" else that of the cluster that `cluster start` has started; else {otherwise}]",
     )
+    in_zookeeper = click.option(
+        "-z",
+        "--zookeeper",
+        metavar="HOST:PORT,...[/ID]",
+        is_eager=True,
+        expose_value=False,
+        callback=_keep_zookeeper,
+        help="The ZooKeeper servers that tell which Dispatcher leads, and the cluster's id there"
+        f" [default: the configured ones ({options.HA_TYPE.key}: zookeeper)]",
+    )
+    return lambda command: of_cluster(in_zookeeper(command))
+
+
+def _keep_zookeeper(context: click.Context, parameter: click.Parameter, quorum: str | None) -> None:
+    context.meta[_ZOOKEEPER] = quorum
+
+
+def _address_or_zookeeper(
+    context: click.Context, parameter: click.Parameter, address: str | None
+) -> str | None:
+    quorum = context.meta.get(_ZOOKEEPER)
+    if quorum and address:
+        raise click.UsageError("-m and -z name a cluster each: drop one of them")
+    if not quorum:
+        return address
+    from firesteel.client.connection import elected_address
+
+    return elected_address(Configuration.load(), quorum)
 
 
 def definitions_option(
@@ -59,7 +93,11 @@ def find_cluster(address: str | None, conf: Configuration) -> FoundCluster | Non
     from firesteel.client.cluster.directory import ClusterDirectory, NoCluster, default_directory
 
     if address:
-        return FoundCluster(address, "of -m")
+        return FoundCluster(address, "of -z" if "://" in address else "of -m")
+    if conf.get(options.HA_TYPE) == "zookeeper":
+        from firesteel.client.connection import elected_address
+
+        return FoundCluster(elected_address(conf), "configured")
     if {options.RPC_ADDRESS.key, options.RPC_PORT.key} & conf.to_dict().keys():
         return FoundCluster(_configured_address(conf), "configured")
     directory = ClusterDirectory(default_directory())

@@ -557,7 +557,8 @@ HA_TYPE = _availability.option(
     "high-availability.type",
     "enum",
     "none",
-    "Leader election; no effect yet.",
+    "Where the leading Dispatcher and ResourceManager are: at fixed addresses, or elected in "
+    "ZooKeeper.",
     choices=("none", "zookeeper"),
 )
 HA_CLUSTER_ID = _availability.option(

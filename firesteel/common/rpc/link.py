@@ -1,4 +1,4 @@
-"""A long-lived stream to a master that reconnects whenever it breaks.
+"""A long-lived stream to a master that reconnects whenever it breaks, or another master leads.
 
 A link only carries messages. Messages that are sent while it is down are dropped; its owner sends
 in `on_up` whatever a new connection needs.
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
 import grpc
 import structlog
 
 from firesteel.common.backoff import Backoff
+from firesteel.common.leader import FixedLeader, Leader, LeaderRetriever, wait_for_leader
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.rpc.server import aio_channel
 
@@ -36,7 +37,7 @@ class Link(Generic[Sent, Received]):
         self,
         *,
         name: str,
-        address: str,
+        to: str | LeaderRetriever,  # an address, or whoever leads
         # Calls the stub's streaming method.
         open_stream: Callable[[grpc.aio.Channel, AsyncIterator[Sent]], Any],
         # What to send, if anything, when nothing was sent for an interval.
@@ -52,7 +53,8 @@ class Link(Generic[Sent, Received]):
         refuses: Callable[[str], Awaitable[bool]] | None = None,
         on_ended: Callable[[], None] = lambda: None,
     ) -> None:
-        self.address = address
+        self._to = FixedLeader(to) if isinstance(to, str) else to
+        self.peer = self._to.leader  # who it connects to
         self._name = name
         self._channel = channel
         self._open_stream = open_stream
@@ -68,6 +70,11 @@ class Link(Generic[Sent, Received]):
         self._heard = False
         self._over = False  # no more reconnections
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> str:
+        """Empty: nobody has led so far."""
+        return "" if self.peer is None else self.peer.address
 
     def send(self, message: Sent) -> bool:
         """False if the link is down: the owner sends it again in `on_up` if it still matters."""
@@ -101,7 +108,10 @@ class Link(Generic[Sent, Received]):
         last_up, last_cause = loop.time(), ""
         backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         while True:
-            cause = await self._once()
+            if self._to.leader is None:
+                log.info("waiting until one is elected", peer=self._name)
+            self.peer = await wait_for_leader(self._to)
+            cause = await self._once(self.peer)
             if self._heard:
                 last_up = loop.time()
                 backoff.reset()
@@ -120,18 +130,18 @@ class Link(Generic[Sent, Received]):
             if self._refuses is not None and await self._refuses(self.address):
                 self._on_ended()
 
-    async def _once(self) -> str:
+    async def _once(self, peer: Leader) -> str:
         """One connection; returns why it ended."""
         self._heard = False
         try:
-            async with self._channel(self.address) as channel:
+            async with self._channel(peer.address) as channel:
                 await asyncio.wait_for(channel.channel_ready(), CONNECT_TIMEOUT_S)
                 outbox: asyncio.Queue[Sent | None] = asyncio.Queue()
                 call = self._open_stream(channel, self._outgoing(outbox))
                 self._outbox = outbox
                 try:
                     self._on_up()
-                    return await self._listen(call)
+                    return await self._while_it_leads(peer, self._listen(call))
                 finally:
                     self._outbox = None
                     call.cancel()
@@ -143,6 +153,22 @@ class Link(Generic[Sent, Received]):
             return f"{error.code().name}: {error.details()}"
         except RemoteProtocolError as error:
             return str(error)
+
+    async def _while_it_leads(self, peer: Leader, listening: Coroutine[Any, Any, str]) -> str:
+        if self._to.fixed:
+            return await listening
+        heard = asyncio.create_task(listening)
+        changed = asyncio.create_task(self._to.changed(peer))
+        try:
+            await asyncio.wait((heard, changed), return_when=asyncio.FIRST_COMPLETED)
+            if heard.done():
+                return heard.result()
+            follower = changed.result()
+            return "nobody leads" if follower is None else f"{follower.address} leads"
+        finally:
+            heard.cancel()
+            changed.cancel()
+            await asyncio.gather(heard, changed, return_exceptions=True)
 
     async def _listen(self, call: Any) -> str:
         while True:

@@ -11,6 +11,9 @@ whose heartbeat is in the mailbox is not declared dead. A Tick that is late by `
 means that this process was paused or starved (SIGSTOP, a frozen machine), so heartbeats may still
 be in the sockets; the driver then gives the loop `CATCH_UP_S` to read them first. Only the events
 that have come by then go before the Tick, so a busy mailbox cannot hold it back.
+
+The driver of a leader handles nothing while it may not act (`Permit`): events wait, and a Tick that
+was due then is due after them.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic
+from typing import Generic, Protocol
 
 import structlog
 
@@ -33,6 +36,14 @@ CATCH_UP_S = 0.3
 
 class MailboxFull(Exception):
     """The core cannot keep up: reject the sender, or close its stream."""
+
+
+class Permit(Protocol):
+    """Whether a leader may act; see firesteel.common.leader.LeaderElection."""
+
+    def acts(self) -> bool: ...
+
+    async def acting(self) -> None: ...
 
 
 class Driver(Generic[Event, Record, Command]):
@@ -51,14 +62,17 @@ class Driver(Generic[Event, Record, Command]):
         clock: Callable[[], float] = time.monotonic,
         mailbox_size: int = 100_000,
         name: str = "core",
+        permit: Permit | None = None,
     ) -> None:
         self.core = core
         self._execute = execute
         self._persist = persist
         self._clock = clock
         self._name = name
+        self._permit = permit
         self._mailbox: asyncio.Queue[Event | None] = asyncio.Queue(mailbox_size)
         self._stopping = False
+        self._stopped = asyncio.Event()
         self._before_tick: int | None = None  # events still to handle before the Tick that is due
 
     def post(self, event: Event) -> None:
@@ -73,12 +87,17 @@ class Driver(Generic[Event, Record, Command]):
     def stop(self) -> None:
         """Ends `run` after the current event; waiting events are dropped."""
         self._stopping = True
+        self._stopped.set()
         if self._mailbox.empty():
             self._mailbox.put_nowait(None)
 
     async def run(self) -> None:
         while not self._stopping:
             event = await self._next()
+            if self._permit is not None and not self._permit.acts():
+                await self._wait_for_permit(self._permit)
+                if isinstance(event, Tick):
+                    continue
             if self._stopping or event is None:
                 return
             effects = self.core.handle(event, self._clock())
@@ -86,6 +105,13 @@ class Driver(Generic[Event, Record, Command]):
                 await self._persist(effects.records)
             for command in effects.commands:
                 self._execute(command)
+
+    async def _wait_for_permit(self, permit: Permit) -> None:
+        """Or until `stop`."""
+        waits = [asyncio.ensure_future(w) for w in (permit.acting(), self._stopped.wait())]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
 
     async def _next(self) -> Event | Tick | None:
         deadline = self.core.next_deadline()

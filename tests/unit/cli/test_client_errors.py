@@ -12,9 +12,10 @@ import pytest
 from click.testing import CliRunner
 from grpc_health.v1 import health, health_pb2_grpc
 
-from firesteel.client import client
+from firesteel.client import connection
 from firesteel.client.cli import main
-from firesteel.client.client import Client, checked_address
+from firesteel.client.client import Client
+from firesteel.client.connection import checked_address
 from firesteel.errors import ClusterUnreachable
 
 
@@ -81,7 +82,7 @@ def test_what_is_not_firesteel_is_known_soon(
     serve: Callable[[bytes | None], str], answer: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if answer is None:
-        monkeypatch.setattr(client, "CHECK_TIMEOUT_S", 0.2)
+        monkeypatch.setattr(connection, "CHECK_TIMEOUT_S", 0.2)
     silence = (
         r"has not answered for 0\.2 s: it hangs, or is "
         if answer is None

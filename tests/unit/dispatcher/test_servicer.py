@@ -94,6 +94,11 @@ def dispatcher_in(directory: Path, values: Mapping[str, str]) -> Dispatcher:
     )
 
 
+def store_of(dispatcher: Dispatcher) -> JobStore:
+    assert dispatcher.shell is not None
+    return dispatcher.shell.store
+
+
 class JobMaster:
     """Sends collected rows, and ends its job."""
 
@@ -267,7 +272,7 @@ async def test_the_first_submission_after_a_start_keeps_its_graph(tmp_path: Path
     store.close()
     dispatcher = dispatcher_in(tmp_path, {})
     await dispatcher.start()
-    first = dispatcher.store.put_graph(b"about to be accepted")
+    first = store_of(dispatcher).put_graph(b"about to be accepted")
     running = asyncio.create_task(dispatcher.run())
     await asyncio.sleep(0)
     dispatcher.stop()
@@ -287,11 +292,11 @@ async def test_a_checkpoint_is_stored_for_the_current_job_master_only(
     request = pb.CommitCheckpointRequest(job_id=JOB, epoch=1, checkpoint=checkpoint)
     for _ in range(2):
         await job_master._stub.CommitCheckpoint(request, timeout=SOON_S)
-    assert [c.checkpoint_id for c in dispatcher.store.checkpoints(JOB)] == [5]
+    assert [c.checkpoint_id for c in store_of(dispatcher).checkpoints(JOB)] == [5]
     stale = pb.CommitCheckpointRequest(job_id=JOB, epoch=2, checkpoint=checkpoint)
     with refused(grpc.StatusCode.FAILED_PRECONDITION, "another JobMaster than that of epoch 2"):
         await job_master._stub.CommitCheckpoint(stale, timeout=SOON_S)
-    with dispatcher.store._engine.begin() as connection:
+    with store_of(dispatcher)._engine.begin() as connection:
         connection.exec_driver_sql("ALTER TABLE checkpoints RENAME TO elsewhere")
     with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "job store cannot be written .*checkpoints"):
         await job_master._stub.CommitCheckpoint(request, timeout=SOON_S)
@@ -415,7 +420,7 @@ async def test_only_savepoints_that_no_job_needs_are_deleted(
         return str(tmp_path / name)
 
     needed, unknown = directory("needed", savepoint=True), directory("unknown", savepoint=True)
-    dispatcher.store.commit_checkpoint(
+    store_of(dispatcher).commit_checkpoint(
         JOB, 1, CompleteCheckpoint(checkpoint_id=7, savepoint=True, path=needed), []
     )
     for path, problem in {

@@ -19,6 +19,7 @@ async def test_a_restart_on_the_same_directory_has_a_higher_epoch(tmp_path: Path
         await service.start()
         service.stop()
         await service.run()
+        assert service.shell is not None
         epochs.append(service.shell.core.settings.epoch)
     assert epochs[1] == epochs[0] + 1
 

@@ -1,0 +1,164 @@
+"""The client's connection to the Dispatcher: the one at an address, or the one that leads."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from firesteel._proto.dispatcher_pb2_grpc import DispatcherStub
+from firesteel.common.config import Configuration, ConfigurationError, options
+from firesteel.common.leader import Leader, Office
+from firesteel.common.rpc.server import channel
+from firesteel.errors import ClusterUnreachable, FiresteelError
+
+if TYPE_CHECKING:
+    from firesteel.common.high_availability.zookeeper.finder import LeaderFinder
+
+ZOOKEEPER = "zookeeper://"  # begins the address of a cluster whose Dispatcher is elected
+CONNECT_TIMEOUT_S = 2.0
+CHECK_TIMEOUT_S = 10.0  # a Dispatcher on a busy machine answers late
+LEADER_TIMEOUT_S = 30.0  # while there is none
+START_HINT = "start a cluster with `firesteel cluster start`, or check -m"
+_DISPATCHER = "firesteel.v1.Dispatcher"
+
+
+class Connection:
+    """Connects when it is created. Raises ClusterUnreachable.
+
+    `address`: HOST:PORT, or zookeeper://HOST:PORT,HOST:PORT/ROOT/CLUSTER-ID with the ensemble that
+    tells who leads, and where in it.
+    """
+
+    def __init__(self, address: str, conf: Configuration) -> None:
+        self.address = address if address.startswith(ZOOKEEPER) else checked_address(address)
+        self._leader: Leader | None = None
+        self._channel: grpc.Channel | None = None
+        self._finder: LeaderFinder | None = None
+        self.stub: Any = None
+        try:
+            if address.startswith(ZOOKEEPER):
+                self._finder = _finder(address, conf)
+                self.follow()
+            else:
+                self._connect(self.address)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def elected(self) -> bool:
+        return self._finder is not None
+
+    def follow(self) -> None:
+        """Connects to the Dispatcher that leads, if that is another one than before; waits while
+        none does. Raises ClusterUnreachable.
+        """
+        assert self._finder is not None, "its address is fixed"
+        try:
+            leader = self._finder.find(timeout_s=LEADER_TIMEOUT_S)
+        except FiresteelError as error:
+            raise ClusterUnreachable(str(error)) from None
+        if leader is None:
+            raise ClusterUnreachable(
+                f"no Dispatcher leads the cluster {self.address}, and none was elected within"
+                f" {LEADER_TIMEOUT_S:g} s; start one, or check -z"
+            )
+        if leader != self._leader:
+            self._close_channel()
+            self._leader, self._channel = leader, channel(leader.address)
+            self.stub = DispatcherStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        self._close_channel()
+        if self._finder is not None:
+            self._finder.close()
+
+    def _connect(self, address: str) -> None:
+        _check_somebody_listens(address)
+        self._channel = channel(address)
+        _check_is_dispatcher(self._channel, address)
+        self.stub = DispatcherStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def _close_channel(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+
+
+def elected_address(conf: Configuration, quorum: str = "") -> str:
+    """That of a cluster in ZooKeeper: HOST:PORT,HOST:PORT[/CLUSTER-ID], or as configured."""
+    servers, slash, cluster_id = quorum.partition("/")
+    configured: list[str] = conf.get(options.ZOOKEEPER_QUORUM)
+    servers = servers or ",".join(configured)
+    root = conf.get(options.ZOOKEEPER_ROOT).strip("/")
+    cluster_id = cluster_id if slash else conf.get(options.HA_CLUSTER_ID).strip("/")
+    return f"{ZOOKEEPER}{servers}/{root}/{cluster_id}"
+
+
+def _finder(address: str, conf: Configuration) -> LeaderFinder:
+    # kazoo is imported by those who need it.
+    from firesteel.common.high_availability.zookeeper.ensemble import Ensemble
+    from firesteel.common.high_availability.zookeeper.finder import LeaderFinder
+
+    servers, _, path = address.removeprefix(ZOOKEEPER).partition("/")
+    root, _, cluster_id = path.rpartition("/")
+    conf = conf.with_overrides(
+        {
+            options.ZOOKEEPER_QUORUM.key: servers,
+            options.ZOOKEEPER_ROOT.key: f"/{root}",
+            options.HA_CLUSTER_ID.key: cluster_id,
+        }
+    )
+    try:
+        return LeaderFinder(Ensemble.of(conf), Office.DISPATCHER)
+    except ConfigurationError as error:
+        raise ClusterUnreachable(f"{address} is not an address: {error}") from None
+    except FiresteelError as error:
+        raise ClusterUnreachable(str(error)) from None
+
+
+def checked_address(address: str) -> str:
+    """Returns HOST:PORT. Raises ClusterUnreachable for anything else."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ClusterUnreachable(
+            f"{address!r} is not an address; expected HOST:PORT, for example -m localhost:6123"
+        )
+    return address
+
+
+def _check_somebody_listens(address: str) -> None:
+    """Finds a refused connection within milliseconds; gRPC would try until its deadline."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S).close()
+    except socket.gaierror:
+        raise ClusterUnreachable(
+            f"there is no host {host!r} (in the address {address}); check -m"
+        ) from None
+    except OSError as error:
+        reason = (
+            "timed out"
+            if isinstance(error, TimeoutError)
+            else (error.strerror or str(error)).lower()
+        )
+        raise ClusterUnreachable(f"nothing answers at {address} ({reason}); {START_HINT}") from None
+
+
+def _check_is_dispatcher(connection: grpc.Channel, address: str) -> None:
+    health: Any = health_pb2_grpc.HealthStub(connection)
+    try:
+        health.Check(health_pb2.HealthCheckRequest(service=_DISPATCHER), timeout=CHECK_TIMEOUT_S)
+    except grpc.RpcError as error:
+        if error.code() is grpc.StatusCode.NOT_FOUND:
+            problem = f"the process at {address} is not a cluster's Dispatcher"
+        elif error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            problem = (
+                f"what listens at {address} has not answered for {CHECK_TIMEOUT_S:g} s:"
+                " it hangs, or is not a Firesteel cluster"
+            )
+        else:
+            problem = f"what answers at {address} is not a Firesteel cluster"
+        raise ClusterUnreachable(f"{problem}; {START_HINT}") from None

@@ -1,0 +1,57 @@
+"""High availability, as `high-availability.type` has it: fixed leaders, or elected ones."""
+
+from __future__ import annotations
+
+from firesteel.common.config import Configuration, ConfigurationError, options
+from firesteel.common.ids import Epoch
+from firesteel.common.leader import (
+    NO_EPOCH,
+    FixedElection,
+    FixedLeaders,
+    LeaderElection,
+    Leaders,
+    Office,
+)
+
+
+def elected(conf: Configuration) -> bool:
+    return conf.get(options.HA_TYPE) == "zookeeper"
+
+
+def election_of(
+    conf: Configuration, office: Office, *, store_id: str = "", above: Epoch = NO_EPOCH
+) -> LeaderElection:
+    """`store_id`: of the contender's job store, if it has one; `above`: its epoch is to be higher
+    than that. Raises ConfigurationError.
+    """
+    if not elected(conf):
+        return FixedElection()
+    # kazoo's import takes a while, and most processes need none.
+    from firesteel.common.high_availability.zookeeper.contender import ZooKeeperElection
+    from firesteel.common.high_availability.zookeeper.ensemble import Ensemble
+
+    return ZooKeeperElection(Ensemble.of(conf), office, store_id=store_id, above=above)
+
+
+def leaders_of(conf: Configuration) -> Leaders:
+    """Raises ConfigurationError."""
+    if not elected(conf):
+        return FixedLeaders()
+    from firesteel.common.high_availability.zookeeper.ensemble import Ensemble
+    from firesteel.common.high_availability.zookeeper.leaders import ZooKeeperLeaders
+
+    return ZooKeeperLeaders(Ensemble.of(conf))
+
+
+def check_address(conf: Configuration, option: str, address: str) -> None:
+    """Raises ConfigurationError unless a fixed leader has an address, and an elected one none."""
+    if elected(conf) and address:
+        raise ConfigurationError(
+            f"{option} {address} has no effect with {options.HA_TYPE.key}: zookeeper, which tells"
+            " the leader's address; drop it"
+        )
+    if not elected(conf) and not address:
+        raise ConfigurationError(
+            f"{option} HOST:PORT is missing; or set {options.HA_TYPE.key}: zookeeper, which tells"
+            " the leader's address"
+        )

@@ -1,0 +1,54 @@
+"""Finds a leader for who has no event loop: a client."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+
+from firesteel.common.high_availability.zookeeper.ensemble import Client, Ensemble
+from firesteel.common.high_availability.zookeeper.nodes import decode
+from firesteel.common.leader import Leader, Office
+
+_READ_TIMEOUT_S = 10.0
+
+
+class LeaderFinder:
+    """Connects when it is created. Raises EnsembleUnreachable."""
+
+    def __init__(self, ensemble: Ensemble, office: Office) -> None:
+        self._ensemble = ensemble
+        self._office = office
+        self._client = Client(ensemble)
+        try:
+            self._client.connect()
+        except BaseException:
+            self._client.disconnect()
+            raise
+
+    def find(self, *, timeout_s: float) -> Leader | None:
+        """The leader; waits for `timeout_s` while there is none, and then returns None.
+
+        Raises EnsembleUnreachable or FiresteelError.
+        """
+        deadline = time.monotonic() + timeout_s
+        path = self._ensemble.leader(self._office)
+        while True:
+            changed = threading.Event()
+            try:
+                reading = self._client.get_async(path, watch=lambda _, c=changed: c.set())
+                return decode(reading.get(timeout=_READ_TIMEOUT_S)[0])
+            except NoNodeError:
+                exists = self._client.exists_async(path, watch=lambda _, c=changed: c.set())
+                found = exists.get(timeout=_READ_TIMEOUT_S) is not None
+            except KazooTimeoutError:
+                raise self._ensemble.unreachable() from None
+            except KazooException as error:
+                raise self._ensemble.refused(error) from None
+            if not found and not changed.wait(max(0.0, deadline - time.monotonic())):
+                return None
+
+    def close(self) -> None:
+        self._client.disconnect()

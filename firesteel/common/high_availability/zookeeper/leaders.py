@@ -1,0 +1,122 @@
+"""Finds the elected leaders in ZooKeeper, and follows them.
+
+While ZooKeeper is away, the leaders are those that were announced last. Epochs only rise: what
+another server of the ensemble, which is behind, says of an earlier leader is passed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import structlog
+from kazoo.exceptions import ConnectionClosedError, KazooException
+from kazoo.recipe.watchers import DataWatch
+
+from firesteel.common.high_availability.zookeeper.ensemble import (
+    CONNECT_TIMEOUT_S,
+    Client,
+    Ensemble,
+)
+from firesteel.common.high_availability.zookeeper.nodes import decode
+from firesteel.common.leader import NO_EPOCH, Leader, LeaderRetriever, Office
+from firesteel.errors import FiresteelError
+
+log = structlog.get_logger(__name__)
+
+
+class Retriever:
+    """See `LeaderRetriever`. On one event loop."""
+
+    fixed = False
+
+    def __init__(self, office: Office) -> None:
+        self._office = office
+        self._leader: Leader | None = None
+        self._highest = NO_EPOCH
+        self._changed = asyncio.Event()
+
+    @property
+    def leader(self) -> Leader | None:
+        return self._leader
+
+    async def changed(self, known: Leader | None) -> Leader | None:
+        while self._leader == known:
+            self._changed.clear()
+            await self._changed.wait()
+        return self._leader
+
+    def announced(self, leader: Leader | None) -> None:
+        if leader is not None and leader.epoch < self._highest:
+            log.warning(
+                "ZooKeeper announces a leader of before; it is passed over",
+                office=self._office.value,
+                address=leader.address,
+                epoch=leader.epoch,
+                known=self._highest,
+            )
+            return
+        if leader is not None:
+            self._highest = leader.epoch
+        self._leader = leader
+        self._changed.set()
+
+
+class ZooKeeperLeaders:
+    """See `Leaders`."""
+
+    def __init__(self, ensemble: Ensemble) -> None:
+        self._ensemble = ensemble
+        self._client = Client(ensemble)
+        self._retrievers: dict[Office, Retriever] = {}
+        self._thread = ThreadPoolExecutor(1, "zookeeper")
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def of(self, office: Office, address: str) -> LeaderRetriever:
+        if office not in self._retrievers:
+            self._retrievers[office] = Retriever(office)
+            if self._loop is not None:
+                self._thread.submit(self._watch, office)
+        return self._retrievers[office]
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread.submit(self._connect)
+        for office in self._retrievers:
+            self._thread.submit(self._watch, office)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._client.disconnect)
+        self._thread.shutdown()
+
+    # ---- in the thread
+
+    def _connect(self) -> None:
+        connected = self._client.start_async()
+        if not connected.wait(CONNECT_TIMEOUT_S):
+            log.warning("ZooKeeper does not answer; waiting for it", servers=str(self._ensemble))
+
+    def _watch(self, office: Office) -> None:
+        """Returns when its state is known."""
+        try:
+            DataWatch(
+                self._client,
+                self._ensemble.leader(office),
+                lambda data, stat: self._found(office, data),
+            )
+        except ConnectionClosedError:
+            pass  # by `close`
+        except KazooException as error:
+            log.error("the leader cannot be found", reason=str(self._ensemble.refused(error)))
+
+    def _found(self, office: Office, data: Any) -> None:
+        """Also in kazoo's thread."""
+        try:
+            leader = decode(data) if data else None
+        except FiresteelError as error:
+            log.error("the leader cannot be found", reason=str(error))
+            return
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._retrievers[office].announced, leader)

@@ -1,0 +1,70 @@
+"""Lets calls through to a master's servicer while it leads, and tells others why not.
+
+A master that does not lead serves: its health and metrics answer, and so does this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import AsyncIterator, Collection
+from typing import Any, TypeAlias
+
+import grpc
+
+from firesteel.common.leader import LeaderElection
+
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+class Gate:
+    """Takes a servicer's place before there is one; `open` gives it one.
+
+    `peers` names the methods of other services of the cluster. They are let through also while the
+    leader may not act, because they decide nothing: what they post waits, and what they write is
+    rejected where it is written if another master leads.
+    """
+
+    def __init__(
+        self, kind: type[Any], election: LeaderElection, *, peers: Collection[str]
+    ) -> None:
+        self._kind = kind
+        self._election = election
+        self._peers = peers
+        self._servicer: Any = None
+
+    def open(self, servicer: Any) -> None:
+        self._servicer = servicer
+
+    def __getattr__(self, name: str) -> Any:
+        """The method of this name, as generated code registers it."""
+        if inspect.isasyncgenfunction(getattr(self._kind, name)):
+
+            async def streaming(request: Any, context: _Context) -> AsyncIterator[Any]:
+                await self._check(name, context)
+                async with contextlib.aclosing(
+                    getattr(self._servicer, name)(request, context)
+                ) as answers:
+                    async for answer in answers:
+                        yield answer
+                        if not self._passes(name):
+                            await self._refuse(context)
+
+            return streaming
+
+        async def unary(request: Any, context: _Context) -> Any:
+            await self._check(name, context)
+            return await getattr(self._servicer, name)(request, context)
+
+        return unary
+
+    def _passes(self, name: str) -> bool:
+        return self._servicer is not None and (name in self._peers or self._election.acts())
+
+    async def _check(self, name: str, context: _Context) -> None:
+        if not self._passes(name):
+            await self._refuse(context)
+
+    async def _refuse(self, context: _Context) -> None:
+        refusal = self._election.refusal() or "this master does not serve yet"
+        await context.abort(grpc.StatusCode.UNAVAILABLE, refusal)

@@ -1,0 +1,190 @@
+"""Two Dispatchers and two ResourceManagers, and real ZooKeeper servers that elect the leaders."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+from firesteel.client.cli.arguments import find_cluster
+from firesteel.client.client import Client
+from firesteel.client.job_details import JobDetails
+from firesteel.common.config import Configuration
+from firesteel.common.process import BlockingChild, spawn_blocking
+from firesteel.common.states import ExecutionState, JobStatus
+from firesteel.errors import ClusterUnreachable
+from tests.e2e.conftest import PATIENCE_S, WARM_S, eventually
+from tests.e2e.jobs import endless
+from tests.zookeeper import ZooKeeper
+
+SESSION_S = 3.0
+
+
+@dataclass
+class Masters:
+    """The processes of one kind, in one folder."""
+
+    module: str
+    directory: Path
+    arguments: list[str]
+    lifeline: int
+    by_address: dict[str, BlockingChild] = field(default_factory=dict)
+
+    def start(self, *options: str) -> str:
+        """Returns its address."""
+        child = spawn_blocking(
+            [sys.executable, "-m", self.module, *self.arguments, *options],
+            log_path=self.directory / f"{self.module}-{len(self.by_address)}.log",
+            lifeline=self.lifeline,
+        )
+        self.by_address[child.ready["address"]] = child
+        return str(child.ready["address"])
+
+    def kill(self, address: str) -> None:
+        self.by_address[address].process.kill()
+        self.by_address[address].process.wait()
+
+    def wait(self) -> None:
+        for child in self.by_address.values():
+            child.process.wait(timeout=PATIENCE_S)
+
+
+@dataclass
+class HighlyAvailable:
+    conf: Configuration
+    dispatchers: Masters
+    resource_managers: Masters
+
+    def client(self) -> Client:
+        """Of the quorum only."""
+        found = find_cluster(None, self.conf)
+        assert found is not None
+        return Client(found.address, conf=self.conf)
+
+
+@contextmanager
+def masters(zookeeper: ZooKeeper, directory: Path) -> Iterator[HighlyAvailable]:
+    """All processes end with the `with`, those that they have started too."""
+    conf = Configuration(
+        {
+            "high-availability.type": "zookeeper",
+            "high-availability.zookeeper.quorum": zookeeper.quorum,
+            "high-availability.zookeeper.client.session-timeout": f"{SESSION_S} s",
+            "high-availability.cluster-id": directory.name,
+            "taskmanager.numberOfTaskSlots": "1",
+            "metrics.reporter.prom.port": "0",
+            "jobmanager.rpc.port": "0",
+        }
+    )
+    read, write = os.pipe()
+    arguments = [*conf.to_arguments(), "--dir", str(directory)]
+    cluster = HighlyAvailable(
+        conf,
+        Masters("dispatcher", directory, arguments, read),
+        Masters("resourcemanager", directory, [*arguments, "--task-executors=1"], read),
+    )
+    try:
+        yield cluster
+    finally:
+        os.close(write)
+        os.close(read)
+        cluster.dispatchers.wait()
+        cluster.resource_managers.wait()
+        eventually(lambda: not _processes_in(directory), "every process has ended")
+
+
+def _processes_in(directory: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if any(str(directory) in argument for argument in process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            pass
+    return found
+
+
+@pytest.fixture(scope="module")
+def zookeeper() -> Iterator[ZooKeeper]:
+    zookeeper = ZooKeeper()
+    yield zookeeper
+    zookeeper.close()
+
+
+def attempts(details: JobDetails) -> list[list[str]]:
+    return [[a.attempt_id for a in s.attempts] for v in details.vertices for s in v.subtasks]
+
+
+def running(details: JobDetails) -> bool:
+    return details.status is JobStatus.RUNNING and set(details.states) == {ExecutionState.RUNNING}
+
+
+def test_a_job_does_not_notice_the_deaths_of_leaders(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    with masters(zookeeper, tmp_path) as cluster:
+        dispatchers, resource_managers = cluster.dispatchers, cluster.resource_managers
+        for _ in range(2):
+            resource_managers.start()
+            dispatchers.start()
+        with cluster.client() as client:
+            eventually(
+                lambda: client.cluster_overview().slots_warm == 1, "a slot", patience_s=WARM_S
+            )
+            job_id = client.submit(endless(1).job_graph("endless"))
+            watched = client.watch_job(job_id)
+            details = next(d for d in watched if running(d))
+            before = attempts(details)
+
+            overview = client.cluster_overview()
+            resource_managers.kill(overview.resource_manager_address)
+            (other,) = set(resource_managers.by_address) - {overview.resource_manager_address}
+            eventually(
+                lambda: client.cluster_overview().resource_manager_address == other,
+                "the other ResourceManager leads",
+            )
+            eventually(
+                lambda: client.cluster_overview().slots_total == 1, "it knows the TaskExecutor"
+            )
+
+            leader = client._connection._leader
+            assert leader is not None
+            dispatchers.kill(leader.address)
+            assert client.job_details(job_id).status is JobStatus.RUNNING
+            follower = client._connection._leader
+            assert follower is not None and follower.epoch > leader.epoch
+            assert follower.address in set(dispatchers.by_address) - {leader.address}
+            details = next(d for d in watched if running(d))
+            assert attempts(details) == before
+            client.cancel(job_id)
+            assert [d.status for d in watched][-1] is JobStatus.CANCELED
+
+
+def test_a_standby_names_the_leader(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    with masters(zookeeper, tmp_path) as cluster:
+        first = cluster.dispatchers.start()
+        with cluster.client():
+            second = cluster.dispatchers.start()
+        with Client(second, conf=cluster.conf) as client:
+
+            def refusal() -> str:
+                with pytest.raises(ClusterUnreachable) as error:
+                    client.list_jobs()
+                return str(error.value)
+
+            eventually(lambda: f"the leader is {first} (epoch 1)" in refusal(), "it names it")
+            assert refusal().startswith("this Dispatcher is a standby, not the leader")
+            cluster.dispatchers.by_address[first].process.send_signal(signal.SIGTERM)
+
+            def leads() -> bool:
+                with contextlib.suppress(ClusterUnreachable):
+                    return client.list_jobs() == []
+                return False
+
+            eventually(leads, "it leads")
