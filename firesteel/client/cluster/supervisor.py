@@ -21,6 +21,7 @@ import firesteel
 from firesteel.client.cluster.directory import CLUSTER_ID, ClusterDirectory, ClusterState
 from firesteel.common.backoff import Backoff
 from firesteel.common.config import Configuration, options
+from firesteel.common.high_availability import elected
 from firesteel.common.ids import random_id
 from firesteel.common.process import Child, StartFailed, spawn
 
@@ -124,10 +125,9 @@ class Supervisor:
         if service == "resourcemanager":
             port, own = self._resource_manager_port, ["--task-executors", str(self._task_executors)]
         else:
-            port, own = (
-                self._dispatcher_port,
-                ["--resource-manager", self._resource_manager_address],
-            )
+            port, own = self._dispatcher_port, []
+            if not elected(self._conf):
+                own = ["--resource-manager", self._resource_manager_address]
         return [*common, "--port", str(port), *own]
 
     @property

@@ -107,7 +107,7 @@ async def test_chunks_follow_those_of_an_earlier_job_master_until_the_job_starts
     earlier = dispatcher_pb2.CollectedChunks(operator_id=SINK, generation=7, chunks=3)
     rows = CollectedRows(
         SYSTEM.transport,
-        sender.rows._address,
+        sender.rows._dispatcher,
         job_id="j",
         epoch=2,
         sinks=[SINK],
