@@ -38,6 +38,7 @@ from firesteel.plan.specs import (
 from firesteel.plan.stream_graph import StreamEdge, StreamNode
 from firesteel.program import Program
 from firesteel.row_operations import ArrowFunction, RowOperations, checked_function, titled
+from firesteel.rows_between import RowsBetween
 from firesteel.windowed_stream import (
     WindowedStream,
     checked_order,
@@ -685,6 +686,24 @@ class KeyedStream(DataStream):
         a record that goes is taken back, and a key without records has no row.
         """
         return running_aggregate(self, expressions, changes=changes, name=name, uid=uid)
+
+    def rows_between(
+        self,
+        start: int,
+        end: int,
+        *,
+        by: str | Sequence[str],
+        ascending: bool | Sequence[bool] = True,
+    ) -> RowsBetween[DataStream]:
+        """For each record, those of its key from `start` to `end` places behind it in the order of
+        the columns `by`, as PySpark's `Window.partitionBy(...).orderBy(...).rowsBetween(...)`:
+        `rows_between(-9, 0, by="time").aggregate("avg(price) AS mean")` adds the average of the
+        last ten prices.
+
+        `start` is at most 0 and `end` at least 0. Raises InvalidProgram for others, and for a bad
+        `by`.
+        """
+        return RowsBetween(self, start, end, by=by, ascending=ascending)
 
     def top_n(
         self,

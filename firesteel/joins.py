@@ -13,6 +13,7 @@ from firesteel.plan.specs import (
     EventTimes,
     IntervalSpec,
     JoinSpec,
+    RowsBetweenSpec,
     SameWindowSpec,
     SourceSpec,
     TimeToLiveSpec,
@@ -131,10 +132,20 @@ def later_times(spec: JoinSpec) -> tuple[str, ...]:
 
 
 def growing_joins(graph: StreamGraph) -> Iterable[str]:
-    """What is to be said of joins that keep more and more rows."""
+    """What is to be said of joins, and of rows with those around them, that keep more and more
+    rows.
+    """
     for node in graph.nodes:
-        if not isinstance(node.spec, JoinSpec) or node.spec.within is not None:
-            continue
+        match node.spec:
+            case JoinSpec(within=None):
+                instead = (
+                    'join(..., ttl="1 day"), or join rows that are near in time:'
+                    " interval_join(...), window_join(...)"
+                )
+            case RowsBetweenSpec():
+                instead = "windows: key_by(...).window(...).aggregate(...)"
+            case _:
+                continue
         endless = [
             source
             for source in graph.leading_to([node]).nodes
@@ -143,8 +154,7 @@ def growing_joins(graph: StreamGraph) -> Iterable[str]:
         if endless:
             yield (
                 f"{node} keeps all rows of its streams for ever, and {endless[0]} never ends; bound"
-                ' what it keeps with join(..., ttl="1 day"), or join rows that are near in time:'
-                " interval_join(...), window_join(...)"
+                f" what it keeps with {instead}"
             )
 
 

@@ -39,7 +39,7 @@ class _Timed(Protocol):
         """Sets the event-time columns of the stream."""
 
 
-class _Keyed(Protocol[Stream_co]):
+class KeyedRows(Protocol[Stream_co]):
     """What an aggregation needs of a KeyedStream."""
 
     key_columns: tuple[str, ...]
@@ -55,7 +55,9 @@ class _Keyed(Protocol[Stream_co]):
 class WindowedStream(Generic[Stream]):
     """Each key's records, or all records, in windows."""
 
-    def __init__(self, keyed: _Keyed[Stream], window: Window, allowed_lateness: Duration) -> None:
+    def __init__(
+        self, keyed: KeyedRows[Stream], window: Window, allowed_lateness: Duration
+    ) -> None:
         if not isinstance(window, (Tumbling, Sliding, Session)):
             raise InvalidProgram(
                 f"window() takes a Tumbling, Sliding or Session window, not {type(window).__name__}"
@@ -237,13 +239,28 @@ class WindowedStream(Generic[Stream]):
 
 
 def running_aggregate(
-    keyed: _Keyed[Stream],
+    keyed: KeyedRows[Stream],
     expressions: tuple[str | Column, ...],
     *,
     changes: bool,
     name: str | None,
     uid: str,
 ) -> Stream:
+    aggregates = parsed_without_windows(keyed, expressions)
+    partial = PartialWindowAggregateSpec(
+        key_columns=keyed.key_columns, window=None, time_column="", aggregates=aggregates
+    )
+    if changes:
+        _check_row_kind(keyed.key_columns, aggregates)
+    final = RunningAggregateSpec(
+        key_columns=keyed.key_columns, aggregates=aggregates, changes=changes
+    )
+    return keyed._add_in_two_halves(name or "Aggregate", partial, final, uid=uid)
+
+
+def parsed_without_windows(
+    keyed: KeyedRows[Stream], expressions: tuple[str | Column, ...]
+) -> tuple[AggregateExpression, ...]:
     from firesteel.plan.aggregates.parse import parse_aggregates, unsplittable  # the SQL parser
 
     columns = keyed._time_columns
@@ -256,15 +273,7 @@ def running_aggregate(
             " forever; use window(...) before it, or functions whose results can be updated"
             " (count, sum, min, max, avg, stddev, collect_set, ...)"
         )
-    partial = PartialWindowAggregateSpec(
-        key_columns=keyed.key_columns, window=None, time_column="", aggregates=aggregates
-    )
-    if changes:
-        _check_row_kind(keyed.key_columns, aggregates)
-    final = RunningAggregateSpec(
-        key_columns=keyed.key_columns, aggregates=aggregates, changes=changes
-    )
-    return keyed._add_in_two_halves(name or "Aggregate", partial, final, uid=uid)
+    return aggregates
 
 
 def checked_order(
@@ -275,13 +284,20 @@ def checked_order(
         raise InvalidProgram(
             f'top_n({n!r}): it takes a number of rows, of at least 1, as in top_n(3, by="price")'
         )
+    return order_of("top_n", by, ascending)
+
+
+def order_of(
+    what: str, by: str | Sequence[str], ascending: bool | Sequence[bool]
+) -> tuple[tuple[str, ...], tuple[bool, ...]]:
+    """As `checked_order`."""
     columns = (by,) if isinstance(by, str) else tuple(by)
     if not columns or not all(isinstance(column, str) and column for column in columns):
-        raise InvalidProgram(f"top_n(by={by!r}): name at least one column to order by")
+        raise InvalidProgram(f"{what}(by={by!r}): name at least one column to order by")
     directions = (ascending,) * len(columns) if isinstance(ascending, bool) else tuple(ascending)
     if len(directions) != len(columns):
         raise InvalidProgram(
-            f"top_n(by={by!r}, ascending={ascending!r}): give one direction, or one per column"
+            f"{what}(by={by!r}, ascending={ascending!r}): give one direction, or one per column"
         )
     return columns, directions
 
@@ -312,7 +328,7 @@ def _check_row_kind(keys: tuple[str, ...], aggregates: tuple[AggregateExpression
         )
 
 
-def _event_time(keyed: _Keyed[Any], window: Window) -> tuple[str, int]:
+def _event_time(keyed: KeyedRows[Any], window: Window) -> tuple[str, int]:
     """The event-time column, and an offset to its values in microseconds."""
     if window.processing_time:
         return "", 0

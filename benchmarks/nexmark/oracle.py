@@ -20,7 +20,7 @@ _CHANNEL_IDS = {"apple": "0", "google": "1", "facebook": "2", "baidu": "3"}
 UPDATES = {"q15": ["day"], "q16": ["channel", "day"], "q17": ["auction", "day"]}
 _GROWS = "total_bids"
 # Of changes: the column that says whether a row comes or goes.
-_CHANGES = {"q4", "q9", "q18", "q19"}
+_CHANGES = {"q4", "q6", "q9", "q18", "q19"}
 _KIND = "row_kind"
 
 
@@ -230,6 +230,14 @@ def _q4(bids: pd.DataFrame, auctions: pd.DataFrame, persons: pd.DataFrame) -> pd
     return (means["sum"] // means["count"]).rename("final").reset_index()
 
 
+def _q6(bids: pd.DataFrame, auctions: pd.DataFrame, persons: pd.DataFrame) -> pd.DataFrame:
+    winning = _q9(bids, auctions, persons).sort_values(["seller", "bid_dateTime", "id"])
+    sums = winning.groupby("seller")["price"].cumsum()
+    until = sums.groupby(winning["seller"]).shift(10, fill_value=0)
+    counts = (winning.groupby("seller").cumcount() + 1).clip(upper=10)
+    return winning[["id", "seller"]].assign(average=(sums - until) // counts)
+
+
 def _q8(bids: pd.DataFrame, auctions: pd.DataFrame, persons: pd.DataFrame) -> pd.DataFrame:
     sides = [each.assign(window=each["dateTime"] // 10_000) for each in (persons, auctions)]
     pairs = sides[0].merge(
@@ -260,7 +268,7 @@ def _q20(bids: pd.DataFrame, auctions: pd.DataFrame, persons: pd.DataFrame) -> p
 
 
 _JOINS: dict[str, Callable[[pd.DataFrame, pd.DataFrame, pd.DataFrame], pd.DataFrame]] = {
-    "q3": _q3, "q4": _q4, "q8": _q8, "q9": _q9, "q13": _q13, "q20": _q20,
+    "q3": _q3, "q4": _q4, "q6": _q6, "q8": _q8, "q9": _q9, "q13": _q13, "q20": _q20,
 }  # fmt: skip
 _QUERIES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
     "q0": _q0, "q1": _q1, "q2": _q2, "q5": _q5, "q7": _q7, "q11": _q11, "q12": _q12, "q14": _q14,

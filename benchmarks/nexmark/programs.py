@@ -271,6 +271,12 @@ def _bids_in_time(events: Events) -> DataStream:
     )
 
 
+def _winning_bids(events: Events) -> DataStream:
+    order = ["price", "bid_dateTime"]
+    winning = _bids_in_time(events).key_by("id").top_n(1, by=order, ascending=[False, True])
+    return winning.drop("rank")
+
+
 def q4(events: Events) -> DataStream:
     """The average of the auctions' final prices in each category, as changes."""
     final = (
@@ -279,6 +285,15 @@ def q4(events: Events) -> DataStream:
         .aggregate("max(price) AS final", changes=True)
     )
     return final.key_by("category").aggregate("avg(final) AS final")
+
+
+def q6(events: Events) -> DataStream:
+    """With each auction that has a bid, the average final price of the last ten of its seller, as
+    changes.
+    """
+    winning = _winning_bids(events).select("id", "seller", "price", "bid_dateTime", "row_kind")
+    last_ten = winning.key_by("seller").rows_between(-9, 0, by=["bid_dateTime", "id"])
+    return last_ten.aggregate("avg(price) AS average")
 
 
 def q8(events: Events) -> DataStream:
@@ -293,9 +308,7 @@ def q8(events: Events) -> DataStream:
 
 def q9(events: Events) -> DataStream:
     """The winning bid of each auction, as changes."""
-    order = ["price", "bid_dateTime"]
-    winning = _bids_in_time(events).key_by("id").top_n(1, by=order, ascending=[False, True])
-    return winning.drop("rank")
+    return _winning_bids(events)
 
 
 SIDE_ROWS = 10_000
@@ -325,7 +338,7 @@ def q20(events: Events) -> DataStream:
 
 
 JOINS: dict[str, Callable[[Events], DataStream]] = {
-    query.__name__: query for query in (q3, q4, q8, q9, q13, q20)
+    query.__name__: query for query in (q3, q4, q6, q8, q9, q13, q20)
 }
 QUERIES: dict[str, Callable[[DataStream], DataStream]] = {
     query.__name__: query

@@ -129,6 +129,12 @@ def test_aggregates_of_changes_are_changes(tmp_path: Path, engine: SparkEngine) 
         key = "most" if changes is per_total else "shop"
         with pytest.raises(FiresteelError, match="no longer valid.*because"):
             schema_of(changes.drop_duplicates(key), engine)
+    for stream in (rows(tmp_path), rows(tmp_path).drop_duplicates("shop", keep="last")):
+        around = stream.key_by("shop").rows_between(-1, 0, by="at")
+        with_sum = around.aggregate("sum(n) AS two")
+        assert schema_of(with_sum, engine).names == ["shop", "n", "at", "two", "row_kind"]
+        with pytest.raises(FiresteelError, match="rows_between: the stream has a column 'n', and"):
+            schema_of(around.aggregate("sum(n) AS n"), engine)
     other = rows(tmp_path).with_column_renamed("at", "row_kind").key_by("shop")
     with pytest.raises(FiresteelError, match="a column 'row_kind', and its rows are no changes"):
         schema_of(other.aggregate("sum(n) AS n"), engine)

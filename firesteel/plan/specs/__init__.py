@@ -38,7 +38,7 @@ from firesteel.plan.specs.joins import (
     SameWindowSpec,
     TimeToLiveSpec,
 )
-from firesteel.plan.specs.ranking import TopNSpec
+from firesteel.plan.specs.ranking import RowsBetweenSpec, TopNSpec
 from firesteel.plan.specs.watermarks import (
     AssignWatermarksSpec,
     WatermarkAlignmentSpec,
@@ -64,6 +64,7 @@ __all__ = [
     "MapRowsSpec",
     "PartialWindowAggregateSpec",
     "RowPartial",
+    "RowsBetweenSpec",
     "RunningAggregateSpec",
     "SameWindowSpec",
     "SessionSpec",
@@ -104,6 +105,7 @@ Spec = (
     | WindowTopNSpec
     | DropDuplicatesSpec
     | TopNSpec
+    | RowsBetweenSpec
     | JoinSpec
     | SinkSpec
     | CustomSpec

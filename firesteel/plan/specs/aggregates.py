@@ -59,7 +59,8 @@ class PartialWindowAggregateSpec:
 
     Output: key columns, `window_start`, `window_end` (timestamp[us, UTC], for event-time windows
     only), the partial columns, `_rows` (int64). Of a running aggregation of changes: for each row,
-    the key columns, what it gives to the partial columns (`of_row`), and `row_kind`.
+    the key columns, what it gives to the partial columns (`of_row`), and `row_kind`; of
+    `whole_rows`: all columns, and what the row gives.
     """
 
     key_columns: tuple[str, ...]
@@ -68,6 +69,7 @@ class PartialWindowAggregateSpec:
     aggregates: tuple[AggregateExpression, ...]
     # Added to event time: -1 if the column holds the (exclusive) end of an upstream window.
     time_shift_us: int = 0
+    whole_rows: bool = False
 
     @property
     def in_event_time(self) -> bool:

@@ -1,8 +1,10 @@
-"""The first rows of each key, without windows."""
+"""The first rows of each key, and the rows around each row, without windows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from firesteel.plan.specs.aggregates import AggregateExpression
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,3 +23,20 @@ class TopNSpec:
     ascending: tuple[bool, ...]  # of each column
     ranked: bool = True
     latest_first: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsBetweenSpec:
+    """Keeps all rows of each key in the order of the columns `by`, and aggregates, for each row,
+    those from `start` to `end` rows behind it: -9 and 0 are the nine before it and itself.
+
+    Input: the rows, with what each gives to the partial columns. Output: the rows, one column per
+    aggregate, and `row_kind`.
+    """
+
+    key_columns: tuple[str, ...]
+    by: tuple[str, ...]
+    ascending: tuple[bool, ...]  # of each column
+    start: int  # not positive
+    end: int  # not negative
+    aggregates: tuple[AggregateExpression, ...]

@@ -8,7 +8,7 @@ of the log, which is rewritten when most of it is outdated.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,9 @@ from taskexecutor.executor.aggregation.row_log import RowLog, taken
 
 _PIECES = 16  # of the log, at least: rows are taken from a few as fast as from one
 LOG_ROWS = 65_536  # the log may have this many outdated rows, or as many as there are valid ones
+
+
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class Ranked(NamedTuple):
@@ -139,11 +142,11 @@ class RankedRows:
 
     def _write(self, rows: pa.RecordBatch, numbers: Ints, counts: Ints) -> None:
         """The rows of these keys, one key after the other."""
-        if not rows.num_rows:
-            return
         self._valid_rows += int(counts.sum() - self._counts[numbers].sum())
         self._starts[numbers] = self._log_rows + np.cumsum(counts) - counts
         self._counts[numbers] = counts
+        if not rows.num_rows:
+            return
         self._log.add(rows)
         self._log_rows += rows.num_rows
         if self._log_rows > 2 * self._valid_rows + LOG_ROWS:

@@ -15,6 +15,7 @@ from firesteel.plan.specs import (
     MapInPandasSpec,
     MapRowsSpec,
     PartialWindowAggregateSpec,
+    RowsBetweenSpec,
     RunningAggregateSpec,
     SinkSpec,
     SourceSpec,
@@ -49,6 +50,7 @@ ANALYZERS: dict[type[Spec], Analyzer] = {
     WindowApplySpec: windows.analyze_window_apply,
     WindowTopNSpec: ranking.analyze_window_top_n,
     TopNSpec: ranking.analyze_top_n,
+    RowsBetweenSpec: ranking.analyze_rows_between,
     JoinSpec: joins.analyze_join,
     DropDuplicatesSpec: functions.analyze_drop_duplicates,
 }

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from firesteel.column_names import column_index, same
 from firesteel.errors import FiresteelError
-from firesteel.plan.specs import TopNSpec, WindowTopNSpec
+from firesteel.plan.specs import RowsBetweenSpec, TopNSpec, WindowTopNSpec
 from firesteel.row_kind import ROW_KIND
 from taskexecutor.executor.aggregation.ordering import sorted_rows
 from taskexecutor.executor.analysis.checks import check_keys
@@ -30,6 +30,28 @@ def analyze_top_n(step: AnalysisStep, spec: TopNSpec) -> AnalyzedOutput:
             who=step.operator_name,
             because="rows that come later take their places",
             instead="give it windows: key_by(...).window(...).top_n(...)",
+        ),
+    )
+
+
+def analyze_rows_between(step: AnalysisStep, spec: RowsBetweenSpec) -> AnalyzedOutput:
+    given = step.inputs[0]
+    assert given.schema is not None and given.final is not None, "it follows its partial half"
+    partials = {name for item in spec.aggregates for name in item.merge}
+    rows = [field for field in given.schema if field.name not in {*partials, ROW_KIND}]
+    results = [given.final.field(item.name) for item in spec.aggregates]
+    _check_order(
+        "rows_between",
+        pa.schema(rows),
+        spec.by,
+        [field.name for field in results] + [ROW_KIND] * (not given.retracting),
+    )
+    return AnalyzedOutput(
+        schema=pa.schema([*rows, *results, pa.field(ROW_KIND, pa.string())]),
+        retracting=Retracting(
+            who=step.operator_name,
+            because="rows that come between others change their results",
+            instead="aggregate in windows: key_by(...).window(...).aggregate(...)",
         ),
     )
 

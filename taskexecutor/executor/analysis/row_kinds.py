@@ -26,6 +26,7 @@ from firesteel.plan.specs import (
     DropDuplicatesSpec,
     JoinSpec,
     PartialWindowAggregateSpec,
+    RowsBetweenSpec,
     RunningAggregateSpec,
     SinkSpec,
     Spec,
@@ -80,13 +81,15 @@ def check_not_aggregating(step: AnalysisStep, spec: Spec) -> None:
 
 def _takes_changes(spec: Spec) -> bool:
     """A join that keeps all rows can take one away, with all that it has joined, and an aggregate
-    without windows what the row has given to it.
+    without windows, or of the rows around each, what the row has given to it.
     """
     match spec:
         case JoinSpec():
             return spec.within is None
         case PartialWindowAggregateSpec():
             return spec.window is None
+        case RowsBetweenSpec():
+            return True
         case _:
             return False
 

@@ -9,6 +9,7 @@ from firesteel.operator import StreamOperator
 from firesteel.plan.specs import (
     DropDuplicatesSpec,
     JoinSpec,
+    RowsBetweenSpec,
     RunningAggregateSpec,
     TopNSpec,
     WindowAggregateSpec,
@@ -21,6 +22,7 @@ from taskexecutor.executor.harness import OperatorHarness
 IN_COLUMNS = (
     DropDuplicatesSpec,
     JoinSpec,
+    RowsBetweenSpec,
     RunningAggregateSpec,
     TopNSpec,
     WindowAggregateSpec,

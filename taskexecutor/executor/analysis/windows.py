@@ -48,16 +48,16 @@ def analyze_partial_aggregate(
 ) -> AnalyzedOutput:
     frame = step.frame()
     check_columns(step, spec, to_arrow(frame.frame.schema))
-    changes = composed.of_changes(frame.frame, spec)
-    if changes:
-        _check_changes(step, spec)
+    by_row = composed.by_row(frame.frame, spec)
+    if by_row:
+        _check_by_row(step, spec, frame.frame.columns)
     try:
         partial = composed.partial_window_aggregate(frame.frame, spec, cores=0)
         final = _final_schema(frame.frame, spec)
     except Exception as error:
         _raise_for_expression(frame.frame, spec.aggregates)
         raise FiresteelError(f"{step.operator_name}: {summary_of(error)}") from error
-    _check_merges(spec.aggregates, to_arrow(partial.schema), ordered=changes)
+    _check_merges(spec.aggregates, to_arrow(partial.schema), ordered=by_row)
     output = AnalyzedOutput.on_spark(frame.with_plan(partial))
     output.final = final
     return output
@@ -117,16 +117,18 @@ def analyze_window_apply(step: AnalysisStep, spec: WindowApplySpec) -> AnalyzedO
     )
 
 
-def _check_changes(step: AnalysisStep, spec: PartialWindowAggregateSpec) -> None:
-    if not step.inputs[0].retracting:
+def _check_by_row(
+    step: AnalysisStep, spec: PartialWindowAggregateSpec, columns: Sequence[str]
+) -> None:
+    if ROW_KIND in columns and not step.inputs[0].retracting:
         raise FiresteelError(
             f"aggregate: the stream has a column {ROW_KIND!r}, and its rows are no changes; rename"
             f" it: with_column_renamed({ROW_KIND!r}, ...)"
         )
     if any(same(name, ROW_KIND) for name in (*spec.key_columns, *_names(spec.aggregates))):
         raise FiresteelError(
-            f"aggregate: its results have a column {ROW_KIND!r} of their own, since those that it"
-            " aggregates may go away; choose another name"
+            f"aggregate: its results have a column {ROW_KIND!r} of their own, since they may"
+            " go away; choose another name"
         )
     kept_of(spec.aggregates)
 

@@ -21,6 +21,7 @@ from firesteel.plan.specs import (
     MapInPandasSpec,
     MapRowsSpec,
     PartialWindowAggregateSpec,
+    RowsBetweenSpec,
     RunningAggregateSpec,
     SinkSpec,
     SourceSpec,
@@ -52,6 +53,7 @@ OPERATORS: dict[type[Spec], str] = {
     DropDuplicatesSpec: "drop_duplicates:DropDuplicates",
     RunningAggregateSpec: "running_aggregate:RunningAggregate",
     TopNSpec: "top_n:TopN",
+    RowsBetweenSpec: "rows_between:RowsBetween",
     JoinSpec: "joins.join_operator:join_operator",
 }
 RUN_ON_SPARK = (SourceSpec, TransformSpec, PartialWindowAggregateSpec)

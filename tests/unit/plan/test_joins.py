@@ -142,6 +142,34 @@ def test_a_join_that_keeps_an_endless_stream_is_warned_of() -> None:
     )
 
 
+def test_rows_with_those_around_them_grow_too() -> None:
+    env = Environment()
+    endless = env.from_source(SequenceSource(0, column="id"))
+    around = endless.key_by("id").rows_between(-1, 0, by="id").aggregate("count(*) AS n")
+    around.sink_to(DiscardSink())
+    (text,) = growing_joins(env._program.graph)
+    assert re.match(r"'RowsBetween\(-1, 0 by id\)' .*keeps all rows .* windows: key_by", text)
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (lambda s: s.rows_between(1, 2, by="id"), "the row itself is one of them"),
+        (lambda s: s.rows_between(-2, -1, by="id"), "the row itself is one of them"),
+        (lambda s: s.rows_between("a", 0, by="id"), "rows_between('a', 0): give numbers of rows"),
+        (lambda s: s.rows_between(-1, 0, by=[]), "rows_between(by=[]): name at least one column"),
+        (
+            lambda s: s.rows_between(-1, 0, by="id").aggregate("count(*) AS row_kind"),
+            "'row_kind' is a column of the result",
+        ),
+        (lambda s: s.rows_between(-1, 0, by="id").aggregate("median(id)"), "without a window"),
+    ],
+)
+def test_wrong_rows_between(program: Callable[[Any], Any], message: str) -> None:
+    with pytest.raises(InvalidProgram, match=re.escape(message)):
+        program(Environment().from_sequence(0, 3, column="id").key_by("id"))
+
+
 def test_an_endless_stream_of_one_side_is_enough() -> None:
     env = Environment()
     endless = env.from_source(SequenceSource(0, column="id"))

@@ -89,8 +89,8 @@ def partial_window_aggregate(
     """
     from pyspark.sql import functions as sql
 
-    if of_changes(frame, spec):
-        return _rows_of_changes(frame, spec)
+    if by_row(frame, spec):
+        return _rows_with_partials(frame, spec)
     partials = _partials(frame, spec.aggregates)
     columns = [sql.expr(text).alias(name) for name, text in (*partials.items(), (ROWS, "count(1)"))]
     names = [quoted(name) for name in (*partials, ROWS)]
@@ -126,19 +126,21 @@ def partial_window_aggregate(
     return frame.groupBy(*grouping).agg(*columns).selectExpr(*keys, *times, *names)
 
 
-def of_changes(frame: DataFrame, spec: PartialWindowAggregateSpec) -> bool:
-    """Whether the rows come and go. (Windows of such rows are refused.)"""
-    return spec.window is None and ROW_KIND in frame.columns
+def by_row(frame: DataFrame, spec: PartialWindowAggregateSpec) -> bool:
+    """Whether nothing is aggregated yet, since rows come and go, or each has results of its own.
+    (Windows of rows that come and go are refused.)
+    """
+    return spec.window is None and (spec.whole_rows or ROW_KIND in frame.columns)
 
 
-def _rows_of_changes(frame: DataFrame, spec: PartialWindowAggregateSpec) -> DataFrame:
-    """What each row gives to the partial columns, with its kind."""
+def _rows_with_partials(frame: DataFrame, spec: PartialWindowAggregateSpec) -> DataFrame:
+    """What each row gives to the partial columns, with its kind or all of its columns."""
     from pyspark.sql import functions as sql
     from pyspark.sql.types import ArrayType
 
     partials = _partials(frame, spec.aggregates)
     kinds = frame.agg(*(sql.expr(text).alias(name) for name, text in partials.items())).schema
-    columns = [column(key) for key in spec.key_columns]
+    columns = [] if spec.whole_rows else [column(key) for key in (*spec.key_columns, ROW_KIND)]
     for item in spec.aggregates:
         for name, how in item.merge.items():
             each, kind = item.of_row[name], kinds[name].dataType
@@ -150,7 +152,7 @@ def _rows_of_changes(frame: DataFrame, spec: PartialWindowAggregateSpec) -> Data
                 kind = kind.elementType
             text = f"IF({each.condition}, {value}, {each.otherwise})" if each.condition else value
             columns.append(sql.expr(text).cast(kind).alias(name))
-    return frame.select(*columns, column(ROW_KIND))
+    return frame.select("*", *columns) if spec.whole_rows else frame.select(*columns)
 
 
 def _pane_start(spec: PartialWindowAggregateSpec) -> Column:

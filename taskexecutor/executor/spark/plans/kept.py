@@ -282,11 +282,11 @@ def temporary_conf(session: Any, values: Mapping[str, str]) -> Iterator[None]:
 
 
 def _rows(leaf: DataFrame, specs: Sequence[Spec]) -> DataFrame:
-    """The frame after the functions of the program, and after what changes give to aggregates."""
+    """The frame after the functions of the program, or what their rows give to aggregates."""
     if not (specs and isinstance(specs[-1], PartialWindowAggregateSpec)):
         return composed.apply(leaf, specs, cores=0)
     rows = composed.apply(leaf, specs[:-1], cores=0)
-    if composed.of_changes(rows, specs[-1]):
+    if composed.by_row(rows, specs[-1]):
         return composed.partial_window_aggregate(rows, specs[-1], cores=0)
     return rows
 
@@ -297,7 +297,7 @@ def _aggregated(rows: DataFrame, specs: Sequence[Spec]) -> DataFrame:
     """
     if not (specs and isinstance(specs[-1], PartialWindowAggregateSpec)):
         return rows
-    if composed.of_changes(rows, specs[-1]):  # they keep the column
+    if composed.by_row(rows, specs[-1]):  # they give it already
         return rows
     return composed.partial_window_aggregate(rows, specs[-1], cores=0)
 

@@ -1,0 +1,71 @@
+"""Aggregates of the rows around each row of its key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Generic
+
+from firesteel.column_names import same
+from firesteel.errors import InvalidProgram
+from firesteel.plan.specs import PartialWindowAggregateSpec, RowsBetweenSpec
+from firesteel.row_kind import ROW_KIND
+from firesteel.windowed_stream import KeyedRows, Stream, order_of, parsed_without_windows
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+
+class RowsBetween(Generic[Stream]):
+    """What `KeyedStream.rows_between` returns."""
+
+    def __init__(
+        self,
+        keyed: KeyedRows[Stream],
+        start: Any,
+        end: Any,
+        *,
+        by: str | Sequence[str],
+        ascending: bool | Sequence[bool],
+    ) -> None:
+        """Raises InvalidProgram."""
+        if not all(isinstance(one, int) and not isinstance(one, bool) for one in (start, end)):
+            raise InvalidProgram(
+                f"rows_between({start!r}, {end!r}): give numbers of rows, as in"
+                ' rows_between(-9, 0, by="time") for the nine rows before each and itself'
+            )
+        if start > 0 or end < 0:
+            raise InvalidProgram(
+                f"rows_between({start}, {end}): the row itself is one of them; give a start of at"
+                " most 0 and an end of at least 0"
+            )
+        self._keyed = keyed
+        self._start, self._end = start, end
+        self._by, self._ascending = order_of("rows_between", by, ascending)
+
+    def aggregate(
+        self, *expressions: str | Column, name: str | None = None, uid: str = ""
+    ) -> Stream:
+        """The records with one more column per expression, over the records around each, and
+        `row_kind`: a stream of changes, since a record that comes between others changes their
+        results. The records may be changes themselves.
+
+        The expressions are those whose rows can go again in `KeyedStream.aggregate`. All records
+        are kept until the stream ends. Raises InvalidProgram.
+        """
+        keys = self._keyed.key_columns
+        aggregates = parsed_without_windows(self._keyed, expressions)
+        if any(same(item.name, ROW_KIND) for item in aggregates):
+            raise InvalidProgram(f"{ROW_KIND!r} is a column of the result; choose another name")
+        partial = PartialWindowAggregateSpec(
+            key_columns=keys, window=None, time_column="", aggregates=aggregates, whole_rows=True
+        )
+        final = RowsBetweenSpec(
+            key_columns=keys,
+            by=self._by,
+            ascending=self._ascending,
+            start=self._start,
+            end=self._end,
+            aggregates=aggregates,
+        )
+        title = name or f"RowsBetween({self._start}, {self._end} by {', '.join(self._by)})"
+        return self._keyed._add_in_two_halves(title, partial, final, uid=uid)

@@ -1,0 +1,174 @@
+"""Aggregates of the rows around each row of its key: `key_by(...).rows_between(...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from firesteel.errors import FiresteelError
+from firesteel.operator import OperatorState, StreamOperator
+from firesteel.plan.aggregates.finals import evaluate
+from firesteel.plan.specs import RowsBetweenSpec
+from firesteel.row_kind import DELETE, INSERT, ROW_KIND
+from taskexecutor.executor.aggregation.columns import as_table, described
+from taskexecutor.executor.aggregation.distinct_counts import DISTINCT
+from taskexecutor.executor.aggregation.grouping import Groups, Ints, group
+from taskexecutor.executor.aggregation.merging import merge_column
+from taskexecutor.executor.aggregation.ordered_rows import Changed, Missing, Ordered, OrderedRows
+from taskexecutor.executor.aggregation.ranked_rows import Flags, ranges
+from taskexecutor.executor.numbers import as_numpy
+
+BUNDLE_ROWS = 65_536  # rows that wait, or as many as are kept if that is more
+AT_ONCE = 1_048_576  # rows that are aggregated, each as often as it is near another
+
+
+class RowsBetween(StreamOperator):
+    """Keeps all rows. Each flush emits the rows that have gone or get other results as deleted, and
+    then those that have come or have other results now.
+    """
+
+    def __init__(self, spec: RowsBetweenSpec) -> None:
+        self._spec = spec
+        self._merges = {name: how for item in spec.aggregates for name, how in item.merge.items()}
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = 0
+
+    def initialize_state(self, state: OperatorState) -> None:
+        spec = self._spec
+        by = list(zip(spec.by, spec.ascending, strict=True))
+        self._rows = OrderedRows(spec.key_columns, by, state.columns)
+        order = [f"{name} {'ASC' if up else 'DESC'}" for name, up in by]
+        meaning = {"input": described(self.context.input_schemas[0]), "order": ", ".join(order)}
+        self._state = state.keyed_rows("rows", spec.key_columns, meaning)
+
+    def open(self) -> None:
+        if (restored := self._state.restored()) is not None:
+            self._rows.restore(pa.concat_batches(restored.to_batches()))
+
+    def snapshot_state(self, checkpoint_id: int) -> None:
+        rows = self._rows.frozen()
+        self._state.keep(lambda: None if (batch := rows()) is None else as_table([batch]))
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        if not batch.num_rows:
+            return
+        self._waiting.append(batch.replace_schema_metadata(None))
+        self._waiting_rows += batch.num_rows
+        if self._waiting_rows >= max(BUNDLE_ROWS, self._rows.rows):
+            self.flush()
+
+    def flush(self) -> None:
+        if not self._waiting:
+            return
+        bundle = pa.concat_batches(self._waiting)
+        self._waiting, self._waiting_rows = [], 0
+        goes = np.zeros(bundle.num_rows, np.bool_)
+        place = bundle.schema.get_field_index(ROW_KIND)
+        if place >= 0:
+            goes = as_numpy(pc.equal(bundle.column(place), DELETE))
+            bundle = bundle.remove_column(place)
+        try:
+            changed = self._rows.change(bundle, goes)
+        except Missing as missing:
+            row = bundle.slice(missing.row, 1).to_pylist()[0]
+            shown = {name: value for name, value in row.items() if name not in self._merges}
+            raise FiresteelError(
+                f"{self.context.operator_name}: a row goes that is not there: {shown}; an operator"
+                " before must have changed rows or their order"
+            ) from None
+        self._emit_changes(changed)
+
+    def _emit_changes(self, changed: Changed) -> None:
+        before, after = changed.before, changed.after
+        near = self._near(before, changed.gone)[changed.stayed_before]
+        near |= self._near(after, changed.come)[changed.stayed_after]
+        was, now = changed.stayed_before[near], changed.stayed_after[near]
+        differ = np.ones(len(was), np.bool_)
+        for begin in range(0, len(was), BUNDLE_ROWS):
+            part = slice(begin, begin + BUNDLE_ROWS)
+            results = self._results(before, was[part]), self._results(after, now[part])
+            differ[part] = _differ(*results)
+        gone = np.concatenate((np.flatnonzero(changed.gone), was[differ]))
+        come = np.concatenate((np.flatnonzero(changed.come), now[differ]))
+        for kind, rows, places in ((DELETE, before, gone), (INSERT, after, come)):
+            for some in self._parts(rows, np.sort(places)):
+                self._emit(rows, some, kind)
+
+    def _emit(self, ordered: Ordered, places: Ints, kind: str) -> None:
+        names = [name for name in ordered.rows.schema.names if name not in self._merges]
+        rows = ordered.rows.select(names).take(pa.array(places))
+        for item, result in zip(self._spec.aggregates, self._results(ordered, places), strict=True):
+            rows = rows.append_column(item.name, result)
+        self.output.emit(rows.append_column(ROW_KIND, pa.repeat(kind, rows.num_rows)))
+
+    def _window(self, rows: Ordered) -> tuple[Ints, Ints]:
+        """Of each row: the first and last row that its results are about."""
+        places = np.arange(rows.rows.num_rows)
+        return (
+            np.maximum(rows.first, places + self._spec.start),
+            np.minimum(rows.last, places + self._spec.end),
+        )
+
+    def _near(self, rows: Ordered, marked: Flags) -> Flags:
+        """Which rows have a marked one among those that their results are about."""
+        first, last = self._window(rows)
+        before = np.concatenate(([0], np.cumsum(marked)))
+        return before[last + 1] > before[first]
+
+    def _parts(self, rows: Ordered, places: Ints) -> Iterator[Ints]:
+        """Some of the rows at a time, so that not too many are aggregated at once."""
+        first, last = self._window(rows)
+        ends = np.cumsum((last - first + 1)[places])
+        begin = 0
+        while begin < len(places):
+            before = int(ends[begin - 1]) if begin else 0
+            end = max(begin + 1, int(np.searchsorted(ends, before + AT_ONCE, "right")))
+            yield places[begin:end]
+            begin = end
+
+    def _results(self, rows: Ordered, places: Ints) -> list[pa.Array]:
+        """One column per aggregate, of these rows."""
+        schema, parts = self.context.output_schema, []
+        for some in self._parts(rows, places):
+            first, last = (bounds[some] for bounds in self._window(rows))
+            counts = last - first + 1
+            groups = Groups(np.repeat(np.arange(len(some)), counts), len(some))
+            near = pa.array(ranges(first, counts))
+            columns = {
+                name: _of_one(rows.rows.column(name).take(near), how)
+                for name, how in self._merges.items()
+            }
+            merged = {
+                name: merge_column(how, columns[name], groups, columns)
+                for name, how in self._merges.items()
+            }
+            results = []
+            for item in self._spec.aggregates:
+                guess = merged[item.final].type if item.final in merged else pa.float64()
+                kind = schema.field(item.name).type if schema is not None else guess
+                results.append(evaluate(item, merged, len(some), kind))
+            parts.append(results)
+        return [pa.concat_arrays(list(each)) for each in zip(*parts, strict=True)]
+
+    def close(self) -> None:
+        self._waiting = []
+
+
+def _of_one(values: pa.Array, how: str) -> pa.Array:
+    """What rows give, as partial results: lists of one, of those that are collected."""
+    if how != DISTINCT:
+        return values
+    there = as_numpy(values.is_valid()).astype(np.int32)
+    offsets = np.concatenate(([0], np.cumsum(there))).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), values.drop_null())
+
+
+def _differ(one: list[pa.Array], other: list[pa.Array]) -> Flags:
+    """Whether results of the same row are others."""
+    rows = len(one[0])
+    codes = group([pa.concat_arrays(both) for both in zip(one, other, strict=True)]).codes
+    different: Flags = codes[:rows] != codes[rows:]
+    return different
