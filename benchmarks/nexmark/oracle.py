@@ -119,6 +119,10 @@ def _q7(bids: pd.DataFrame) -> pd.DataFrame:
     return bids.sort_values(columns).groupby(bids["dateTime"] // 10_000).tail(1)[columns]
 
 
+def _q10(bids: pd.DataFrame) -> pd.DataFrame:
+    return _q0(bids).assign(dt=_with_day(bids)["day"], hm=_with_day(bids)["minute"])
+
+
 def _q11(bids: pd.DataFrame) -> pd.DataFrame:
     ordered = bids.sort_values(["bidder", "dateTime"])
     later = ordered.groupby("bidder")["dateTime"].diff() > _GAP_MS
@@ -271,6 +275,7 @@ _JOINS: dict[str, Callable[[pd.DataFrame, pd.DataFrame, pd.DataFrame], pd.DataFr
     "q3": _q3, "q4": _q4, "q6": _q6, "q8": _q8, "q9": _q9, "q13": _q13, "q20": _q20,
 }  # fmt: skip
 _QUERIES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
-    "q0": _q0, "q1": _q1, "q2": _q2, "q5": _q5, "q7": _q7, "q11": _q11, "q12": _q12, "q14": _q14,
-    "q15": _q15, "q16": _q16, "q17": _q17, "q18": _q18, "q19": _q19, "q21": _q21, "q22": _q22,
+    "q0": _q0, "q1": _q1, "q2": _q2, "q5": _q5, "q7": _q7, "q10": _q10, "q11": _q11,
+    "q12": _q12, "q14": _q14, "q15": _q15, "q16": _q16, "q17": _q17, "q18": _q18, "q19": _q19,
+    "q21": _q21, "q22": _q22,
 }  # fmt: skip

@@ -112,6 +112,15 @@ def q7(bids: DataStream) -> DataStream:
     return highest.transform(lambda df: df.select("bid.*"))
 
 
+def q10(bids: DataStream) -> DataStream:
+    """Bids with the day and the minute that name the folder which they are to be written to."""
+    return bids.select_expr(
+        *("auction", "bidder", "price", "dateTime", "extra"),
+        "date_format(dateTime, 'yyyy-MM-dd') AS dt",
+        "date_format(dateTime, 'HH:mm') AS hm",
+    )
+
+
 def q11(bids: DataStream) -> DataStream:
     """Bids per session of a bidder."""
     return bids.key_by("bidder").window(Session("10 s")).aggregate("count(*) AS bid_count")
@@ -342,7 +351,7 @@ JOINS: dict[str, Callable[[Events], DataStream]] = {
 }
 QUERIES: dict[str, Callable[[DataStream], DataStream]] = {
     query.__name__: query
-    for query in (q0, q1, q2, q5, q7, q11, q12, q14, q15, q16, q17, q18, q19, q21, q22)
+    for query in (q0, q1, q2, q5, q7, q10, q11, q12, q14, q15, q16, q17, q18, q19, q21, q22)
 }
 
 

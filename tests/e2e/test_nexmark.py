@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
+import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
+from pyspark.sql import DataFrame
 
 from benchmarks.nexmark import oracle
 from benchmarks.nexmark.generator import Nexmark
@@ -21,13 +26,15 @@ from firesteel.connectors import CollectSink
 BIDS = 4_600  # of 5,000 events
 FILE_BIDS = 1_600  # three files
 NEXMARK = Nexmark(events_per_s=10)  # eight minutes, over midnight: many windows and sessions
+MODES = ("streaming", "batch")
 COLUMNS = ["auction", "bidder", "price", "channel", "url", "dateTime", "extra"]
 
 
-def test_queries(in_session: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", MODES)
+def test_queries(in_session: None, tmp_path: Path, mode: Literal["streaming", "batch"]) -> None:
     """All in one job, each with a source of its own, as in a program of its own."""
     NEXMARK.write(tmp_path, BIDS, file_bids=FILE_BIDS)
-    env = Environment(parallelism=2)
+    env = Environment(parallelism=2, mode=mode)
     sources = {
         "parquet": lambda uid: bids_of_files(env, tmp_path, "parquet", uid),
         "csv": lambda uid: bids_of_files(env, tmp_path, "csv", uid),
@@ -37,7 +44,10 @@ def test_queries(in_session: None, tmp_path: Path) -> None:
     found = {}
     for number, (name, query) in enumerate(QUERIES.items()):
         bids = list(sources.values())[number % len(sources)](name)
-        found[name] = query(bids).sink_to(CollectSink())
+        if name == "q10":
+            query(bids).foreach_batch(partitioned_into(tmp_path / name))
+        else:
+            found[name] = query(bids).sink_to(CollectSink())
     result = env.execute("nexmark")
     right = NEXMARK.bids(0, BIDS)
     for kind, sink in read.items():
@@ -47,12 +57,22 @@ def test_queries(in_session: None, tmp_path: Path) -> None:
         ), kind
     for name, sink in found.items():
         oracle.check(name, result.table(sink), oracle.expected(name, right))
+    texts = ds.partitioning(pa.schema([("dt", pa.string()), ("hm", pa.string())]), flavor="hive")
+    written = ds.dataset(tmp_path / "q10", partitioning=texts, exclude_invalid_files=True)
+    oracle.check("q10", written.to_table(), oracle.expected("q10", right))
 
 
-def test_joins(in_session: None, tmp_path: Path) -> None:
+def partitioned_into(folder: Path) -> Callable[[DataFrame, int], None]:
+    """Writes each bundle to a folder per day and minute."""
+    path = str(folder)
+    return lambda df, number: df.write.partitionBy("dt", "hm").mode("append").parquet(path)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_joins(in_session: None, tmp_path: Path, mode: Literal["streaming", "batch"]) -> None:
     """As above, of persons, auctions and bids."""
     NEXMARK.write(tmp_path, BIDS, file_bids=FILE_BIDS)
-    env = Environment(parallelism=2)
+    env = Environment(parallelism=2, mode=mode)
     found = {}
     for number, (name, query) in enumerate(JOINS.items()):
         events = events_of_files(env, tmp_path, ("parquet", "csv")[number % 2], f"{name}-")
