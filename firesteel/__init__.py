@@ -14,6 +14,9 @@ __version__ = "0.1.0"
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 __all__ = [
+    "BroadcastConnectedStream",
+    "BroadcastProcessFunction",
+    "BroadcastStream",
     "Client",
     "CoProcessFunction",
     "CollectedBatches",
@@ -23,6 +26,7 @@ __all__ = [
     "Environment",
     "JobClient",
     "JobResult",
+    "KeyedBroadcastProcessFunction",
     "KeyedStream",
     "ResourceProfile",
     "Session",
@@ -35,11 +39,22 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from firesteel.broadcast_functions import (
+        BroadcastProcessFunction,
+        KeyedBroadcastProcessFunction,
+    )
     from firesteel.client.client import Client
     from firesteel.client.collected import CollectedBatches
     from firesteel.client.execution import JobClient, JobResult
     from firesteel.common.resources import ResourceProfile
-    from firesteel.datastream import ConnectedStreams, DataStream, DataStreamSink, KeyedStream
+    from firesteel.datastream import (
+        BroadcastConnectedStream,
+        BroadcastStream,
+        ConnectedStreams,
+        DataStream,
+        DataStreamSink,
+        KeyedStream,
+    )
     from firesteel.environment import Environment
     from firesteel.functions import CoProcessFunction
     from firesteel.static_table import StaticTable
@@ -47,6 +62,9 @@ if TYPE_CHECKING:
     from firesteel.windows import Session, Sliding, Tumbling, Watermarks
 
 _HOMES = {
+    "BroadcastConnectedStream": "firesteel.datastream",
+    "BroadcastProcessFunction": "firesteel.broadcast_functions",
+    "BroadcastStream": "firesteel.datastream",
     "Client": "firesteel.client.client",
     "CoProcessFunction": "firesteel.functions",
     "CollectedBatches": "firesteel.client.collected",
@@ -56,6 +74,7 @@ _HOMES = {
     "Environment": "firesteel.environment",
     "JobClient": "firesteel.client.execution",
     "JobResult": "firesteel.client.execution",
+    "KeyedBroadcastProcessFunction": "firesteel.broadcast_functions",
     "KeyedStream": "firesteel.datastream",
     "ResourceProfile": "firesteel.common.resources",
     "Session": "firesteel.windows",

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeAlias, overl
 import pyarrow as pa
 
 from firesteel import joins, stateful
+from firesteel.broadcast_functions import BroadcastProcessFunction
+from firesteel.broadcast_stream import checked_names, process_spec
 from firesteel.common.job_graph import Partitioner, ResultType
 from firesteel.connectors import CollectSink, ForeachBatchSink, PrintSink, Sink
 from firesteel.durations import Duration, positive_us
@@ -317,8 +319,21 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         )
         return given._add(name or titled("Apply", function), spec, uid=uid)
 
-    def connect(self, other: DataStream) -> ConnectedStreams:
-        """Connects two streams, of any schemas, to the two inputs of one operator."""
+    @overload
+    def connect(self, other: DataStream) -> ConnectedStreams: ...
+
+    @overload
+    def connect(self, other: BroadcastStream) -> BroadcastConnectedStream: ...
+
+    def connect(
+        self, other: DataStream | BroadcastStream
+    ) -> ConnectedStreams | BroadcastConnectedStream:
+        """Connects two streams, of any schemas, to the two inputs of one operator. One of them may
+        be `rules.broadcast("rules")`.
+        """
+        if isinstance(other, BroadcastStream):
+            self._check_mine("connect", other.stream)
+            return BroadcastConnectedStream(self, other)
         self._check_mine("connect", other)
         return ConnectedStreams(self, other)
 
@@ -475,9 +490,21 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         """Sends round robin to a fixed few subtasks, so that less data moves."""
         return self._partitioned(Partitioner.RESCALE)
 
-    def broadcast(self) -> DataStream:
-        """Sends every record to every subtask."""
-        return self._partitioned(Partitioner.BROADCAST)
+    @overload
+    def broadcast(self) -> DataStream: ...
+
+    @overload
+    def broadcast(self, *states: str) -> BroadcastStream: ...
+
+    def broadcast(self, *states: str) -> DataStream | BroadcastStream:
+        """Sends every record to every subtask.
+
+        With the names of states, such as `rules.broadcast("rules")`, the records are to change
+        these, which all subtasks have alike: `stream.connect(...)` takes the result. Raises
+        InvalidProgram for bad names.
+        """
+        every = self._partitioned(Partitioner.BROADCAST)
+        return BroadcastStream(every, checked_names(states)) if states else every
 
     def exchange(self, kind: Literal["pipelined", "blocking"]) -> Self:
         """How the next operator, in a task of its own, gets these rows in a batch: as they come, or
@@ -1009,6 +1036,50 @@ class ConnectedStreams:
         self._second._connect_to(node, 1)
         time_columns = self._first._time_columns | self._second._time_columns
         return DataStream(program, (Upstream(node=node),), time_columns=time_columns, node=node)
+
+
+@dataclass(frozen=True, slots=True)
+class BroadcastStream:
+    """A stream of which every subtask gets every record, to change its broadcast states. For
+    `stream.connect(...)`; `DataStream.broadcast` creates it.
+    """
+
+    stream: DataStream
+    states: tuple[str, ...]
+
+
+class BroadcastConnectedStream:
+    """A stream, and one that is broadcast to its subtasks."""
+
+    def __init__(self, first: DataStream, broadcast: BroadcastStream) -> None:
+        self._first = first
+        self._broadcast = broadcast
+
+    def process(
+        self,
+        function: BroadcastProcessFunction,
+        schema: Any,
+        *,
+        side_outputs: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        uid: str = "",
+    ) -> DataStream:
+        """Applies a `firesteel.BroadcastProcessFunction` to the rows of both streams, or, if the
+        first is keyed, a `KeyedBroadcastProcessFunction`.
+
+        `schema` and `side_outputs` are those of `co_process`. In a stream, rows see what the
+        broadcast stream has told until they come, and event time is that of both streams. In a
+        batch, the broadcast stream is read to its end first, so it needs a source of its own.
+
+        Raises InvalidProgram for bad arguments. An exception in the function fails the job.
+        """
+        first, broadcast = self._first, self._broadcast
+        keys = first.key_columns if isinstance(first, KeyedStream) else None
+        sides = _side_outputs(side_outputs)
+        spec = process_spec(function, keys, broadcast.states, schema, sides)
+        title = name or f"BroadcastProcess({type(function).__name__})"
+        processed = ConnectedStreams(first, broadcast.stream)._add(title, spec, uid)
+        return processed._with_time_columns(*first._time_columns)
 
 
 class DataStreamSink(LatestOperator):

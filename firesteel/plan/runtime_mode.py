@@ -20,6 +20,7 @@ from firesteel.errors import InvalidProgram
 from firesteel.plan.specs import (
     ApplySpec,
     AssignWatermarksSpec,
+    BroadcastProcessSpec,
     JoinSpec,
     SourceSpec,
     TimeToLiveSpec,
@@ -127,12 +128,29 @@ def as_batch(graph: StreamGraph) -> None:
     """Gives the operators of a batch what they do otherwise than those of a stream.
 
     Sources that do not run at the same time cannot wait for each other's watermarks. A join has all
-    rows of its streams, whenever they have arrived.
+    rows of its streams, whenever they have arrived. What a broadcast stream has to say is said
+    before the first row comes. Raises InvalidProgram if both are read from one source.
     """
     for node in graph.nodes:
         spec = node.spec
         if isinstance(spec, SourceSpec | AssignWatermarksSpec):
             node.spec = dataclasses.replace(spec, watermark_alignment=None)
+        elif isinstance(spec, BroadcastProcessSpec):
+            _check_own_source(graph, node)
+            node.spec = dataclasses.replace(spec, broadcast_first=True)
         elif isinstance(spec, JoinSpec):
             within = None if isinstance(spec.within, TimeToLiveSpec) else spec.within
             node.spec = dataclasses.replace(spec, within=within, whole=True)
+
+
+def _check_own_source(graph: StreamGraph, node: StreamNode) -> None:
+    rows, rules = (
+        graph.leading_to(e.source for e in graph.in_edges(node) if e.target_input == number).nodes
+        for number in (0, 1)
+    )
+    if shared := [each for each in rows if each in rules]:
+        raise InvalidProgram(
+            f"{node}: the broadcast stream and the other one both come from {shared[0]}; in a"
+            " batch, one is read to its end before the other begins, so give the broadcast stream a"
+            " source of its own"
+        )

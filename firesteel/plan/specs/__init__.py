@@ -20,6 +20,7 @@ from firesteel.plan.specs.connectors import SinkSpec, SourceSpec
 from firesteel.plan.specs.duplicates import DropDuplicatesSpec
 from firesteel.plan.specs.functions import (
     ApplySpec,
+    BroadcastProcessSpec,
     CoMapInArrowSpec,
     CoProcessSpec,
     CustomSpec,
@@ -51,6 +52,7 @@ __all__ = [
     "ApplySpec",
     "AsOfSpec",
     "AssignWatermarksSpec",
+    "BroadcastProcessSpec",
     "CoMapInArrowSpec",
     "CoProcessSpec",
     "CustomSpec",
@@ -97,6 +99,7 @@ Spec = (
     | ApplySpec
     | CoMapInArrowSpec
     | CoProcessSpec
+    | BroadcastProcessSpec
     | PartialWindowAggregateSpec
     | WindowAggregateSpec
     | TransformWithStateSpec
@@ -118,7 +121,7 @@ def side_output_tags(spec: Spec) -> frozenset[str]:
         case SourceSpec():
             tags: frozenset[str] = spec.source.side_output_tags
             return tags
-        case CustomSpec() | CoProcessSpec():
+        case CustomSpec() | CoProcessSpec() | BroadcastProcessSpec():
             return frozenset(spec.side_outputs)
         case WindowApplySpec(late_tag=tag) | WindowTopNSpec(late_tag=tag) if tag:
             return frozenset({tag})

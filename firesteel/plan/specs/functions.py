@@ -99,6 +99,20 @@ class CoProcessSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BroadcastProcessSpec:
+    """`function`: a firesteel.BroadcastProcessFunction over an input and a second one that is
+    broadcast; with key columns, a KeyedBroadcastProcessFunction.
+    """
+
+    function: Any
+    key_columns: tuple[str, ...] | None  # of the first input
+    states: tuple[str, ...]  # names of the broadcast states
+    schema: Any
+    side_outputs: dict[str, Any] = field(default_factory=dict)  # tag -> schema
+    broadcast_first: bool = False  # in a batch: it is read to its end before the first input is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CustomSpec:
     """`factory()` makes a firesteel.operator.StreamOperator; it is called once per subtask."""
 

@@ -23,7 +23,14 @@ from firesteel.connectors import FileSink
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
 from firesteel.plan.fusion import fused
-from firesteel.plan.specs import CoProcessSpec, CustomSpec, SinkSpec, Spec, side_output_tags
+from firesteel.plan.specs import (
+    BroadcastProcessSpec,
+    CoProcessSpec,
+    CustomSpec,
+    SinkSpec,
+    Spec,
+    side_output_tags,
+)
 from taskexecutor.executor.analysis.analyzers import ANALYZERS
 from taskexecutor.executor.analysis.checks import check_keys
 from taskexecutor.executor.analysis.row_kinds import (
@@ -253,9 +260,12 @@ def _check_union(operator_name: str, producers: Sequence[AnalyzedOutput]) -> Non
             )
 
 
+_DECLARES_SIDES = CustomSpec | CoProcessSpec | BroadcastProcessSpec
+
+
 def _declare_side_outputs(step: AnalysisStep, spec: Spec, output: AnalyzedOutput) -> None:
     """Adds the side outputs that the analyser has not found itself."""
-    declared = spec.side_outputs if isinstance(spec, CustomSpec | CoProcessSpec) else {}
+    declared = spec.side_outputs if isinstance(spec, _DECLARES_SIDES) else {}
     for tag in side_output_tags(spec) - output.sides.keys():
         schema = step.declared(declared.get(tag), step.input_schema)
         if schema is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from firesteel.plan.specs import (
     ApplySpec,
     AssignWatermarksSpec,
+    BroadcastProcessSpec,
     CoMapInArrowSpec,
     CoProcessSpec,
     CustomSpec,
@@ -42,6 +43,7 @@ ANALYZERS: dict[type[Spec], Analyzer] = {
     FilterSpec: functions.analyze_filter,
     AssignWatermarksSpec: functions.analyze_watermarks,
     CoProcessSpec: functions.analyze_co_process,
+    BroadcastProcessSpec: functions.analyze_broadcast_process,
     TransformWithStateSpec: functions.analyze_transform_with_state,
     CustomSpec: functions.analyze_map,
     PartialWindowAggregateSpec: windows.analyze_partial_aggregate,

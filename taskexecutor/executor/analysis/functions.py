@@ -12,6 +12,7 @@ from firesteel.plan.frame_methods import FrameMethod
 from firesteel.plan.specs import (
     ApplySpec,
     AssignWatermarksSpec,
+    BroadcastProcessSpec,
     CoMapInArrowSpec,
     CoProcessSpec,
     CustomSpec,
@@ -169,6 +170,21 @@ def analyze_co_process(step: AnalysisStep, spec: CoProcessSpec) -> AnalyzedOutpu
         spec.function,
         step.operator_name,
         columns_of_key(step.inputs[0].schema, spec.first_key_columns),
+    )
+    return AnalyzedOutput(schema=schema)
+
+
+def analyze_broadcast_process(step: AnalysisStep, spec: BroadcastProcessSpec) -> AnalyzedOutput:
+    """Runs the function's `open`, to find wrong states before data flows."""
+    from taskexecutor.executor.operators.function_checks import check_function
+
+    keys = spec.key_columns
+    schema = step.declared(spec.schema)
+    check_function(
+        spec.function,
+        step.operator_name,
+        columns_of_key(step.inputs[0].schema, keys or ()),
+        keyed=keys is not None,
     )
     return AnalyzedOutput(schema=schema)
 

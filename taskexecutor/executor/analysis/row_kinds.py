@@ -21,6 +21,7 @@ from firesteel.connectors import PostgresSink
 from firesteel.errors import FiresteelError
 from firesteel.plan.specs import (
     ApplySpec,
+    BroadcastProcessSpec,
     CoProcessSpec,
     CustomSpec,
     DropDuplicatesSpec,
@@ -116,7 +117,13 @@ def updating(step: AnalysisStep, spec: Spec, place: str) -> Updating | None:
                 instead="leave out allowed_lateness there (side_output_late keeps late records), "
                 f"{_UPSERT}",
             )
-        case SinkSpec() | CoProcessSpec() | CustomSpec() | TransformWithStateSpec():
+        case (
+            SinkSpec()
+            | CoProcessSpec()
+            | BroadcastProcessSpec()
+            | CustomSpec()
+            | TransformWithStateSpec()
+        ):
             return None  # a function with state sees each update, and decides what it means
         case _:
             return next((given.updating for given in step.inputs if given.updating), None)

@@ -1,4 +1,4 @@
-"""Finds what is wrong with the states of a CoProcessFunction before data flows."""
+"""Finds what is wrong with the states of a function of the program before data flows."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import structlog
 
+from firesteel.broadcast_functions import BroadcastProcessFunction
 from firesteel.common.error_report import summary_of
 from firesteel.errors import FiresteelError
 from firesteel.functions import CoProcessFunction
@@ -18,16 +19,24 @@ from taskexecutor.executor.state import HashMapKeyedStateBackend, KeyGroupRange
 log = structlog.get_logger(__name__)
 
 
-def check_function(function: CoProcessFunction, name: str, keys: Any = None) -> None:
+def check_function(
+    function: CoProcessFunction | BroadcastProcessFunction,
+    name: str,
+    keys: Any = None,
+    *,
+    keyed: bool = True,
+) -> None:
     """Calls `open` and `close` once, without data, as an only subtask. Raises FiresteelError, with
     the operator's name, if `open` asks for states that cannot be: their names, kinds or schemas are
-    wrong. `keys`: the columns of the key, as Spark's JSON.
+    wrong. `keys`: the columns of the key, as Spark's JSON. `keyed`: whether it has any.
 
     What else `open` raises is left to the task, which is restarted: a server may be away.
     """
     backend = HashMapKeyedStateBackend(KeyGroupRange(0, 1), lambda key: 0)
     task = cast(RuntimeContext, _AnalysedTask(name))  # what a function may see of it
-    context = FunctionContext(task, backend, CurrentKey(), declared={}, keys=keys)
+    context = FunctionContext(
+        task, backend if keyed else None, CurrentKey(), declared={}, keys=keys
+    )
     try:
         function.open(context)
     except FiresteelError as problem:

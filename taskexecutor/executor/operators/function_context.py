@@ -96,23 +96,33 @@ class ProcessContext:
 class FunctionContext:
     """See `firesteel.functions.FunctionContext`. `declared`: the states with a schema, by name, as
     JSON; at first those that are restored. `keys`: the columns of the key, as Spark's JSON.
+    `backend`: None if the function has no states per key.
     """
 
     def __init__(
         self,
         context: RuntimeContext,
-        backend: KeyedState,
+        backend: KeyedState | None,
         current: CurrentKey,
         declared: dict[str, str],
         keys: Any,
     ) -> None:
         self._context = context
-        self._backend = backend
+        self._keyed = backend
         self._current = current
         self._declared = declared
         self._keys = keys
         self._states: dict[str, tuple[Any, FunctionState]] = {}  # with how they were asked for
         self._opened = False
+
+    @property
+    def _backend(self) -> KeyedState:
+        if self._keyed is None:
+            raise FiresteelError(
+                "a state belongs to a key, and this function has none: derive it from"
+                " KeyedBroadcastProcessFunction, and call key_by(...) before connect(...)"
+            )
+        return self._keyed
 
     def opened(self) -> None:
         """Called when `open` has returned."""

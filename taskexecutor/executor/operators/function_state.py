@@ -97,6 +97,10 @@ class FunctionState:
     def _key(self) -> tuple[Any, ...]:
         return self._current.of(f"state {self._name!r}")
 
+    def all_keys(self) -> list[Any]:
+        """The keys of this subtask that have a value."""
+        return [found.key for found in self._backend.entries(self._entry)]
+
     def _load(self) -> Any:
         return self._backend.get(self._entry, self._key)
 

@@ -11,6 +11,7 @@ from firesteel.operator import StreamOperator
 from firesteel.plan.specs import (
     ApplySpec,
     AssignWatermarksSpec,
+    BroadcastProcessSpec,
     CoMapInArrowSpec,
     CoProcessSpec,
     CustomSpec,
@@ -45,6 +46,7 @@ OPERATORS: dict[type[Spec], str] = {
     CoMapInArrowSpec: "map_in_arrow:CoMapInArrow",
     FilterSpec: "filter:Filter",
     CoProcessSpec: "co_process:CoProcess",
+    BroadcastProcessSpec: "broadcast_process:BroadcastProcess",
     TransformWithStateSpec: "stateful.transform_with_state:TransformWithState",
     AssignWatermarksSpec: "assign_watermarks:AssignWatermarks",
     WindowAggregateSpec: "windows.window_operator:window_operator",

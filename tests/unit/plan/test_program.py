@@ -9,7 +9,15 @@ import threading
 import cloudpickle
 import pytest
 
-from firesteel import CoProcessFunction, Environment, ResourceProfile, Tumbling, Watermarks
+from firesteel import (
+    BroadcastProcessFunction,
+    CoProcessFunction,
+    Environment,
+    KeyedBroadcastProcessFunction,
+    ResourceProfile,
+    Tumbling,
+    Watermarks,
+)
 from firesteel.common.job_graph import JobGraph, Partitioner
 from firesteel.common.resources import UNKNOWN
 from firesteel.connectors import (
@@ -277,6 +285,37 @@ def test_malformed_rows_are_a_side_output_of_their_source() -> None:
     )
     with pytest.raises(InvalidProgram, match="has no side output"):
         dropped.side_output(MALFORMED_TAG)
+
+
+def test_broadcast_states_need_names_a_function_and_a_schema() -> None:
+    env = Environment()
+    rows, rules = env.from_sequence(0, 9), env.from_sequence(0, 9)
+    for names in (("",), (1,), ("firesteel.declared",)):
+        with pytest.raises(InvalidProgram, match="give the names of the states that the rows"):
+            rules.broadcast(*names)  # type: ignore[arg-type]
+    with pytest.raises(InvalidProgram, match="a state is named twice"):
+        rules.broadcast("rules", "rules")
+    both = rows.connect(rules.broadcast("rules"))
+    with pytest.raises(InvalidProgram, match="takes a BroadcastProcessFunction, or of a keyed"):
+        both.process(CoProcessFunction(), "n LONG")  # type: ignore[arg-type]
+    with pytest.raises(InvalidProgram, match=r"takes the rows of keys: call key_by\(...\) before"):
+        both.process(KeyedBroadcastProcessFunction(), "n LONG")
+    with pytest.raises(InvalidProgram, match="needs the schema of what the function yields"):
+        both.process(BroadcastProcessFunction(), None)
+    keyed = rows.key_by("value").connect(rules.broadcast("rules"))
+    with pytest.raises(InvalidProgram, match="takes rows without keys: derive it from Keyed"):
+        keyed.process(BroadcastProcessFunction(), "n LONG")
+    with pytest.raises(InvalidProgram, match="belong to different environments"):
+        rows.connect(Environment().from_sequence(0, 1).broadcast("rules"))
+
+
+def test_a_broadcast_stream_of_a_batch_has_a_source_of_its_own() -> None:
+    env = Environment(mode="batch")
+    rows = env.from_sequence(0, 9)
+    both = rows.connect(rows.broadcast("rules")).process(BroadcastProcessFunction(), "n LONG")
+    both.print()
+    with pytest.raises(InvalidProgram, match="give the broadcast stream a source of its own"):
+        env._program.job_graph("rules")
 
 
 def test_co_process_needs_a_function_keys_and_a_schema() -> None:

@@ -1,0 +1,62 @@
+"""Checks the arguments of broadcast streams when the program is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from firesteel.broadcast_functions import (
+    BroadcastProcessFunction,
+    KeyedBroadcastProcessFunction,
+)
+from firesteel.errors import InvalidProgram
+from firesteel.plan.specs import BroadcastProcessSpec
+
+
+def checked_names(names: tuple[Any, ...]) -> tuple[str, ...]:
+    """Of broadcast states. Raises InvalidProgram."""
+    for name in names:
+        if not isinstance(name, str) or not name or name.startswith("firesteel."):
+            raise InvalidProgram(
+                f"broadcast({name!r}): give the names of the states that the rows change, as texts"
+                ' that do not begin with "firesteel.", such as broadcast("rules")'
+            )
+    if len(set(names)) < len(names):
+        raise InvalidProgram(f"broadcast{names!r}: a state is named twice")
+    return names
+
+
+def process_spec(
+    function: Any,
+    key_columns: tuple[str, ...] | None,
+    states: tuple[str, ...],
+    schema: Any,
+    side_outputs: dict[str, Any],
+) -> BroadcastProcessSpec:
+    """`key_columns`: of the stream that is not broadcast; None: it is not keyed. Raises
+    InvalidProgram.
+    """
+    if not isinstance(function, BroadcastProcessFunction):
+        raise InvalidProgram(
+            "process() takes a BroadcastProcessFunction, or of a keyed stream a"
+            f" KeyedBroadcastProcessFunction, not {type(function).__name__} {function!r}"
+        )
+    if (key_columns is not None) != isinstance(function, KeyedBroadcastProcessFunction):
+        problem = (
+            "takes the rows of keys: call key_by(...) before connect(...), or derive it from"
+            " BroadcastProcessFunction"
+            if key_columns is None
+            else "takes rows without keys: derive it from KeyedBroadcastProcessFunction, or leave"
+            " out key_by(...)"
+        )
+        raise InvalidProgram(f"process(): {type(function).__name__} {problem}")
+    if schema is None:
+        raise InvalidProgram(
+            'process() needs the schema of what the function yields, such as "id STRING, count INT"'
+        )
+    return BroadcastProcessSpec(
+        function=function,
+        key_columns=key_columns,
+        states=states,
+        schema=schema,
+        side_outputs=side_outputs,
+    )
