@@ -106,8 +106,8 @@ class BroadcastProcessFunction:
 
 
 class KeyedBroadcastProcessFunction(BroadcastProcessFunction):
-    """A BroadcastProcessFunction for a keyed stream: PyFlink's KeyedBroadcastProcessFunction. It has
-    states and timers per key, as a `CoProcessFunction`.
+    """A BroadcastProcessFunction for a keyed stream, with states and timers per key, as a
+    `CoProcessFunction` has them: PyFlink's KeyedBroadcastProcessFunction.
     """
 
     def on_timer(
