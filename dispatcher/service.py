@@ -86,8 +86,8 @@ class Dispatcher:
         await self._leaders.start()
         if not self._election.contested:
             await self._take_office()
-        await self._server.start()
         await self._election.start(self.address)
+        await self._server.start()
 
     async def run(self) -> None:
         """Until `stop`, or until another Dispatcher leads: raises LeadershipLost, or Fenced if it

@@ -95,8 +95,8 @@ class ResourceManager:
         """From now on it answers; if it is the only contender, as the leader."""
         if not self._election.contested:
             await self._take_office()
-        await self._server.start()
         await self._election.start(self.address)
+        await self._server.start()
 
     async def run(self) -> None:
         """Until `stop`: then its workers have ended, unless ResourceManagers are elected. Raises

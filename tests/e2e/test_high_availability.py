@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +19,9 @@ from firesteel.client.cli.arguments import find_cluster
 from firesteel.client.client import Client
 from firesteel.client.job_details import JobDetails
 from firesteel.common.config import Configuration
-from firesteel.common.process import BlockingChild, spawn_blocking
+from firesteel.common.ids import Epoch
+from firesteel.common.leader import Leader
+from firesteel.common.process import BlockingChild, StartFailed, spawn_blocking
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ClusterUnreachable
 from tests.e2e.conftest import PATIENCE_S, WARM_S, eventually
@@ -127,6 +130,13 @@ def running(details: JobDetails) -> bool:
     return details.status is JobStatus.RUNNING and set(details.states) == {ExecutionState.RUNNING}
 
 
+def leads(client: Client) -> bool:
+    """Whether the Dispatcher at the client's address does."""
+    with contextlib.suppress(ClusterUnreachable):
+        return client.list_jobs() == []
+    return False
+
+
 def test_a_job_does_not_notice_the_deaths_of_leaders(zookeeper: ZooKeeper, tmp_path: Path) -> None:
     with masters(zookeeper, tmp_path) as cluster:
         dispatchers, resource_managers = cluster.dispatchers, cluster.resource_managers
@@ -181,10 +191,51 @@ def test_a_standby_names_the_leader(zookeeper: ZooKeeper, tmp_path: Path) -> Non
             eventually(lambda: f"the leader is {first} (epoch 1)" in refusal(), "it names it")
             assert refusal().startswith("this Dispatcher is a standby, not the leader")
             cluster.dispatchers.by_address[first].process.send_signal(signal.SIGTERM)
+            eventually(lambda: leads(client), "it leads")
 
-            def leads() -> bool:
-                with contextlib.suppress(ClusterUnreachable):
-                    return client.list_jobs() == []
-                return False
 
-            eventually(leads, "it leads")
+def test_a_leader_that_was_stopped_and_goes_on_leads_no_more(
+    zookeeper: ZooKeeper, tmp_path: Path
+) -> None:
+    with masters(zookeeper, tmp_path) as cluster:
+        first = cluster.dispatchers.start()
+        with cluster.client() as client:
+            assert client.list_jobs() == []
+            second = cluster.dispatchers.start()
+            stopped = cluster.dispatchers.by_address[first].process
+            stopped.send_signal(signal.SIGSTOP)
+            try:
+                with Client(second, conf=cluster.conf) as other:
+                    eventually(lambda: leads(other), "the other one leads")
+            finally:
+                stopped.send_signal(signal.SIGCONT)
+            assert stopped.wait(timeout=PATIENCE_S) == 1
+            log = (tmp_path / "dispatcher-0.log").read_text()
+            assert "the Dispatcher with epoch 1 no longer leads" in log
+            assert client.list_jobs() == []
+            assert client._connection._leader == Leader(second, Epoch(2))
+
+
+def test_what_cannot_be_reached_is_named_within_seconds(tmp_path: Path) -> None:
+    quorum = "127.0.0.1:1,127.0.0.1:2"
+    named = "ZooKeeper cannot be reached: no quorum of 127.0.0.1:1, 127.0.0.1:2 has answered"
+
+    def start(module: str) -> None:
+        with pytest.raises(StartFailed, match=named):
+            spawn_blocking(
+                [
+                    *(sys.executable, "-m", module, "--dir", str(tmp_path), "--port=0"),
+                    *("-D", "high-availability.type=zookeeper"),
+                    *("-D", f"high-availability.zookeeper.quorum={quorum}"),
+                    *("-D", "metrics.reporter.prom.port=0"),
+                ],
+                log_path=tmp_path / f"{module}.log",
+            )
+        assert "Traceback" not in (tmp_path / f"{module}.log").read_text()
+
+    with ThreadPoolExecutor(2) as threads:
+        started = [threads.submit(start, module) for module in ("dispatcher", "resourcemanager")]
+        with pytest.raises(ClusterUnreachable, match=named):
+            Client(f"zookeeper://{quorum}/firesteel/default")
+    for process in started:
+        process.result()

@@ -14,10 +14,11 @@ from firesteel.common.high_availability.zookeeper.contender import ZooKeeperElec
 from firesteel.common.high_availability.zookeeper.ensemble import (
     Client,
     Ensemble,
-    EnsembleUnreachable,
 )
+from firesteel.common.high_availability.zookeeper.finder import LeaderFinder
+from firesteel.common.high_availability.zookeeper.leaders import ZooKeeperLeaders
 from firesteel.common.ids import Epoch
-from firesteel.common.leader import LeadershipLost, Office
+from firesteel.common.leader import Leader, LeadershipLost, Office
 from firesteel.errors import FiresteelError
 from tests.zookeeper import ZooKeeper
 
@@ -185,8 +186,28 @@ async def test_the_lease_is_of_the_session_that_zookeeper_allows(ensemble: Ensem
         assert one._client.agreed_timeout_s == 4.0  # twenty ticks
 
 
-async def test_a_quorum_that_does_not_answer_is_named(ensemble: Ensemble) -> None:
-    nobody = replace(ensemble, servers=("127.0.0.1:1", "127.0.0.1:2"))
-    with pytest.raises(EnsembleUnreachable, match=r"no quorum of 127\.0\.0\.1:1, 127\.0\.0\.1:2"):
-        async with contender(nobody):
-            pass
+async def test_who_looks_for_the_leader_waits_for_it_and_follows(ensemble: Ensemble) -> None:
+    leaders = ZooKeeperLeaders(ensemble)
+    found = leaders.of(Office.DISPATCHER, "")
+    await leaders.start()
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            async with contender(ensemble, "one:1") as one:
+                assert await found.changed(None) == Leader("one:1", Epoch(1))
+                await one.close()
+                assert await found.changed(Leader("one:1", Epoch(1))) is None
+            async with contender(ensemble, "two:2"):
+                assert await found.changed(None) == Leader("two:2", Epoch(2))
+    finally:
+        await leaders.close()
+
+
+async def test_a_client_finds_the_leader_and_waits_while_there_is_none(ensemble: Ensemble) -> None:
+    finder = await asyncio.to_thread(LeaderFinder, ensemble, Office.DISPATCHER)
+    try:
+        assert await asyncio.to_thread(finder.find, timeout_s=0.1) is None
+        waiting = asyncio.create_task(asyncio.to_thread(finder.find, timeout_s=PATIENCE_S))
+        async with contender(ensemble, "one:1"):
+            assert await waiting == Leader("one:1", Epoch(1))
+    finally:
+        finder.close()

@@ -199,3 +199,40 @@ async def test_a_full_mailbox_refuses() -> None:
     driver.post("b")
     with pytest.raises(MailboxFull, match="slots: 2 events are waiting"):
         driver.post("c")
+
+
+class Office:
+    """A leader's, which may act or not."""
+
+    def __init__(self) -> None:
+        self.may_act = asyncio.Event()
+
+    def acts(self) -> bool:
+        return self.may_act.is_set()
+
+    async def acting(self) -> None:
+        await self.may_act.wait()
+
+
+async def test_a_leader_that_may_not_act_handles_nothing_and_what_has_come_goes_before_the_tick() -> (
+    None
+):
+    core, office = Recorder(deadline=1.0), Office()
+    driver = Driver(core, execute=lambda _: driver.stop(), clock=lambda: 1.5, permit=office)
+    running = asyncio.create_task(driver.run())
+    await asyncio.sleep(0.01)
+    driver.post("a heartbeat")
+    await asyncio.sleep(0.01)
+    assert core.told == []
+    office.may_act.set()
+    await asyncio.wait_for(running, PATIENCE_S)
+    assert core.told == ["a heartbeat", (Tick(), 1.5)]
+
+
+async def test_a_leader_that_may_not_act_can_be_stopped() -> None:
+    driver: Driver[str, str, str] = Driver(Recorder(), execute=lambda _: None, permit=Office())
+    driver.post("an event")
+    running = asyncio.create_task(driver.run())
+    await asyncio.sleep(0.01)
+    driver.stop()
+    await asyncio.wait_for(running, PATIENCE_S)

@@ -13,7 +13,7 @@ from dispatcher.core.records import (
     JobForgotten,
     JobStatusChanged,
 )
-from dispatcher.job_store import Fenced, JobStore
+from dispatcher.job_store import Fenced, JobStore, job_store_facts
 from firesteel.common.ids import JobId, JobMasterId
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError
@@ -124,6 +124,22 @@ def test_opening_it_again_fences_the_earlier_one(url: str) -> None:
     assert len(later.jobs()) == 1
     earlier.close()
     later.close()
+
+
+def test_an_elected_epoch_fences_lower_ones(url: str) -> None:
+    facts = job_store_facts(url)
+    assert facts.epoch == 0 and job_store_facts(url).store_id == facts.store_id
+    elected, later = JobStore(url, 7), JobStore(url, 9)
+    assert (elected.epoch, later.epoch) == (7, 9)
+    with pytest.raises(Fenced, match=r"\(epoch 9\) has taken over .* \(epoch 7\)"):
+        add(elected)
+    for epoch in (8, 9):
+        with pytest.raises(Fenced, match=rf"another Dispatcher \(epoch 9\).*\(epoch {epoch}\)"):
+            JobStore(url, epoch)
+    add(later)
+    assert job_store_facts(url).epoch == 9
+    for store in (elected, later):
+        store.close()
 
 
 def test_a_store_that_cannot_be_opened_says_what_to_check(tmp_path: Path) -> None:
