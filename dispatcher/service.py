@@ -83,10 +83,10 @@ class Dispatcher:
 
     async def start(self) -> None:
         """From now on it answers; if it is the only contender, as the leader."""
-        await self._leaders.start()
         if not self._election.contested:
             await self._take_office()
         await self._election.start(self.address)
+        await self._leaders.start()
         await self._server.start()
 
     async def run(self) -> None:

@@ -211,3 +211,12 @@ async def test_a_client_finds_the_leader_and_waits_while_there_is_none(ensemble:
             assert await waiting == Leader("one:1", Epoch(1))
     finally:
         finder.close()
+
+
+async def test_who_has_found_nobody_can_be_closed(ensemble: Ensemble) -> None:
+    leaders = ZooKeeperLeaders(replace(ensemble, servers=("127.0.0.1:1",)))
+    found = leaders.of(Office.DISPATCHER, "")
+    await leaders.start()
+    assert found.leader is None
+    async with asyncio.timeout(PATIENCE_S):
+        await leaders.close()

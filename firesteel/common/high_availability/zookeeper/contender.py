@@ -88,7 +88,11 @@ class ZooKeeperElection:
             above=self._above,
             clock=self._clock,
         )
-        await self._loop.run_in_executor(self._requests, self._prepare, self._nodes)
+        try:
+            await self._loop.run_in_executor(self._requests, self._prepare, self._nodes)
+        except BaseException:
+            await self.close()
+            raise
         self._client.add_listener(self._state_changed)
         self._post_connected()
         self._running = asyncio.create_task(self._driver.run())

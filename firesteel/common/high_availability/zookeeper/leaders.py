@@ -72,6 +72,7 @@ class ZooKeeperLeaders:
         self._retrievers: dict[Office, Retriever] = {}
         self._thread = ThreadPoolExecutor(1, "zookeeper")
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._said: asyncio.TimerHandle | None = None
 
     def of(self, office: Office, address: str) -> LeaderRetriever:
         if office not in self._retrievers:
@@ -82,20 +83,22 @@ class ZooKeeperLeaders:
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._thread.submit(self._connect)
+        self._client.start_async()
+        self._said = self._loop.call_later(CONNECT_TIMEOUT_S, self._say_if_away)
         for office in self._retrievers:
             self._thread.submit(self._watch, office)
 
     async def close(self) -> None:
+        if self._said is not None:
+            self._said.cancel()
         await asyncio.to_thread(self._client.disconnect)
         self._thread.shutdown()
 
-    # ---- in the thread
-
-    def _connect(self) -> None:
-        connected = self._client.start_async()
-        if not connected.wait(CONNECT_TIMEOUT_S):
+    def _say_if_away(self) -> None:
+        if not self._client.connected:
             log.warning("ZooKeeper does not answer; waiting for it", servers=str(self._ensemble))
+
+    # ---- in the thread
 
     def _watch(self, office: Office) -> None:
         """Returns when its state is known."""
