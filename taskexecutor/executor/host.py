@@ -40,7 +40,7 @@ from taskexecutor.executor.running_tasks import RunningTasks
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.static_tables import StaticTables
 from taskexecutor.executor.state import StateBackends
-from taskexecutor.executor.task import StreamTask, TaskConfig, TaskEnd, TaskServices
+from taskexecutor.executor.task import MetricSample, StreamTask, TaskConfig, TaskEnd, TaskServices
 from taskexecutor.executor.task.interfaces import CheckpointAnswer, CheckpointServices
 
 log = structlog.get_logger(__name__)
@@ -65,6 +65,9 @@ _WITHOUT_PANDAS = frozenset(
 )
 
 
+_STATIC_TABLE = "flink_taskmanager_job_staticTable_"
+
+
 class Host:
     def __init__(
         self,
@@ -85,6 +88,7 @@ class Host:
         self._exchange = exchange
         self._engine = engine
         self._create_operator = create_operator
+        self._slot = slot
         self._location = location
         self._heartbeat_interval_s = heartbeat_interval_s
         self._heartbeat_timeout_s = heartbeat_timeout_s
@@ -92,7 +96,7 @@ class Host:
         self._metrics = MetricsReporter(
             link=link,
             tasks=self._tasks,
-            jvm_samples=lambda: status_samples(engine.session, slot),
+            slot_samples=self._slot_samples,
             interval_s=metrics_interval_s,
         )
         self._state_directory = state_directory
@@ -166,6 +170,19 @@ class Host:
         self._static_tables = StaticTables(self._engine)
         logs.bind_process(job_id=assign.job_id)
         log.info("serving", allocation_id=assign.allocation_id)
+
+    def _slot_samples(self) -> list[MetricSample]:
+        """Called in the thread of the metrics."""
+        samples = status_samples(self._engine.session, self._slot)
+        tables, job_id = self._static_tables, self._job_id
+        for table in tables.status() if tables is not None else ():
+            labels = {"slot": str(self._slot), "job_id": job_id, "table": table.name}
+            for name, value in (
+                ("age", table.age_s * 1000),
+                ("numFailedRefreshes", table.failed_refreshes),
+            ):
+                samples.append(MetricSample(_STATIC_TABLE + name, labels, value))
+        return samples
 
     def _leave(self) -> None:
         """Ends what is left of the job; as a rule, its tasks have ended. Ends the process if one of

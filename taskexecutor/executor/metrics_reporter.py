@@ -1,4 +1,4 @@
-"""Reports the metrics of the tasks and of the JVM to the TaskExecutor, in a thread of its own."""
+"""Reports the metrics of the tasks and of the slot to the TaskExecutor, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from taskexecutor.executor.task import MetricSample, TaskMetrics
 
 log = structlog.get_logger(__name__)
 
-JVM_INTERVAL_S = 10.0
+SLOT_INTERVAL_S = 10.0
 
 
 class MetricsReporter:
-    """Reports every `interval_s` while there are tasks, and every JVM_INTERVAL_S otherwise."""
+    """Reports every `interval_s` while there are tasks, and every SLOT_INTERVAL_S otherwise."""
 
     def __init__(
         self,
         *,
         link: Link,
         tasks: RunningTasks,
-        jvm_samples: Callable[[], list[MetricSample]],
+        slot_samples: Callable[[], list[MetricSample]],
         interval_s: float,
     ) -> None:
         self._link = link
         self._tasks = tasks
-        self._jvm_samples = jvm_samples
+        self._slot_samples = slot_samples
         self._interval_s = interval_s
         self._wake = threading.Event()
 
@@ -43,16 +43,16 @@ class MetricsReporter:
         self._wake.set()
 
     def _run(self) -> None:
-        jvm: list[MetricSample] = []
-        jvm_due_s = 0.0
+        slot: list[MetricSample] = []
+        slot_due_s = 0.0
         while True:
             self._wake.clear()  # before looking at the tasks: one that starts now wakes this thread
             tasks = self._tasks.alive()
-            if time.monotonic() >= jvm_due_s:
-                jvm = self._jvm_samples()
-                jvm_due_s = time.monotonic() + JVM_INTERVAL_S
+            if time.monotonic() >= slot_due_s:
+                slot = self._slot_samples()
+                slot_due_s = time.monotonic() + SLOT_INTERVAL_S
             metrics: list[TaskMetrics] = []
-            samples = list(jvm)
+            samples = list(slot)
             for task in tasks:
                 try:
                     metrics.append(task.metrics())
@@ -63,4 +63,4 @@ class MetricsReporter:
             if tasks:
                 time.sleep(self._interval_s)
             else:
-                self._wake.wait(JVM_INTERVAL_S)
+                self._wake.wait(SLOT_INTERVAL_S)

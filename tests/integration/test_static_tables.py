@@ -219,9 +219,13 @@ def test_a_refresh_that_keeps_failing_fails_the_next_bundle(
     assert len(stage.bundle(1)) == 1
     path.write_text("")
     held = tables._held[prices.id]
-    for _ in range(static_tables.REFRESH_ATTEMPTS - 1):
+    read_s = held._read_s
+    for failures in range(1, static_tables.REFRESH_ATTEMPTS):
         assert held._refresh() <= static_tables.RETRY_S
         assert len(stage.bundle(1)) == 1  # the rows it has
+        (status,) = tables.status()
+        assert (status.name, status.failed_refreshes) == ("prices", failures)
+        assert held._read_s == read_s
     assert held._refresh() == 3600
     with pytest.raises(FiresteelError, match=r"static table 'prices' \(.*\): it has no rows"):
         stage.bundle(1)

@@ -9,9 +9,10 @@ the next bundle reads the table itself, and fails with the reason.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import structlog
@@ -39,6 +40,14 @@ RETRY_S = 5.0  # at most; less if the interval is shorter
 _log = structlog.get_logger(__name__)
 
 
+class TableStatus(NamedTuple):
+    """Of a table whose rows are there."""
+
+    name: str
+    age_s: float  # since the read began that its rows are from
+    failed_refreshes: int  # since the job began here
+
+
 class StaticTables:
     """One per job and slot; the functions of the program find it until it is closed."""
 
@@ -62,6 +71,12 @@ class StaticTables:
             pins[table.id] = version
         return version.frame
 
+    def status(self) -> list[TableStatus]:
+        """In any thread. Does not wait for a read."""
+        with self._lock:
+            held = list(self._held.values())
+        return [status for each in held if (status := each.status()) is not None]
+
     def close(self) -> None:
         """Ends the refreshes, without waiting for one that is under way."""
         static_table.provide(None)
@@ -79,6 +94,8 @@ class _HeldTable:
         self._reading = threading.Lock()
         self._version: TableVersion | None = None
         self._failures = 0  # of refreshes, in a row
+        self._all_failures = 0
+        self._read_s: float | None = None  # when the read began that the rows are from
         self._refreshing: Repeating | None = None
 
     def version(self) -> TableVersion:
@@ -90,6 +107,12 @@ class _HeldTable:
                     self._refreshing = Repeating(f"refresh {self._table.name}", self._refresh)
                     self._refreshing.start(self._table.refresh_s)
             return self._version
+
+    def status(self) -> TableStatus | None:
+        if self._read_s is None:
+            return None
+        name = self._table.name or self._table.place
+        return TableStatus(name, time.monotonic() - self._read_s, self._all_failures)
 
     def close(self) -> None:
         if self._refreshing is not None:
@@ -112,6 +135,7 @@ class _HeldTable:
             if stopped.is_set():
                 return refresh_s
             self._failures += 1
+            self._all_failures += 1
             _log.warning("a table could not be refreshed", table=str(self._table), error=str(error))
             if self._failures < REFRESH_ATTEMPTS:
                 return min(RETRY_S, refresh_s)
@@ -123,10 +147,13 @@ class _HeldTable:
         return refresh_s
 
     def _read(self) -> TableVersion:
+        began_s = time.monotonic()
         try:
-            return self._read_rows(_frame(self._table, self._engine.session))
+            version = self._read_rows(_frame(self._table, self._engine.session))
         except Exception as error:
             raise FiresteelError(f"{self._table}: {summary_of(error)}") from error
+        self._read_s = began_s
+        return version
 
     def _read_rows(self, frame: DataFrame) -> TableVersion:
         from pyspark.sql import functions as sql
