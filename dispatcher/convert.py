@@ -29,8 +29,12 @@ GRPC_STATUS = {
 
 
 def registered_from_proto(
-    message: dispatcher_pb2.JobMasterRegister, connection: int
+    message: dispatcher_pb2.JobMasterRegister, connection: int, *, dispatcher: str
 ) -> JobMasterRegistered:
+    """`dispatcher`: the address of this one. A process of another machine, which an earlier leader
+    has started, gets a negative number of its own instead of its pid: here, that may be another
+    process's.
+    """
     if not is_id(message.job_master_id):
         raise RemoteProtocolError(
             f"a JobMaster registered with the id {message.job_master_id[:80]!r};"
@@ -43,10 +47,20 @@ def registered_from_proto(
     return JobMasterRegistered(
         connection=connection,
         job_master_id=JobMasterId(message.job_master_id),
-        pid=message.pid,
+        pid=(
+            message.pid
+            if on_one_machine(message.address, dispatcher)
+            else -int(message.job_master_id[:15], 16) - 1
+        ),
         address=message.address,
         serves=JobId(message.job_id) if message.job_id else None,
     )
+
+
+def on_one_machine(address: str, other: str) -> bool:
+    """Of two addresses that others reach: a loopback address is reached on one machine only."""
+    host, other_host = (a.rpartition(":")[0].strip("[]") for a in (address, other))
+    return host == other_host or host == "localhost" or host == "::1" or host.startswith("127.")
 
 
 def status_from_proto(

@@ -361,7 +361,9 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
                 return
             match message.WhichOneof("message"):
                 case "register":
-                    event = convert.registered_from_proto(message.register, connection)
+                    event = convert.registered_from_proto(
+                        message.register, connection, dispatcher=self._shell.address
+                    )
                     registered = True
                     log.info(
                         "a JobMaster registered",

@@ -593,6 +593,9 @@ class Shell:
             log.info("deleted files that no job needs any more", files=len(dropped))
 
     def _kill(self, pid: int) -> None:
+        if pid < 0:
+            log.warning("a JobMaster of another machine does not answer, or is not needed", pid=pid)
+            return  # nothing that it sends is accepted
         log.warning("killing a JobMaster process that does not answer or is not needed", pid=pid)
         if (child := self._children.get(pid)) is not None:
             child.kill()
