@@ -74,7 +74,8 @@ def start_warm(
     """
     engine.start(conf, cores, heap_bytes, archived=archived)
     try:
-        warm_up(engine)
+        with engine.compiler_waiting():
+            warm_up(engine)
         engine.collect_garbage()  # what the start leaves behind goes before the first job comes
     except BaseException:
         engine.stop(grace_s=0)

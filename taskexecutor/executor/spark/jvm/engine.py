@@ -10,6 +10,7 @@ import contextlib
 import gc
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,13 @@ from taskexecutor.executor.spark.jvm import archive, gateway, heartbeat, mllib
 from taskexecutor.executor.spark.jvm.archive import ArchivedStart
 from taskexecutor.executor.spark.jvm.cancellation import CancellationWatch
 from taskexecutor.executor.spark.jvm.code import Code
-from taskexecutor.executor.spark.jvm.launch import HEAP_FREE, FreeHeap, Jvm, start_jvm
+from taskexecutor.executor.spark.jvm.launch import (
+    HEAP_FREE,
+    FreeHeap,
+    Jvm,
+    compiler_waiting,
+    start_jvm,
+)
 from taskexecutor.executor.spark.jvm.local_tasks import LocalTasks
 from taskexecutor.executor.spark.jvm.plan_cache import PlanCache
 from taskexecutor.executor.spark.jvm.session import create_session, session_settings
@@ -107,7 +114,8 @@ class SparkEngine:
                 archive_options=archived.jvm_options,
                 jar_copies=archived.jars,
             )
-            self._session = create_session(settings, self._jvm)
+            with self.compiler_waiting():
+                self._session = create_session(settings, self._jvm)
             _ENGINES[id(self._session)] = self
             self.code = Code(self._jvm.gateway)
             self.local_tasks = LocalTasks(self._session, self.code)
@@ -143,6 +151,10 @@ class SparkEngine:
 
     def is_alive(self) -> bool:
         return self._jvm is not None and self._jvm.alive
+
+    def compiler_waiting(self) -> AbstractContextManager[None]:
+        """While the slot starts: see `launch.compiler_waiting`."""
+        return compiler_waiting(self.jvm_pid)
 
     def collect_garbage(self) -> None:
         """Python's first: its references, in cycles too, keep Java's objects alive.

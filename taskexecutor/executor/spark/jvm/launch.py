@@ -8,8 +8,8 @@ What makes the start quick and the process small:
 * the serial collector on small slots, with a heap that starts small and shrinks again;
 * no jars on the class path that only a Spark cluster needs: the JVM keeps the directories of all;
 * fewer methods for the optimising compiler;
-* a lower priority for the optimising compiler's thread, whose work can wait until the session is
-  up.
+* a lower priority for the optimising compiler's thread, and the lowest during the start if it can
+  be raised again: what is called often in a start is not what jobs call often.
 
 The JVM ends when its standard input is closed, so it never outlives this process.
 """
@@ -22,7 +22,8 @@ import shlex
 import struct
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,6 +41,7 @@ log = structlog.get_logger(__name__)
 OWN_JAR = "firesteel.jar"  # see `archive`
 START_TIMEOUT_S = 60.0
 _COMPILER_NICENESS = 5
+_WAITING_NICENESS = 19
 _COMPILER_THREAD = "C2 Compiler"
 _TRIM_INTERVAL_MS = 2_000
 
@@ -249,15 +251,47 @@ def start_jvm(
         raise
 
 
-def lower_compiler_priority(pid: int) -> bool:
-    """Lowers the priority of the JVM's optimising compiler, so that it does not compete with the
-    start for the cores. False if the JVM has not started the compiler yet.
+@contextlib.contextmanager
+def compiler_waiting(pid: int) -> Iterator[None]:
+    """Leaves to the JVM's optimising compiler only the time that nothing else on the machine asks
+    for. Without effect where this process may not raise a priority again: a compiler that waited
+    for good would leave jobs with slow code.
     """
+    if not _may_raise_priority():
+        yield
+        return
+    _set_compiler_niceness(pid, _WAITING_NICENESS)
+    try:
+        yield
+    finally:
+        _set_compiler_niceness(pid, _COMPILER_NICENESS)
+
+
+def _may_raise_priority() -> bool:
+    """Whether a thread of this process that lowers its priority can take that back: with
+    CAP_SYS_NICE, or a limit (RLIMIT_NICE) that allows it. Tried, on a thread that ends.
+    """
+    with ThreadPoolExecutor(1, "priority") as thread:
+        return thread.submit(_lower_and_raise).result()
+
+
+def _lower_and_raise() -> bool:
+    """Lowers the priority of the calling thread, Linux' unit of it, and raises it again."""
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, _WAITING_NICENESS)
+        os.setpriority(os.PRIO_PROCESS, 0, _COMPILER_NICENESS)
+    except OSError:
+        return False
+    return True
+
+
+def _set_compiler_niceness(pid: int, niceness: int) -> bool:
+    """False if the JVM has not started its optimising compiler yet."""
     found = False
-    with contextlib.suppress(OSError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
+    for thread in Path(f"/proc/{pid}/task").glob("*"):
+        with contextlib.suppress(OSError):  # a thread that has ended
             if (thread / "comm").read_text().startswith(_COMPILER_THREAD):
-                os.setpriority(os.PRIO_PROCESS, int(thread.name), _COMPILER_NICENESS)
+                os.setpriority(os.PRIO_PROCESS, int(thread.name), niceness)
                 found = True
     return found
 
@@ -294,7 +328,9 @@ def await_gateway(process: subprocess.Popen[bytes], path: Path) -> GatewayServer
                 "the slot's log may say why"
             )
         time.sleep(0.01)
-        compiler_lowered = compiler_lowered or lower_compiler_priority(process.pid)
+        compiler_lowered = compiler_lowered or _set_compiler_niceness(
+            process.pid, _COMPILER_NICENESS
+        )
     content = path.read_bytes()
     port, length = struct.unpack_from(">ii", content)
     return GatewayServer(port, content[8 : 8 + length].decode())
