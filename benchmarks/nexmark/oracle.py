@@ -40,6 +40,11 @@ def expected_of_join(
     return _JOINS[query](_plain(bids), _plain(auctions), _plain(persons))
 
 
+def is_join(query: str) -> bool:
+    """Whether it is about more than bids."""
+    return query in _JOINS
+
+
 def check(query: str, found: pa.Table, right: pd.DataFrame) -> None:
     """Raises WrongResult unless `found` has the expected rows. Columns that are not expected, such
     as an engine's bounds of windows, are ignored.

@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.nexmark import data
-from benchmarks.nexmark.protocol import CSV, GENERATED, PARQUET, QUERIES, ROW_BY_ROW, writes_parquet
+from benchmarks.nexmark.protocol import (
+    CSV,
+    FLINK_JOINS,
+    GENERATED,
+    JOINS,
+    PARQUET,
+    QUERIES,
+    ROW_BY_ROW,
+    SPARK_JOINS,
+    writes_parquet,
+)
 from benchmarks.peers.environment import NotInstalled, flink_environ, flink_python
 from benchmarks.peers.measure import EngineFailed, Runs, measure_each
 from benchmarks.peers.rows import FIRESTEEL, FLINK, SPARK, FlinkInstallation, Result, amount, row
@@ -23,8 +33,17 @@ ENGINES = {PARQUET: (FIRESTEEL, SPARK), CSV: (FIRESTEEL, SPARK, FLINK), GENERATE
 STEPS = 1 + sum(map(len, ENGINES.values()))
 
 
+def queries_of(engine: str, kind: str) -> tuple[str, ...]:
+    """What it can run over this kind of input, which is bids alone if it is generated."""
+    joins = {FIRESTEEL: JOINS, SPARK: SPARK_JOINS, FLINK: FLINK_JOINS}[engine]
+    return QUERIES if kind == GENERATED else (*QUERIES, *joins)
+
+
 def goals(query: str, kind: str) -> Mapping[str, float | None]:
     """How many times each peer's rows per second."""
+    if query in JOINS:
+        joins = {SPARK: 1.2, FLINK: 1.5}
+        return {peer: joins[peer] for peer in ENGINES[kind][1:] if query in queries_of(peer, kind)}
     spark, flink = (1.5, 5.0) if query == "q14" else (2.5, 2.5)
     if kind == PARQUET and query != "q14":
         spark = 2.0 if query in ROW_BY_ROW else 3.0
@@ -43,8 +62,12 @@ def run(steps: Steps, flink: FlinkInstallation, bids: int) -> Iterator[dict[str,
                 missing = flink.install() if engine == FLINK else None
                 with steps.step(f"{NAME}, {kind}, on {engine}"):
                     runs[engine] = missing or _run(engine, kind, folder)
-            for query in QUERIES:
-                results = {engine: _result(found, query) for engine, found in runs.items()}
+            for query in queries_of(FIRESTEEL, kind):
+                results = {
+                    engine: _result(found, query)
+                    for engine, found in runs.items()
+                    if query in queries_of(engine, kind)
+                }
                 title = f"{query}, {kind}" + (" to Parquet" * writes_parquet(query, kind))
                 yield row(f"{title}, {amount(bids)} bids", results, goals(query, kind))
 
@@ -52,7 +75,7 @@ def run(steps: Steps, flink: FlinkInstallation, bids: int) -> Iterator[dict[str,
 def _run(engine: str, kind: str, folder: str) -> Runs | EngineFailed:
     module = {FIRESTEEL: "run_firesteel", SPARK: "run_spark", FLINK: "run_flink"}[engine]
     # The query with the most state comes last: an engine that does not end it has run the others.
-    queries = sorted(QUERIES, key=lambda query: query == LARGEST)
+    queries = sorted(queries_of(engine, kind), key=lambda query: query == LARGEST)
     arguments = [kind, folder, *queries]
     try:
         if engine == FLINK:

@@ -13,7 +13,13 @@ import pyarrow as pa
 
 from benchmarks.nexmark import protocol
 from benchmarks.nexmark.data import CHECK_BIDS, CHECK_NEXMARK, NEXMARK, shared_memory
-from benchmarks.nexmark.programs import QUERIES, bids_of_files, bids_of_generator
+from benchmarks.nexmark.programs import (
+    JOINS,
+    QUERIES,
+    bids_of_files,
+    bids_of_generator,
+    events_of_files,
+)
 from benchmarks.peers.run_firesteel import SLOTS, collected, configuration
 from firesteel import Environment
 from firesteel.client.cluster import LocalCluster
@@ -33,6 +39,8 @@ def main() -> None:
             bids = bids_of_generator(env, nexmark, rows)
         else:
             folder = data / (protocol.CHECK if small else protocol.TIMED)
+            if query in JOINS:
+                return env, JOINS[query](events_of_files(env, folder, kind))
             bids = bids_of_files(env, folder, kind)
         return env, QUERIES[query](bids)
 

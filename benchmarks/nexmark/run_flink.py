@@ -23,7 +23,8 @@ from pyflink.table import StreamTableEnvironment
 from pyflink.table.udf import udf
 
 from benchmarks.nexmark import protocol
-from benchmarks.nexmark.generator import BID_COLUMNS
+from benchmarks.nexmark.generator import AUCTION_COLUMNS, BID_COLUMNS, PERSON_COLUMNS
+from benchmarks.nexmark.oracle import UPDATES
 from benchmarks.peers.run_flink import NOTHING, SETTINGS, TUNED
 
 TUNED_HERE = {
@@ -158,6 +159,81 @@ QUERIES: dict[str, tuple[dict[str, str], str]] = {
             SPLIT_INDEX(url, '/', 4), SPLIT_INDEX(url, '/', 5) FROM bid""",
     ),
 }
+AUCTION = {
+    "id": "BIGINT", "itemName": "STRING", "description": "STRING", "initialBid": "BIGINT",
+    "reserve": "BIGINT", "dateTime": "TIMESTAMP(3)", "expires": "TIMESTAMP(3)",
+    "seller": "BIGINT", "category": "BIGINT", "extra": "STRING",
+}  # fmt: skip
+WHOLE_BID = {**BID, "channel": "STRING", "url": "STRING", **REST}
+IN_TIME = """auction AS A JOIN bid AS B ON A.id = B.auction
+    AND B.`dateTime` BETWEEN A.`dateTime` AND A.expires"""
+OTHER_AUCTION = {
+    name: kind for name, kind in AUCTION.items() if name not in ("id", "dateTime", "extra")
+}
+
+
+def _tumbling(table: str) -> str:
+    return f"TABLE(TUMBLE(TABLE {table}, DESCRIPTOR(`dateTime`), INTERVAL '10' SECOND))"
+
+
+def _quoted(columns: dict[str, str], of: str = "") -> str:
+    return ", ".join(f"{of}`{name}`" for name in columns)
+
+
+QUERIES |= {
+    "q3": (
+        {"name": "STRING", "city": "STRING", "state": "STRING", "id": "BIGINT"},
+        """SELECT P.name, P.city, P.state, A.id FROM auction AS A JOIN person AS P
+            ON A.seller = P.id WHERE A.category = 10 AND P.state IN ('OR', 'ID', 'CA')""",
+    ),
+    "q4": (
+        {"category": "BIGINT", "final": "BIGINT"},
+        f"""SELECT category, AVG(final) FROM (SELECT MAX(B.price) AS final, A.category
+            FROM {IN_TIME} GROUP BY A.id, A.category) GROUP BY category""",
+    ),
+    "q8": (
+        {"id": "BIGINT", "name": "STRING", "window_start": "TIMESTAMP(3)", "auctions": "BIGINT"},
+        f"""SELECT id, name, window_start, COUNT(*) FROM (
+            SELECT P.id, P.name, P.window_start, P.window_end FROM
+            (SELECT * FROM {_tumbling("person")}) AS P JOIN
+            (SELECT * FROM {_tumbling("auction")}) AS A
+            ON P.id = A.seller AND P.window_start = A.window_start
+            AND P.window_end = A.window_end)
+            GROUP BY id, name, window_start, window_end""",
+    ),
+    "q9": (
+        {**AUCTION, **BID, "bid_dateTime": "TIMESTAMP(3)"},
+        f"""SELECT {_quoted(AUCTION)}, auction, bidder, price, bid_dateTime FROM (
+            SELECT {_quoted(AUCTION, "A.")}, B.auction, B.bidder, B.price,
+              B.`dateTime` AS bid_dateTime, ROW_NUMBER() OVER (
+                PARTITION BY A.id ORDER BY B.price DESC, B.`dateTime` ASC) AS place
+            FROM {IN_TIME}) WHERE place <= 1""",
+    ),
+    "q18": (
+        WHOLE_BID,
+        f"""SELECT {_quoted(WHOLE_BID)} FROM (SELECT *, ROW_NUMBER() OVER (
+              PARTITION BY bidder, auction ORDER BY `dateTime` DESC) AS place FROM bid)
+            WHERE place <= 1""",
+    ),
+    "q19": (
+        {**WHOLE_BID, "rank": "BIGINT"},
+        f"""SELECT {_quoted(WHOLE_BID)}, place FROM (SELECT *, ROW_NUMBER() OVER (
+              PARTITION BY auction ORDER BY price DESC, `dateTime` ASC) AS place FROM bid)
+            WHERE place <= 10""",
+    ),
+    "q20": (
+        {
+            **WHOLE_BID,
+            **OTHER_AUCTION,
+            "auction_dateTime": "TIMESTAMP(3)",
+            "auction_extra": "STRING",
+        },
+        f"""SELECT {_quoted(WHOLE_BID, "B.")}, {_quoted(OTHER_AUCTION, "A.")},
+              A.`dateTime`, A.extra
+            FROM bid AS B JOIN auction AS A ON B.auction = A.id WHERE A.category = 10""",
+    ),
+}
+TABLES = {"bid": BID_COLUMNS, "auction": AUCTION_COLUMNS, "person": PERSON_COLUMNS}
 _ARROW = {"BIGINT": pa.int64(), "DECIMAL(23, 3)": pa.float64()}  # of JSON; all else is text
 
 
@@ -175,12 +251,17 @@ class Flink:
 
     def run(self, query: str, folder: Path, connector: str) -> None:
         columns, statement = QUERIES[query]
-        self._table(
-            "bid",
-            {**BID_COLUMNS, "dateTime": "TIMESTAMP(3)"},
-            f"'connector' = 'filesystem', 'path' = '{folder}/csv/bid', 'format' = 'csv'",
-            ", WATERMARK FOR `dateTime` AS `dateTime` - INTERVAL '1' DAY",
-        )
+        for name, all_columns in TABLES.items():
+            kinds = {
+                column: kind.replace("TIMESTAMP", "TIMESTAMP(3)")
+                for column, kind in all_columns.items()
+            }
+            self._table(
+                name,
+                kinds,
+                f"'connector' = 'filesystem', 'path' = '{folder}/csv/{name}', 'format' = 'csv'",
+                ", WATERMARK FOR `dateTime` AS `dateTime` - INTERVAL '1' DAY",
+            )
         self._table("sink", columns, connector)
         self._tables.execute_sql(f"INSERT INTO sink {statement}").wait()
 
@@ -210,10 +291,16 @@ class Flink:
                 explicit_schema=pa.schema([("before", row), ("after", row), ("op", pa.string())])
             )
             lines = pa.concat_tables(json.read_json(p, parse_options=parsing) for p in paths)
-        rows = lines.filter(pc.equal(lines["op"], "c"))["after"].combine_chunks()
-        return pa.table(
-            {name: _typed(rows.field(at), kind) for at, (name, kind) in enumerate(columns.items())}
-        )
+        come = pc.equal(lines["op"], "c")
+        parts = []
+        for kind, side, which in (("insert", "after", come), ("delete", "before", pc.invert(come))):
+            if kind == "delete" and query in UPDATES:
+                break  # the last row of each key is compared
+            rows = lines.filter(which)[side].combine_chunks()
+            typed = [_typed(rows.field(at), k) for at, k in enumerate(columns.values())]
+            kinds = pa.repeat(kind, len(rows))
+            parts.append(pa.table([*typed, kinds], names=[*columns, "row_kind"]))
+        return pa.concat_tables(parts)
 
 
 def _typed(column: pa.Array, kind: str) -> pa.Array:

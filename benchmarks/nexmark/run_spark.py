@@ -22,13 +22,15 @@ from benchmarks.nexmark import protocol
 from benchmarks.nexmark.data import shared_memory
 from benchmarks.nexmark.oracle import UPDATES
 from benchmarks.nexmark.programs import (
+    COLUMNS,
     EUROS,
     Q14_SELECT,
     Q14_WHERE,
     Q21_CHANNEL_ID,
     RANKS,
-    SCHEMA,
+    SIDE_ROWS,
     count_char,
+    side_input,
 )
 from benchmarks.peers.run_spark import session
 
@@ -36,9 +38,12 @@ FILES_PER_BATCH = 4
 WATERMARK = "4 seconds"
 
 
-def bids(spark: SparkSession, folder: Path, kind: str, *, last: bool) -> DataFrame:
-    folders = f"{{{kind}/bid,{protocol.LAST}/{kind}/bid}}" if last else f"{kind}/bid"
-    stream = spark.readStream.schema(SCHEMA).format(kind)
+def events(
+    spark: SparkSession, folder: Path, kind: str, name: str = "bid", *, last: bool
+) -> DataFrame:
+    folders = f"{{{kind}/{name},{protocol.LAST}/{kind}/{name}}}" if last else f"{kind}/{name}"
+    schema = ", ".join(f"{column} {type_}" for column, type_ in COLUMNS[name].items())
+    stream = spark.readStream.schema(schema).format(kind)
     return stream.option("maxFilesPerTrigger", FILES_PER_BATCH).load(f"{folder}/{folders}")
 
 
@@ -141,6 +146,46 @@ def q22(df: DataFrame) -> DataFrame:
     return df.selectExpr("auction", "bidder", "price", "channel", *folders)
 
 
+Events = Callable[[str], DataFrame]
+
+
+def q3(of: Events) -> DataFrame:
+    auctions = of("auction").where("category = 10").select("id", "seller")
+    persons = of("person").where("state IN ('OR', 'ID', 'CA')")
+    persons = persons.selectExpr("id AS person", "name", "city", "state")
+    return auctions.join(persons, sql.expr("seller = person")).select("name", "city", "state", "id")
+
+
+def q8(of: Events) -> DataFrame:
+    window = sql.window("dateTime", "10 seconds")
+    persons = of("person").withWatermark("dateTime", WATERMARK).select("id", "name", window)
+    auctions = of("auction").withWatermark("dateTime", WATERMARK)
+    auctions = auctions.select(sql.col("seller").alias("id"), window)
+    counts = persons.join(auctions, ["id", "window"]).groupBy("id", "name", "window")
+    return counts.agg(sql.count("*").alias("auctions")).selectExpr(
+        "id", "name", "auctions", "window.start AS window_start"
+    )
+
+
+def q13(of: Events) -> DataFrame:
+    bids = of("bid")
+    table = side_input(bids.sparkSession)
+    joined = bids.join(sql.broadcast(table), bids.auction % SIDE_ROWS == table.key)
+    return joined.select("auction", "bidder", "price", "dateTime", "value")
+
+
+def q20(of: Events) -> DataFrame:
+    auctions = (
+        of("auction")
+        .where("category = 10")
+        .withColumnsRenamed({"dateTime": "auction_dateTime", "extra": "auction_extra"})
+    )
+    return of("bid").join(auctions, sql.expr("auction = id")).drop("id")
+
+
+JOINS: dict[str, Callable[[Events], DataFrame]] = {
+    query.__name__: query for query in (q3, q8, q13, q20)
+}
 QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
     query.__name__: query for query in (q0, q1, q2, q5, q7, q11, q12, q14, q15, q16, q17, q21, q22)
 }
@@ -150,8 +195,11 @@ def main() -> None:
     kind, data, queries = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
 
     def program(query: str, folder: str) -> DataFrame:
+        if query in JOINS:
+            last = query == "q8"
+            return JOINS[query](lambda name: events(spark, data / folder, kind, name, last=last))
         windows = query not in protocol.ROW_BY_ROW and query not in UPDATES
-        return QUERIES[query](bids(spark, data / folder, kind, last=windows))
+        return QUERIES[query](events(spark, data / folder, kind, last=windows))
 
     def finish(query: str, stream: DataFrame, sink: str, **settings: object) -> None:
         with tempfile.TemporaryDirectory(dir=shared_memory(), prefix="bench-spark-") as folder:
