@@ -10,6 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from firesteel._proto.dispatcher_pb2_grpc import DispatcherStub
 from firesteel.common.config import Configuration, ConfigurationError, options
+from firesteel.common.high_availability import ZOOKEEPER
 from firesteel.common.leader import Leader, Office
 from firesteel.common.rpc.server import channel
 from firesteel.errors import ClusterUnreachable, FiresteelError
@@ -17,7 +18,6 @@ from firesteel.errors import ClusterUnreachable, FiresteelError
 if TYPE_CHECKING:
     from firesteel.common.high_availability.zookeeper.finder import LeaderFinder
 
-ZOOKEEPER = "zookeeper://"  # begins the address of a cluster whose Dispatcher is elected
 CONNECT_TIMEOUT_S = 2.0
 CHECK_TIMEOUT_S = 10.0  # a Dispatcher on a busy machine answers late
 LEADER_TIMEOUT_S = 30.0  # while there is none
@@ -85,16 +85,6 @@ class Connection:
     def _close_channel(self) -> None:
         if self._channel is not None:
             self._channel.close()
-
-
-def elected_address(conf: Configuration, quorum: str = "") -> str:
-    """That of a cluster in ZooKeeper: HOST:PORT,HOST:PORT[/CLUSTER-ID], or as configured."""
-    servers, slash, cluster_id = quorum.partition("/")
-    configured: list[str] = conf.get(options.ZOOKEEPER_QUORUM)
-    servers = servers or ",".join(configured)
-    root = conf.get(options.ZOOKEEPER_ROOT).strip("/")
-    cluster_id = cluster_id if slash else conf.get(options.HA_CLUSTER_ID).strip("/")
-    return f"{ZOOKEEPER}{servers}/{root}/{cluster_id}"
 
 
 def _finder(address: str, conf: Configuration) -> LeaderFinder:

@@ -17,6 +17,7 @@ import pytest
 
 from firesteel.client.cli.arguments import find_cluster
 from firesteel.client.client import Client
+from firesteel.client.cluster import LocalCluster
 from firesteel.client.job_details import JobDetails
 from firesteel.common.config import Configuration
 from firesteel.common.ids import Epoch
@@ -214,6 +215,23 @@ def test_a_leader_that_was_stopped_and_goes_on_leads_no_more(
             assert "the Dispatcher with epoch 1 no longer leads" in log
             assert client.list_jobs() == []
             assert client._connection._leader == Leader(second, Epoch(2))
+
+
+def test_a_cluster_of_this_machine_elects_its_masters(zookeeper: ZooKeeper, tmp_path: Path) -> None:
+    keys = {"high-availability.type": "zookeeper", "metrics.reporter.prom.port": "0"}
+    keys["high-availability.zookeeper.quorum"] = zookeeper.quorum
+    keys["high-availability.zookeeper.client.session-timeout"] = f"{SESSION_S} s"
+    keys["high-availability.cluster-id"] = tmp_path.name
+    with LocalCluster(Configuration(keys), task_executors=0, directory=tmp_path) as cluster:
+        assert cluster.address == f"zookeeper://{zookeeper.quorum}/firesteel/{tmp_path.name}"
+        client = cluster.client()
+        assert client.list_jobs() == []
+        before = client._connection._leader
+        (dispatcher,) = [p for p in _processes_in(tmp_path) if "dispatcher" in p.cmdline()]
+        dispatcher.kill()
+        assert client.list_jobs() == []  # of the one that the supervisor has started
+        after = client._connection._leader
+        assert before is not None and after is not None and after.epoch == before.epoch + 1
 
 
 def test_what_cannot_be_reached_is_named_within_seconds(tmp_path: Path) -> None:

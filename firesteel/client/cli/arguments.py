@@ -56,7 +56,7 @@ def _address_or_zookeeper(
         raise click.UsageError("-m and -z name a cluster each: drop one of them")
     if not quorum:
         return address
-    from firesteel.client.connection import elected_address
+    from firesteel.common.high_availability import elected_address
 
     return elected_address(Configuration.load(), quorum)
 
@@ -95,7 +95,7 @@ def find_cluster(address: str | None, conf: Configuration) -> FoundCluster | Non
     if address:
         return FoundCluster(address, "of -z" if "://" in address else "of -m")
     if conf.get(options.HA_TYPE) == "zookeeper":
-        from firesteel.client.connection import elected_address
+        from firesteel.common.high_availability import elected_address
 
         return FoundCluster(elected_address(conf), "configured")
     if {options.RPC_ADDRESS.key, options.RPC_PORT.key} & conf.to_dict().keys():

@@ -21,7 +21,7 @@ import firesteel
 from firesteel.client.cluster.directory import CLUSTER_ID, ClusterDirectory, ClusterState
 from firesteel.common.backoff import Backoff
 from firesteel.common.config import Configuration, options
-from firesteel.common.high_availability import elected
+from firesteel.common.high_availability import elected, elected_address
 from firesteel.common.ids import random_id
 from firesteel.common.process import Child, StartFailed, spawn
 
@@ -132,6 +132,9 @@ class Supervisor:
 
     @property
     def _dispatcher_address(self) -> str:
+        """As clients take it."""
+        if elected(self._conf):
+            return elected_address(self._conf)
         return f"{self._host}:{self._dispatcher_port}"
 
     @property

@@ -13,6 +13,8 @@ from firesteel.common.leader import (
     Office,
 )
 
+ZOOKEEPER = "zookeeper://"  # begins the address of a cluster whose Dispatcher is elected
+
 
 def elected(conf: Configuration) -> bool:
     return conf.get(options.HA_TYPE) == "zookeeper"
@@ -55,3 +57,13 @@ def check_address(conf: Configuration, option: str, address: str) -> None:
             f"{option} HOST:PORT is missing; or set {options.HA_TYPE.key}: zookeeper, which tells"
             " the leader's address"
         )
+
+
+def elected_address(conf: Configuration, quorum: str = "") -> str:
+    """That of a cluster in ZooKeeper: HOST:PORT,HOST:PORT[/CLUSTER-ID], or as configured."""
+    servers, slash, cluster_id = quorum.partition("/")
+    configured: list[str] = conf.get(options.ZOOKEEPER_QUORUM)
+    servers = servers or ",".join(configured)
+    root = conf.get(options.ZOOKEEPER_ROOT).strip("/")
+    cluster_id = cluster_id if slash else conf.get(options.HA_CLUSTER_ID).strip("/")
+    return f"{ZOOKEEPER}{servers}/{root}/{cluster_id}"

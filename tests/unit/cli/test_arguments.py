@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from firesteel.client.cli.arguments import (
     FoundCluster,
+    address_option,
     cluster_address,
     find_cluster,
     jobs_meant,
@@ -78,3 +81,37 @@ def test_a_name_means_what_runs_then_the_newest() -> None:
     assert jobs_meant([old, newer], "aa") == [old, newer], "ids have no newest"
     assert jobs_meant([old, newer], "aa1") == [old]
     assert jobs_meant([old], "weekly") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "address"),
+    [
+        (["-z", "one:2181,two:2181"], "zookeeper://one:2181,two:2181/firesteel/default"),
+        (["-z", "one:2181/orders"], "zookeeper://one:2181/firesteel/orders"),
+        (["-m", "here:6123"], "here:6123"),
+        ([], ""),
+    ],
+)
+def test_a_cluster_is_named_by_its_address_or_by_its_ensemble(
+    arguments: list[str], address: str
+) -> None:
+    @click.command()
+    @address_option(otherwise="none")
+    def verb(address: str | None) -> None:
+        click.echo(address)
+
+    assert CliRunner().invoke(verb, arguments).output.strip() == address
+    both = CliRunner().invoke(verb, ["-m", "here:6123", "-z", "one:2181"])
+    assert both.exit_code == 2 and "-m and -z name a cluster each" in both.output
+
+
+def test_a_configured_ensemble_names_the_cluster() -> None:
+    conf = Configuration(
+        {
+            "high-availability.type": "zookeeper",
+            "high-availability.zookeeper.quorum": "one:2181",
+            "high-availability.zookeeper.path.root": "/a/b",
+        }
+    )
+    found = find_cluster(None, conf)
+    assert found is not None and found.address == "zookeeper://one:2181/a/b/default"
