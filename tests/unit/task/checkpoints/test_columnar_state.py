@@ -22,6 +22,7 @@ from firesteel.operator import StreamOperator
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.specs import (
     DropDuplicatesSpec,
+    RowsBetweenSpec,
     RunningAggregateSpec,
     SessionSpec,
     SlidingSpec,
@@ -33,6 +34,7 @@ from firesteel.plan.specs import (
 )
 from firesteel.testing import OperatorHarness, restored_from
 from taskexecutor.executor.operators.drop_duplicates import DropDuplicates
+from taskexecutor.executor.operators.rows_between import RowsBetween
 from taskexecutor.executor.operators.running_aggregate import RunningAggregate
 from taskexecutor.executor.operators.top_n import TopN
 from taskexecutor.executor.operators.windows.window_operator import window_operator
@@ -245,6 +247,30 @@ def test_the_first_rows_of_keys_go_on(
         None,
         flow,
         lambda row, n: {"key": keys[row[0] % len(keys)], "at": row[1], "n": n},
+        kind in ONE_SUBTASK,
+    )
+    assert with_failures == without
+
+
+@settings(max_examples=EXAMPLES // 2, deadline=None)
+@given(kind=KEYS, flow=FLOWS)
+def test_rows_with_those_around_them_go_on(
+    tmp_path_factory: pytest.TempPathFactory, kind: str, flow: list[Element]
+) -> None:
+    arrow, keys = KINDS[kind]
+    (item,) = parse_aggregates(["max(n) AS m"])
+    (given_by_row,) = item.merge
+    schema = pa.schema([("key", arrow), *PLAIN_ROWS, (given_by_row, pa.int64())])
+    spec = RowsBetweenSpec(
+        key_columns=("Key",), by=("at",), ascending=(True,), start=-1, end=1, aggregates=(item,)
+    )
+    without, with_failures = runs(
+        tmp_path_factory,
+        lambda: RowsBetween(spec),
+        schema,
+        None,
+        flow,
+        lambda row, n: {"key": keys[row[0] % len(keys)], "at": row[1], "n": n, given_by_row: n},
         kind in ONE_SUBTASK,
     )
     assert with_failures == without
