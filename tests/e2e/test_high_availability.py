@@ -229,7 +229,9 @@ def test_a_cluster_of_this_machine_elects_its_masters(zookeeper: ZooKeeper, tmp_
         before = client._connection._leader
         (dispatcher,) = [p for p in _processes_in(tmp_path) if "dispatcher" in p.cmdline()]
         dispatcher.kill()
+        dispatcher.wait()
         assert client.list_jobs() == []  # of the one that the supervisor has started
+        client._connection.follow()  # it has the address of the one before
         after = client._connection._leader
         assert before is not None and after is not None and after.epoch == before.epoch + 1
 
