@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -54,11 +55,14 @@ class Connection:
 
     def follow(self) -> None:
         """Connects to the Dispatcher that leads, if that is another one than before; waits while
-        none does. Raises ClusterUnreachable.
+        none does, and says so on stderr. Raises ClusterUnreachable.
         """
         assert self._finder is not None, "its address is fixed"
         try:
-            leader = self._finder.find(timeout_s=LEADER_TIMEOUT_S)
+            leader = self._finder.find(timeout_s=0.0)
+            if leader is None:
+                print(f"No Dispatcher leads {self.address}; waiting for one.", file=sys.stderr)
+                leader = self._finder.find(timeout_s=LEADER_TIMEOUT_S)
         except FiresteelError as error:
             raise ClusterUnreachable(str(error)) from None
         if leader is None:
