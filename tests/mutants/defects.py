@@ -191,6 +191,22 @@ MUTANTS = (
         SIMULATION,
     ),
     Mutant(
+        "a failure restarts all regions (invariant 18)",
+        "jobmaster/core/failover/regions.py",
+        "    return regions.members_of(search.run())\n",
+        "    return regions.members_of(range(len(regions))) if search.run() else []\n",
+        SIMULATION,
+    ),
+    Mutant(
+        "a subtask of a vertex that starts as a whole is not restarted (invariant 18)",
+        "jobmaster/core/scheduling/strategies.py",
+        "            if unit and all(self._can_be_fed(vertex, complete) for vertex in unit):\n",
+        "            if len(unit) == len(members) and all(\n"
+        "                self._can_be_fed(vertex, complete) for vertex in unit\n"
+        "            ):\n",
+        "tests/unit/jobmaster/test_scheduling.py",
+    ),
+    Mutant(
         "a consequence of what restarts tasks already uses up an attempt (invariant 21)",
         "jobmaster/core/core.py",
         "            job.exceptions.also_failed(error)  # a consequence of what restarts them already\n"

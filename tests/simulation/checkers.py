@@ -17,6 +17,7 @@ from jobmaster.shell import RunningJob
 from resourcemanager.core.slots import SlotState
 from taskexecutor.core.slots import ProcessState
 from taskexecutor.core.slots import SlotState as HeldState
+from tests.simulation.failovers import Failovers
 from tests.simulation.ledger import Ledger
 from tests.simulation.partitions import Partitions
 from tests.simulation.snapshots import Snapshots, subtask_of
@@ -45,6 +46,7 @@ class Checkers:
         self._cluster = cluster
         self._owners = SplitOwners()
         self._partitions = Partitions()
+        self._failovers = Failovers()
         self._lost_slots: dict[tuple[str, int], set[AllocationId]] = {}  # by job and epoch
         self._started: set[str] = set()
         self._checkpoint_ids: dict[str, dict[int, int]] = {}  # by job: their masters' epochs
@@ -86,6 +88,8 @@ class Checkers:
         self._restarts[key] = core.job.full_restarts
         self._region_restarts[key] = core.restarts - core.job.full_restarts
         self._no_attempt_is_wasted(job)
+        if problem := self._failovers.check(job, event):
+            raise self._failed(f"job {job.job_id}: {problem} (invariants 18 and 21)")
 
     def _no_attempt_is_wasted(self, job: RunningJob) -> None:
         """A restart follows on a failure, of what had a slot: of one of the tasks that begin anew, or

@@ -1,0 +1,127 @@
+"""What a failure restarts: no region without a reason, and one failover for one cause, however many
+tasks report it (invariants 18 and 21).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from firesteel.common.job_graph import ResultType
+from firesteel.common.states import ExecutionState
+from jobmaster.core import events
+from jobmaster.core.execution_graph import Execution, ExecutionVertex
+from jobmaster.core.phases import Running
+from jobmaster.shell import RunningJob
+
+_S = ExecutionState
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """After an event."""
+
+    used: int  # attempts of the restart strategy
+    full_restarts: int
+    executions: dict[ExecutionVertex, tuple[Execution, ExecutionState]]
+    awaited: frozenset[ExecutionVertex]  # which are restarted already
+    lost: frozenset[ExecutionVertex]  # of whom a partition cannot be read
+
+
+class Failovers:
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, int], _Seen] = {}  # by job and epoch
+
+    def check(self, job: RunningJob, event: Any) -> str:
+        """Returns what is wrong."""
+        key, now = (job.job_id, job.epoch), _seen(job)
+        before, self._seen[key] = self._seen.get(key), now
+        if before is None:
+            return ""
+        if problem := _attempts_used(before, now):
+            return problem
+        restarted = [v for v, (e, _) in before.executions.items() if v.current is not e]
+        if not restarted or now.full_restarts > before.full_restarts:
+            return ""
+        roots = {v for v in restarted if before.executions[v][0].state is _S.FAILED}
+        lost = before.lost | _lost_in(job, event, before)
+        without_reason = [v for v in restarted if v not in _reached(job, roots, lost)]
+        names = ", ".join(vertex.current.name for vertex in without_reason)
+        return f"restarted without a reason: {names}" if names else ""
+
+
+def _seen(job: RunningJob) -> _Seen:
+    core = job.core
+    phase = core.phase
+    restarts = phase.restarts if isinstance(phase, Running) else ()
+    return _Seen(
+        used=core.job.restart_strategy.history.used,
+        full_restarts=core.job.full_restarts,
+        executions={v: (v.current, v.current.state) for v in core.graph.execution_vertices()},
+        awaited=frozenset(vertex for restart in restarts for vertex in restart.vertices),
+        lost=frozenset(r.producer.vertices[n] for r in core.graph.results for n in r.lost),
+    )
+
+
+def _attempts_used(before: _Seen, now: _Seen) -> str:
+    used = now.used - before.used
+    if used > 1:
+        return f"{used} attempts are used up by one event"
+    failed = [
+        vertex
+        for vertex, (execution, state) in before.executions.items()
+        if execution.state is _S.FAILED and state is not _S.FAILED
+    ]
+    if used and failed and before.awaited.issuperset(failed):
+        names = ", ".join(vertex.current.name for vertex in failed)
+        return f"an attempt is used up by what is restarted already: {names}"
+    return ""
+
+
+def _lost_in(job: RunningJob, event: Any, before: _Seen) -> set[ExecutionVertex]:
+    """The producers of whose partitions the event says that they may be lost."""
+    core = job.core
+    came_back = event.task_executor_id if isinstance(event, events.TaskExecutorConnected) else None
+    lost = {
+        vertex
+        for vertex, (execution, state) in before.executions.items()
+        if state is _S.FINISHED
+        and (slot := execution.slot) is not None
+        and (slot.task_executor_id not in core.task_executors or slot.task_executor_id == came_back)
+    }
+    if isinstance(event, events.TaskStatesReported):
+        for update in event.updates:
+            if (partition := update.unreadable) is not None:
+                result = core.graph.result(partition.result_id)
+                lost.add(result.producer.vertices[partition.producer])
+    return lost
+
+
+def _reached(
+    job: RunningJob, failed: Iterable[ExecutionVertex], lost: Collection[ExecutionVertex]
+) -> set[ExecutionVertex]:
+    """What the failed tasks and lost partitions lead to, edge by edge: along PIPELINED ones both
+    ways, along BLOCKING ones to consumers, and to producers that are lost. In a stream, subtasks
+    of a vertex are restarted together.
+    """
+    graph = job.core.graph
+    found = {*failed, *lost}
+    to_follow = list(found)
+    while to_follow:
+        vertex = to_follow.pop()
+        vertex_id = vertex.job_vertex.vertex.vertex_id
+        reached: list[ExecutionVertex] = []
+        if not graph.job_graph.batch:
+            reached += vertex.job_vertex.vertices
+        for result in graph.outputs_of(vertex_id):
+            consumers = result.consumers_of(vertex.subtask)
+            reached += (result.consumer.vertices[n] for n in consumers)
+        for result in graph.inputs_of(vertex_id):
+            producers = (result.producer.vertices[n] for n in result.producers_of(vertex.subtask))
+            pipelined = result.edge.result_type is ResultType.PIPELINED
+            reached += (p for p in producers if pipelined or p in lost)
+        new = set(reached) - found
+        found |= new
+        to_follow += new
+    return found
