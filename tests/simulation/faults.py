@@ -345,7 +345,8 @@ def _past_of_the_task_executor(task_executor: TaskExecutor) -> Iterator[object]:
 
 
 def _past_of_the_resource_manager(core: SlotManager) -> Iterator[object]:
-    other_epoch = Epoch(core.settings.epoch - 1)
+    # Not 0: that says that our welcome has not been read yet.
+    other_epoch = Epoch(core.settings.epoch - 1 or 2)
     for executor in core.table.executors.values():
         if executor.connection is not None:
             nothing = tuple(
