@@ -20,6 +20,7 @@ from dispatcher import migrations
 from dispatcher.core.jobs import ForgottenJob, Job
 from dispatcher.core.records import (
     JobAdded,
+    JobAnalyzed,
     JobAssigned,
     JobCancelRequested,
     JobEnded,
@@ -55,6 +56,7 @@ _jobs = sa.Table(
     sa.Column("recovers", sa.Boolean, nullable=False, server_default=sa.false()),
     # What its restart strategy has counted, as JSON; empty: nothing yet.
     sa.Column("restart_history", sa.Text, nullable=False, server_default=""),
+    sa.Column("analysis", sa.LargeBinary),  # only while the job has not ended
 )
 
 # Complete checkpoints and savepoints; a job begins again from the one with the highest id.
@@ -238,6 +240,7 @@ class JobStore:
                     cancel_requested=row.cancel_requested,
                     recovers=row.recovers,
                     restart_history=row.restart_history,
+                    analysis=row.analysis or b"",
                 )
                 for row in connection.execute(query)
             ]
@@ -481,6 +484,8 @@ def _write(connection: Connection, record: Record) -> None:
                 status=record.status.name,
                 restart_history=record.restart_history,
             )
+        case JobAnalyzed():
+            _update(connection, record.job_id, analysis=record.analysis)
         case JobCancelRequested():
             _update(connection, record.job_id, cancel_requested=True)
         case JobEnded():
@@ -491,6 +496,7 @@ def _write(connection: Connection, record: Record) -> None:
                 end_ms=record.end_ms,
                 final_details=record.final_details,
                 failure=record.failure,
+                analysis=None,
             )
             if not record.keeps_checkpoints:
                 _drop_checkpoints(connection, record.job_id)

@@ -623,6 +623,8 @@ class Shell:
             dispatcher_address=self.address,
             checkpoints=[complete_checkpoint_to_proto(found) for found in checkpoints],
             restart_history=command.restart_history,
+            analysis=command.analysis,
+            reconciles=command.reconciles,
             collected=[dispatcher_pb2.CollectedChunks(**found._asdict()) for found in collected],
         )
         self._send(command.connection, dispatcher_pb2.DispatcherToJobMaster(start=start))

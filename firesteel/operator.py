@@ -417,6 +417,11 @@ class SourceOperator(StreamOperator):
         return 0
 
     @property
+    def splits_held(self) -> Sequence[int]:
+        """The places of those splits, in the order in which they came."""
+        return ()
+
+    @property
     def has_position(self) -> bool:
         """Whether the source can be continued where it was."""
         return type(self).position is not SourceOperator.position

@@ -94,6 +94,15 @@ def connected(
             for task in hello.tasks
         ),
         address=hello.address,
+        places={
+            AttemptId(task.attempt_id): events.TaskPlace(
+                VertexId(task.vertex_id),
+                task.subtask,
+                task.attempt,
+                AllocationId(task.allocation_id),
+            )
+            for task in hello.tasks
+        },
         data_address=hello.data_address,
         partitions=tuple(partition_id_from_proto(kept.id) for kept in hello.partitions),
     )
@@ -137,6 +146,8 @@ def from_task_executor(
                 task_executor_id=task_executor_id,
                 attempt_id=AttemptId(message.data_ended.attempt_id),
             )
+        case "task_held":
+            return _held(task_executor_id, message.task_held)
         case "offer_slots":
             slots = tuple(slot_offer(slot) for slot in message.offer_slots.slots)
             return events.SlotsOffered(task_executor_id=task_executor_id, slots=slots)
@@ -180,23 +191,35 @@ def _checkpoint_answer(
     )
 
 
+def _held(task_executor_id: TaskExecutorId, held: tasks_pb2.TaskHeld) -> events.TaskHeld:
+    return events.TaskHeld(
+        task_executor_id=task_executor_id,
+        attempt_id=AttemptId(held.attempt_id),
+        splits={OperatorId(found.operator_id): tuple(found.places) for found in held.splits},
+        open_checkpoints=tuple(held.open_checkpoints),
+        stops_with=held.stops_with or None,
+        data_ended=held.data_ended,
+    )
+
+
 def _analyzed(task_executor_id: TaskExecutorId, result: tasks_pb2.AnalyzeResult) -> events.Event:
     if result.HasField("error"):
         return events.AnalysisFailed(
             task_executor_id=task_executor_id, error=error_from_proto(result.error)
         )
-    return events.JobAnalyzed(
-        task_executor_id=task_executor_id,
-        operators=tuple(
-            events.OperatorAnalysis(
-                OperatorId(found.operator_id),
-                found.schema,
-                found.plan,
-                dict(found.side_schemas),
-                (states_from_proto(found.states.states) if found.HasField("states") else None),
-            )
-            for found in result.schemas
-        ),
+    return events.JobAnalyzed(task_executor_id=task_executor_id, operators=analysis(result))
+
+
+def analysis(result: tasks_pb2.AnalyzeResult) -> tuple[events.OperatorAnalysis, ...]:
+    return tuple(
+        events.OperatorAnalysis(
+            OperatorId(found.operator_id),
+            found.schema,
+            found.plan,
+            dict(found.side_schemas),
+            (states_from_proto(found.states.states) if found.HasField("states") else None),
+        )
+        for found in result.schemas
     )
 
 
@@ -212,6 +235,11 @@ def from_resource_manager(
                 missing=short.missing,
                 growing=short.growing,
                 explanation=short.explanation,
+            )
+        case "slot_holders":
+            holders = message.slot_holders.task_executor_ids
+            return events.SlotHoldersKnown(
+                task_executor_ids=tuple(TaskExecutorId(holder) for holder in holders)
             )
         case "task_executor_lost":
             lost = message.task_executor_lost
@@ -388,6 +416,13 @@ class TaskExecutorMessages:
                     drains=True,
                 )
                 return self._message(trigger_checkpoint=drain)
+            case commands.AdoptTasks(attempt_ids=attempt_ids):
+                adopt = tasks_pb2.AdoptTasks(
+                    job_id=self._job_graph.job_id,
+                    job_master_epoch=self._epoch,
+                    attempt_ids=attempt_ids,
+                )
+                return self._message(adopt=adopt)
             case commands.NotifyCheckpoint():
                 notice = tasks_pb2.NotifyCheckpoint(
                     job_id=self._job_graph.job_id,

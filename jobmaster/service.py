@@ -161,7 +161,7 @@ class JobMasterProcess:
         )
         self._dispatcher.send(dispatcher_pb2.JobMasterToDispatcher(register=register))
         if self.job is not None:
-            self._report(self.job.status_message())
+            self._report(self.job.status_message(again=True))
         elif self._rejected is not None:
             self._report(self._rejected)
 

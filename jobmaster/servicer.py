@@ -45,6 +45,8 @@ class Job(Protocol):
 
     def keep_metrics(self, message: job_master_pb2.TaskExecutorToJobMaster) -> None: ...
 
+    def keep_analysis(self, result: tasks_pb2.AnalyzeResult) -> None: ...
+
 
 class Session:
     """One open stream to a TaskExecutor. `None` in the outbox ends it, after what is before it."""
@@ -164,6 +166,8 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
             kind = message.WhichOneof("message")
             if kind in ("report", "task_states"):
                 job.keep_metrics(message)
+            elif kind == "analyze_result" and not message.analyze_result.HasField("error"):
+                job.keep_analysis(message.analyze_result)
             job.post(convert.from_task_executor(task_executor_id, message))
 
     def _accepts(self, job: Job, message: job_master_pb2.TaskExecutorToJobMaster) -> bool:

@@ -17,6 +17,7 @@ from firesteel._proto import (
     job_graph_pb2,
     job_master_pb2,
     resource_manager_pb2,
+    tasks_pb2,
 )
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.config import options
@@ -130,6 +131,10 @@ class RunningJob:
         # Of those who asked for a checkpoint or a savepoint.
         self._requests: dict[str, asyncio.Future[commands.AnswerRequest]] = {}
         self._metrics: dict[AttemptId, common_pb2.TaskMetrics] = {}
+        self._adopts = start.analysis if start.reconciles else b""
+        # A serialised AnalyzeResult, for the next JobMaster; and whether it is reported.
+        self._analysis = start.analysis
+        self._analysis_reported = False
         self._details: _BuiltDetails | None = None
         self._progress: asyncio.TimerHandle | None = None
         self._collected = CollectedRows(
@@ -166,7 +171,10 @@ class RunningJob:
             epoch=self.epoch,
             vertices=len(self.job_graph.vertices),
         )
-        self.post(events.JobStarted())
+        adopts = None
+        if self._adopts:
+            adopts = convert.analysis(tasks_pb2.AnalyzeResult.FromString(self._adopts))
+        self.post(events.JobStarted(adopts=adopts))
         await asyncio.gather(
             self.driver.run(),
             self._resource_manager.run(),
@@ -234,6 +242,9 @@ class RunningJob:
         for metrics in metrics_in(message):
             self._metrics[AttemptId(metrics.attempt_id)] = metrics
 
+    def keep_analysis(self, result: tasks_pb2.AnalyzeResult) -> None:
+        self._analysis, self._analysis_reported = result.SerializeToString(), False
+
     def details_with_checkpoints(self) -> job_master_pb2.JobDetails:
         """With the subtasks' parts of checkpoints."""
         details = job_master_pb2.JobDetails()
@@ -273,6 +284,7 @@ class RunningJob:
                 | commands.CancelTasks()
                 | commands.TriggerCheckpoint()
                 | commands.DrainTasks()
+                | commands.AdoptTasks()
                 | commands.NotifyCheckpoint()
                 | commands.AnswerSlots()
                 | commands.FreeSlots()
@@ -375,8 +387,14 @@ class RunningJob:
 
     # ---- the Dispatcher
 
-    def status_message(self) -> dispatcher_pb2.JobStatusChanged:
+    def status_message(self, *, again: bool = False) -> dispatcher_pb2.JobStatusChanged:
+        """`again`: what was reported before may be lost."""
         graph = self.core.graph
+        tells_analysis = self.core.job.schemas is not None
+        if again:
+            self._analysis_reported = False
+        analysis = self._analysis if tells_analysis and not self._analysis_reported else b""
+        self._analysis_reported = tells_analysis
         status, timestamp_ms = graph.timestamps[-1]
         return dispatcher_pb2.JobStatusChanged(
             job_id=self.job_id,
@@ -387,6 +405,7 @@ class RunningJob:
             final_details=self.details() if status.terminal else None,
             restart_history=convert.restart_history_to_json(self.core.job.restart_strategy.history),
             keeps_checkpoints=self.core.job.checkpoints.kept_after(status),
+            analysis=analysis,
         )
 
     def _report_status(self) -> None:

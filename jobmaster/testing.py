@@ -112,12 +112,13 @@ class World:
         graph: JobGraph,
         settings: JobSettings | None = None,
         recovery: Recovery | None = None,
+        seed: bytes = b"test",
     ) -> None:
         self.now = 100.0
         self.core = JobMasterCore(
             graph,
             settings or JobSettings(),
-            ids=IdSource(b"test"),
+            ids=IdSource(seed),
             now=self.now,
             now_ms=START_MS,
             recovery=recovery,

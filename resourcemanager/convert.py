@@ -265,6 +265,10 @@ def to_task_executor(command: commands.ToPeer, epoch: Epoch) -> pb.ResourceManag
             message.free_slot.cause = command.cause
         case commands.Shutdown():
             message.shutdown.cause = command.cause
+        case commands.JobMasterChanged():
+            message.job_master_changed.job_id = command.job_id
+            message.job_master_changed.job_master_address = command.job_master_address
+            message.job_master_changed.job_master_epoch = command.job_master_epoch
         case _:
             raise TypeError(f"{command} is not for a TaskExecutor")
     return message
@@ -285,6 +289,8 @@ def to_job_master(command: commands.ToPeer, epoch: Epoch) -> pb.ResourceManagerT
         case commands.TaskExecutorLost():
             message.task_executor_lost.task_executor_id = command.task_executor_id
             message.task_executor_lost.cause = command.cause
+        case commands.SlotHolders():
+            message.slot_holders.task_executor_ids.extend(command.task_executor_ids)
         case _:
             raise TypeError(f"{command} is not for a JobMaster")
     return message

@@ -97,6 +97,8 @@ class Shell:
                 | commands.Shutdown()
                 | commands.NotEnoughResources()
                 | commands.TaskExecutorLost()
+                | commands.JobMasterChanged()
+                | commands.SlotHolders()
             ):
                 _log_sent(command)
                 if (peer := self.peers.get(command.connection)) is not None:

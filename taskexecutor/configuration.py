@@ -23,6 +23,7 @@ def settings_from(conf: Configuration, *, task_executor_id: TaskExecutorId, core
         cancellation_timeout_s=conf.get(options.CANCELLATION_TIMEOUT),
         heartbeat_timeout_s=timeout_s,
         reconnect_grace_s=min(max(3.0, 2 * interval_s), timeout_s),
+        adoption_grace_s=conf.get(options.ADOPTION_TIMEOUT),
         max_starting=max(2, cores),
         max_warming=max(1, cores // 2),
     )

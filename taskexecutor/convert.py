@@ -13,7 +13,7 @@ from firesteel._proto import (
     tasks_pb2,
 )
 from firesteel.common.config import Configuration, options
-from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId
+from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId, VertexId
 from firesteel.common.resources import SlotStatus
 from firesteel.common.rpc.convert import (
     blob_from_proto,
@@ -64,6 +64,18 @@ def from_resource_manager(
                 job_master_address=request.job_master_address,
                 job_master_epoch=Epoch(request.job_master_epoch),
                 environment=environment_from(request.environment),
+            )
+        case "job_master_changed":
+            changed = message.job_master_changed
+            if not changed.job_id or not changed.job_master_address:
+                raise RemoteProtocolError(
+                    "ResourceManager: JobMasterChanged without job_id or job_master_address"
+                )
+            return events.JobMasterChanged(
+                resource_manager_epoch=epoch,
+                job_id=JobId(changed.job_id),
+                job_master_address=changed.job_master_address,
+                job_master_epoch=Epoch(changed.job_master_epoch),
             )
         case "free_slot":
             return events.SlotRevoked(
@@ -157,9 +169,9 @@ def from_job_master(
                 attempt_id=AttemptId(event.attempt_id),
                 message=relayed,
             )
-        case "trigger_checkpoint" | "notify_checkpoint" as kind:
+        case "trigger_checkpoint" | "notify_checkpoint" | "adopt" as kind:
             relayed = getattr(message, kind)
-            return events.CheckpointMessageReceived(
+            return events.TaskMessageReceived(
                 job_id=job_id,
                 job_master_epoch=epoch,
                 attempt_ids=tuple(AttemptId(a) for a in relayed.attempt_ids),
@@ -194,7 +206,12 @@ def _tasks_submitted(
         parts=tuple(
             events.SlotTasks(
                 allocation_id=AllocationId(allocation_id),
-                attempt_ids=tuple(AttemptId(task.attempt_id) for task in tasks),
+                tasks={
+                    AttemptId(task.attempt_id): events.TaskPlace(
+                        VertexId(task.vertex_id), task.subtask, task.attempt
+                    )
+                    for task in tasks
+                },
                 message=executor_pb2.TaskExecutorToExecutor(submit=_part_of(submit, tasks)),
             )
             for allocation_id, tasks in by_allocation.items()
@@ -202,6 +219,7 @@ def _tasks_submitted(
         blobs=tuple(blob_from_proto(blob) for blob in submit.blobs),
         dispatcher_address=submit.dispatcher_address,
         cancellation_timeout_s=_cancellation_timeout_s(submit.config, conf),
+        recovers=bool(submit.checkpoint_directory),
     )
 
 
@@ -246,8 +264,15 @@ def to_job_master(
                     host=host,
                     slots=[_offer(offer) for offer in command.slots],
                     tasks=[
-                        job_master_pb2.RunningTask(attempt_id=attempt, state=state_number(state))
-                        for attempt, state in command.tasks
+                        job_master_pb2.RunningTask(
+                            attempt_id=task.attempt_id,
+                            state=state_number(task.state),
+                            vertex_id=task.place.vertex_id,
+                            subtask=task.place.subtask,
+                            attempt=task.place.attempt,
+                            allocation_id=task.allocation_id,
+                        )
+                        for task in command.tasks
                     ],
                     data_address=data_address,
                     partitions=[stored_partition_to_proto(part) for part in command.partitions],
@@ -359,6 +384,12 @@ def from_executor(
             relayed = job_master_pb2.TaskExecutorToJobMaster(data_ended=ended)
             return events.ProcessMessageReceived(
                 executor_id=executor_id, job_id=JobId(ended.job_id), message=relayed
+            )
+        case "task_held":
+            held = message.task_held
+            relayed = job_master_pb2.TaskExecutorToJobMaster(task_held=held)
+            return events.ProcessMessageReceived(
+                executor_id=executor_id, job_id=JobId(held.job_id), message=relayed
             )
         case "analyze_result":
             result = message.analyze_result

@@ -164,7 +164,7 @@ class JobMasterStream:
     def _ended(self) -> None:
         """A JobMaster has its port for life."""
         self._post(
-            events.JobMasterLeft(
+            events.JobMasterDied(
                 job_id=self.job_id,
                 job_master_epoch=self.epoch,
                 cause=f"nothing listens at {self.link.address} any more",

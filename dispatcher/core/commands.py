@@ -47,6 +47,8 @@ class StartJob:
     graph_id: str
     epoch: int
     restart_history: str = ""  # as an earlier JobMaster has reported it
+    analysis: bytes = b""  # the same
+    reconciles: bool = False  # its tasks may run: they are adopted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

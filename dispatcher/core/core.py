@@ -10,7 +10,8 @@ Rules (numbers are those of the invariants they keep):
 * A globally terminal job never runs again; submitting its id again returns its result (1, 2).
 * Submitting the id of a running job is an error and touches nothing of it (4).
 * Only the JobMaster that was assigned last, with the last epoch, may report on a job.
-* A job that takes checkpoints and has lost its JobMaster gets another one, under the next epoch.
+* A job that takes checkpoints and has lost its JobMaster gets another one, under the next epoch,
+  which adopts its tasks if they run.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ from dispatcher.core.jobs import Ending, ForgottenJob, Job, JobTable
 from dispatcher.core.processes import JobMasterProcess, ProcessTable
 from dispatcher.core.records import (
     JobAdded,
+    JobAnalyzed,
     JobAssigned,
     JobCancelRequested,
     JobEnded,
@@ -425,6 +427,9 @@ class DispatcherCore:
             )
             self._acknowledge(process, event.status)
             return
+        if event.analysis and event.analysis != job.analysis:
+            job.analysis = event.analysis
+            self._records.append(JobAnalyzed(job_id=job.job_id, analysis=job.analysis))
         if news or event.restart_history != job.restart_history:
             job.restart_history = event.restart_history
             self._status_changed(job)
@@ -538,6 +543,8 @@ class DispatcherCore:
                 graph_id=job.graph_id,
                 epoch=job.epoch,
                 restart_history=job.restart_history,
+                analysis=job.analysis,
+                reconciles=job.status is JobStatus.RECONCILING,
             )
         )
 

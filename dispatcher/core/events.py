@@ -62,6 +62,7 @@ class JobStatusReported:
     final_details: bytes | None = None  # serialised; terminal states only
     keeps_checkpoints: bool = False  # terminal states only
     restart_history: str = ""  # for the job's next JobMaster, which alone reads it
+    analysis: bytes = b""  # the same; empty: as reported before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

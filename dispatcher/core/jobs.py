@@ -3,7 +3,8 @@
 A job's status is what its JobMaster reported last. A JobMaster reports its newest status, not every
 one, so a report may skip statuses: it is legal if JOB_TRANSITIONS leads to it in any number of
 steps. Besides, the Dispatcher ends jobs that have no JobMaster, by the events of `Ending`; one that
-takes checkpoints is RESTARTING instead, until it has another JobMaster.
+takes checkpoints waits for another JobMaster instead: RECONCILING if its tasks run, and that one
+may adopt them, else RESTARTING.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ TRANSITIONS: dict[JobStatus, dict[Ending, JobStatus]] = {
     for status in JobStatus
     if not status.globally_terminal
 }
-for _waiting in (JobStatus.INITIALIZING, JobStatus.RESTARTING):  # for its next JobMaster
+# Those that wait for their next JobMaster.
+for _waiting in (JobStatus.INITIALIZING, JobStatus.RECONCILING, JobStatus.RESTARTING):
     TRANSITIONS[_waiting] |= {
         Ending.CANCELLED_EARLY: JobStatus.CANCELED,
         Ending.NO_JOB_MASTER: JobStatus.FAILED,
@@ -76,6 +78,7 @@ class Job:
     confirmed: bool = False  # its JobMaster has reported: it has the graph and can be cancelled
     recovers: bool = False  # another JobMaster goes on with it when it has lost its own
     restart_history: str = ""  # as its JobMaster reports it, for its next one
+    analysis: bytes = b""  # the same
     lost_in_a_row: int = 0  # JobMasters under which it has stored no checkpoint
     cancel_requested: bool = False
     cancel_again_at: float | None = None
@@ -116,8 +119,10 @@ class Job:
         self.job_master_id, self.confirmed = None, False
         self.adopt_until = self.cancel_again_at = None
         self.tasks_by_state = {}
-        if self.status is JobStatus.INITIALIZING:
+        if self.status in (JobStatus.INITIALIZING, JobStatus.RECONCILING):
             self.note(cause, now)
+        elif self.status is JobStatus.RUNNING and self.analysis:
+            self._move(JobStatus.RECONCILING, cause, now)
         else:
             self._move(JobStatus.RESTARTING, cause, now)
 

@@ -32,6 +32,12 @@ class JobStatusChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobAnalyzed:
+    job_id: JobId
+    analysis: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobCancelRequested:
     """A client was promised that the job will be cancelled; a restarted Dispatcher keeps that."""
 
@@ -62,4 +68,12 @@ class JobForgotten:
     why: str = ""  # empty: newer jobs have taken its place
 
 
-Record = JobAdded | JobAssigned | JobStatusChanged | JobCancelRequested | JobEnded | JobForgotten
+Record = (
+    JobAdded
+    | JobAssigned
+    | JobStatusChanged
+    | JobAnalyzed
+    | JobCancelRequested
+    | JobEnded
+    | JobForgotten
+)

@@ -10,10 +10,15 @@ CREATED ─▶ SCHEDULED ─▶ DEPLOYING ─▶ INITIALIZING ─▶ RUNNING ─
 
 job:
 INITIALIZING ─▶ CREATED ─▶ RUNNING ─▶ FINISHED
-                   │ ▲        │ ▲
-                   │ │        ▼ └ RECONCILING
-                   │ └─ RESTARTING ◀─ FAILING ─▶ FAILED
-                   └──▶ CANCELLING ─▶ CANCELED        (any non-globally-terminal state) ─▶ SUSPENDED
+                 │ │ ▲        │ ▲
+                 │ │ │        │ └─────────── RECONCILING ◀─ CREATED (under a new master)
+                 │ │ │        ▼                  │
+                 │ │ └─ RESTARTING ◀─ FAILING    │
+                 │ │        ▲            │       │
+                 │ │        └────────────┼───────┘
+                 │ └──▶ CANCELLING       └─▶ FAILED
+                 ▼          └─▶ CANCELED
+             SUSPENDED (from any state that is not globally terminal)
 """
 
 from __future__ import annotations
@@ -153,6 +158,7 @@ class JobEvent(Enum):
     SUSPEND = 10  # this master gives up; another one may take over
     ADOPT = 11  # a new master found it running
     RECONCILED = 12  # the workers have reported its tasks to the new master
+    NOT_FOUND = 13  # no worker runs a task of it any more: it starts from its latest checkpoint
 
 
 _J, _JE = JobStatus, JobEvent
@@ -195,6 +201,7 @@ JOB_TRANSITIONS: dict[JobStatus, dict[JobEvent, JobStatus]] = {
     },
     _J.RECONCILING: {
         _JE.RECONCILED: _J.RUNNING,
+        _JE.NOT_FOUND: _J.RESTARTING,
         _JE.FAIL: _J.FAILING,
         _JE.CANCEL: _J.CANCELLING,
         _JE.SUSPEND: _J.SUSPENDED,

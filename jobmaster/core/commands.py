@@ -141,6 +141,14 @@ class DrainTasks:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdoptTasks:
+    """Each of them answers with TaskHeld."""
+
+    task_executor_id: TaskExecutorId
+    attempt_ids: tuple[AttemptId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NotifyCheckpoint:
     """Tell these tasks how a checkpoint ended."""
 
@@ -298,6 +306,7 @@ ToTaskExecutor: TypeAlias = (
     | SendOperatorMessage
     | TriggerCheckpoint
     | DrainTasks
+    | AdoptTasks
     | NotifyCheckpoint
     | DismissTaskExecutor
 )

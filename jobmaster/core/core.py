@@ -25,16 +25,26 @@ from firesteel.common.ids import AllocationId, AttemptId, IdSource, TaskExecutor
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.results import ResultPartitionId
 from firesteel.common.service.core import Effects, Tick
-from firesteel.common.states import ExecutionState, JobStatus
+from firesteel.common.states import ExecutionState, JobEvent, JobStatus
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events
+from jobmaster.core.adoption import Adoption, can_adopt
 from jobmaster.core.checkpoints.checkpoint import Kind
 from jobmaster.core.checkpoints.coordinator import Request
 from jobmaster.core.checkpoints.recovery import Recovery
 from jobmaster.core.execution_graph import Execution
 from jobmaster.core.invariants import validate
 from jobmaster.core.job import Job
-from jobmaster.core.phases import Cancelling, Created, Ended, Failing, Phase, Running
+from jobmaster.core.phases import (
+    Cancelling,
+    Created,
+    Ended,
+    Failing,
+    Phase,
+    Reconciling,
+    Running,
+    WaitingForSlots,
+)
 from jobmaster.core.settings import JobSettings
 from jobmaster.core.slots.slot import Slot, SlotOffer
 from jobmaster.core.task_executors import PROCESS_ENDED
@@ -68,6 +78,7 @@ class JobMasterCore:
         self.task_executors = job.task_executors
         self.exceptions = job.exceptions
         self.phase: Phase = Created()
+        self._adoption_timeout_s = settings.adoption_timeout_s
         self._hosts: dict[TaskExecutorId, str] = {}
         self._reported: tuple[JobStatus, int] = (JobStatus.INITIALIZING, self.graph.version)
 
@@ -141,10 +152,7 @@ class JobMasterCore:
                 self._slots_lost((event.allocation_id,), event.error, now)
             case events.JobAnalyzed():
                 self.phase = self.phase.analyzed(job, event)
-                if job.schemas is not None and (
-                    why := job.checkpoints.analyzed(job.schemas, job.states) or job.other_source()
-                ):
-                    self._fail(job.error(why, now), now, restartable=False)
+                self._check_analysis(now)
             case events.AnalysisFailed():
                 if self.phase.analyzes_on(event.task_executor_id):
                     self._fail(event.error, now, restartable=False)
@@ -196,7 +204,14 @@ class JobMasterCore:
                 if event.sequence == job.declared:
                     job.slot_wait.explain(event.explanation)
             case events.JobStarted():
-                self.phase = self.phase.start(job, now)
+                self._started(event, now)
+            case events.TaskHeld():
+                self.task_executors.seen(event.task_executor_id, now)
+                if isinstance(self.phase, Reconciling):
+                    self.phase.adoption.held(event)
+            case events.SlotHoldersKnown():
+                if isinstance(self.phase, Reconciling):
+                    self.phase.adoption.holders_known(event.task_executor_ids)
             case events.CancelRequested():
                 if not isinstance(self.phase, Cancelling):
                     self.phase = Cancelling.enter(job, now)
@@ -206,6 +221,43 @@ class JobMasterCore:
                 pass  # about an earlier life of this process; nothing is terminal yet
             case _:
                 assert_never(event)
+
+    def _started(self, event: events.JobStarted, now: float) -> None:
+        job = self.job
+        if event.adopts is None or not can_adopt(job):
+            self.phase = self.phase.start(job, now)
+            return
+        self.phase = Reconciling.enter(job, event.adopts, self._adoption_timeout_s, now)
+        self._check_analysis(now)
+
+    def _check_analysis(self, now: float) -> None:
+        job = self.job
+        if job.schemas is not None and (
+            why := job.checkpoints.analyzed(job.schemas, job.states) or job.other_source()
+        ):
+            self._fail(job.error(why, now), now, restartable=False)
+
+    def _reconciled(self, adoption: Adoption, now: float) -> None:
+        """All that can be heard of the job's tasks is known."""
+        job = self.job
+        found = adoption.conclude(job, now)
+        job.log(
+            "info",
+            "tasks were adopted",
+            tasks=len(self.graph.attempts) - len(found.failed),
+            restarted=len(found.failed),
+        )
+        job.out.extend(self.coordinators.listings())
+        if not found.found and found.failed:
+            self.graph.apply(JobEvent.NOT_FOUND, job.now_ms(now))
+            job.start_over(now)
+            self.phase = WaitingForSlots.enter(job, now)
+            return
+        self.graph.apply(JobEvent.RECONCILED, job.now_ms(now))
+        self.phase = Running()
+        self._follow(now)
+        adoption.notify(job, now)
+        self._tasks_failed(found.failed, found.error, now)
 
     def _tick(self, now: float) -> None:
         job = self.job
@@ -227,15 +279,11 @@ class JobMasterCore:
         if cause := job.checkpoints.failure:
             job.checkpoints.failure = ""
             self._fail(job.error(cause, now), now, restartable=True)
+        if isinstance(self.phase, Reconciling) and self.phase.adoption.over(job, now):
+            self._reconciled(self.phase.adoption, now)
         while (following := self.phase.advance(job, now)) is not self.phase:
             self.phase = following
-        running = isinstance(self.phase, Running) and job.all_run
-        otherwise = (
-            "some of the job's tasks are being restarted"
-            if isinstance(self.phase, Running)
-            else "the job does not run any more"
-        )
-        job.out += job.checkpoints.follow(running, now, otherwise=otherwise)
+        self._follow(now)
         if isinstance(self.phase, Ended):
             return
         job.slot_wait.update(now, missing=job.lacks_slots)
@@ -246,6 +294,15 @@ class JobMasterCore:
         elif reported[1] != self._reported[1]:
             job.out.append(commands.ReportProgress())
         self._reported = reported
+
+    def _follow(self, now: float) -> None:
+        running = isinstance(self.phase, Running) and self.job.all_run
+        otherwise = (
+            "some of the job's tasks are being restarted"
+            if isinstance(self.phase, Running)
+            else "the job does not run any more"
+        )
+        self.job.out += self.job.checkpoints.follow(running, now, otherwise=otherwise)
 
     def _fail(self, error: ErrorInfo, now: float, *, restartable: bool) -> None:
         job = self.job
@@ -268,6 +325,9 @@ class JobMasterCore:
         """
         job, phase = self.job, self.phase
         if error is None:
+            return
+        if isinstance(phase, Reconciling):
+            phase.adoption.failed(error)  # it is restarted once the others are known
             return
         if not isinstance(phase, Running):
             job.partitions.lose(lost)
@@ -335,13 +395,31 @@ class JobMasterCore:
         gone = [slot for slot in self.pool.slots_of(task_executor_id) if slot not in offered]
         self._slots_lost(gone, error, now)
         held = [self.pool.slots[slot] for slot in self.pool.slots_of(task_executor_id)]
-        self._slots_offered(task_executor_id, event.slots, now, event.host)
+        self.phase.connected(job, event, now)
+        self._slots_offered(task_executor_id, self._usable(event), now, event.host)
         # A failed one is asked for its report below: the cause is still on its way.
         self._tasks_updated((u for u in event.tasks if u.state is not ExecutionState.FAILED), now)
         self._compare_tasks(event, held, now)
         if returning:
             self.phase.reconnected(job, task_executor_id)
             job.out += job.checkpoints.reconnected(now)
+
+    def _usable(self, event: events.TaskExecutorConnected) -> tuple[SlotOffer, ...]:
+        """Its slots but those in which tasks of an earlier master run that nobody adopts."""
+        taken = {
+            place.allocation_id
+            for update in event.tasks
+            if not update.state.terminal
+            and update.attempt_id not in self.graph.attempts
+            and (place := event.places.get(update.attempt_id)) is not None
+        } - self.pool.slots.keys()
+        if taken:
+            self.job.out.append(
+                commands.AnswerSlots(
+                    task_executor_id=event.task_executor_id, accepted=(), rejected=tuple(taken)
+                )
+            )
+        return tuple(slot for slot in event.slots if slot.allocation_id not in taken)
 
     def _compare_tasks(
         self, event: events.TaskExecutorConnected, held: list[Slot], now: float
@@ -391,6 +469,8 @@ class JobMasterCore:
 
     def _task_executor_lost(self, task_executor_id: TaskExecutorId, cause: str, now: float) -> None:
         job = self.job
+        if isinstance(self.phase, Reconciling):
+            self.phase.adoption.lost(task_executor_id)
         known = task_executor_id in self.task_executors
         self.task_executors.remove(task_executor_id)
         partitions = job.partitions.kept_by(task_executor_id)
@@ -470,6 +550,8 @@ class JobMasterCore:
     def _operator_message(self, event: events.OperatorMessageReceived, now: float) -> None:
         self.task_executors.seen(event.task_executor_id, now)
         execution = self._live(event.attempt_id)
+        if isinstance(self.phase, Reconciling):
+            return  # sent again once it is known who holds what
         if execution is not None:
             self.job.out.extend(
                 self.coordinators.receive(

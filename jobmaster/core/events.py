@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.common.file_parts import ListedFile
-from firesteel.common.ids import AllocationId, AttemptId, OperatorId, TaskExecutorId
+from firesteel.common.ids import AllocationId, AttemptId, OperatorId, TaskExecutorId, VertexId
 from firesteel.common.operator_messages import OperatorMessage
 from firesteel.common.results import ResultPartitionId
 from firesteel.common.states import ExecutionState
@@ -27,9 +27,29 @@ class TaskUpdate(NamedTuple):
     unreadable: ResultPartitionId | None = None  # FAILED only: because of this partition
 
 
+class TaskPlace(NamedTuple):
+    """Which subtask an attempt runs, and in which slot."""
+
+    vertex_id: VertexId
+    subtask: int
+    attempt: int
+    allocation_id: AllocationId
+
+
+class OperatorAnalysis(NamedTuple):
+    operator_id: OperatorId
+    schema: bytes  # Arrow IPC schema of its output; empty for sinks
+    plan: str  # to show; may be empty
+    side_schemas: Mapping[str, bytes] = MappingProxyType({})  # of its side outputs, by tag
+    states: StateDescriptions | None = None  # None: they are not known before it runs
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStarted:
     """The shell is up: begin."""
+
+    # What an earlier JobMaster's analysis found; the job's tasks may run, and are adopted then.
+    adopts: tuple[OperatorAnalysis, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +67,7 @@ class TaskExecutorConnected:
     slots: tuple[SlotOffer, ...]
     tasks: tuple[TaskUpdate, ...]
     address: str = ""  # of its own server, whose port it has for life; empty: not known
+    places: Mapping[AttemptId, TaskPlace] = field(default_factory=dict)  # of its tasks
     data_address: str = ""  # where it serves partitions of BLOCKING results
     partitions: tuple[ResultPartitionId, ...] = ()  # those that it keeps
 
@@ -105,14 +126,6 @@ class OperatorMessageReceived:
     operator_id: OperatorId
     attempt_id: AttemptId
     message: OperatorMessage
-
-
-class OperatorAnalysis(NamedTuple):
-    operator_id: OperatorId
-    schema: bytes  # Arrow IPC schema of its output; empty for sinks
-    plan: str  # to show; may be empty
-    side_schemas: Mapping[str, bytes] = MappingProxyType({})  # of its side outputs, by tag
-    states: StateDescriptions | None = None  # None: they are not known before it runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +198,18 @@ class TaskDataEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskHeld:
+    """What an adopted task has from earlier JobMasters, all of whose messages it has read."""
+
+    task_executor_id: TaskExecutorId
+    attempt_id: AttemptId
+    splits: Mapping[OperatorId, Sequence[int]]  # by source: the places of all that it was assigned
+    open_checkpoints: tuple[int, ...]  # that it takes part in, and does not know the end of
+    stops_with: int | None  # its source waits for the end of this savepoint
+    data_ended: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointStored:
     """It is complete."""
 
@@ -217,6 +242,13 @@ class Superseded:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceManagerConnected:
     """The stream to the ResourceManager is open (again): it needs to know what the job requires."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotHoldersKnown:
+    """The TaskExecutors that hold slots of the job: all of them, as the ResourceManager knows."""
+
+    task_executor_ids: tuple[TaskExecutorId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,11 +292,13 @@ Event: TypeAlias = (
     | CheckpointAcknowledged
     | CheckpointDeclined
     | TaskDataEnded
+    | TaskHeld
     | CheckpointStored
     | CheckpointNotStored
     | CheckpointRequested
     | Superseded
     | ResourceManagerConnected
+    | SlotHoldersKnown
     | ResourcesShort
     | TerminalStatusStored
     | DispatcherLost

@@ -41,7 +41,7 @@ def _validate_execution(job: Job, execution: Execution) -> None:
     group = execution.vertex.group
     if group is None or execution.terminal:
         return
-    if execution.state is ExecutionState.CREATED:
+    if execution.state in (ExecutionState.CREATED, ExecutionState.RECONCILING):
         return
     assert group.wanted, f"no slot is wanted for {execution}"
     if execution.state in DEPLOYED:

@@ -17,6 +17,7 @@ from jobmaster.core.checkpoints.of_job import JobCheckpoints
 from jobmaster.core.checkpoints.recovery import Recovery
 from jobmaster.core.coordinators import BadOptions
 from jobmaster.core.coordinators.registry import Coordinators
+from jobmaster.core.events import OperatorAnalysis
 from jobmaster.core.execution_graph import (
     ExecutionGraph,
     ExecutionJobVertex,
@@ -107,6 +108,20 @@ class Job:
 
     def error(self, summary: str, now: float) -> ErrorInfo:
         return ErrorInfo(summary=summary, timestamp_ms=self.now_ms(now))
+
+    def take_analysis(self, found: Iterable[OperatorAnalysis]) -> None:
+        found = tuple(found)
+        self.schemas = {
+            commands.OutputOf(analysis.operator_id, tag): schema
+            for analysis in found
+            for tag, schema in (("", analysis.schema), *analysis.side_schemas.items())
+        }
+        self.plans = {analysis.operator_id: analysis.plan for analysis in found}
+        self.states = {
+            analysis.operator_id: analysis.states
+            for analysis in found
+            if analysis.states is not None
+        }
 
     @property
     def lacks_slots(self) -> bool:

@@ -26,6 +26,8 @@ class JobSettings:
     heartbeat_timeout_s: float = 20.0
     # A broken stream that is not re-established within this is a death notice.
     reconnect_grace_s: float = 3.0
+    # How long a JobMaster that takes the job over waits to hear of its tasks.
+    adoption_timeout_s: float = 30.0
     restart: RestartSettings = None
     failover: Failover = Failover.REGION
     scheduling: SchedulingPolicy = SchedulingPolicy.AUTO
@@ -42,6 +44,7 @@ def settings_from(conf: Configuration) -> JobSettings:
         slot_idle_timeout_s=conf.get(options.SLOT_IDLE_TIMEOUT),
         heartbeat_interval_s=conf.get(options.HEARTBEAT_INTERVAL),
         heartbeat_timeout_s=conf.get(options.HEARTBEAT_TIMEOUT),
+        adoption_timeout_s=conf.get(options.ADOPTION_TIMEOUT),
         restart=_restart_from(conf),
         failover=Failover(conf.get(options.FAILOVER_STRATEGY)),
         scheduling=SchedulingPolicy(conf.get(options.SCHEDULING_POLICY)),

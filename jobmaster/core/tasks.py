@@ -13,11 +13,11 @@ from firesteel.common.ids import AttemptId, TaskExecutorId
 from firesteel.common.states import ExecutionState, TaskEvent
 from firesteel.errors import ErrorInfo
 from jobmaster.core.commands import CancelTasks, Command, Log
-from jobmaster.core.events import TaskUpdate
+from jobmaster.core.events import TaskExecutorConnected, TaskUpdate
 from jobmaster.core.execution_graph import Execution, ExecutionGraph, ExecutionVertex
 from jobmaster.core.execution_graph.vertex import DEPLOYED
 from jobmaster.core.slots.pool import SlotPool
-from jobmaster.core.slots.slot import Slot
+from jobmaster.core.slots.slot import Slot, SlotOffer
 
 _S = ExecutionState
 # How far a deployed task has come; a report that leads no further is late or doubled.
@@ -41,7 +41,9 @@ class Tasks:
     ) -> ErrorInfo | None:
         """Applies a report about a live execution; returns the error if that fails the task."""
         state, old = update.state, execution.state
-        if old not in DEPLOYED:
+        if old is _S.RECONCILING and not state.terminal:
+            return None  # its slot is on its way out, or its TaskExecutor is still to connect
+        if old not in DEPLOYED and old is not _S.RECONCILING:
             self._warn("report about a task that was not deployed", execution, state=state.name)
             return None
         match state:
@@ -64,6 +66,21 @@ class Tasks:
             case _S.CREATED | _S.SCHEDULED | _S.DEPLOYING | _S.CANCELING | _S.RECONCILING:
                 pass  # nothing new
         return None
+
+    def hold(
+        self,
+        execution: Execution,
+        event: TaskExecutorConnected,
+        offer: SlotOffer,
+        now: float,
+    ) -> None:
+        """An earlier master has deployed it in this slot: the slot is its group's."""
+        group = execution.vertex.group
+        assert group is not None
+        slot = self._pool.adopt(event.task_executor_id, event.host, offer, group, now)
+        if slot is not None:
+            group.running += 1
+            execution.slot = slot
 
     def deployed_in(self, slots: Iterable[Slot]) -> list[Execution]:
         """Executions that run in these slots, as far as is known here."""
@@ -158,7 +175,7 @@ class Tasks:
         return error
 
     def _apply(self, execution: Execution, event: TaskEvent, now: float, now_ms: int) -> None:
-        was_scheduled = execution.state is not _S.CREATED
+        was_scheduled = execution.state not in (_S.CREATED, _S.RECONCILING)
         execution.apply(event, now_ms)
         if was_scheduled and execution.terminal:
             group = execution.vertex.group

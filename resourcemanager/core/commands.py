@@ -53,6 +53,24 @@ class Shutdown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobMasterChanged:
+    """To a TaskExecutor that holds slots of the job: connect to this JobMaster."""
+
+    connection: Connection
+    job_id: JobId
+    job_master_address: str
+    job_master_epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotHolders:
+    """To a JobMaster that takes a job over: all TaskExecutors that hold slots of it."""
+
+    connection: Connection
+    task_executor_ids: tuple[TaskExecutorId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NotEnoughResources:
     """To a JobMaster. Sent when one of the values changes."""
 
@@ -99,7 +117,7 @@ class ReleaseWorker:
     cause: str
 
 
-ToTaskExecutor = RequestSlot | FreeSlot | Shutdown
-ToJobMaster = NotEnoughResources | TaskExecutorLost
+ToTaskExecutor = RequestSlot | FreeSlot | Shutdown | JobMasterChanged
+ToJobMaster = NotEnoughResources | TaskExecutorLost | SlotHolders
 ToPeer = Welcome | SendHeartbeat | ToTaskExecutor | ToJobMaster
 Command = ToPeer | CloseConnection | ProbeTaskExecutor | RequestWorker | ReleaseWorker

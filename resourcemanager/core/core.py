@@ -29,6 +29,7 @@ from resourcemanager.core.settings import (
     HEARTBEATS_MISSED,
     PROCESS_ENDED,
     RECONNECT_GRACE_S,
+    REGISTRATION_S,
     WORKER_START_TIMEOUT_S,
     Deadline,
     Settings,
@@ -61,6 +62,7 @@ class SlotManager:
         self._commands: list[Command] = []
         self._requests = SlotRequests(self.table, self.jobs, self._timers, self._commands)
         self._now = 0.0
+        self._started_at = 0.0
 
     # ------------------------------------------------------------ the core's interface
 
@@ -82,6 +84,7 @@ class SlotManager:
     def _apply(self, event: Event) -> None:
         match event:
             case events.Started():
+                self._started_at = self._now
                 self.workers.recover(event.previous_workers, self._now)
                 for worker_id in event.previous_workers:
                     self._arm(
@@ -172,6 +175,9 @@ class SlotManager:
         for slot in executor.slots.values():
             if slot.state is SlotState.PENDING:  # the request was lost with the old connection
                 self._requests.send(slot, self._now)
+        for job_id in {slot.job_id for slot in executor.slots.values()}:
+            if job_id is not None and (job := self.jobs.get(job_id)) is not None:
+                self._introduce(job, executor)
         self._unsettled = True
 
     def _known_executor(self, event: events.TaskExecutorRegistered) -> TaskExecutor | None:
@@ -307,17 +313,47 @@ class SlotManager:
             event.epoch,
             event.address,
         ):  # another process: it declares from the start
-            self._requests.take_back_all(job, "its JobMaster was replaced", self._now)
+            self._requests.give_up_all(job, "its JobMaster was replaced", self._now)
             job.sequence, job.requirements = -1, ()
         job.epoch, job.address, job.name = event.epoch, event.address, event.job_name
-        job.shortage = None
+        job.shortage, job.told_holders = None, None
         self.fence.connect_job(job, event.connection, self._now)
         self._cancel(Deadline.JOB_GRACE, job.job_id)
         self._commands.append(commands.Welcome(connection=event.connection))
         for task_executor_id, cause in job.lost_meanwhile:
             self._notify_lost(event.connection, task_executor_id, cause)
         job.lost_meanwhile.clear()
+        for executor in self._holders(job):
+            self._introduce(job, executor)
+        if job.epoch > 1:  # it takes the job over
+            complete_at = self._started_at + REGISTRATION_S
+            self._arm(Deadline.HOLDERS, job.job_id, after_s=max(0.0, complete_at - self._now))
         self._unsettled = True
+
+    def _holders(self, job: Job) -> list[TaskExecutor]:
+        """Those with slots of the job, or with requests for them."""
+        found = {slot.executor.task_executor_id for slot in self.table.slots_of(job.job_id)}
+        return [self.table.executors[each] for each in sorted(found)]
+
+    def _introduce(self, job: Job, executor: TaskExecutor) -> None:
+        """Its slots may still be an earlier JobMaster's, as far as it knows."""
+        if executor.connection is not None:
+            self._commands.append(
+                commands.JobMasterChanged(
+                    connection=executor.connection,
+                    job_id=job.job_id,
+                    job_master_address=job.address,
+                    job_master_epoch=job.epoch,
+                )
+            )
+
+    def _tell_holders(self, job: Job) -> None:
+        holders = tuple(executor.task_executor_id for executor in self._holders(job))
+        if job.connection is not None and holders != job.told_holders:
+            job.told_holders = holders
+            self._commands.append(
+                commands.SlotHolders(connection=job.connection, task_executor_ids=holders)
+            )
 
     def _heard_job(self, job: Job, event: events.FromJobMaster) -> None:
         match event:
@@ -327,6 +363,8 @@ class SlotManager:
                     event.requirements,
                     event.environment,
                 )
+                if job.requirements:  # it knows its slots, or does without
+                    job.told_holders = None
                 if self.settings.requirements_delay_s > 0:
                     self._arm(Deadline.SETTLE, after_s=self.settings.requirements_delay_s)
                 else:
@@ -342,6 +380,7 @@ class SlotManager:
         """Drops its requirements. Its slots are free again once their TaskExecutors report that."""
         self._close(job, cause)
         self._cancel(Deadline.JOB_GRACE, job.job_id)
+        self._cancel(Deadline.HOLDERS, job.job_id)
         self._requests.give_up_all(job, cause, self._now)
         del self.jobs[job.job_id]
         self._unsettled = True
@@ -383,6 +422,9 @@ class SlotManager:
     def _settle(self) -> None:
         """Acts on the facts as they are now; runs after every change of them."""
         self._unsettled = False
+        for job in self.jobs.values():
+            if job.told_holders is not None:
+                self._tell_holders(job)
         plan = self._match()
         self.missing = plan.missing
         growth = self._scale(plan)
@@ -475,6 +517,9 @@ class SlotManager:
                     )
                 case Deadline.JOB_GRACE:
                     self._lose_job(self.jobs[JobId(subject)], "its JobMaster's connection broke")
+                case Deadline.HOLDERS:
+                    if (job := self.jobs.get(JobId(subject))) is not None:
+                        self._tell_holders(job)
                 case Deadline.REQUEST:
                     self._unsettled |= self._requests.overdue(AllocationId(subject), self._now)
                 case Deadline.UNCLEAR:

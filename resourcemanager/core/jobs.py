@@ -33,6 +33,8 @@ class Job:
     requirements: tuple[Requirement, ...] = ()
     environment: Environment = ()
     lost_meanwhile: list[LostExecutor] = field(default_factory=list)  # while it was disconnected
+    # What it was told of who holds its slots, until it declares what it requires; None: nothing.
+    told_holders: tuple[TaskExecutorId, ...] | None = None
     shortage: NotEnoughResources | None = None  # sent last; None: it lacks nothing
 
     @property

@@ -15,6 +15,8 @@ RECONNECT_GRACE_S = 1.0  # a peer whose stream stays broken for longer is dead
 REQUEST_TIMEOUT_S = 5.0  # until an unanswered slot request is sent again
 REQUESTS_MAX = 3  # times that a slot request is sent before the slot is given up
 UNCLEAR_PAUSE_S = 1.0  # until a slot whose request failed is tried again, if no report clears it
+# After its start, until the TaskExecutors of an earlier ResourceManager have registered.
+REGISTRATION_S = 5.0
 WORKER_START_TIMEOUT_S = 120.0  # from its request to its TaskExecutor's registration
 
 
@@ -39,6 +41,7 @@ class Deadline(Enum):
     REQUEST = "a slot request was not answered"
     UNCLEAR = "a slot may be tried again"
     IDLE = "a TaskExecutor has been idle for long"
+    HOLDERS = "a JobMaster is told who holds slots of its job"
     WORKER_START = "a worker has not registered"
     SETTLE = "match gathered requirements, or start another worker after a failure"
 

@@ -12,7 +12,7 @@ from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, Job
 from firesteel.common.job_graph import Blob
 from firesteel.common.resources import ResourceProfile, SlotStatus
 from firesteel.common.results import ResultPartitionId, StoredPartition
-from taskexecutor.core.events import TaskState
+from taskexecutor.core.events import HeldTask, TaskState
 from taskexecutor.core.process_shape import ProcessShape
 
 # ---- to the ResourceManager
@@ -71,7 +71,7 @@ class SendHello:
 
     job_id: JobId
     slots: tuple[Offer, ...]
-    tasks: tuple[TaskState, ...]
+    tasks: tuple[HeldTask, ...]
     partitions: tuple[StoredPartition, ...] = ()
 
 

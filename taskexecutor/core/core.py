@@ -81,6 +81,8 @@ class TaskExecutorCore:
                     reason = f"the ResourceManager revoked the slot: {event.cause}"
                     allocations.report_lost(table, slot, reason)
                     allocations.release(table, slot, event.cause, now)
+            case events.JobMasterChanged():
+                job_masters.changed(table, event, now)
             case events.JobMasterConnected():
                 job_masters.connected(table, event.job_id, now)
             case events.JobMasterDisconnected():
@@ -97,6 +99,8 @@ class TaskExecutorCore:
                 results.release(table, table.jobs[event.job_id], event.partitions)
             case events.JobMasterLeft():
                 job_masters.left(table, event.job_id, event.cause, now)
+            case events.JobMasterDied():
+                job_masters.died(table, event, now)
             case events.TasksSubmitted():
                 tasks.submit(table, event, now)
             case events.TasksCancelled():
@@ -105,7 +109,7 @@ class TaskExecutorCore:
                 tasks.analyze(table, event)
             case events.OperatorEventReceived():
                 tasks.relay_to_task(table, event)
-            case events.CheckpointMessageReceived():
+            case events.TaskMessageReceived():
                 tasks.relay_to_tasks(table, event)
             case events.ProcessReady():
                 processes.ready(table, event, now)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId
+from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId, VertexId
 from firesteel.common.job_graph import Blob
 from firesteel.common.resources import ResourceProfile
 from firesteel.common.results import ResultPartitionId, StoredPartition
@@ -41,6 +42,15 @@ class SlotRequested(FromResourceManager):
 class SlotRevoked(FromResourceManager):
     allocation_id: AllocationId
     cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobMasterChanged(FromResourceManager):
+    """The job has another JobMaster."""
+
+    job_id: JobId
+    job_master_address: str
+    job_master_epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,13 +104,25 @@ class PartitionsReleased(FromJobMaster):
     partitions: tuple[ResultPartitionId, ...]
 
 
+class TaskPlace(NamedTuple):
+    """Which subtask an attempt runs: for a JobMaster that does not know it."""
+
+    vertex_id: VertexId
+    subtask: int
+    attempt: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotTasks:
     """The part of a deployment that is for one slot."""
 
     allocation_id: AllocationId
-    attempt_ids: tuple[AttemptId, ...]
+    tasks: Mapping[AttemptId, TaskPlace]
     message: object
+
+    @property
+    def attempt_ids(self) -> tuple[AttemptId, ...]:
+        return tuple(self.tasks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +131,8 @@ class TasksSubmitted(FromJobMaster):
     blobs: tuple[Blob, ...]
     dispatcher_address: str
     cancellation_timeout_s: float  # 0: never
+    # The job takes checkpoints: when it has lost its JobMaster, another one follows.
+    recovers: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,8 +157,8 @@ class OperatorEventReceived(FromJobMaster):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointMessageReceived(FromJobMaster):
-    """A trigger or a notice, for these tasks."""
+class TaskMessageReceived(FromJobMaster):
+    """A checkpoint's trigger or notice, or an adoption, for these tasks."""
 
     attempt_ids: tuple[AttemptId, ...]
     message: object
@@ -142,6 +166,15 @@ class CheckpointMessageReceived(FromJobMaster):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobMasterLeft(FromJobMaster):
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobMasterDied:
+    """Its process has ended, says its machine. Repeated until CloseJobMaster."""
+
+    job_id: JobId
+    job_master_epoch: Epoch
     cause: str
 
 
@@ -201,6 +234,15 @@ class TaskState(NamedTuple):
     state: ExecutionState
 
 
+class HeldTask(NamedTuple):
+    """A task in a slot, running or ended."""
+
+    attempt_id: AttemptId
+    state: ExecutionState
+    place: TaskPlace
+    allocation_id: AllocationId
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStatesReported(FromProcess):
     job_id: JobId
@@ -247,6 +289,7 @@ Event = (
     | ResourceManagerRegistered
     | SlotRequested
     | SlotRevoked
+    | JobMasterChanged
     | ReportDue
     | JobMasterConnected
     | JobMasterDisconnected
@@ -258,8 +301,9 @@ Event = (
     | TasksCancelled
     | AnalysisRequested
     | OperatorEventReceived
-    | CheckpointMessageReceived
+    | TaskMessageReceived
     | JobMasterLeft
+    | JobMasterDied
     | ProcessHeartbeat
     | ProcessReady
     | ProcessEnding

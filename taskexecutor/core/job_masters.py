@@ -1,8 +1,9 @@
 """JobMasters of the jobs that have slots here: connected, heard of, given up.
 
 A JobMaster whose stream stays broken, or that sends nothing, is given up after a while, and its
-slots are freed. Until then its tasks keep running. When it comes back, or its successor with a
-higher epoch connects, it gets a hello with all that this TaskExecutor holds for the job.
+slots are freed. Until then its tasks keep running: longer if its job takes checkpoints, because
+then another JobMaster follows, which adopts them. When the JobMaster comes back, or its successor
+with a higher epoch is named, it gets a hello with all that this TaskExecutor holds for the job.
 """
 
 from __future__ import annotations
@@ -30,6 +31,18 @@ def connect(table: SlotTable, job_id: JobId, address: str, epoch: Epoch, now: fl
         return ""
     table.command(commands.ConnectJobMaster(job_id=job_id, address=address, epoch=epoch))
     return ""
+
+
+def changed(table: SlotTable, event: events.JobMasterChanged, now: float) -> None:
+    """The ResourceManager knows another JobMaster of a job that has slots here: it takes over what
+    runs in them.
+    """
+    job = table.jobs.get(event.job_id)
+    if job is None or job.closed:
+        return
+    objection = connect(table, event.job_id, event.job_master_address, event.job_master_epoch, now)
+    if objection:
+        table.dropped["JobMasterChanged"] += 1
 
 
 def admit(table: SlotTable, event: events.FromJobMaster, now: float) -> bool:
@@ -64,7 +77,7 @@ def connected(table: SlotTable, job_id: JobId, now: float) -> None:
                 allocations.offer_of(table, slot) for slot in held if slot.state is SlotState.ACTIVE
             ),
             tasks=tuple(
-                events.TaskState(t.attempt_id, t.state)
+                events.HeldTask(t.attempt_id, t.state, t.place, slot.allocation.allocation_id)
                 for slot in held
                 if slot.allocation
                 for t in slot.allocation.tasks.values()
@@ -100,6 +113,19 @@ def left(table: SlotTable, job_id: JobId, cause: str, now: float) -> None:
     )
 
 
+def died(table: SlotTable, event: events.JobMasterDied, now: float) -> None:
+    """Another one follows if the job takes checkpoints: what runs waits for that one."""
+    job = table.jobs.get(event.job_id)
+    if job is None or job.closed or event.job_master_epoch < job.epoch:
+        table.dropped["JobMasterDied"] += 1
+        return
+    runs = any(slot.allocation and slot.allocation.running() for slot in table.slots_of(job.job_id))
+    if job.recovers and runs:
+        disconnected(table, job.job_id, now)
+    else:
+        left(table, job.job_id, event.cause, now)
+
+
 def give_up(table: SlotTable, job: Job, cause: str, now: float) -> None:
     job.backlog.clear()
     job.connected, job.closed = False, True
@@ -115,10 +141,15 @@ def give_up_at(table: SlotTable, job: Job) -> float | None:
     """When the JobMaster is given up if nothing is heard of it."""
     if job.closed:
         return None
-    silent = job.heard_at + table.settings.heartbeat_timeout_s
+    settings = table.settings
+    silent = job.heard_at + settings.heartbeat_timeout_s
+    grace_s = settings.reconnect_grace_s
+    if job.recovers:
+        silent += settings.adoption_grace_s
+        grace_s = max(grace_s, settings.adoption_grace_s)
     if job.disconnected_at is not None:
-        return min(silent, job.disconnected_at + table.settings.reconnect_grace_s)
-    return silent if job.connected else min(silent, job.heard_at + table.settings.reconnect_grace_s)
+        return min(silent, job.disconnected_at + grace_s)
+    return silent if job.connected else min(silent, job.heard_at + grace_s)
 
 
 def give_up_silent(table: SlotTable, now: float) -> None:

@@ -53,6 +53,7 @@ class Job:
     heard_at: float
     connected: bool = False
     closed: bool = False  # its JobMaster is given up; its last slots are being released
+    recovers: bool = False  # another JobMaster follows when this one is lost
     disconnected_at: float | None = None  # since when nothing was heard after a break
     backlog: list[ToJobMaster] = field(default_factory=list)  # only while not connected
     files: FilesState = FilesState.UNKNOWN

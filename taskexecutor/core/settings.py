@@ -17,6 +17,8 @@ class Settings:
     cancellation_timeout_s: float  # 0: never
     heartbeat_timeout_s: float  # a silent JobMaster is given up, a silent process killed
     reconnect_grace_s: float = 5.0  # a JobMaster whose stream broke is given up after this long
+    # The same of a job that takes checkpoints: its next JobMaster adopts its tasks.
+    adoption_grace_s: float = 30.0
     offer_retry_s: float = 3.0
     clean_timeout_s: float = 10.0
     max_starting: int = 2  # processes that come up at once: more would only slow each other

@@ -18,7 +18,7 @@ from firesteel.common.backoff import Backoff
 from firesteel.common.ids import AllocationId, AttemptId, ExecutorId, JobId
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from firesteel.common.states import ExecutionState
-from taskexecutor.core.events import AnalysisRequested, SlotTasks
+from taskexecutor.core.events import AnalysisRequested, SlotTasks, TaskPlace
 from taskexecutor.core.process_shape import Environment, ProcessShape
 
 
@@ -112,6 +112,7 @@ class SlotProcess:
 @dataclass(slots=True, kw_only=True)
 class Task:
     attempt_id: AttemptId
+    place: TaskPlace
     state: ExecutionState = ExecutionState.DEPLOYING
     cancelled: bool = False  # by the JobMaster, or because its slot is released
     cancel_deadline: float | None = None  # when it takes the slot's process with it

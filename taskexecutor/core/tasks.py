@@ -26,9 +26,10 @@ def submit(table: SlotTable, event: events.TasksSubmitted, now: float) -> None:
             table.dropped["TasksSubmitted"] += 1  # it came twice
             continue
         held.cancellation_timeout_s = event.cancellation_timeout_s
-        for attempt_id in part.attempt_ids:
+        job.recovers = event.recovers
+        for attempt_id, place in part.tasks.items():
             if attempt_id not in held.tasks:
-                held.tasks[attempt_id] = Task(attempt_id=attempt_id)
+                held.tasks[attempt_id] = Task(attempt_id=attempt_id, place=place)
                 table.note(f"task {attempt_id} is deployed", slot, attempt_id)
         _send_with_files(table, job, slot, part, event.blobs, event.dispatcher_address)
 
@@ -252,13 +253,13 @@ def relay_to_task(table: SlotTable, event: events.OperatorEventReceived) -> None
     )
 
 
-def relay_to_tasks(table: SlotTable, event: events.CheckpointMessageReceived) -> None:
+def relay_to_tasks(table: SlotTable, event: events.TaskMessageReceived) -> None:
     """One message per process that runs some of the tasks."""
     processes: dict[ExecutorId, None] = {}
     for attempt_id in event.attempt_ids:
         found = table.task(event.job_id, attempt_id)
         if found is None or found.task.state.terminal or found.slot.process is None:
-            table.dropped["CheckpointMessageReceived"] += 1
+            table.dropped["TaskMessageReceived"] += 1
         else:
             processes[table.process_in(found.slot).executor_id] = None
     for executor_id in processes:

@@ -44,6 +44,7 @@ from taskexecutor.executor.task.interfaces import (
     CheckpointAnswer,
     DataEnded,
     Declined,
+    Held,
 )
 
 # -- from the TaskExecutor
@@ -195,6 +196,8 @@ def checkpoint_answer(job_id: str, answer: CheckpointAnswer) -> executor_pb2.Exe
     if isinstance(answer, DataEnded):
         ended = tasks_pb2.DataEnded(job_id=job_id, attempt_id=answer.attempt_id)
         return executor_pb2.ExecutorToTaskExecutor(data_ended=ended)
+    if isinstance(answer, Held):
+        return executor_pb2.ExecutorToTaskExecutor(task_held=_held(job_id, answer))
     message = tasks_pb2.CheckpointAnswer(
         job_id=job_id, attempt_id=answer.attempt_id, checkpoint_id=answer.checkpoint_id
     )
@@ -209,6 +212,20 @@ def checkpoint_answer(job_id: str, answer: CheckpointAnswer) -> executor_pb2.Exe
         case Declined():
             message.declined = answer.cause or "no cause given"
     return executor_pb2.ExecutorToTaskExecutor(checkpoint_answer=message)
+
+
+def _held(job_id: str, held: Held) -> tasks_pb2.TaskHeld:
+    return tasks_pb2.TaskHeld(
+        job_id=job_id,
+        attempt_id=held.attempt_id,
+        splits=[
+            tasks_pb2.HeldSplits(operator_id=operator_id, places=places)
+            for operator_id, places in held.splits.items()
+        ],
+        open_checkpoints=held.open_checkpoints,
+        stops_with=held.stops_with or 0,
+        data_ended=held.data_ended,
+    )
 
 
 def metrics_report(

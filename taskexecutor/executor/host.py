@@ -142,6 +142,12 @@ class Host:
                     task.notify_checkpoint(
                         notice.checkpoint_id, completed=notice.completed, stops=notice.stops
                     )
+            case "adopt":
+                adopt = message.adopt
+                for task in self._tasks_of(adopt.attempt_ids):
+                    task.adopt(
+                        lambda held: self._link.send(convert.checkpoint_answer(adopt.job_id, held))
+                    )
             case "operator_event":
                 self._deliver(operator_event_from_proto(message.operator_event))
             case "analyze":

@@ -172,12 +172,22 @@ class Chaos:
         its process, and gives the job to another JobMaster. When it goes on it believes that the
         job is its own: it must end, and nothing of it may count.
         """
-        before = self._job.latest_attempt
         _orphan(victim)
         with stopped([victim]):
             self._signal(lambda: services(self._session, "dispatcher")[0], signal.SIGKILL)
-            self._job.progress_of_attempt(before + 1, "another JobMaster has taken over")
+            self.succeeded(victim)
+            self._job.progress("another JobMaster has taken over")
         eventually(lambda: _ended(victim), "the JobMaster that was replaced has ended")
+
+    def succeeded(self, victim: psutil.Process) -> None:
+        """Waits until another JobMaster has the job."""
+
+        def tried() -> bool:
+            with contextlib.suppress(LookupError, psutil.Error):
+                return self.job_master() != victim
+            return False
+
+        eventually(tried, "another JobMaster has the job")
 
     def job_master(self) -> psutil.Process:
         """The one with the highest epoch."""

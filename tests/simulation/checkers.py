@@ -5,6 +5,7 @@ Each checker of the rest is a function of its own that yields what it finds wron
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -58,6 +59,7 @@ class Checkers:
         self._rounds: dict[tuple[str, int], tuple[int, frozenset[AttemptId]]] = {}
         self._with_slots: dict[tuple[str, int], set[AttemptId]] = {}  # attempts deployed
         self._analyzed: set[tuple[str, int]] = set()  # since the last restart
+        self.adopted: set[AttemptId] = set()  # by a master that did not start them
 
     # ---- at every event
 
@@ -73,6 +75,10 @@ class Checkers:
                 lost.add(allocation_id)
             case events.SlotsOffered(slots=slots) | events.TaskExecutorConnected(slots=slots):
                 lost.difference_update(slot.allocation_id for slot in slots)
+                if isinstance(event, events.TaskExecutorConnected):
+                    self._with_slots.setdefault(key, set()).update(event.places)
+            case events.TaskHeld():
+                self._owners.held(job, event)
             case events.TerminalStatusStored():
                 (process,) = (p for p, service in self._cluster.job_masters if service.job is job)
                 self.acknowledged[job.job_id] = process
@@ -98,9 +104,12 @@ class Checkers:
         key, core = (job.job_id, job.epoch), job.core
         restarts, attempts = self._rounds.get(key, (0, frozenset(core.graph.attempts)))
         if core.restarts == restarts:
-            self._rounds[key] = restarts, attempts
+            self._rounds[key] = restarts, attempts | core.graph.attempts.keys()
             return
         current = frozenset(core.graph.attempts)
+        statuses = [change.status for change in core.graph.timestamps]
+        if (JobStatus.RECONCILING, JobStatus.RESTARTING) in itertools.pairwise(statuses[-3:]):
+            self._analyzed.add(key)  # a new master found no task: nothing failed
         if not (attempts - current) & self._with_slots[key] and key not in self._analyzed:
             raise self._failed(
                 f"job {job.job_id}: restart {core.restarts} is of tasks that had no slots"
@@ -119,6 +128,8 @@ class Checkers:
             match command:
                 case commands.AnalyzeJob():
                     self._analyzed.add((job.job_id, job.epoch))
+                case commands.AdoptTasks(attempt_ids=attempt_ids):
+                    self.adopted.update(attempt_ids)
                 case commands.TriggerCheckpoint():
                     self._triggered(job, command.checkpoint_id)
                 case commands.DeployTasks(tasks=tasks):

@@ -82,6 +82,7 @@ class TaskCheckpoints:
         self._task = task
         self._triggered: list[tuple[int, int]] = []  # with the splits to be received
         self._latest = 0  # taken
+        self._open: set[int] = set()  # taken, and not known to have ended
         self._final: int | None = None  # the first that was taken after the data had ended
         self._complete = False
         self._uncommitted: Transactions = dict(restored.uncommitted) if restored else {}
@@ -112,6 +113,7 @@ class TaskCheckpoints:
 
     def notice(self, checkpoint_id: int, *, completed: bool) -> None:
         process, task = self._process, self._task
+        self._open = {n for n in self._open if n > checkpoint_id}
         if not completed:
             self._triggered = [(n, splits) for n, splits in self._triggered if n != checkpoint_id]
             return
@@ -129,6 +131,11 @@ class TaskCheckpoints:
         process.cluster.data_ended.update(process.partitions_of(task))
         ended = tasks_pb2.DataEnded(job_id=task.job_id, attempt_id=task.attempt_id)
         process.say(executor_pb2.ExecutorToTaskExecutor(data_ended=ended))
+
+    @property
+    def open(self) -> list[int]:
+        """Those that it takes part in, and does not know the end of."""
+        return sorted({n for n, _ in self._triggered} | self._open)
 
     # ---- inside
 
@@ -168,6 +175,7 @@ class TaskCheckpoints:
             return
         process, task = self._process, self._task
         self._latest = checkpoint_id
+        self._open.add(checkpoint_id)
         if self.data_ended and self._final is None:
             self._final = checkpoint_id
         for partition in process.partitions_of(task):

@@ -165,6 +165,9 @@ class SlotProcess:
                     task.checkpoints.notice(  # type: ignore[union-attr]
                         notice.checkpoint_id, completed=notice.completed
                     )
+            case "adopt":
+                for task in self._with_checkpoints(message.adopt.attempt_ids):
+                    self._answer_adoption(task)
             case "release":
                 self._leave()
                 released = executor_pb2.SlotReleased(allocation_id=message.release.allocation_id)
@@ -173,6 +176,25 @@ class SlotProcess:
     def _with_checkpoints(self, attempt_ids: Sequence[str]) -> list[SimulatedTask]:
         found = [task for i in attempt_ids if (task := self.tasks.get(i)) is not None]
         return [task for task in found if task.checkpoints is not None and self.goes_on(task)]
+
+    def _answer_adoption(self, task: SimulatedTask) -> None:
+        """Once it runs, between two elements."""
+        if not self.goes_on(task):
+            return
+        if task.state is not _S.RUNNING:
+            self.after(0.1, lambda: self._answer_adoption(task))
+            return
+        assert task.checkpoints is not None
+        held = tasks_pb2.TaskHeld(
+            job_id=task.job_id,
+            attempt_id=task.attempt_id,
+            open_checkpoints=task.checkpoints.open,
+            data_ended=task.checkpoints.data_ended,
+        )
+        source = self._source(task)
+        if source is not None:
+            held.splits.add(operator_id=source.operator_id, places=task.reader.places)
+        self._say(task_held=held)
 
     def _leave(self) -> None:
         self.tasks.clear()

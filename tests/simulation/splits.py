@@ -11,7 +11,7 @@ from typing import Any
 from firesteel.common.ids import AttemptId, OperatorId
 from firesteel.common.operator_messages import SplitAssigned
 from firesteel.common.states import ExecutionState
-from jobmaster.core import commands
+from jobmaster.core import commands, events
 from jobmaster.shell import RunningJob
 from tests.simulation.checkpoints import held_in
 
@@ -26,11 +26,16 @@ class SplitOwners:
     def __init__(self) -> None:
         # By job and operator: the attempts that have had each split.
         self._owners: dict[tuple[str, OperatorId], dict[str, set[AttemptId]]] = {}
+        # Of those, what messages have assigned, by place.
+        self._sent: dict[tuple[str, OperatorId], dict[AttemptId, dict[int, str]]] = {}
         self.reassigned = 0  # splits that an earlier attempt had
 
     def check(self, job: RunningJob, sent: Iterable[commands.Command]) -> str:
         """What a JobMaster sends; returns what is wrong."""
-        for operator_id, split, attempt_id, anew in _assignments(sent):
+        for operator_id, split, attempt_id, place in _assignments(sent):
+            if place is not None:
+                by_attempt = self._sent.setdefault((job.job_id, operator_id), {})
+                by_attempt.setdefault(attempt_id, {})[place] = split
             owners = self._owners.setdefault((job.job_id, operator_id), {}).setdefault(split, set())
             if attempt_id in owners:
                 continue
@@ -42,24 +47,32 @@ class SplitOwners:
             ]
             if others:
                 return f"split {split} is given to attempt {attempt_id}; {others} has it"
-            self.reassigned += bool(owners) and anew
+            self.reassigned += bool(owners) and place is not None
             owners.add(attempt_id)
         return ""
+
+    def held(self, job: RunningJob, event: events.TaskHeld) -> None:
+        """What was sent to it and is not here will not come any more: it is nobody's."""
+        for operator_id, places in event.splits.items():
+            key = (job.job_id, operator_id)
+            sent = self._sent.get(key, {}).get(event.attempt_id, {})
+            for place in sent.keys() - set(places):
+                self._owners[key][sent.pop(place)].discard(event.attempt_id)
 
 
 def _assignments(
     sent: Iterable[commands.Command],
-) -> Iterator[tuple[OperatorId, str, AttemptId, bool]]:
-    """Operator, split, attempt, and whether it is not part of what that restores."""
+) -> Iterator[tuple[OperatorId, str, AttemptId, int | None]]:
+    """Operator, split, attempt, and the split's place; None: it is part of what that restores."""
     for command in sent:
         match command:
-            case commands.SendOperatorMessage(message=SplitAssigned(split_json=split)):
+            case commands.SendOperatorMessage(message=SplitAssigned(split_json=split, place=place)):
                 name = name_of(json.loads(split))
-                yield command.operator_id, name, command.attempt_id, True
+                yield command.operator_id, name, command.attempt_id, place
             case commands.DeployTasks():
                 for task in command.tasks:
                     for snapshot in task.restored or ():
                         for split in held_in(snapshot):
-                            yield snapshot.operator_id, name_of(split), task.attempt_id, False
+                            yield snapshot.operator_id, name_of(split), task.attempt_id, None
             case _:
                 pass

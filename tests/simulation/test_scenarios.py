@@ -40,10 +40,12 @@ SPLITS = 20
 REST_S = 100.0
 
 
-def bounded_job(attempts: int, checkpoints: Path | None = None) -> SubmittedJob:
-    """`checkpoints`: where there is one every second."""
+def bounded_job(
+    attempts: int, checkpoints: Path | None = None, *, interval: str = "1 s", splits: int = SPLITS
+) -> SubmittedJob:
+    """`checkpoints`: where there is one every `interval`."""
     source = vertex(
-        "source", 2, coordinator=("sequence-source", {"start": 0, "end": SPLITS, "split_rows": 1})
+        "source", 2, coordinator=("sequence-source", {"start": 0, "end": splits, "split_rows": 1})
     )
     sink = vertex("sink", 3, coordinator=None if checkpoints else ("collect", {}))
     config = {
@@ -53,11 +55,13 @@ def bounded_job(attempts: int, checkpoints: Path | None = None) -> SubmittedJob:
     }
     if checkpoints is not None:
         config[options.CHECKPOINT_DIR.key] = str(checkpoints)
-        config[options.CHECKPOINT_INTERVAL.key] = "1 s"
+        config[options.CHECKPOINT_INTERVAL.key] = interval
     graph = replace(job(source, sink), config=config)
-    splits = {source.operators[0].operator_id: SPLITS}
     return SubmittedJob(
-        graph=graph, message=job_graph_to_proto(graph), endless=False, splits=splits
+        graph=graph,
+        message=job_graph_to_proto(graph),
+        endless=False,
+        splits={source.operators[0].operator_id: splits},
     )
 
 
@@ -127,18 +131,37 @@ def test_what_is_said_about_a_checkpoint_may_be_lost_with_its_stream(
     assert run(8, submitted, at(when_s, LoseNext(kind=kind))) is JobStatus.FINISHED
 
 
-@pytest.mark.parametrize("victim", [Victim.TASK_EXECUTOR, Victim.JOB_MASTER])
-def test_a_job_with_checkpoints_goes_on_from_the_latest(tmp_path: Path, victim: Victim) -> None:
+def test_a_job_with_checkpoints_goes_on_from_the_latest(tmp_path: Path) -> None:
     submitted = bounded_job(1, tmp_path)
     with quiet_cluster(9) as cluster:
         cluster.at(3.0, lambda: cluster.submit(submitted))
-        schedule(cluster, at(7.0, Kill(victim=victim)))
+        schedule(cluster, at(7.0, Kill(victim=Victim.TASK_EXECUTOR)))
         cluster.run(7.0)
         job_id = submitted.graph.job_id
         before = cluster.store.checkpoints[job_id][-1]
         cluster.rest(REST_S)
         assert cluster.store.by_id[job_id].status is JobStatus.FINISHED
         assert cluster.checkers.snapshots.begun_from[job_id] in (before, before + 1)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("kills", [1, 3])
+def test_a_dead_job_master_costs_no_restart(tmp_path: Path, seed: int, kills: int) -> None:
+    """The next one adopts the tasks, whatever they and the dead one were about; not one attempt may
+    fail. Every split is read once: the ledger and the owners of splits are checked all the time.
+    """
+    submitted = bounded_job(0, tmp_path, interval="200 ms", splits=40)
+    with quiet_cluster(seed) as cluster:
+        cluster.at(3.0, lambda: cluster.submit(submitted))
+        died_s = [5.0 + 0.37 * seed + 1.9 * kill for kill in range(kills)]
+        schedule(cluster, *(at(when_s, Kill(victim=Victim.JOB_MASTER)) for when_s in died_s))
+        cluster.run(9.0)
+        cluster.rest(REST_S)
+        job_id = submitted.graph.job_id
+        assert cluster.store.by_id[job_id].status is JobStatus.FINISHED
+        assert cluster.store.by_id[job_id].epoch == kills + 1
+        assert len(cluster.checkers.adopted) == 2 + 3  # each attempt, however often
+        assert job_id not in cluster.checkers.snapshots.begun_from, "tasks were restored"
 
 
 @pytest.mark.parametrize("victim", [Victim.TASK_EXECUTOR, Victim.JOB_MASTER])
@@ -156,7 +179,11 @@ def test_who_comes_back_from_the_dead_changes_nothing(
         cluster.rest(REST_S)
         job_id = submitted.graph.job_id
         assert cluster.store.by_id[job_id].status is JobStatus.FINISHED
-        assert cluster.checkers.snapshots.begun_from[job_id] in (before, before + 1)
+        if victim is Victim.JOB_MASTER:
+            assert len(cluster.checkers.adopted) == 2 + 3
+            assert job_id not in cluster.checkers.snapshots.begun_from
+        else:
+            assert cluster.checkers.snapshots.begun_from[job_id] in (before, before + 1)
 
 
 def test_a_promised_cancel_outlives_its_dispatcher() -> None:

@@ -481,6 +481,14 @@ HEARTBEAT_TIMEOUT = _cluster.option(
     "A peer that is silent for this long is declared dead; a slot's process or JVM that is, is "
     "killed.",
 )
+ADOPTION_TIMEOUT = _cluster.option(
+    "jobmaster.adoption.timeout",
+    "duration",
+    30.0,
+    "When a job that takes checkpoints has lost its JobMaster, its tasks run on for this long, and "
+    "the next JobMaster waits for this long to hear of them. What it has not heard of then is "
+    "restarted.",
+)
 SPREAD_SLOTS = _cluster.option(
     "cluster.evenly-spread-out-slots",
     "bool",

@@ -26,7 +26,7 @@ or, if a process died that had written some, none once a later one is complete.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from firesteel.common.ids import AttemptId, OperatorId
@@ -178,6 +178,40 @@ class CheckpointCoordinator:
         if self._draining is not None:
             commands += self._drain_tasks()
         return [*commands, *self._begin_requested(now)]
+
+    def adopted(
+        self,
+        open_checkpoints: Mapping[AttemptId, Collection[int]],
+        stops_with: Collection[int],
+    ) -> list[Command]:
+        """Tasks of an earlier master go on. `open_checkpoints`: those that each of them takes part
+        in, and does not know the end of; `stops_with`: savepoints after which sources produce
+        nothing.
+
+        What is stored is complete: tasks that do not know that hear it now, and no others
+        (invariant 15). Everything else is given up.
+        """
+        tasks = {attempt_id: self._graph.attempts[attempt_id] for attempt_id in open_checkpoints}
+        complete = {*self.retained, self.latest}
+        begun = {checkpoint_id for of in open_checkpoints.values() for checkpoint_id in of}
+        commands: list[Command] = [
+            NotifyCheckpoint(
+                checkpoint_id=checkpoint_id, executions=tuple(tasks.values()), completed=False
+            )
+            for checkpoint_id in sorted(begun - complete)
+        ]
+        latest = self.latest
+        if latest is None or latest not in begun:
+            return commands
+        stops = latest in stops_with
+        self._stopped = self._stopped or stops
+        unheard = [tasks[a] for a, of in open_checkpoints.items() if latest in of]
+        commands.append(
+            NotifyCheckpoint(
+                checkpoint_id=latest, executions=tuple(unheard), completed=True, stops=stops
+            )
+        )
+        return commands
 
     def data_ended(self, execution: Execution, now: float) -> list[Command]:
         """A task has processed all its data. The last of all makes a checkpoint due: nothing but

@@ -160,6 +160,17 @@ class JobCheckpoints:
             return []
         return self._converted(self.coordinator.lost_messages(now), now)
 
+    def adopted(
+        self,
+        open_checkpoints: Mapping[AttemptId, Collection[int]],
+        stops_with: Collection[int],
+        now: float,
+    ) -> list[commands.Command]:
+        """See CheckpointCoordinator.adopted."""
+        if self.coordinator is None:
+            return []
+        return self._converted(self.coordinator.adopted(open_checkpoints, stops_with), now)
+
     def kept_after(self, status: JobStatus) -> bool:
         """Whether complete checkpoints stay when the job has ended so."""
         if status is JobStatus.FAILED:

@@ -88,6 +88,12 @@ class Coordinator:
         """How many splits the attempt was assigned, whether they have arrived or not."""
         return 0
 
+    def adopt(self, attempt_id: AttemptId, places: Sequence[int]) -> str:
+        """An attempt that an earlier master started was assigned these splits. `restore` came
+        before. Returns why it cannot go on; empty: it can.
+        """
+        return ""
+
     def attempt_ended(self, attempt_id: AttemptId) -> None:
         """The attempt failed or was cancelled: what it owned becomes available again."""
 

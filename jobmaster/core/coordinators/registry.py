@@ -113,6 +113,15 @@ class Coordinators:
         answers = self.by_operator[operator_id].spooled(execution.attempt_id, sequence, problem)
         return [self._command(execution, operator_id, answer) for answer in answers]
 
+    def adopt(self, execution: Execution, operator_id: OperatorId, places: Sequence[int]) -> str:
+        """Returns why the task, which an earlier master started, cannot go on with these splits;
+        empty: it can.
+        """
+        coordinator = self.by_operator.get(operator_id)
+        if coordinator is None:
+            return f"its operator {operator_id} has no split enumerator"
+        return coordinator.adopt(execution.attempt_id, places)
+
     def reconnected(self, executions: Iterable[Execution]) -> list[Command]:
         """The stream to these broke and is back: messages in either direction may be lost."""
         commands = []

@@ -112,6 +112,23 @@ class SplitEnumerator(Coordinator, ABC):
     def assigned(self, attempt_id: AttemptId) -> int:
         return len(self._owned.get(attempt_id, ()))
 
+    def adopt(self, attempt_id: AttemptId, places: Sequence[int]) -> str:
+        """What was assigned since the snapshot and has not arrived anywhere is nobody's."""
+        unknown = [place for place in places if place >= self.split_count()]
+        if unknown:
+            return (
+                f"it has split {unknown[0]}, which its source has found since the latest checkpoint"
+            )
+        for place in places:
+            if place in self._returned:
+                self._returned.remove(place)
+            elif place >= self._next:
+                self._returned.extend(range(self._next, place))
+                self._next = place + 1
+        heapq.heapify(self._returned)
+        self._owned[attempt_id] = list(places)
+        return ""
+
     def attempt_ended(self, attempt_id: AttemptId) -> None:
         self._waiting.pop(attempt_id, None)
         owned = self._owned.pop(attempt_id, ())

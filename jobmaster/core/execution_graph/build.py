@@ -24,7 +24,7 @@ def build(
     the number of each subtask's. Raises InvalidJobGraph.
     """
     check(job_graph)
-    graph = ExecutionGraph(job_graph, now_ms)
+    graph = ExecutionGraph(job_graph, now_ms, first_attempt=first_attempt)
     created = StateChange(ExecutionState.CREATED, now_ms)
     attempts = graph.attempts
     for vertex in job_graph.vertices:

@@ -21,8 +21,10 @@ _STORY_STEPS = 64
 class ExecutionGraph:
     """Built by `build`. Its counts follow every change in O(1)."""
 
-    def __init__(self, job_graph: JobGraph, now_ms: int) -> None:
+    def __init__(self, job_graph: JobGraph, now_ms: int, *, first_attempt: int = 0) -> None:
+        """`first_attempt`: attempts that begin here have this number or a higher one."""
         self.job_graph = job_graph
+        self.first_attempt = first_attempt
         self.status = JobStatus.INITIALIZING
         self.timestamps = [StatusChange(JobStatus.INITIALIZING, now_ms)]  # in order
         self.vertices: list[ExecutionJobVertex] = []  # topological order, as in the JobGraph
@@ -101,12 +103,31 @@ class ExecutionGraph:
         counts = self.counts.by_state
         return {state.name: count for state, count in zip(STATES, counts, strict=True) if count}
 
+    def subtask(self, vertex_id: VertexId, subtask: int) -> ExecutionVertex | None:
+        job_vertex = self.by_id.get(vertex_id)
+        if job_vertex is None or not 0 <= subtask < len(job_vertex.vertices):
+            return None
+        return job_vertex.vertices[subtask]
+
+    def adopt(
+        self, vertex: ExecutionVertex, attempt_id: AttemptId, attempt: int, now_ms: int
+    ) -> Execution:
+        """The attempt that an earlier master has started is the current one. It is RECONCILING,
+        and what was current before was, or has ended.
+        """
+        del self.attempts[vertex.current.attempt_id]
+        execution = vertex.adopt(attempt_id, attempt, now_ms)
+        self.attempts[attempt_id] = execution
+        return execution
+
     def start_over(self, vertices: Iterable[ExecutionVertex], ids: IdSource, now_ms: int) -> None:
         """A new attempt for each of these subtasks; all must have ended."""
         created = StateChange(ExecutionState.CREATED, now_ms)
         for vertex in vertices:
             del self.attempts[vertex.current.attempt_id]
-            execution = vertex.new_attempt(AttemptId(ids.next(AttemptId)), created)
+            execution = vertex.new_attempt(
+                AttemptId(ids.next(AttemptId)), created, first=self.first_attempt
+            )
             self.attempts[execution.attempt_id] = execution
             for result in self.outputs_of(vertex.job_vertex.vertex.vertex_id):
                 result.lost.discard(vertex.subtask)

@@ -85,7 +85,8 @@ class Execution:
 
     def story(self) -> list[str]:
         """How it came to its state: each transition with time, event and the cause of a failure."""
-        steps = [f"CREATED at {self.timestamps[0][1]}"]
+        first, at_ms = self.timestamps[0]
+        steps = [f"{first.name} at {at_ms}"]
         for (old, _), (state, at_ms) in itertools.pairwise(self.timestamps):
             event = next(e for e, new in TASK_TRANSITIONS[old].items() if new is state)
             cause = f": {self.error.summary}" if self.error and state is _S.FAILED else ""
@@ -118,16 +119,34 @@ class ExecutionVertex:
         self.prior: list[Execution] | None = None  # oldest first; a list only once there is one
         self.group: ExecutionSlotSharingGroup | None = None  # set by slot sharing
 
-    def new_attempt(self, attempt_id: AttemptId, created: StateChange) -> Execution:
-        """Starts over; the current attempt must have ended."""
+    def new_attempt(
+        self, attempt_id: AttemptId, created: StateChange, *, first: int = 0
+    ) -> Execution:
+        """Starts over; the current attempt must have ended. `first`: the lowest number it gets."""
         if not self.current.terminal:
             raise ValueError(f"a new attempt while the old one runs: {self.current}")
         if self.prior is None:
             self.prior = []
         old = self.current
         self.prior.append(old)
-        self.current = Execution(self, old.attempt + 1, attempt_id, created)
+        self.current = Execution(self, max(first, old.attempt + 1), attempt_id, created)
         self.job_vertex.changed(old.state, created.state, created.at_ms)
+        return self.current
+
+    def adopt(self, attempt_id: AttemptId, attempt: int, now_ms: int) -> Execution:
+        """An attempt of an earlier master takes the place of the current one, which waits for it,
+        or has ended.
+        """
+        old = self.current
+        if old.terminal:
+            self.prior = [*(self.prior or ()), old]
+            reconciling = self.job_vertex.changed(old.state, _S.RECONCILING, now_ms)
+        elif old.state is _S.RECONCILING:
+            reconciling = old.timestamps[-1]
+        else:
+            raise ValueError(f"an adoption while another attempt runs: {old}")
+        self.current = Execution(self, attempt, attempt_id, reconciling)
+        self.current.state = _S.RECONCILING
         return self.current
 
     @property

@@ -22,6 +22,7 @@ from jobmaster.core.phases.created import Created
 from jobmaster.core.phases.ended import Ended
 from jobmaster.core.phases.failing import Failing
 from jobmaster.core.phases.phase import Phase
+from jobmaster.core.phases.reconciling import Reconciling
 from jobmaster.core.phases.restarting import Restarting
 from jobmaster.core.phases.running import Running
 from jobmaster.core.phases.waiting import WaitingForSlots
@@ -33,6 +34,7 @@ __all__ = [
     "Ended",
     "Failing",
     "Phase",
+    "Reconciling",
     "Restarting",
     "Running",
     "WaitingForSlots",

@@ -37,17 +37,7 @@ class Analyzing(Phase):
         if not self.analyzes_on(event.task_executor_id):
             job.stale_messages += 1
             return self
-        job.schemas = {
-            commands.OutputOf(analysis.operator_id, tag): schema
-            for analysis in event.operators
-            for tag, schema in (("", analysis.schema), *analysis.side_schemas.items())
-        }
-        job.plans = {analysis.operator_id: analysis.plan for analysis in event.operators}
-        job.states = {
-            analysis.operator_id: analysis.states
-            for analysis in event.operators
-            if analysis.states is not None
-        }
+        job.take_analysis(event.operators)
         return self.then
 
     def analyzes_on(self, task_executor_id: TaskExecutorId) -> bool:

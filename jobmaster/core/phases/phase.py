@@ -59,5 +59,8 @@ class Phase:
         """Whether the plan is being analysed in one of these slots."""
         return False
 
+    def connected(self, job: Job, event: events.TaskExecutorConnected, now: float) -> None:
+        """A TaskExecutor names what it holds; its slots are not in the pool yet."""
+
     def reconnected(self, job: Job, task_executor_id: TaskExecutorId) -> None:
         """The TaskExecutor's stream broke and is open again: messages may have been lost."""

@@ -148,25 +148,32 @@ class SlotPool:
                 )
                 rejected.append(offer.allocation_id)
                 continue
-            slot = Slot(
-                allocation_id=offer.allocation_id,
-                slot_index=offer.slot_index,
-                profile=offer.profile,
-                executor_id=offer.executor_id,
-                data_address=offer.data_address,
-                task_executor_id=task_executor_id,
-                host=host,
-                requirement=group.profile,
-            )
-            self.slots[slot.allocation_id] = slot
-            self._by_task_executor.setdefault(task_executor_id, {})[slot.allocation_id] = slot
             self._stop_waiting(group)
-            self._join(slot, group)
-            self._steps.append(_Step(now, slot.allocation_id, "accepted for", group.key))
+            self._add(task_executor_id, host, offer, group)
+            self._steps.append(_Step(now, offer.allocation_id, "accepted for", group.key))
             accepted.append(offer.allocation_id)
         return OfferAnswer(
             accepted=tuple(accepted), rejected=tuple(rejected), replaced=tuple(replaced)
         )
+
+    def adopt(
+        self,
+        task_executor_id: TaskExecutorId,
+        host: str,
+        offer: SlotOffer,
+        group: ExecutionSlotSharingGroup,
+        now: float,
+    ) -> Slot | None:
+        """Under an earlier master, the group has got this slot. None: it has another one."""
+        if group.wanted:
+            held = self.slots.get(offer.allocation_id)
+            return held if held is not None and held.group is group else None
+        if offer.allocation_id in self.slots:
+            return None  # two groups in one slot
+        group.wanted = True
+        self._require(group.profile, 1)
+        self._steps.append(_Step(now, offer.allocation_id, "adopted for", group.key))
+        return self._add(task_executor_id, host, offer, group)
 
     def lose(self, allocation_id: AllocationId, now: float, cause: str) -> Slot | None:
         """The slot is gone, and its group waits for another. Returns the slot, None if unknown."""
@@ -306,6 +313,28 @@ class SlotPool:
         self._join(slot, group)
         self._steps.append(_Step(now, slot.allocation_id, "reused by", group.key))
         return True
+
+    def _add(
+        self,
+        task_executor_id: TaskExecutorId,
+        host: str,
+        offer: SlotOffer,
+        group: ExecutionSlotSharingGroup,
+    ) -> Slot:
+        slot = Slot(
+            allocation_id=offer.allocation_id,
+            slot_index=offer.slot_index,
+            profile=offer.profile,
+            executor_id=offer.executor_id,
+            data_address=offer.data_address,
+            task_executor_id=task_executor_id,
+            host=host,
+            requirement=group.profile,
+        )
+        self.slots[slot.allocation_id] = slot
+        self._by_task_executor.setdefault(task_executor_id, {})[slot.allocation_id] = slot
+        self._join(slot, group)
+        return slot
 
     def _join(self, slot: Slot, group: ExecutionSlotSharingGroup) -> None:
         slot.group = slot.last_group = group

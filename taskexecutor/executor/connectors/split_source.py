@@ -65,6 +65,10 @@ class SplitReading(SourceOperator):
     def splits_received(self) -> int:
         return self._splits.received
 
+    @property
+    def splits_held(self) -> Sequence[int]:
+        return self._splits.places
+
     def handle_coordinator_event(self, event: Any) -> None:
         self._splits.handle(event, self.context)
 

@@ -57,9 +57,14 @@ class Splits:
     def __init__(self) -> None:
         self.waiting: deque[Begun] = deque()
         self.exhausted = False  # there will be no more
-        self.received = 0  # by this attempt
+        self.places: list[int] = []  # of those that this attempt has received
         self._requested = False
         self._place = 0  # of the split that is read
+
+    @property
+    def received(self) -> int:
+        """By this attempt."""
+        return len(self.places)
 
     def begin(self) -> Begun:
         """The next of those that are waiting."""
@@ -89,7 +94,7 @@ class Splits:
         match event:
             case SplitAssigned():
                 if event.number == self.received:
-                    self.received += 1
+                    self.places.append(event.place)
                     self._requested = False
                     self.waiting.append(Begun(json.loads(event.split_json), None, event.place))
             case SplitsExhausted():

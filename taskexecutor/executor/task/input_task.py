@@ -154,6 +154,14 @@ class InputTask:
         self._on_event(gate, channel, element)
         return Step.END if self._reader.all_partitions_ended else Step.MORE
 
+    @property
+    def open_checkpoints(self) -> list[int]:
+        return []  # they begin where their first barrier comes
+
+    @property
+    def stops_with(self) -> int | None:
+        return None
+
     def drain(self) -> None:
         """Its inputs end by themselves."""
 

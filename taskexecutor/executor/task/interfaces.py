@@ -6,7 +6,7 @@ The exchange is implemented by taskexecutor.executor.exchange and, in memory, by
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from firesteel.common.checkpoints.state import OperatorSnapshot
 from firesteel.common.checkpoints.storage import CheckpointStorage
-from firesteel.common.ids import AttemptId
+from firesteel.common.ids import AttemptId, OperatorId
 from firesteel.common.job_graph import DistributionPattern, Partitioner
 from firesteel.common.results import StoredPartition
 from firesteel.elements import CheckpointBarrier, StreamElement, StreamEvent
@@ -162,7 +162,18 @@ class DataEnded:
     attempt_id: AttemptId
 
 
-CheckpointAnswer: TypeAlias = Acknowledged | Declined | DataEnded
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What the task has from earlier JobMasters, for one that adopts it."""
+
+    attempt_id: AttemptId
+    splits: Mapping[OperatorId, Sequence[int]]  # their places, by source
+    open_checkpoints: Sequence[int]  # that it takes part in, and does not know the end of
+    stops_with: int | None  # its source waits for the end of this savepoint
+    data_ended: bool
+
+
+CheckpointAnswer: TypeAlias = Acknowledged | Declined | DataEnded | Held
 
 
 @dataclass(frozen=True, slots=True)

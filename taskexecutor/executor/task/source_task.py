@@ -77,6 +77,14 @@ class SourceTask:
         if self._stopping == checkpoint_id:
             self._stopping = None
 
+    @property
+    def open_checkpoints(self) -> list[int]:
+        return [triggered.barrier.checkpoint_id for triggered in self._triggered]
+
+    @property
+    def stops_with(self) -> int | None:
+        return self._stopping
+
     def drain(self) -> None:
         self._draining = True
 

@@ -50,6 +50,14 @@ class TaskKind(Protocol):
         """The checkpoint was given up: its barriers need not be waited for."""
 
     @property
+    def open_checkpoints(self) -> list[int]:
+        """Those that were triggered here and have not begun."""
+
+    @property
+    def stops_with(self) -> int | None:
+        """The savepoint after which nothing is produced, until its end is known."""
+
+    @property
     def drained(self) -> bool:
         """Whether the data has really ended, rather than stopped with a savepoint."""
 

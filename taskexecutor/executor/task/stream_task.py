@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import assert_never
@@ -29,7 +29,7 @@ from typing import assert_never
 import structlog
 
 from firesteel.common.error_report import error_info
-from firesteel.common.ids import ResultId
+from firesteel.common.ids import OperatorId, ResultId
 from firesteel.common.job_graph import ResultType
 from firesteel.common.key_groups import key_group
 from firesteel.common.logs import task_context
@@ -38,6 +38,7 @@ from firesteel.common.results import ResultPartitionId, StoredPartition
 from firesteel.common.states import ExecutionState
 from firesteel.elements import CheckpointBarrier
 from firesteel.errors import ErrorInfo
+from firesteel.operator import SourceOperator
 from taskexecutor.executor.exchange.errors import PartitionAbandoned, PartitionFailed
 from taskexecutor.executor.task.acknowledgement import Acknowledgement
 from taskexecutor.executor.task.chain import OperatorChain, build_chain
@@ -45,7 +46,7 @@ from taskexecutor.executor.task.checkpoints.task_checkpoints import TaskCheckpoi
 from taskexecutor.executor.task.config import TaskConfig, TaskEnd, TaskServices
 from taskexecutor.executor.task.environment import TaskEnvironment
 from taskexecutor.executor.task.input_task import InputTask
-from taskexecutor.executor.task.interfaces import ResultPartition
+from taskexecutor.executor.task.interfaces import Held, ResultPartition
 from taskexecutor.executor.task.loop import MailboxLoop
 from taskexecutor.executor.task.mailbox import Mailbox
 from taskexecutor.executor.task.meters import MetricSample, TaskMeters
@@ -146,6 +147,12 @@ class StreamTask:
             self._mailbox.put_between(mail)
         else:
             self._mailbox.put(mail)
+
+    def adopt(self, answer: Callable[[Held], None]) -> None:
+        """Tells another JobMaster what the task has from earlier ones: between two elements, behind
+        all messages of theirs.
+        """
+        self._mailbox.put_between(lambda: answer(self._held()))
 
     def metrics(self) -> TaskMetrics:
         return self._metrics.read()
@@ -426,6 +433,23 @@ class StreamTask:
             self._checkpoints.ended(checkpoint_id, completed=completed, stops=stops)
         if completed and stops:
             self._kind.stop()
+
+    def _held(self) -> Held:
+        assert self._kind is not None and self._chain is not None
+        splits: dict[OperatorId, Sequence[int]] = {}
+        for operator in self.config.vertex.operators:
+            node = self._chain.node_of(operator.operator_id)
+            if operator.coordinator_kind and node and isinstance(node.operator, SourceOperator):
+                splits[operator.operator_id] = tuple(node.operator.splits_held)
+        checkpoints = self._checkpoints
+        begun = checkpoints.open if checkpoints is not None else set()
+        return Held(
+            attempt_id=self.config.attempt_id,
+            splits=splits,
+            open_checkpoints=sorted(begun | set(self._kind.open_checkpoints)),
+            stops_with=self._kind.stops_with,
+            data_ended=checkpoints is not None and checkpoints.data_ended,
+        )
 
     # -- for operators
 

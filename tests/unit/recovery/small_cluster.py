@@ -353,7 +353,7 @@ class SmallCluster:
                 cancel.cancel.attempt_ids.extend(attempt_ids)
                 for slot in slots:
                     slot.hear(cancel)
-            case slot_events.OperatorEventReceived() | slot_events.CheckpointMessageReceived():
+            case slot_events.OperatorEventReceived() | slot_events.TaskMessageReceived():
                 for slot in slots:
                     slot.hear(event.message)
             case _:

@@ -10,7 +10,7 @@ from firesteel.common.ids import AllocationId, Epoch
 from firesteel.common.resources import UNKNOWN, ResourceProfile, SlotStatus
 from firesteel.common.states import IllegalTransition
 from resourcemanager.core import commands, events
-from resourcemanager.core.settings import PROCESS_ENDED
+from resourcemanager.core.settings import PROCESS_ENDED, REGISTRATION_S
 from resourcemanager.core.slots import SlotState
 from resourcemanager.testing import EPOCH, GIB, SLOT, Harness, executor_id, free, held, job_id
 
@@ -211,23 +211,44 @@ def test_a_new_job_master_replaces_the_old_one() -> None:
     ]
 
 
-def test_a_new_job_master_gets_the_slots_that_the_old_one_holds_and_may_never_free() -> None:
+def test_a_new_job_master_takes_over_the_slots_of_the_old_one() -> None:
     rm = Harness()
     executor = rm.register("a", 2)
-    [first, pending] = rm.submit("job", 2)
-    rm.accept(first)
+    [held, pending] = rm.submit("job", 2)
+    rm.accept(held)
     rm.register_job("job", epoch=2, address="jm:2")
-    cause = "its JobMaster was replaced"
-    assert set(rm.sent(commands.FreeSlot)) == {
-        commands.FreeSlot(connection=executor, allocation_id=slot.allocation_id, cause=cause)
-        for slot in (first, pending)
-    }
-    rm.declare("job", 1, epoch=2)
-    assert rm.sent(commands.RequestSlot) == []  # it holds one until its TaskExecutor has freed it
-    rm.report("a", *free(0, 1))
-    assert [(r.job_master_address, r.job_master_epoch) for r in rm.sent(commands.RequestSlot)] == [
-        ("jm:2", 2)
+    assert [freed.allocation_id for freed in rm.sent(commands.FreeSlot)] == [pending.allocation_id]
+    assert rm.sent(commands.JobMasterChanged) == [
+        commands.JobMasterChanged(
+            connection=executor,
+            job_id=job_id("job"),
+            job_master_address="jm:2",
+            job_master_epoch=Epoch(2),
+        )
     ]
+
+
+def test_a_job_master_that_takes_a_job_over_is_told_who_holds_its_slots() -> None:
+    """Once the TaskExecutors of an earlier ResourceManager can have registered; and again when that
+    changes, until it declares what it requires.
+    """
+    rm = Harness()
+    rm.register("a", 1)
+    rm.register("b", 1)
+    rm.accept(*rm.submit("job", 2))
+    rm.register_job("job", epoch=2, address="jm:2")
+    assert rm.sent(commands.SlotHolders) == []
+    rm.advance(REGISTRATION_S)
+    assert [set(told.task_executor_ids) for told in rm.sent(commands.SlotHolders)] == [
+        {executor_id("a"), executor_id("b")}
+    ]
+    rm.report("a", *free(0))
+    assert [told.task_executor_ids for told in rm.sent(commands.SlotHolders)] == [
+        (executor_id("b"),)
+    ]
+    rm.declare("job", 1, epoch=2)
+    rm.report("b", *free(0))
+    assert rm.sent(commands.SlotHolders) == []
 
 
 def test_a_job_master_that_reconnects_keeps_its_slots() -> None:

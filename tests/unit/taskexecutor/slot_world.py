@@ -14,6 +14,7 @@ from firesteel.common.ids import (
     IdSource,
     JobId,
     TaskExecutorId,
+    VertexId,
 )
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from firesteel.common.service.core import Tick
@@ -30,6 +31,7 @@ DEFAULT = ResourceProfile(
 )
 JOB = JobId("job")
 JM = {"job_id": JOB, "job_master_epoch": Epoch(1)}
+PLACE = events.TaskPlace(VertexId("v"), 0, 0)
 
 C = TypeVar("C")
 
@@ -131,7 +133,7 @@ class World:
     ) -> list[commands.Command]:
         part = events.SlotTasks(
             allocation_id=AllocationId(allocation),
-            attempt_ids=tuple(map(AttemptId, attempts)),
+            tasks=dict.fromkeys(map(AttemptId, attempts), PLACE),
             message=f"deploy {attempts}",
         )
         return self.handle(

@@ -42,7 +42,7 @@ def test_a_job_master_that_comes_back_in_time_gets_all_that_is_held_for_it():
     sent = world.connect()
     greeting = world.only(commands.SendHello)
     assert [offer.allocation_id for offer in greeting.slots] == ["a"]
-    assert greeting.tasks == (("t", E.FINISHED),)
+    assert [(task.attempt_id, task.state) for task in greeting.tasks] == [("t", E.FINISHED)]
     assert isinstance(sent[1], commands.RelayToJobMaster)  # what it missed, after the greeting
     world.handle(events.JobMasterHeartbeat(**JM))
     world.pass_time(10)

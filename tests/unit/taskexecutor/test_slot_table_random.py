@@ -16,7 +16,7 @@ from firesteel.common.states import ExecutionState
 from taskexecutor.core import commands, events
 from taskexecutor.core.process_shape import Environment
 from taskexecutor.core.slots import SlotState
-from tests.unit.taskexecutor.slot_world import DEFAULT, MIB, SPARK, World
+from tests.unit.taskexecutor.slot_world import DEFAULT, MIB, PLACE, SPARK, World
 
 JOBS = [JobId("j1"), JobId("j2")]
 ALLOCATIONS = [AllocationId(f"a{i}") for i in range(12)]
@@ -66,7 +66,8 @@ class Chaos:
         jm: dict[str, Any] = {"job_id": job, "job_master_epoch": Epoch(r.choice([1] * 20 + [2]))}
         rm: dict[str, Any] = {"resource_manager_epoch": Epoch(r.choice([1] * 20 + [2]))}
         attempts = tuple(r.sample(ATTEMPTS, r.randint(1, 3)))
-        part = events.SlotTasks(allocation_id=allocation, attempt_ids=attempts, message="deploy")
+        tasks = dict.fromkeys(attempts, PLACE)
+        part = events.SlotTasks(allocation_id=allocation, tasks=tasks, message="deploy")
         files: dict[str, Any] = {"blobs": r.choice([(), (BLOB,)]), "dispatcher_address": "d"}
         profile = r.choice(
             [DEFAULT] * 12 + [replace(DEFAULT, heap_bytes=900 * MIB), DEFAULT + DEFAULT]

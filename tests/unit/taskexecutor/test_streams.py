@@ -90,7 +90,7 @@ async def test_a_job_master_whose_port_is_closed_has_left() -> None:
     await until(events.JobMasterHeartbeat)
     assert not await refuses(address)
     await server.stop(None)
-    left = await until(events.JobMasterLeft)
+    left = await until(events.JobMasterDied)
     assert (left.job_id, left.job_master_epoch) == (JOB, EPOCH)
     assert left.cause == f"nothing listens at {address} any more"
     await stream.link.close()

@@ -104,12 +104,14 @@ class TaskCheckpoints:
         self.final_complete = False  # whether what finish() has done is in a complete checkpoint
         self._aligning = _Alignment(0, 0.0, 0)  # of the newest checkpoint with a barrier
         self._overtaking: _ToWrite | None = None  # waits for what is in flight
+        self.open: set[int] = set()  # begun here, and not known to have ended
         self._writing: queue.SimpleQueue[_ToWrite | None] = queue.SimpleQueue()
         self._writer: threading.Thread | None = None
         self._closed = threading.Event()
 
     def barrier_came(self, checkpoint_id: int) -> None:
         """The first one begins the alignment."""
+        self.open.add(checkpoint_id)
         if checkpoint_id > self._aligning.checkpoint_id:
             self._aligning = _Alignment(checkpoint_id, time.perf_counter(), wall_clock_ms())
             self._times.aligning_since_s = self._aligning.since_s
@@ -137,6 +139,7 @@ class TaskCheckpoints:
     def _snapshot(self, barrier: CheckpointBarrier) -> _ToWrite:
         reached(Failpoint.SNAPSHOT_BEFORE)
         started = time.perf_counter()
+        self.open.add(barrier.checkpoint_id)
         aligned = self._aligning
         if aligned.checkpoint_id != barrier.checkpoint_id:  # triggered here
             aligned = _Alignment(barrier.checkpoint_id, started, wall_clock_ms())
@@ -187,6 +190,11 @@ class TaskCheckpoints:
         self._finished = True
         self.say_if_data_ended()
 
+    @property
+    def data_ended(self) -> bool:
+        """Whether finish() was called on all operators."""
+        return self._finished
+
     def say_if_data_ended(self) -> None:
         """Also again: the message may be lost."""
         if self._finished:
@@ -200,6 +208,7 @@ class TaskCheckpoints:
             self._drop_overtaking()
         if self._aligning.checkpoint_id <= checkpoint_id:
             self._times.aligning_since_s = None  # it was given up, or is over long since
+        self.open = {other for other in self.open if other > checkpoint_id}
         if completed:
             reached(Failpoint.NOTIFICATION_BEFORE)
         self._chain.notify_checkpoint(checkpoint_id, completed=completed)

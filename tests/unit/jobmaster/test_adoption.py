@@ -1,0 +1,386 @@
+"""A JobMaster takes over the tasks of an earlier one, as its core does it: what is reported goes on,
+what is not is restarted, splits have one owner, and checkpoints have one end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from firesteel.common.checkpoints.complete import CompleteCheckpoint
+from firesteel.common.ids import TaskExecutorId
+from firesteel.common.job_graph import JobGraph, Partitioner
+from firesteel.common.operator_messages import SplitAssigned, SplitRequested
+from firesteel.common.states import ExecutionState, JobStatus
+from firesteel.errors import ErrorInfo
+from jobmaster.core import commands, events
+from jobmaster.core.checkpoints.checkpoint import Snapshot
+from jobmaster.core.checkpoints.recovery import (
+    ATTEMPTS_PER_MASTER,
+    CHECKPOINTS_PER_MASTER,
+    Recovery,
+)
+from jobmaster.core.checkpoints.settings import CheckpointSettings
+from jobmaster.core.execution_graph import Execution
+from jobmaster.core.failover.restart_strategy import FixedDelay
+from jobmaster.core.settings import JobSettings
+from jobmaster.core.slots.slot import SlotOffer
+from jobmaster.testing import World, job, operator_id, vertex
+
+RUNNING, FINISHED, FAILED = ExecutionState.RUNNING, ExecutionState.FINISHED, ExecutionState.FAILED
+SOURCE = operator_id("source")
+GRACE_S = 30.0
+
+
+def graph() -> JobGraph:
+    """Two pipelines, each in a slot: a source of ten splits, and a sink."""
+    splits = {"start": 0, "end": 100, "split_rows": 10}
+    source = vertex("source", 2, coordinator=("sequence-source", splits))
+    return job(source, vertex("sink", 2), partitioner=Partitioner.HASH)
+
+
+def settings(attempts: int = 0) -> JobSettings:
+    return JobSettings(
+        checkpoints=CheckpointSettings(directory="/d", interval_s=10.0),
+        restart=FixedDelay(attempts=attempts, delay_s=0.0),
+        heartbeat_timeout_s=1000.0,
+        adoption_timeout_s=GRACE_S,
+    )
+
+
+class Handover:
+    """The first JobMaster runs the job in a slot on each of two TaskExecutors, assigns a split to
+    each source, and has stored a checkpoint. Then there is only what it leaves.
+    """
+
+    def __init__(self, *, attempts: int = 0) -> None:
+        first = World(graph(), settings())
+        first.start()
+        self.offers = {name: first.give_slots(name, 1) for name in ("tm-1", "tm-2")}
+        first.analyze()
+        first.report(first.executions(), ExecutionState.INITIALIZING, RUNNING)
+        self.first = first
+        self.splits: dict[str, list[int]] = {e.attempt_id: [] for e in first.executions("source")}
+        for execution in first.executions("source"):
+            self.assign(execution)
+        self.checkpoint_id, latest = self.take_checkpoint()
+        self.second = World(
+            graph(),
+            settings(attempts),
+            Recovery(
+                epoch=2,
+                checkpoints=(CompleteCheckpoint(checkpoint_id=self.checkpoint_id, path="/p"),),
+                latest=latest,
+            ),
+            seed=b"second",
+        )
+
+    def take_checkpoint(self) -> tuple[int, object]:
+        first = self.first
+        trigger = first.one(commands.TriggerCheckpoint, first.pass_time(10.0)[:1])
+        for execution in first.executions():
+            first.post(
+                events.CheckpointAcknowledged(
+                    task_executor_id=execution.slot.task_executor_id,  # type: ignore[union-attr]
+                    attempt_id=execution.attempt_id,
+                    checkpoint_id=trigger.checkpoint_id,
+                    snapshot=Snapshot(operators=()),
+                )
+            )
+        stored = first.of(commands.StoreCheckpoint)[-1]
+        first.post(events.CheckpointStored(checkpoint_id=trigger.checkpoint_id))
+        return trigger.checkpoint_id, stored.metadata
+
+    def assign(self, execution: Execution, *, arrives: bool = True) -> int:
+        """The first JobMaster assigns a split; returns its place."""
+        owned = self.first.core.coordinators.assigned(execution)
+        sent = self.first.post(_request(execution, owned))
+        message = self.first.one(commands.SendOperatorMessage, sent).message
+        assert isinstance(message, SplitAssigned)
+        if arrives:
+            self.splits[execution.attempt_id].append(message.place)
+        return message.place
+
+    # ---- the second JobMaster
+
+    def begin(self) -> World:
+        analysis = tuple(
+            events.OperatorAnalysis(o.operator_id, b"schema", "plan")
+            for v in graph().vertices
+            for o in v.operators
+        )
+        self.second.post(events.JobStarted(adopts=analysis))
+        return self.second
+
+    def connect(
+        self, name: str, *, without: Iterable[Execution] = (), state: ExecutionState = RUNNING
+    ) -> list[commands.Command]:
+        """The TaskExecutor says what it holds."""
+        held = [e for e in self.on(name) if e not in list(without)]
+        return self.second.post(
+            events.TaskExecutorConnected(
+                task_executor_id=TaskExecutorId(name),
+                connection=1,
+                host="127.0.0.1",
+                slots=tuple(self.offers[name]),
+                tasks=tuple(events.TaskUpdate(e.attempt_id, state) for e in held),
+                places={e.attempt_id: _place(e, self.offers[name][0]) for e in held},
+            )
+        )
+
+    def answer(
+        self, *executions: Execution, open_checkpoints: Iterable[int] = (), stops_with: int = 0
+    ) -> list[commands.Command]:
+        """The tasks say what they have."""
+        sent: list[commands.Command] = []
+        for execution in executions:
+            splits = self.splits.get(execution.attempt_id)
+            sent += self.second.post(
+                events.TaskHeld(
+                    task_executor_id=execution.slot.task_executor_id,  # type: ignore[union-attr]
+                    attempt_id=execution.attempt_id,
+                    splits={} if splits is None else {SOURCE: tuple(splits)},
+                    open_checkpoints=tuple(open_checkpoints),
+                    stops_with=stops_with or None,
+                    data_ended=False,
+                )
+            )
+        return sent
+
+    def on(self, name: str) -> list[Execution]:
+        found = self.first.executions()
+        return [e for e in found if e.slot is not None and e.slot.task_executor_id == name]
+
+    def adopt_all(self, **answer: object) -> list[commands.Command]:
+        self.begin()
+        self.connect("tm-1")
+        self.connect("tm-2")
+        return self.answer(*self.first.executions(), **answer)  # type: ignore[arg-type]
+
+
+def _request(execution: Execution, received: int) -> events.OperatorMessageReceived:
+    return events.OperatorMessageReceived(
+        task_executor_id=execution.slot.task_executor_id,  # type: ignore[union-attr]
+        operator_id=SOURCE,
+        attempt_id=execution.attempt_id,
+        message=SplitRequested(received=received),
+    )
+
+
+def _place(execution: Execution, slot: SlotOffer) -> events.TaskPlace:
+    return events.TaskPlace(
+        execution.vertex.job_vertex.vertex.vertex_id,
+        execution.vertex.subtask,
+        execution.attempt,
+        slot.allocation_id,
+    )
+
+
+def _cause(world: World) -> str:
+    latest = world.core.exceptions.latest
+    assert latest is not None
+    return latest.summary
+
+
+def places(world: World, executions: Iterable[Execution], received: dict[str, int]) -> list[int]:
+    """Of all the splits that these sources still get."""
+    found = []
+    for execution in executions:
+        while True:
+            sent = world.post(_request(execution, received[execution.attempt_id]))
+            message = world.one(commands.SendOperatorMessage, sent).message
+            if not isinstance(message, SplitAssigned):
+                break
+            received[execution.attempt_id] += 1
+            found.append(message.place)
+    return found
+
+
+def test_what_runs_goes_on() -> None:
+    handover = Handover()
+    handover.adopt_all()
+    second, before = handover.second, handover.first.executions()
+    assert second.core.graph.status is JobStatus.RUNNING
+    statuses = [change.status for change in second.core.graph.timestamps]
+    assert JobStatus.RECONCILING in statuses and JobStatus.RESTARTING not in statuses
+    assert [e.attempt_id for e in second.executions()] == [e.attempt_id for e in before]
+    assert not second.of(commands.DeployTasks) and not second.of(commands.CancelTasks)
+    asked = [a for command in second.of(commands.AdoptTasks) for a in command.attempt_ids]
+    assert sorted(asked) == sorted(e.attempt_id for e in before)
+    assert second.core.pool.requirements()[0].count == 2, "the slots are the job's"
+    assert second.core.restarts == 0
+
+
+def test_no_split_is_assigned_before_it_is_known_who_has_which() -> None:
+    handover = Handover()
+    second = handover.begin()
+    handover.connect("tm-1")
+    (source,) = (e for e in handover.on("tm-1") if e in handover.first.executions("source"))
+    assert second.post(_request(source, 1)) == []
+
+
+def test_each_split_has_one_owner_also_one_that_was_lost_on_its_way() -> None:
+    handover = Handover()
+    one, other = handover.first.executions("source")
+    handover.assign(one)
+    lost = handover.assign(other, arrives=False)
+    handover.assign(one)
+    handover.adopt_all()
+    received = {attempt_id: len(found) for attempt_id, found in handover.splits.items()}
+    rest = places(handover.second, [one, other], received)
+    held = [place for found in handover.splits.values() for place in found]
+    assert lost in rest
+    assert sorted(held + rest) == list(range(10))
+
+
+def test_what_is_not_found_in_time_is_restarted_and_nothing_else_is_deployed_before() -> None:
+    handover = Handover(attempts=1)
+    second = handover.begin()
+    handover.connect("tm-1")
+    handover.answer(*handover.on("tm-1"))
+    assert second.core.graph.status is JobStatus.RECONCILING
+    assert "2 of 4" in second.core.waiting_for(second.now)
+    sent = second.pass_time(GRACE_S)
+    assert second.core.graph.status in (JobStatus.FAILING, JobStatus.RESTARTING), (
+        "both pipelines are one region"
+    )
+    assert "30 s" in _cause(second)
+    cancelled = [
+        a for command in second.of(commands.CancelTasks, sent) for a in command.attempt_ids
+    ]
+    assert sorted(cancelled) == sorted(e.attempt_id for e in handover.on("tm-1"))
+
+
+def test_nobody_waits_for_whom_the_resource_manager_does_not_know() -> None:
+    handover = Handover(attempts=1)
+    second = handover.begin()
+    handover.connect("tm-1")
+    handover.answer(*handover.on("tm-1"))
+    second.post(events.SlotHoldersKnown(task_executor_ids=(TaskExecutorId("tm-1"),)))
+    assert second.core.graph.status is not JobStatus.RECONCILING
+
+
+def test_a_worker_that_dies_meanwhile_is_not_waited_for() -> None:
+    handover = Handover(attempts=1)
+    second = handover.begin()
+    holders = tuple(map(TaskExecutorId, ("tm-1", "tm-2")))
+    second.post(events.SlotHoldersKnown(task_executor_ids=holders))
+    handover.connect("tm-1")
+    handover.answer(*handover.on("tm-1"))
+    assert second.core.graph.status is JobStatus.RECONCILING
+    second.post(events.TaskExecutorLost(task_executor_id=TaskExecutorId("tm-2"), cause="dead"))
+    assert second.core.graph.status is not JobStatus.RECONCILING
+
+
+def test_a_job_of_which_nothing_runs_starts_from_its_checkpoint_and_no_attempt_is_used_up() -> None:
+    handover = Handover(attempts=0)
+    second = handover.begin()
+    second.post(events.SlotHoldersKnown(task_executor_ids=()))
+    assert second.core.graph.status is JobStatus.RESTARTING
+    second.give_slots("tm-3", 2)
+    assert second.core.graph.status is JobStatus.RUNNING
+    deployed = [t for command in second.of(commands.DeployTasks) for t in command.tasks]
+    assert all(task.restored is not None for task in deployed)
+    assert {task.attempt for task in deployed} == {ATTEMPTS_PER_MASTER + 1}
+
+
+def test_a_task_that_failed_while_nobody_listened_is_restarted() -> None:
+    handover = Handover(attempts=1)
+    second = handover.begin()
+    failed, *others = handover.first.executions()
+    handover.connect("tm-1", state=RUNNING)
+    handover.connect("tm-2", state=RUNNING)
+    cause = ErrorInfo(summary="a user function raised")
+    second.post(
+        events.TaskStatesReported(
+            task_executor_id=failed.slot.task_executor_id,  # type: ignore[union-attr]
+            updates=(events.TaskUpdate(failed.attempt_id, FAILED, cause),),
+        )
+    )
+    assert second.core.graph.status is JobStatus.RECONCILING, "the others are to be known first"
+    handover.answer(*others)
+    assert _cause(second) == "a user function raised"
+    assert second.core.graph.status is JobStatus.FAILING
+
+
+def test_attempts_that_follow_have_numbers_of_their_own_master() -> None:
+    handover = Handover(attempts=1)
+    handover.adopt_all()
+    second = handover.second
+    second.report(second.executions()[:1], FAILED)
+    second.report(second.executions()[1:], ExecutionState.CANCELED)
+    second.pass_time(0.0)
+    assert {e.attempt for e in second.executions()} == {ATTEMPTS_PER_MASTER}
+
+
+def test_checkpoints_go_on_under_ids_that_no_other_has() -> None:
+    handover = Handover()
+    handover.adopt_all()
+    triggers = handover.second.of(commands.TriggerCheckpoint, handover.second.pass_time(10.0))
+    assert {trigger.checkpoint_id for trigger in triggers} == {
+        handover.checkpoint_id + CHECKPOINTS_PER_MASTER + 1
+    }
+
+
+def test_a_stored_checkpoint_is_told_to_those_who_do_not_know_and_any_other_is_given_up() -> None:
+    handover = Handover()
+    latest, begun = handover.checkpoint_id, handover.checkpoint_id + 1
+    handover.begin()
+    handover.connect("tm-1")
+    handover.connect("tm-2")
+    unheard, *others = handover.first.executions()
+    sent = handover.answer(*others, open_checkpoints=(begun,))
+    sent += handover.answer(unheard, open_checkpoints=(latest, begun))
+    notices = {
+        (notice.checkpoint_id, notice.completed, attempt_id)
+        for notice in handover.second.of(commands.NotifyCheckpoint, sent)
+        for attempt_id in notice.attempt_ids
+    }
+    everybody = [e.attempt_id for e in handover.first.executions()]
+    assert notices == {(begun, False, a) for a in everybody} | {(latest, True, unheard.attempt_id)}
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_stop_with_a_savepoint_is_finished_or_given_up(stored: bool) -> None:
+    """All tasks end with one that is stored; after any other, the sources go on."""
+    handover = Handover()
+    savepoint = handover.checkpoint_id + (0 if stored else 1)
+    sent = handover.adopt_all(open_checkpoints=(savepoint,), stops_with=savepoint)
+    notices = handover.second.of(commands.NotifyCheckpoint, sent)
+    assert {(n.checkpoint_id, n.completed, n.stops) for n in notices} == {
+        (savepoint, stored, stored)
+    }
+
+
+def test_a_cancel_that_comes_meanwhile_ends_what_is_known() -> None:
+    handover = Handover()
+    second = handover.begin()
+    handover.connect("tm-1")
+    second.post(events.CancelRequested())
+    cancelled = {a for command in second.of(commands.CancelTasks) for a in command.attempt_ids}
+    assert cancelled == {e.attempt_id for e in handover.on("tm-1")}
+    for execution in handover.on("tm-1"):
+        update = events.TaskUpdate(execution.attempt_id, ExecutionState.CANCELED)
+        second.post(
+            events.TaskStatesReported(task_executor_id=TaskExecutorId("tm-1"), updates=(update,))
+        )
+    assert second.core.graph.status is JobStatus.CANCELED
+
+
+def test_all_that_finished_while_nobody_listened_is_the_end() -> None:
+    handover = Handover()
+    second = handover.begin()
+    handover.connect("tm-1", state=FINISHED)
+    handover.connect("tm-2", state=FINISHED)
+    assert second.core.graph.status is JobStatus.FINISHED
+
+
+def test_slots_of_tasks_that_are_not_adopted_are_given_back_first() -> None:
+    """A JobMaster that starts the job anew does not run two attempts in one process."""
+    handover = Handover()
+    second = handover.second
+    second.start()
+    sent = handover.connect("tm-1")
+    answers = second.of(commands.AnswerSlots, sent)
+    assert [a.rejected for a in answers] == [(handover.offers["tm-1"][0].allocation_id,)]
