@@ -12,8 +12,8 @@ from pathlib import Path
 import sqlalchemy as sa
 
 FIRST = "0001"  # also that of databases from before there were versions
-HEAD = "0005"
-KNOWN = (FIRST, "0002", "0003", "0004", HEAD)
+HEAD = "0006"
+KNOWN = (FIRST, "0002", "0003", "0004", "0005", HEAD)
 
 # Of a database without a version: what the last releases before FIRST did not have.
 FIRST_COLUMNS = {
