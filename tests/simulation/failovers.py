@@ -41,7 +41,11 @@ class Failovers:
             return ""
         if problem := _attempts_used(before, now):
             return problem
-        restarted = [v for v, (e, _) in before.executions.items() if v.current is not e]
+        restarted = [
+            vertex
+            for vertex, (execution, state) in before.executions.items()
+            if vertex.current is not execution and state is not _S.RECONCILING  # then it is adopted
+        ]
         if not restarted or now.full_restarts > before.full_restarts:
             return ""
         roots = {v for v in restarted if before.executions[v][0].state is _S.FAILED}
