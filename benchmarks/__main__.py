@@ -46,6 +46,7 @@ CHECKPOINTS = {
     "checkpoint_unaligned": "unaligned",
     "state_rocksdb": "state_rocksdb",
     "recovery": "recovery",
+    "masters": "masters",
 }
 GROUPS = {
     "ours": (*OURS, *CHECKPOINTS),
