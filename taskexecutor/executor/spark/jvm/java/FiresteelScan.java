@@ -113,9 +113,11 @@ public final class FiresteelVector extends ColumnVector {
         long at = data + ((start + i) << 4);
         long low = Platform.getLong(null, at);
         if (precision <= 18) return Decimal.createUnsafe(low, precision, scale);
-        java.math.BigInteger high = java.math.BigInteger.valueOf(Platform.getLong(null, at + 8));
-        java.math.BigInteger unscaled =
-            high.shiftLeft(64).add(new java.math.BigInteger(Long.toUnsignedString(low)));
+        long high = Platform.getLong(null, at + 8);
+        // Within a long, Spark computes without objects, also with types of more digits.
+        if (high == low >> 63) return Decimal.apply(low, precision, scale);
+        java.math.BigInteger unscaled = new java.math.BigInteger(
+            ByteBuffer.allocate(16).putLong(high).putLong(low).array());
         return Decimal.apply(new java.math.BigDecimal(unscaled, scale), precision, scale);
     }
 
