@@ -1,5 +1,5 @@
 """`python -m benchmarks.batch.run_firesteel DATA RESULTS QUERY...`: batch jobs on an embedded
-cluster of real processes, 2 slots of 1 core each.
+cluster of real processes, 2 slots of 1 core and a heap of 2 GB each, together what Spark has.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from benchmarks.batch.protocol import run_all
 from benchmarks.peers.run_firesteel import SLOTS, configuration
 from firesteel import Environment
 from firesteel.client.cluster import LocalCluster
+from firesteel.common.config import options
 from firesteel.connectors import FileSink
 
 
 def main() -> None:
-    with LocalCluster(configuration(), task_executors=1, slots=SLOTS) as cluster:
+    conf = configuration().with_overrides({options.SLOT_HEAP.key: "2g"})
+    with LocalCluster(conf, task_executors=1, slots=SLOTS) as cluster:
         cluster.wait_for_slots()
         client = cluster.client()
 
