@@ -391,15 +391,15 @@ class JobMasterCore:
         self._hosts[task_executor_id] = event.host
         job.stores[task_executor_id] = event.data_address
         offered = {slot.allocation_id for slot in event.slots}
-        error = job.error("its TaskExecutor came back without the slot", now)
+        cause = "its TaskExecutor came back without the slot"
         gone = [slot for slot in self.pool.slots_of(task_executor_id) if slot not in offered]
-        self._slots_lost(gone, error, now)
+        lost = [slot for each in gone if (slot := self.pool.lose(each, now, cause)) is not None]
         held = [self.pool.slots[slot] for slot in self.pool.slots_of(task_executor_id)]
         self.phase.connected(job, event, now)
         self._slots_offered(task_executor_id, self._usable(event), now, event.host)
         # A failed one is asked for its report below: the cause is still on its way.
         self._tasks_updated((u for u in event.tasks if u.state is not ExecutionState.FAILED), now)
-        self._compare_tasks(event, held, now)
+        self._compare_tasks(event, held, lost, now)
         if returning:
             self.phase.reconnected(job, task_executor_id)
             job.out += job.checkpoints.reconnected(now)
@@ -422,10 +422,15 @@ class JobMasterCore:
         return tuple(slot for slot in event.slots if slot.allocation_id not in taken)
 
     def _compare_tasks(
-        self, event: events.TaskExecutorConnected, held: list[Slot], now: float
+        self,
+        event: events.TaskExecutorConnected,
+        held: list[Slot],
+        gone: list[Slot],
+        now: float,
     ) -> None:
         """The tasks that a reconnected TaskExecutor runs, with those that should run in the slots
-        that it held before.
+        that it held before. `gone`: those that it has no more. All that is missing is lost of one
+        cause.
         """
         job = self.job
         known = {update.attempt_id for update in event.tasks}
@@ -433,11 +438,14 @@ class JobMasterCore:
         unheard = [e for e in missing if e.state is ExecutionState.DEPLOYING]
         if unheard and job.schemas is not None:
             job.out.extend(job.scheduler.deployments(unheard, job.schemas))
-        lost = [e for e in missing if e.state is not ExecutionState.DEPLOYING]
+        lost = job.tasks.deployed_in(gone)
+        lost += (e for e in missing if e.state is not ExecutionState.DEPLOYING)
+        what = "the slot" if gone else "the task" if lost else "results that it kept"
         partitions = job.partitions.reported(event.task_executor_id, event.partitions)
-        what = "the task" if lost else "results that it kept"
         error = job.error(f"its TaskExecutor came back without {what}", now)
         self._executions_lost(lost, error, now, partitions=partitions)
+        if self.phase.analyzes_in(gone):
+            self._fail(error, now, restartable=True)
         job.tasks.cancel_unwanted(event.task_executor_id, event.tasks)
         job.out.extend(
             self.coordinators.reconnected(

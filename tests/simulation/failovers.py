@@ -39,7 +39,8 @@ class Failovers:
         before, self._seen[key] = self._seen.get(key), now
         if before is None:
             return ""
-        if problem := _attempts_used(before, now):
+        lost = before.lost | _lost_in(job, event, before)
+        if problem := _attempts_used(before, now, lost - before.lost - before.awaited):
             return problem
         restarted = [
             vertex
@@ -49,7 +50,6 @@ class Failovers:
         if not restarted or now.full_restarts > before.full_restarts:
             return ""
         roots = {v for v in restarted if before.executions[v][0].state is _S.FAILED}
-        lost = before.lost | _lost_in(job, event, before)
         without_reason = [v for v in restarted if v not in _reached(job, roots, lost)]
         names = ", ".join(vertex.current.name for vertex in without_reason)
         return f"restarted without a reason: {names}" if names else ""
@@ -68,7 +68,10 @@ def _seen(job: RunningJob) -> _Seen:
     )
 
 
-def _attempts_used(before: _Seen, now: _Seen) -> str:
+def _attempts_used(before: _Seen, now: _Seen, lost: Collection[ExecutionVertex]) -> str:
+    """`lost`: producers of partitions that cannot be read, who were not to start again: a cause of
+    its own.
+    """
     used = now.used - before.used
     if used > 1:
         return f"{used} attempts are used up by one event"
@@ -77,7 +80,7 @@ def _attempts_used(before: _Seen, now: _Seen) -> str:
         for vertex, (execution, state) in before.executions.items()
         if execution.state is _S.FAILED and state is not _S.FAILED
     ]
-    if used and failed and before.awaited.issuperset(failed):
+    if used and failed and not lost and before.awaited.issuperset(failed):
         names = ", ".join(vertex.current.name for vertex in failed)
         return f"an attempt is used up by what is restarted already: {names}"
     return ""

@@ -18,6 +18,7 @@ from jobmaster.core.execution_graph import Execution
 from jobmaster.core.failover.restart_strategy import FixedDelay
 from jobmaster.core.failover.strategy import Failover
 from jobmaster.core.settings import JobSettings
+from jobmaster.core.slots.slot import SlotOffer
 from jobmaster.testing import World, job, operator_id, vertex
 
 S = ExecutionState
@@ -151,6 +152,24 @@ def test_one_cause_uses_up_one_attempt_however_many_tasks_it_ends() -> None:
     assert world.core.restarts == 1
     assert world.core.job.restart_strategy.history.used == 1
     assert sorted(e.attempt for e in world.executions()) == [0, 0, 1, 1, 1, 1]
+
+
+def test_a_worker_that_comes_back_with_less_is_one_cause() -> None:
+    """Without the slot of one pipeline, and without the tasks of the other."""
+    world = running("a", "b")
+    kept = world.executions("b0")[0].slot
+    assert kept is not None
+    slot = SlotOffer(
+        allocation_id=kept.allocation_id,
+        slot_index=kept.slot_index,
+        profile=kept.profile,
+        executor_id=kept.executor_id,
+        data_address=kept.data_address,
+    )
+    world.disconnect("te-1")
+    world.connect("te-1", slots=[slot])
+    assert {e.state for e in world.executions()} == {S.FAILED}
+    assert world.core.job.restart_strategy.history.used == 1
 
 
 def test_what_fails_while_it_is_cancelled_joins_the_failure() -> None:
