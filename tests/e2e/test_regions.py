@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
@@ -22,7 +23,7 @@ from firesteel.common.states import ExecutionState
 from firesteel.connectors import FileSink, SequenceSource
 from firesteel.errors import JobFailed
 
-from .conftest import Session, eventually, files_below
+from .conftest import Session, command, eventually, files_below, job_master_pid
 from .jobs import ArrowFunction, endless
 
 pytestmark = pytest.mark.usefixtures("shipped_module")
@@ -192,3 +193,62 @@ def test_a_lost_result_is_produced_again_from_the_same_rows(
     values = ds.dataset(out, format="parquet").to_table()["value"]
     assert sorted(values.to_pylist()) == list(range(ROWS)), "every row once"
     eventually(lambda: not result_files(session, job_id), "no result is left")
+
+
+def slots_process(session: Session, job_id: str) -> psutil.Process:
+    """Which runs a task of the job."""
+    where = {
+        (subtask.current.task_executor_id, subtask.current.slot_index)
+        for vertex in session.client.job_details(job_id).vertices
+        for subtask in vertex.subtasks
+        if subtask.current is not None and subtask.current.state is ExecutionState.RUNNING
+    }
+    task_executor_id, slot_index = sorted(where)[0]
+    (pid,) = (
+        t.pid for t in session.overview().task_executors if t.task_executor_id == task_executor_id
+    )
+    children = psutil.Process(pid).children()
+    (process,) = (child for child in children if f"--slot {slot_index}" in command(child))
+    return process
+
+
+def task_executor(session: Session, job_id: str) -> psutil.Process:
+    """Which runs a task of the job, and keeps results of it."""
+    parent = slots_process(session, job_id).parent()
+    assert parent is not None
+    return parent
+
+
+def job_master(session: Session, job_id: str) -> psutil.Process:
+    return psutil.Process(job_master_pid(session, job_id))
+
+
+@pytest.mark.parametrize("victim", [slots_process, task_executor, job_master])
+def test_no_result_is_left_behind_whoever_is_killed(
+    session: Session, tmp_path: Path, victim: Callable[[Session, str], psutil.Process]
+) -> None:
+    goes_on, out = tmp_path / "goes-on", tmp_path / "out"
+
+    def waits(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            while not goes_on.exists():
+                time.sleep(0.02)
+            yield batch
+
+    job_id = session.client.submit(batch_job(out, waits, as_it_is))
+    session.wait_until(
+        job_id,
+        lambda details: (
+            details.vertices[0].states[ExecutionState.FINISHED] == 2
+            and details.vertices[1].states[ExecutionState.RUNNING] >= 1
+        ),
+    )
+    eventually(lambda: len(result_files(session, job_id)) == 2, "results are kept")
+    victim(session, job_id).kill()
+    goes_on.touch()
+    with contextlib.suppress(JobFailed):  # it ends with its JobMaster, unless another adopts it
+        session.client.wait(job_id)
+        values = ds.dataset(out, format="parquet").to_table()["value"]
+        assert sorted(values.to_pylist()) == list(range(ROWS)), "every row once"
+    eventually(lambda: not result_files(session, job_id), "no result is left")
+    session.wait_until_all_slots_are_free()
