@@ -270,29 +270,32 @@ def q3(events: Events) -> DataStream:
     return auctions.join(persons, on={"seller": "person"}).select("name", "city", "state", "id")
 
 
-def _bids_in_time(events: Events) -> DataStream:
-    """Auctions with each of the bids that came while they were open."""
-    bids = events.bids.select_expr(
-        "auction", "bidder", "price", "dateTime AS bid_dateTime", "extra AS bid_extra"
-    )
-    return events.auctions.join(bids, on={"id": "auction"}).where(
+def _bids_in_time(auctions: DataStream, bids: DataStream) -> DataStream:
+    """Auctions with each of the bids that came while they were open. The join keeps the columns
+    that both streams have.
+    """
+    return auctions.join(bids, on={"id": "auction"}).where(
         "bid_dateTime BETWEEN dateTime AND expires"
     )
 
 
-def _winning_bids(events: Events) -> DataStream:
+def _winning_bids(auctions: DataStream, bids: DataStream) -> DataStream:
     order = ["price", "bid_dateTime"]
-    winning = _bids_in_time(events).key_by("id").top_n(1, by=order, ascending=[False, True])
+    pairs = _bids_in_time(auctions, bids)
+    winning = pairs.key_by("id").top_n(1, by=order, ascending=[False, True])
     return winning.drop("rank")
+
+
+BID = ("auction", "price", "dateTime AS bid_dateTime")
+AUCTION = ("id", "dateTime", "expires")
 
 
 def q4(events: Events) -> DataStream:
     """The average of the auctions' final prices in each category, as changes."""
-    final = (
-        _bids_in_time(events)
-        .key_by("id", "category")
-        .aggregate("max(price) AS final", changes=True)
+    pairs = _bids_in_time(
+        events.auctions.select(*AUCTION, "category"), events.bids.select_expr(*BID)
     )
+    final = pairs.key_by("id", "category").aggregate("max(price) AS final", changes=True)
     return final.key_by("category").aggregate("avg(final) AS final")
 
 
@@ -300,7 +303,9 @@ def q6(events: Events) -> DataStream:
     """With each auction that has a bid, the average final price of the last ten of its seller, as
     changes.
     """
-    winning = _winning_bids(events).select("id", "seller", "price", "bid_dateTime", "row_kind")
+    winning = _winning_bids(
+        events.auctions.select(*AUCTION, "seller"), events.bids.select_expr(*BID)
+    ).select("id", "seller", "price", "bid_dateTime", "row_kind")
     last_ten = winning.key_by("seller").rows_between(-9, 0, by=["bid_dateTime", "id"])
     return last_ten.aggregate("avg(price) AS average")
 
@@ -317,7 +322,8 @@ def q8(events: Events) -> DataStream:
 
 def q9(events: Events) -> DataStream:
     """The winning bid of each auction, as changes."""
-    return _winning_bids(events)
+    bids = events.bids.select_expr(*BID, "bidder")
+    return _winning_bids(events.auctions, bids)
 
 
 SIDE_ROWS = 10_000
