@@ -1,4 +1,4 @@
-"""The ResourceManager's epoch: a number that is higher at every start.
+"""The ResourceManager's epoch: a number that is higher at every start in the same directory.
 
 TaskExecutors and JobMasters tell the messages of one ResourceManager from those of its predecessor
 by it, so it may depend on nothing that can go back, like the wall clock.
@@ -20,27 +20,27 @@ class EpochFile:
     def __init__(self, directory: Path) -> None:
         self._path = directory / "resourcemanager.epoch"
 
-    def next(self, *, first: int) -> Epoch:
-        """One more than the last, on disk when this returns; `first` if there was none.
+    def next(self) -> Epoch:
+        """One more than the last, on disk when this returns; 1 if there was none.
 
         Raises FiresteelError if the file cannot be written, or has something else in it.
         """
         try:
-            return self._next(first)
+            return self._next()
         except (OSError, ValueError) as error:
             raise FiresteelError(
                 f"the ResourceManager's epoch in {self._path} cannot be raised: {error};"
                 " check --dir"
             ) from error
 
-    def _next(self, first: int) -> Epoch:
+    def _next(self) -> Epoch:
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         with os.fdopen(descriptor, "r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # two that start at once get two epochs
             text = file.read()
             complete = text[: text.rfind("\n") + 1]  # an epoch counts once its line is complete
             epochs = [int(line) for line in complete.splitlines()]
-            epoch = Epoch(epochs[-1] + 1 if epochs else first)
+            epoch = Epoch(epochs[-1] + 1 if epochs else 1)
             file.seek(len(complete))
             file.truncate()
             file.write(f"{epoch}\n")

@@ -124,9 +124,7 @@ class ResourceManager:
     async def _take_office(self) -> None:
         epoch = await self._election.granted()
         if epoch is None:
-            # The clock gives the first epoch, so a ResourceManager that starts in a new directory
-            # is likely to come after one that ran in another.
-            epoch = self._epochs.next(first=round(self._platform.clock.time() * 1000))
+            epoch = self._epochs.next()
         self.shell = Shell(
             SlotManager(replace(self._settings, epoch=epoch), self._ids),
             self._workers,

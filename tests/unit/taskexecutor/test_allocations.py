@@ -111,6 +111,25 @@ def test_messages_of_a_stale_resource_manager_are_dropped():
     assert world.core.table.dropped["SlotRequested"] == 1
 
 
+def test_a_resource_manager_of_a_new_folder_is_heard_under_its_lower_epoch():
+    world = World()
+    world.handle(events.ResourceManagerRegistered(resource_manager_epoch=Epoch(5)))
+    world.handle(events.ResourceManagerRegistered(resource_manager_epoch=Epoch(1)))
+    world.handle(
+        events.SlotRequested(
+            resource_manager_epoch=Epoch(1),
+            allocation_id="a",  # type: ignore[arg-type]
+            job_id=JOB,
+            slot_index=0,
+            profile=DEFAULT,
+            job_master_address="jm:1",
+            job_master_epoch=Epoch(1),
+        )
+    )
+    assert world.core.table.dropped["SlotRequested"] == 0
+    assert world.only(commands.AnswerSlotRequest).accepted
+
+
 def test_an_offer_is_repeated_until_it_is_answered():
     world = World()
     world.start_all()
