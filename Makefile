@@ -49,7 +49,7 @@ chaos: $(READY) ## random deaths and cuts in a real cluster, KILLS=20, or for MI
 	@$(PYTHON_IN_VENV) -m tests.e2e.run_chaos --kills $(or $(KILLS),20) --minutes $(or $(MINUTES),0) $(if $(SEED),--seed $(SEED))
 
 mutants: $(READY) ## mistakes made on purpose, each of which its tests must find; only some: WORD=barrier
-	@$(PYTHON_IN_VENV) -m tests.mutants.run $(WORD)
+	@$(PYTHON_IN_VENV) -m tests.mutants.run "$(WORD)"
 
 lint: $(READY) ## ruff, import contracts, strict mypy
 	@$(PYTHON_IN_VENV) -m ruff check .
