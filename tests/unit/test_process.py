@@ -92,7 +92,8 @@ async def test_a_child_that_fails_to_start_is_quoted(tmp_path: Path) -> None:
     log = tmp_path / "child.log"
     with pytest.raises(StartFailed) as caught:
         await start(
-            serves(before="print('x' * 10); raise RuntimeError('no such port')"), log_path=log
+            serves(before="print('x' * 10, flush=True); raise RuntimeError('no such port')"),
+            log_path=log,
         )
     message = str(caught.value)
     assert "ended with code 1 before it was ready" in message

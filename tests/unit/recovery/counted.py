@@ -31,6 +31,7 @@ class Control:
     rows: dict[str, int]  # of each split of a source
     # How far a split may be read, by source and number; the others: to their end.
     limits: dict[tuple[str, int], int] = field(default_factory=dict)
+    begun: list[tuple[str, int]] = field(default_factory=list)  # splits, by source and number
     free: threading.Event = field(default_factory=threading.Event)  # counting waits for nobody
     permits: defaultdict[int, threading.Semaphore] = field(  # a batch each, by subtask
         default_factory=lambda: defaultdict(lambda: threading.Semaphore(0))
@@ -73,6 +74,7 @@ class NumbersReader(SourceReader):
 
     def begin(self, split: dict[str, int]) -> None:  # type: ignore[override]
         self.split, self.next = split["split"], 0
+        self.control.begun.append((self.name, self.split))
 
     def poll(self) -> pa.RecordBatch | None:
         if self.next >= self.control.rows[self.name]:
