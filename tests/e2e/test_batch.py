@@ -107,7 +107,7 @@ def test_joins_of_a_batch_are_final(session: Session, tmp_path: Path) -> None:
     (
         visits.join(places, on="id", how="right", ttl="1 ms")
         .join(owners, on="owner", how="full")
-        .key_by("number", "row_kind")
+        .key_by("number")
         .aggregate("count(*) AS rows", "sum(n) AS total")
         .sink_to(FileSink(str(tmp_path / "rows")))
     )

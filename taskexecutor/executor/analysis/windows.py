@@ -120,7 +120,8 @@ def analyze_window_apply(step: AnalysisStep, spec: WindowApplySpec) -> AnalyzedO
 def _check_by_row(
     step: AnalysisStep, spec: PartialWindowAggregateSpec, columns: Sequence[str]
 ) -> None:
-    if ROW_KIND in columns and not step.inputs[0].retracting:
+    given = step.inputs[0]
+    if ROW_KIND in columns and not (given.retracting or given.settled):
         raise FiresteelError(
             f"aggregate: the stream has a column {ROW_KIND!r}, and its rows are no changes; rename"
             f" it: with_column_renamed({ROW_KIND!r}, ...)"
