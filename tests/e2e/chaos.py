@@ -21,7 +21,7 @@ from firesteel.client.job_details import Attempt, JobDetails
 from firesteel.errors import FiresteelError
 from tests.tunnels import Ends, Tunnels
 
-from .conftest import Session, command, eventually, logs_below, services
+from .conftest import Session, command, eventually, job_masters, logs_below, services
 
 CUT_MAX_S = 8.0  # longer than a heartbeat may be missing
 SHORT_S = 1.0  # a pause that nobody takes for a death
@@ -191,14 +191,7 @@ class Chaos:
 
     def job_master(self) -> psutil.Process:
         """The one with the highest epoch."""
-        started = re.compile(
-            rf'process=jobmaster\[(\d+)\] event="job starts" job_id={self._job.job_id} .*epoch=(\d+)'
-        )
-        found = {
-            int(epoch): int(pid)
-            for log in logs_below(self._session.cluster.directory, "jobmaster-*.log")
-            for pid, epoch in started.findall(log)
-        }
+        found = job_masters(self._session.cluster.directory, self._job.job_id)
         process = psutil.Process(found[max(found, default=0)])
         if _ended(process):
             raise LookupError("the next JobMaster has not begun yet")

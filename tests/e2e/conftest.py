@@ -162,6 +162,18 @@ def job_master_pid(session: Session, job_id: str) -> int:
     return int(pid)
 
 
+def job_masters(directory: Path, job_id: str) -> dict[int, int]:
+    """The pids of those that have begun with the job, by epoch, in the cluster of this folder."""
+    started = re.compile(
+        rf'process=jobmaster\[(\d+)\] event="job starts" job_id={job_id} .*epoch=(\d+)'
+    )
+    return {
+        int(epoch): int(pid)
+        for log in logs_below(directory, "jobmaster-*.log")
+        for pid, epoch in started.findall(log)
+    }
+
+
 @pytest.fixture(scope="module")
 def shipped_module(request: pytest.FixtureRequest) -> Iterator[None]:
     """Jobs bring the classes of the test's module along: slots cannot import it."""

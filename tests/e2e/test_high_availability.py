@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from firesteel import Environment
 from firesteel.client.cli.arguments import find_cluster
 from firesteel.client.client import Client
 from firesteel.client.cluster import LocalCluster
@@ -25,8 +26,8 @@ from firesteel.common.leader import Leader
 from firesteel.common.process import BlockingChild, StartFailed, spawn_blocking
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ClusterUnreachable
-from tests.e2e.conftest import PATIENCE_S, WARM_S, eventually
-from tests.e2e.jobs import endless
+from tests.e2e.conftest import PATIENCE_S, WARM_S, eventually, job_masters
+from tests.e2e.jobs import nothing_left, unbounded
 from tests.zookeeper import ZooKeeper
 
 SESSION_S = 3.0
@@ -109,7 +110,8 @@ def _processes_in(directory: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         try:
-            if any(str(directory) in argument for argument in process.cmdline()):
+            # JobMasters know no folder, only the cluster's id.
+            if any(directory.name in argument for argument in process.cmdline()):
                 found.append(process)
         except psutil.Error:
             pass
@@ -125,6 +127,17 @@ def zookeeper() -> Iterator[ZooKeeper]:
 
 def attempts(details: JobDetails) -> list[list[str]]:
     return [[a.attempt_id for a in s.attempts] for v in details.vertices for s in v.subtasks]
+
+
+def checkpointed(directory: Path) -> Environment:
+    """Two tasks, whose job takes checkpoints and ends when it is cancelled."""
+    configuration = {
+        "execution.checkpointing.interval": "200 ms",
+        "execution.checkpointing.dir": str(directory),
+    }
+    env = Environment(parallelism=1, configuration=configuration)
+    unbounded(env).rebalance().map_in_arrow(nothing_left, name="Discard").print()
+    return env
 
 
 def running(details: JobDetails) -> bool:
@@ -148,7 +161,7 @@ def test_a_job_does_not_notice_the_deaths_of_leaders(zookeeper: ZooKeeper, tmp_p
             eventually(
                 lambda: client.cluster_overview().slots_warm == 1, "a slot", patience_s=WARM_S
             )
-            job_id = client.submit(endless(1).job_graph("endless"))
+            job_id = client.submit(checkpointed(tmp_path / "checkpoints").job_graph("endless"))
             watched = client.watch_job(job_id)
             details = next(d for d in watched if running(d))
             before = attempts(details)
@@ -166,8 +179,10 @@ def test_a_job_does_not_notice_the_deaths_of_leaders(zookeeper: ZooKeeper, tmp_p
 
             leader = client._connection._leader
             assert leader is not None
+            os.kill(job_masters(tmp_path, job_id)[1], signal.SIGKILL)
             dispatchers.kill(leader.address)
-            assert client.job_details(job_id).status is JobStatus.RUNNING
+            eventually(lambda: 2 in job_masters(tmp_path, job_id), "another JobMaster has the job")
+            eventually(lambda: running(client.job_details(job_id)), "all tasks run")
             follower = client._connection._leader
             assert follower is not None and follower.epoch > leader.epoch
             assert follower.address in set(dispatchers.by_address) - {leader.address}
