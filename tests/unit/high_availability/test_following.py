@@ -53,14 +53,15 @@ async def test_a_stream_follows_the_leader() -> None:
             assert stream.link.address == ""
             found.announced(Leader(one.address, Epoch(4)))
             await one.resource_manager.next("register")
+            registered = [await posted.get()]  # its answer is here before it leads no more
             found.announced(None)
             found.announced(Leader(two.address, Epoch(5)))
             await two.resource_manager.next("register")
+            registered.append(await posted.get())
             assert stream.link.address == two.address
             # What it says of itself is older than what was announced of who is there.
             found.announced(Leader(stale.address, Epoch(6)))
             await stale.resource_manager.next("register")
-            registered = [await posted.get() for _ in range(2)]
     finally:
         await stream.link.close()
         for masters in (one, two, stale):
