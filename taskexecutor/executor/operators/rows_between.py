@@ -9,32 +9,34 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from firesteel.errors import FiresteelError
-from firesteel.operator import OperatorState, StreamOperator
+from firesteel.operator import OperatorState
 from firesteel.plan.aggregates.finals import evaluate
 from firesteel.plan.specs import RowsBetweenSpec
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
-from taskexecutor.executor.aggregation.columns import as_table, described
+from taskexecutor.executor.aggregation.columns import described
 from taskexecutor.executor.aggregation.distinct_counts import DISTINCT
 from taskexecutor.executor.aggregation.grouping import Groups, Ints, group
 from taskexecutor.executor.aggregation.merging import merge_column
 from taskexecutor.executor.aggregation.ordered_rows import Changed, Missing, Ordered, OrderedRows
 from taskexecutor.executor.aggregation.ranked_rows import Flags, ranges
 from taskexecutor.executor.numbers import as_numpy
+from taskexecutor.executor.operators.kept_rows import KeptRows
 
-BUNDLE_ROWS = 65_536  # rows that wait, or as many as are kept if that is more
+PART_ROWS = 65_536  # whose results are compared at once
 AT_ONCE = 1_048_576  # rows that are aggregated, each as often as it is near another
 
 
-class RowsBetween(StreamOperator):
+class RowsBetween(KeptRows):
     """Keeps all rows. Each flush emits the rows that have gone or get other results as deleted, and
     then those that have come or have other results now.
     """
 
+    _rows: OrderedRows
+
     def __init__(self, spec: RowsBetweenSpec) -> None:
+        super().__init__()
         self._spec = spec
         self._merges = {name: how for item in spec.aggregates for name, how in item.merge.items()}
-        self._waiting: list[pa.RecordBatch] = []
-        self._waiting_rows = 0
 
     def initialize_state(self, state: OperatorState) -> None:
         spec = self._spec
@@ -44,27 +46,7 @@ class RowsBetween(StreamOperator):
         meaning = {"input": described(self.context.input_schemas[0]), "order": ", ".join(order)}
         self._state = state.keyed_rows("rows", spec.key_columns, meaning)
 
-    def open(self) -> None:
-        if (restored := self._state.restored()) is not None:
-            self._rows.restore(pa.concat_batches(restored.to_batches()))
-
-    def snapshot_state(self, checkpoint_id: int) -> None:
-        rows = self._rows.frozen()
-        self._state.keep(lambda: None if (batch := rows()) is None else as_table([batch]))
-
-    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
-        if not batch.num_rows:
-            return
-        self._waiting.append(batch.replace_schema_metadata(None))
-        self._waiting_rows += batch.num_rows
-        if self._waiting_rows >= max(BUNDLE_ROWS, self._rows.rows):
-            self.flush()
-
-    def flush(self) -> None:
-        if not self._waiting:
-            return
-        bundle = pa.concat_batches(self._waiting)
-        self._waiting, self._waiting_rows = [], 0
+    def change(self, bundle: pa.RecordBatch) -> None:
         goes = np.zeros(bundle.num_rows, np.bool_)
         place = bundle.schema.get_field_index(ROW_KIND)
         if place >= 0:
@@ -87,8 +69,8 @@ class RowsBetween(StreamOperator):
         near |= self._near(after, changed.come)[changed.stayed_after]
         was, now = changed.stayed_before[near], changed.stayed_after[near]
         differ = np.ones(len(was), np.bool_)
-        for begin in range(0, len(was), BUNDLE_ROWS):
-            part = slice(begin, begin + BUNDLE_ROWS)
+        for begin in range(0, len(was), PART_ROWS):
+            part = slice(begin, begin + PART_ROWS)
             results = self._results(before, was[part]), self._results(after, now[part])
             differ[part] = _differ(*results)
         gone = np.concatenate((np.flatnonzero(changed.gone), was[differ]))
@@ -152,9 +134,6 @@ class RowsBetween(StreamOperator):
                 results.append(evaluate(item, merged, len(some), kind))
             parts.append(results)
         return [pa.concat_arrays(list(each)) for each in zip(*parts, strict=True)]
-
-    def close(self) -> None:
-        self._waiting = []
 
 
 def _of_one(values: pa.Array, how: str) -> pa.Array:

@@ -14,7 +14,7 @@ from firesteel.errors import FiresteelError
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.specs import RowsBetweenSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.operators import rows_between
+from taskexecutor.executor.operators import kept_rows, rows_between
 from taskexecutor.executor.operators.rows_between import RowsBetween
 
 ITEMS = parse_aggregates(["sum(x) AS s", "max(x) AS m", "count(DISTINCT x) AS d", "avg(x) AS a"])
@@ -121,7 +121,8 @@ def test_each_row_has_the_results_of_those_around_it(
 
 def test_results_are_made_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_between, "AT_ONCE", 4)
-    monkeypatch.setattr(rows_between, "BUNDLE_ROWS", 3)
+    monkeypatch.setattr(kept_rows, "BUNDLE_ROWS", 3)
+    monkeypatch.setattr(rows_between, "PART_ROWS", 3)
     harness = opened(-2, 0, SCHEMA)
     rows: list[Row] = [(0, at, at, at % 3) for at in range(20)]
     for row in (*rows[10:], *rows[:10]):

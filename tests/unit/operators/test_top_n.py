@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from firesteel.plan.specs import TopNSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.aggregation import ranked_rows
-from taskexecutor.executor.operators import top_n
+from taskexecutor.executor.operators import kept_rows
 from taskexecutor.executor.operators.top_n import TopN
 
 SCHEMA = pa.schema([("key", pa.float64()), ("by", pa.float64()), ("n", pa.int64())])
@@ -97,7 +97,7 @@ def test_of_equal_rows_the_earlier_stays_or_the_later_comes() -> None:
 
 def test_many_outdated_rows_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranked_rows, "LOG_ROWS", 10)
-    monkeypatch.setattr(top_n, "BUNDLE_ROWS", 4)
+    monkeypatch.setattr(kept_rows, "BUNDLE_ROWS", 4)
     harness = opened(2, by=("n",), ascending=(False,))
     for first in range(0, 400, 4):
         harness.process(batch([(0, 1), (1, 1), (2, 1), (3, 1)], first))
