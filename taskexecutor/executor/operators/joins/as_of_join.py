@@ -69,13 +69,7 @@ class AsOfJoin(StreamOperator):
         super().setup(context, output)
         self._late = context.counter("numLateRecordsDropped")
         self._late_versions = context.counter("numLateVersions")
-        left, right = context.input_schemas
-        if left is None or right is None:
-            raise FiresteelError(
-                f"{context.operator_name}: the schemas of both streams must be known; declare them"
-                " on the operators before it"
-            )
-        self._columns = JoinedColumns(self._spec, left, right)
+        self._columns = JoinedColumns.of_inputs(self._spec, context)
 
     def initialize_state(self, state: OperatorState) -> None:
         self._memory = state.columns

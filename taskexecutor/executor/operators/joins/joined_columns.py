@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from firesteel.column_names import column_index, same
 from firesteel.errors import FiresteelError
+from firesteel.operator import RuntimeContext
 from firesteel.plan.specs import AsOfSpec, JoinSpec, SameWindowSpec
 from firesteel.row_kind import INSERT, ROW_KIND
 from taskexecutor.executor.aggregation.grouping import Ints
@@ -49,6 +50,17 @@ class JoinedColumns:
             fields.append(pa.field(ROW_KIND, pa.string()))
         _check_names(fields)
         self.schema = pa.schema([field.with_nullable(True) for field in fields])
+
+    @classmethod
+    def of_inputs(cls, spec: JoinSpec, context: RuntimeContext) -> JoinedColumns:
+        """Raises FiresteelError, too, if the schema of an input is not known."""
+        left, right = context.input_schemas
+        if left is None or right is None:
+            raise FiresteelError(
+                f"{context.operator_name}: the schemas of both streams must be known; declare them"
+                " on the operators before it"
+            )
+        return cls(spec, left, right)
 
     def batch(
         self,

@@ -62,13 +62,7 @@ class StreamJoin(StreamOperator):
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
         self._late = context.counter("numLateRecordsDropped")
-        left, right = context.input_schemas
-        if left is None or right is None:
-            raise FiresteelError(
-                f"{context.operator_name}: the schemas of both streams must be known; declare them"
-                " on the operators before it"
-            )
-        self._columns = JoinedColumns(self._spec, left, right)
+        self._columns = JoinedColumns.of_inputs(self._spec, context)
 
     def initialize_state(self, state: OperatorState) -> None:
         self._memory = state.columns
