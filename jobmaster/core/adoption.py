@@ -117,11 +117,13 @@ class Adoption:
     def over(self, job: Job, now: float) -> bool:
         if now >= self.deadline:
             return True
-        states = job.graph.count
-        if states(_S.RECONCILING) and (
+        count = job.graph.count
+        if count(_S.RECONCILING) and (
             self._holders is None or not self._holders <= self._connected
         ):
             return False
+        if len(self._held) < sum(map(count, DEPLOYED)):
+            return False  # asked after every answer: the tasks are looked at once all have come
         return all(
             execution.attempt_id in self._held
             for execution in job.graph.executions()
@@ -144,11 +146,11 @@ class Adoption:
             f" {self._timeout_s:g} s after the job's JobMaster was replaced",
             now,
         )
-        failed = job.tasks.lost(unheard, error, now, job.now_ms(now))
-        failed += [
+        job.tasks.lost(unheard, error, now, job.now_ms(now))
+        failed = [
             execution
             for execution in job.graph.executions()
-            if execution.terminal and execution.state is not _S.FINISHED and execution not in failed
+            if execution.terminal and execution.state is not _S.FINISHED
         ]
         found = self._error is not None
         for execution in job.graph.executions():
