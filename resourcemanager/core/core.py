@@ -279,7 +279,7 @@ class SlotManager:
             return
         self.fence.drop("verdict of a JobMaster on a TaskExecutor that is heard here")
         cause = f"its JobMaster has lost the TaskExecutor: {report.cause}"
-        self._requests.take_back_all(job, cause, self._now, of=executor)
+        self._requests.take_back(job, executor, cause, self._now)
 
     def _notify_lost(
         self, connection: Connection, task_executor_id: TaskExecutorId, cause: str

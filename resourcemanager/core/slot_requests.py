@@ -87,12 +87,10 @@ class SlotRequests:
             if slot.state is SlotState.PENDING:
                 self._give_up(slot, cause, now)
 
-    def take_back_all(
-        self, job: Job, cause: str, now: float, *, of: TaskExecutor | None = None
-    ) -> None:
-        """Gives up the job's requests, and frees the slots that it holds; `of`: only there."""
+    def take_back(self, job: Job, executor: TaskExecutor, cause: str, now: float) -> None:
+        """Gives up the job's requests to a TaskExecutor, and frees its slots there."""
         for slot in self._table.slots_of(job.job_id):
-            if of not in (None, slot.executor):
+            if slot.executor is not executor:
                 continue
             if slot.state is SlotState.PENDING:
                 self._give_up(slot, cause, now)
