@@ -129,7 +129,11 @@ class World:
         self.handle(events.OffersAnswered(accepted=(AllocationId(allocation),), rejected=(), **JM))
 
     def submit(
-        self, *attempts: str, allocation: str = "a", blobs: tuple[Any, ...] = ()
+        self,
+        *attempts: str,
+        allocation: str = "a",
+        blobs: tuple[Any, ...] = (),
+        recovers: bool = False,
     ) -> list[commands.Command]:
         part = events.SlotTasks(
             allocation_id=AllocationId(allocation),
@@ -142,6 +146,7 @@ class World:
                 blobs=blobs,
                 dispatcher_address="d:1",
                 cancellation_timeout_s=30.0,
+                recovers=recovers,
                 **JM,
             )
         )

@@ -7,7 +7,7 @@ from firesteel.common.job_graph import Blob, BlobKind
 from firesteel.common.states import ExecutionState as E
 from taskexecutor.core import commands, events
 from taskexecutor.core.slots import SlotState as S
-from tests.unit.taskexecutor.slot_world import JM, JOB, World
+from tests.unit.taskexecutor.slot_world import JM, JOB, PLACE, World
 
 BLOB = Blob(hash="0" * 32, name="u.py", kind=BlobKind.FILE, size_bytes=1)
 
@@ -47,6 +47,53 @@ def test_a_job_master_that_comes_back_in_time_gets_all_that_is_held_for_it():
     world.handle(events.JobMasterHeartbeat(**JM))
     world.pass_time(10)
     assert world.state() is S.ACTIVE
+
+
+def recovering() -> World:
+    """A task of a job that takes checkpoints runs here."""
+    world = World(slots=1)
+    world.ready()
+    world.give()
+    world.submit("t", recovers=True)
+    world.states(t=E.RUNNING)
+    return world
+
+
+def test_tasks_of_a_job_that_takes_checkpoints_wait_for_its_next_job_master():
+    world = recovering()
+    world.handle(events.JobMasterDied(job_id=JOB, job_master_epoch=Epoch(1), cause="killed"))
+    world.pass_time(29)
+    assert world.none(commands.CancelInProcess)
+    changed = events.JobMasterChanged(
+        resource_manager_epoch=Epoch(1),
+        job_id=JOB,
+        job_master_address="jm:2",
+        job_master_epoch=Epoch(2),
+    )
+    world.handle(changed)
+    connect = world.only(commands.ConnectJobMaster)
+    assert (connect.address, connect.epoch) == ("jm:2", 2)
+    world.connect()
+    (task,) = world.only(commands.SendHello).tasks
+    assert task == events.HeldTask("t", E.RUNNING, PLACE, "a")
+    world.free("a")  # by epoch 1
+    assert world.state() is S.ACTIVE
+
+
+def test_nobody_waits_for_a_job_master_for_ever():
+    world = recovering()
+    world.handle(events.JobMasterDied(job_id=JOB, job_master_epoch=Epoch(1), cause="killed"))
+    world.pass_time(31)
+    assert world.only(commands.CancelInProcess).attempt_ids == ("t",)
+
+
+def test_a_dead_job_master_of_a_job_without_checkpoints_is_given_up_at_once():
+    world = World(slots=1)
+    world.ready()
+    world.give()
+    world.submit("t")
+    world.handle(events.JobMasterDied(job_id=JOB, job_master_epoch=Epoch(1), cause="killed"))
+    assert world.only(commands.CancelInProcess).attempt_ids == ("t",)
 
 
 def test_a_silent_job_master_is_given_up_after_the_heartbeat_timeout():
