@@ -26,6 +26,7 @@ from firesteel._proto import (
     common_pb2,
     dispatcher_pb2,
     dispatcher_pb2_grpc,
+    job_graph_pb2,
     job_logs_pb2,
     job_master_pb2,
     resource_manager_pb2,
@@ -71,17 +72,8 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             convert.check_job_graph(graph)
         except RemoteProtocolError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        missing = self._shell.blobs.missing(blob.hash for blob in graph.blobs)
-        if missing:
-            names = ", ".join(blob.name for blob in graph.blobs if blob.hash in missing)
-            await context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"upload the job's files first; missing: {names}",
-            )
-        try:
-            await self._shell.check_checkpoints(graph)
-        except FiresteelError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        if self._shell.core.find(JobId(graph.job_id)) is None:  # else its answer was lost
+            await self._check_can_start(graph, context)
         if self._shell.store_problem:
             await context.abort(
                 grpc.StatusCode.RESOURCE_EXHAUSTED, _store_problem(self._shell.store_problem)
@@ -94,8 +86,22 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
                 _store_problem(str(getattr(error, "orig", error)).splitlines()[0]),
             )
         await _refuse(context, refusal)
+        reached(Failpoint.SUBMITTED)
         log.info("job submitted", job_id=graph.job_id, name=graph.name, size_bytes=size_bytes)
         return dispatcher_pb2.SubmitJobResponse(job_id=graph.job_id)
+
+    async def _check_can_start(self, graph: job_graph_pb2.JobGraph, context: _Context) -> None:
+        missing = self._shell.blobs.missing(blob.hash for blob in graph.blobs)
+        if missing:
+            names = ", ".join(blob.name for blob in graph.blobs if blob.hash in missing)
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"upload the job's files first; missing: {names}",
+            )
+        try:
+            await self._shell.check_checkpoints(graph)
+        except FiresteelError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
 
     async def ListJobs(
         self, request: dispatcher_pb2.ListJobsRequest, context: _Context

@@ -216,7 +216,8 @@ class Shell:
         graph_id = await self._in_store(
             lambda: self.store.put_graph(graph.SerializeToString(deterministic=True), blob_hashes)
         )
-        self._graphs[graph_id] = graph
+        if self.core.find(JobId(graph.job_id)) is None:
+            self._graphs[graph_id] = graph
         refusal = await self._ask(
             lambda request: SubmitJob(
                 request=request,

@@ -7,8 +7,9 @@ firesteel.common.service.core.
 Rules (numbers are those of the invariants they keep):
 
 * A job is stored before anything is done for it, and before its client hears of it (3).
-* A globally terminal job never runs again; submitting its id again returns its result (1, 2).
-* Submitting the id of a running job is an error and touches nothing of it (4).
+* A job is submitted once: the same graph under the same id is the same submission, whose answer was
+  lost, and is answered with the job that exists, also with one that has ended (1, 2). Another graph
+  under its id is refused. Neither touches anything of the job (4).
 * Only the JobMaster that was assigned last, with the last epoch, may report on a job.
 * A job that takes checkpoints and has lost its JobMaster gets another one, under the next epoch,
   which adopts its tasks if they run.
@@ -226,12 +227,12 @@ class DispatcherCore:
             )
             self._commands.append(Answer(request=event.request))
             self._commands.append(NotifyWatchers(job_id=event.job_id))
-        elif job.ended:
-            self._commands.append(Answer(request=event.request))  # with the stored result
+        elif job.graph_id == event.graph_id or self.forgotten(job.job_id) is not None:
+            self._commands.append(Answer(request=event.request))  # of a forgotten job, only the id
         else:
             message = (
-                f'job {job.job_id} ("{job.name}") is already {job.status.name}:'
-                " cancel it first, or submit under a new id"
+                f'job {job.job_id} ("{job.name}", {job.status.name}) was submitted with another'
+                " program: submit this one under a new id"
             )
             self._refuse(event.request, RefusalKind.ALREADY_EXISTS, message)
 

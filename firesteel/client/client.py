@@ -14,7 +14,7 @@ import os
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -72,7 +72,10 @@ class Client:
     def submit(self, job_graph: JobGraph, files: Sequence[UserFile] = ()) -> str:
         """Uploads the files that the cluster lacks, submits the job, and returns its id.
 
-        Raises PayloadTooLarge, before anything is sent, or SubmissionRejected.
+        Waits for a Dispatcher that is away. The job's id names the submission: if an answer is
+        lost, it is sent again, and answered with the job that exists. Raises PayloadTooLarge,
+        before anything is sent, SubmissionRejected, also if the cluster has another job with this
+        id, or ClusterUnreachable.
         """
         with tempfile.TemporaryDirectory(prefix="firesteel-files-") as scratch:
             prepared = [user_files.prepared(file, Path(scratch)) for file in files]
@@ -84,7 +87,15 @@ class Client:
             request = dispatcher_pb2.SubmitJobRequest(job_graph=job_graph_to_proto(graph))
             self._check_payload_size(graph, request.ByteSize())
             self._upload_missing({blob.hash: path for path, blob in prepared})
-        self._call("SubmitJob", request, submitting=True)
+        try:
+            self._call("SubmitJob", request, submitting=True)
+        except ClusterUnreachable as error:
+            if _refused_by_standby(str(error)):
+                raise
+            raise ClusterUnreachable(
+                f"{error}. Whether it has the job {job_graph.job_id} is not known: look with"
+                " `firesteel list -a` before you submit it again"
+            ) from None
         return str(job_graph.job_id)
 
     def list_jobs(self) -> list[JobOverview]:
@@ -346,32 +357,36 @@ class Client:
     def _upload_missing(self, paths: dict[str, Path]) -> None:
         if not paths:
             return
-        answer = self._call("MissingBlobs", dispatcher_pb2.MissingBlobsRequest(hashes=list(paths)))
-        for blob_hash in answer.hashes:
-            try:
-                self._dispatcher.UploadBlob(_upload(blob_hash, paths[blob_hash]))
-            except grpc.RpcError as error:
-                raise self._error(error, submitting=True) from None
+        asked = dispatcher_pb2.MissingBlobsRequest(hashes=list(paths))
+        for blob_hash in self._call("MissingBlobs", asked, submitting=True).hashes:
+
+            def upload(of: str = blob_hash) -> Any:
+                return self._dispatcher.UploadBlob(_upload(of, paths[of]))
+
+            self._answered(upload, submitting=True)
 
     @property
     def _dispatcher(self) -> Any:
         return self._connection.stub
 
     def _call(self, method: str, request: Any, *, submitting: bool = False) -> Any:
-        """Calls the Dispatcher; if it is elected, one after the other until one answers."""
+        return self._answered(
+            lambda: getattr(self._dispatcher, method)(request, timeout=CALL_TIMEOUT_S),
+            submitting=submitting,
+        )
+
+    def _answered(self, call: Callable[[], Any], *, submitting: bool = False) -> Any:
+        """Repeats the call until a Dispatcher answers: if they are elected, or if this is a step of
+        a submission, none of which does anything twice.
+        """
         away_since: float | None = None
         while True:
             try:
-                return getattr(self._dispatcher, method)(request, timeout=CALL_TIMEOUT_S)
+                return call()
             except grpc.RpcError as error:
-                code = error.code()
-                if (
-                    submitting
-                    and away_since is not None
-                    and (code is grpc.StatusCode.ALREADY_EXISTS)
-                ):
-                    return None  # by the call before, whose answer was lost
-                if not self._connection.elected or code is not grpc.StatusCode.UNAVAILABLE:
+                by_standby = _refused_by_standby(error.details() or "")
+                waits = self._connection.elected or (submitting and not by_standby)
+                if not waits or error.code() is not grpc.StatusCode.UNAVAILABLE:
                     raise self._error(error, submitting=submitting) from None
                 away_since = self._away_since(error, away_since)
             time.sleep(RECONNECT_PAUSE_S)
@@ -393,7 +408,7 @@ class Client:
     def _error(self, error: grpc.RpcError, *, submitting: bool = False) -> FiresteelError:
         code, text = error.code(), error.details() or error.code().name
         match code:
-            case grpc.StatusCode.UNAVAILABLE if "standby" in text or "ZooKeeper" in text:
+            case grpc.StatusCode.UNAVAILABLE if _refused_by_standby(text):
                 return ClusterUnreachable(f"{text}: connect to the leader, or find it with -z")
             case grpc.StatusCode.UNAVAILABLE:
                 return ClusterUnreachable(
@@ -410,6 +425,11 @@ class Client:
                 return PayloadTooLarge(text)
             case _:
                 return SubmissionRejected(text) if submitting else FiresteelError(text)
+
+
+def _refused_by_standby(text: str) -> bool:
+    """By a Dispatcher that does not lead, or may not act."""
+    return "standby" in text or "ZooKeeper" in text
 
 
 def absolute(path: str) -> str:

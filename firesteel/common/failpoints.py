@@ -1,5 +1,5 @@
-"""Places in the protocol of checkpoints at which a test has the process die, as by `kill -9`, or
-stop, as by `kill -STOP`.
+"""Places in the protocols of submissions and checkpoints at which a test has the process die, as by
+`kill -9`, or stop, as by `kill -STOP`.
 
 FIRESTEEL_FAILPOINTS names a folder, before the process starts: whoever first reaches the point that
 a file there has the name of removes the file and dies; or stops, if `.stop` follows the name.
@@ -19,8 +19,9 @@ _folder = os.environ.get(FOLDER, "")
 
 
 class Failpoint(Enum):
-    """In the order of a checkpoint."""
+    """In the order of a job and its checkpoints."""
 
+    SUBMITTED = "submitted"  # the job is stored, and its client not answered
     SNAPSHOT_BEFORE = "snapshot-before"  # the barrier has come
     SNAPSHOT_AFTER = "snapshot-after"  # the barrier has gone on
     TABLE_AFTER = "table-after"  # of a RocksDB, written for the first time

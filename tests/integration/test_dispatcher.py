@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,11 +23,19 @@ from click.testing import CliRunner, Result
 from firesteel.client.cli import main
 from firesteel.client.client import Client
 from firesteel.client.cluster.supervisor import reserved_port
+from firesteel.client.files import UserFile
 from firesteel.client.job_details import JobDetails
+from firesteel.common.failpoints import FOLDER, Failpoint
 from firesteel.common.ids import JobId
-from firesteel.common.job_graph import JobGraph
+from firesteel.common.job_graph import BlobKind, JobGraph
 from firesteel.common.states import JobStatus
-from firesteel.errors import ClusterUnreachable, JobCanceled, JobFailed, JobNotFound
+from firesteel.errors import (
+    ClusterUnreachable,
+    JobCanceled,
+    JobFailed,
+    JobNotFound,
+    SubmissionRejected,
+)
 from jobmaster.testing import job, operator_id, vertex
 
 PATIENCE_S = 60.0
@@ -235,6 +244,34 @@ def test_a_killed_dispatcher_adopts_its_jobs_when_it_is_back(dispatcher: Dispatc
         assert not master.is_running()
         told = list(logs)
         assert any("the Dispatcher was away" in line.text for line in told if line.is_notice)
+
+
+@pytest.fixture
+def failpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "failpoints"
+    folder.mkdir()
+    monkeypatch.setenv(FOLDER, str(folder))
+    return folder
+
+
+def test_a_submission_whose_answer_is_lost_runs_once(
+    failpoints: Path, dispatcher: Dispatcher, tmp_path: Path
+) -> None:
+    file = tmp_path / "helper.py"
+    file.write_text("ONE = 1")
+    with dispatcher.client() as client, ThreadPoolExecutor(1) as thread:
+        (failpoints / Failpoint.SUBMITTED.value).touch()
+        submitted = thread.submit(client.submit, a_job(), [UserFile(path=file, kind=BlobKind.FILE)])
+        assert dispatcher.process.wait(PATIENCE_S) == -signal.SIGKILL
+        dispatcher.start()
+        job_id = submitted.result(PATIENCE_S)
+        assert [job.job_id for job in client.list_jobs()] == [job_id]
+        until_running(client, job_id)
+        with pytest.raises(SubmissionRejected, match="was submitted with another program"):
+            client.submit(replace(a_job(), name="another"))
+        client.cancel(job_id)
+        assert list(client.watch_job(job_id))[-1].status is JobStatus.CANCELED
+        assert [job.job_id for job in client.list_jobs()] == [job_id]
 
 
 @pytest.mark.parametrize("dispatcher", [("jobstore.max-capacity=1",)], indirect=True)

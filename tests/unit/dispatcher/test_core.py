@@ -78,10 +78,21 @@ class Harness:
         return self.handle(Tick())
 
     def submit(
-        self, job_id: JobId = JOB, request: int = 1, *, recovers: bool = False
+        self,
+        job_id: JobId = JOB,
+        request: int = 1,
+        *,
+        recovers: bool = False,
+        graph_id: str = "g",
     ) -> list[object]:
         return self.handle(
-            SubmitJob(request=request, job_id=job_id, name="a job", graph_id="g", recovers=recovers)
+            SubmitJob(
+                request=request,
+                job_id=job_id,
+                name="a job",
+                graph_id=graph_id,
+                recovers=recovers,
+            )
         )
 
     def cancel(self, job_id: JobId = JOB, request: int = 2) -> list[object]:
@@ -186,13 +197,27 @@ def test_registering_before_the_start_was_announced_starts_no_process_too_many()
     assert harness.core.processes.by_pid[1].lost_at is None
 
 
-def test_submitting_a_running_job_again_is_an_error_that_names_it_and_touches_nothing() -> None:
+def test_a_submission_that_is_repeated_is_answered_with_the_job_that_exists() -> None:
+    harness = Harness()
+    harness.submit()
+    assert harness.submit(request=7) == [Answer(request=7)]
+    harness.process()
+    harness.report(JobStatus.RUNNING)
+    assert harness.submit(request=8) == [Answer(request=8)]
+    assert harness.job.status is JobStatus.RUNNING and harness.job.epoch == 1
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_another_program_under_the_id_of_a_job_is_refused_and_touches_nothing(ended: bool) -> None:
     harness = Harness().running()
-    out = harness.submit(request=7)
+    if ended:
+        harness.report(JobStatus.FINISHED)
+    status = harness.job.status
+    out = harness.submit(request=7, graph_id="another")
     assert refusal(out) is RefusalKind.ALREADY_EXISTS
     assert JOB in out[0].refusal.message
     assert out == [out[0]]
-    assert harness.job.status is JobStatus.RUNNING
+    assert harness.job.status is status
 
 
 @pytest.mark.parametrize("status", [JobStatus.FINISHED, JobStatus.FAILED, JobStatus.CANCELED])

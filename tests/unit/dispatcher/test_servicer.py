@@ -387,10 +387,10 @@ async def test_what_cannot_be_restored_is_refused_at_submission(
     with pytest.raises(SubmissionRejected, match="takes checkpoints, too: set"):
         await asyncio.to_thread(client.submit, graph)
     unmatched = {"execution__state_recovery__ignore_unclaimed_state": "true"}
-    for path in (f"{good}/_metadata", other):
+    for number, path in enumerate((f"{good}/_metadata", other)):
         recovery = {"execution__state_recovery__path": path, **unmatched}
-        await asyncio.to_thread(client.submit, checkpointed_job(tmp_path / "c", **recovery))
-        await asyncio.to_thread(client.cancel, job().job_id)
+        graph = checkpointed_job(tmp_path / "c", **recovery)
+        await asyncio.to_thread(client.submit, replace(graph, job_id=JobId(f"{number:032x}")))
 
 
 async def test_a_job_master_whose_port_is_closed_has_ended(
