@@ -375,6 +375,7 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         self,
         other: DataStream,
         on: joins.On,
+        how: str = "inner",
         *,
         between: tuple[Duration, Duration],
         times: tuple[str, str] | None = None,
@@ -391,15 +392,20 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         result are as in `join`. Records are forgotten when the watermark shows that none to come
         can match them; late ones are dropped and counted (numLateRecordsDropped).
 
-        Where all matches of a record are before it, or all after it, the later time is the event
-        time of the result; otherwise it has none.
+        `how`: "inner", "left", "right" or "full". A record without a match is in the result once
+        none can come any more, and stays there: there is no `row_kind`.
+
+        The event time of a left or right join is that of this or of the other stream, and its
+        watermarks are as far behind as a record waits for a match at most. An inner join has the
+        later time of each pair where all matches of a record are before it, or all after it.
+        Otherwise, the result has no event time.
         """
         self._check_mine("interval_join", other)
         found = joins.event_times("interval_join", times, (self._time_columns, other._time_columns))
-        spec = joins.interval_join_spec(on, between, found)
-        title = name or f"IntervalJoin({_shown(spec)})"
+        spec = joins.interval_join_spec(on, how, between, found)
+        title = name or f"IntervalJoin({spec.how}, {_shown(spec)})"
         return self._joined("interval_join", other, spec, title, uid)._with_time_columns(
-            *joins.later_times(spec)
+            *joins.interval_times(spec)
         )
 
     def window_join(
@@ -407,6 +413,7 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         other: DataStream,
         on: joins.On,
         window: Window,
+        how: str = "inner",
         *,
         times: tuple[str, str] | None = None,
         name: str | None = None,
@@ -420,11 +427,14 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         `window_end`. Pairs come as soon as both records are there; a window's records are forgotten
         when the watermark passes its end, and those that come later are dropped and counted
         (numLateRecordsDropped).
+
+        `how`: "inner", "left", "right" or "full". A record without a match is in the result when
+        its window ends, and stays there: there is no `row_kind`.
         """
         self._check_mine("window_join", other)
         found = joins.event_times("window_join", times, (self._time_columns, other._time_columns))
-        spec = joins.window_join_spec(on, window, found)
-        title = name or f"WindowJoin({_shown(spec)}, {window})"
+        spec = joins.window_join_spec(on, window, how, found)
+        title = name or f"WindowJoin({spec.how}, {_shown(spec)}, {window})"
         return self._joined("window_join", other, spec, title, uid)._with_time_columns("window_end")
 
     def as_of_join(

@@ -38,21 +38,19 @@ _HOW: dict[str, How] = {
 def join_spec(on: On, how: str, ttl: Duration | None) -> JoinSpec:
     """Raises InvalidProgram."""
     left, right = _keys("join", on)
-    chosen = _known_how(how)
-    if chosen is None:
-        raise InvalidProgram(
-            f'join(how={how!r}): there is "inner", "left", "right" and "full"; rows that have a'
-            " match, or none, without the other stream's columns: select(...) from one of these"
-        )
+    chosen = _any_how("join", how)
     within = None
     if ttl is not None:
         within = TimeToLiveSpec(ttl_ms=-(-positive_us(ttl, "ttl of join()") // 1000))
     return JoinSpec(left_keys=left, right_keys=right, how=chosen, within=within)
 
 
-def interval_join_spec(on: On, between: tuple[Duration, Duration], times: EventTimes) -> JoinSpec:
+def interval_join_spec(
+    on: On, how: str, between: tuple[Duration, Duration], times: EventTimes
+) -> JoinSpec:
     """Raises InvalidProgram."""
     left, right = _keys("interval_join", on)
+    chosen = _any_how("interval_join", how)
     if not isinstance(between, tuple | list) or len(between) != 2:
         raise InvalidProgram(
             f"interval_join(between={between!r}): give how long after a row of this stream those of"
@@ -64,7 +62,7 @@ def interval_join_spec(on: On, between: tuple[Duration, Duration], times: EventT
             f"interval_join(between={between!r}): the first is the earlier one; swap the two"
         )
     within = IntervalSpec(times=times, lower_us=lower_us, upper_us=upper_us)
-    return JoinSpec(left_keys=left, right_keys=right, within=within)
+    return JoinSpec(left_keys=left, right_keys=right, how=chosen, within=within)
 
 
 def as_of_join_spec(on: On, how: str, tolerance: Duration | None, times: EventTimes) -> JoinSpec:
@@ -83,9 +81,10 @@ def as_of_join_spec(on: On, how: str, tolerance: Duration | None, times: EventTi
     return JoinSpec(left_keys=left, right_keys=right, how=chosen, within=within)
 
 
-def window_join_spec(on: On, window: Window, times: EventTimes) -> JoinSpec:
+def window_join_spec(on: On, window: Window, how: str, times: EventTimes) -> JoinSpec:
     """Raises InvalidProgram."""
     left, right = _keys("window_join", on)
+    chosen = _any_how("window_join", how)
     if not isinstance(window, Tumbling) or window.processing_time or window.on is not None:
         raise InvalidProgram(
             f"window_join(window={window!r}): it takes a Tumbling window in event time, without"
@@ -93,9 +92,8 @@ def window_join_spec(on: On, window: Window, times: EventTimes) -> JoinSpec:
         )
     spec = window.spec()
     assert isinstance(spec, TumblingSpec)
-    return JoinSpec(
-        left_keys=left, right_keys=right, within=SameWindowSpec(times=times, window=spec)
-    )
+    within = SameWindowSpec(times=times, window=spec)
+    return JoinSpec(left_keys=left, right_keys=right, how=chosen, within=within)
 
 
 def event_times(
@@ -120,12 +118,16 @@ def event_times(
     return EventTimes(columns=(left, right), shifts_us=(left_us, right_us))
 
 
-def later_times(spec: JoinSpec) -> tuple[str, ...]:
-    """The column with the later time of each pair of an interval join, if it is always one."""
+def interval_times(spec: JoinSpec) -> tuple[str, ...]:
+    """The column of event time of an interval join's result, if there is one: that of the stream
+    all of whose rows are there, else the later one of each pair, if it is always the same.
+    """
     assert isinstance(spec.within, IntervalSpec)
     times = spec.within.times
-    if any(times.shifts_us):
+    if any(times.shifts_us) or spec.how == "full":
         return ()
+    if any(spec.keeps):
+        return times.columns[:1] if spec.how == "left" else times.columns[1:]
     if spec.within.upper_us <= 0:
         return times.columns[:1]
     return times.columns[1:] if spec.within.lower_us >= 0 else ()
@@ -163,6 +165,16 @@ def _signed_us(duration: Duration, what: str) -> int:
     if isinstance(duration, str) and duration.lstrip().startswith("-"):
         return -duration_us(duration.lstrip()[1:], what)
     return duration_us(duration, what)
+
+
+def _any_how(what: str, how: str) -> How:
+    chosen = _known_how(how)
+    if chosen is None:
+        raise InvalidProgram(
+            f'{what}(how={how!r}): there is "inner", "left", "right" and "full"; rows that have a'
+            " match, or none, without the other stream's columns: select(...) from one of these"
+        )
+    return chosen
 
 
 def _known_how(how: str) -> How | None:

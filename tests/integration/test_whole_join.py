@@ -110,10 +110,13 @@ def test_the_rows_of_a_stream(engine: SparkEngine, how: str) -> None:
     assert len(found) > 100
 
 
-@pytest.mark.parametrize("within", ["interval", "window"])
-def test_rows_near_in_time(engine: SparkEngine, within: str) -> None:
+@pytest.mark.parametrize(
+    ("within", "how"),
+    [("interval", "inner"), ("window", "inner"), ("interval", "left"), ("window", "full")],
+)
+def test_rows_near_in_time(engine: SparkEngine, within: str, how: str) -> None:
     inputs = [(LEFT, rows(0, 300, 3)), (RIGHT, rows(1, 200, 4))]
-    found, wanted = both(engine, spec(within=WITHIN[within]), inputs)
+    found, wanted = both(engine, spec(how, WITHIN[within]), inputs)
     assert found == wanted
     assert len(found) > 100
 

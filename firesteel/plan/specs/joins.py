@@ -62,9 +62,8 @@ class JoinSpec:
 
     Output: keys that have the same name in both, the other columns of the left and of the right
     stream, `window_start` and `window_end` if there are windows, and `row_kind` unless it is an
-    inner join of rows that stay: a row without a match goes when it gets one. Only inner joins are
-    within event time, and as-of joins, which may be left joins, too: a row waits until its match is
-    known.
+    inner join of rows that stay: a row without a match goes when it gets one. Within event time, it
+    comes when no match can come any more, and stays: there is no `row_kind`.
     """
 
     left_keys: tuple[str, ...]
@@ -82,4 +81,4 @@ class JoinSpec:
 
     @property
     def retracts(self) -> bool:
-        return any(self.keeps) and not isinstance(self.within, AsOfSpec)
+        return any(self.keeps) and (self.within is None or isinstance(self.within, TimeToLiveSpec))

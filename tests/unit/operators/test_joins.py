@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firesteel.elements import MAX_TIMESTAMP_US
+from firesteel.elements import MAX_TIMESTAMP_US, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.plan.specs import (
     EventTimes,
@@ -127,20 +127,77 @@ def end_of_window(within: SameWindowSpec, time: int) -> int:
     return time - (time - window.offset_us) % window.size_us + window.size_us
 
 
-@settings(max_examples=150, deadline=None)
-@given(flow=FLOWS, within=WITHIN)
+def last_match(within: IntervalSpec | SameWindowSpec, side: int, time: int) -> int:
+    """The latest time of a row of the other side that a row of this one may join."""
+    if isinstance(within, SameWindowSpec):
+        return end_of_window(within, time) - 1
+    return time - within.lower_us if side else time + within.upper_us
+
+
+Numbered = tuple[int, int | None, int]  # its number, its key as the oracle compares it, its time
+
+
+def near_in_time(
+    how: str, within: IntervalSpec | SameWindowSpec, rows: tuple[list[Numbered], list[Numbered]]
+) -> Counter[tuple[int | None, int | None]]:
+    """Every pair that there can be of these rows, and the rows without one."""
+    expected: Counter[tuple[int | None, int | None]] = Counter()
+    for left, key, left_time in rows[0]:
+        for right, other_key, right_time in rows[1]:
+            if isinstance(within, IntervalSpec):
+                near = within.lower_us <= right_time - left_time <= within.upper_us
+            else:
+                near = end_of_window(within, left_time) == end_of_window(within, right_time)
+            if near and key == other_key and key is not None:
+                expected[left, right] += 1
+    if how in ("left", "full"):
+        matched = {left for left, _ in expected}
+        expected.update((left, None) for left, _, _ in rows[0] if left not in matched)
+    if how in ("right", "full"):
+        matched = {right for _, right in expected}
+        expected.update((None, right) for right, _, _ in rows[1] if right not in matched)
+    return expected
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    flow=FLOWS,
+    within=WITHIN,
+    how=st.sampled_from(["inner", "left", "right", "full"]),
+    few=st.booleans(),
+)
 def test_rows_join_those_near_in_time_and_are_forgotten(
-    flow: list[tuple[int, list[Row]] | int], within: IntervalSpec | SameWindowSpec
+    flow: list[tuple[int, list[Row]] | int],
+    within: IntervalSpec | SameWindowSpec,
+    how: Any,
+    few: bool,
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream_join, "LEAST_ROWS", 4)
-        harness = opened(spec(within=within))
+        if few:
+            patch.setattr(rows_by_key, "PAIRS", 3)
+        harness = opened(spec(within=within, how=how))
         counts, watermark, dropped = [0, 0], -100, 0
-        rows: tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]] = ([], [])
-        for element in flow:
+        rows: tuple[list[Numbered], list[Numbered]] = ([], [])
+        for element in [*flow, MAX_TIMESTAMP_US]:
             if isinstance(element, int):
                 watermark = max(watermark, element)
                 harness.watermark(watermark)
+                harness.flush()  # it may have been there before
+                waiting = [
+                    {
+                        n
+                        for n, key, time in mine
+                        if key is not None and last_match(within, side, time) > watermark
+                    }
+                    for side, mine in enumerate(rows)
+                ]
+                assert there(harness) == {
+                    (left, right): count
+                    for (left, right), count in near_in_time(how, within, rows).items()
+                    if (left is not None or right not in waiting[1])
+                    and (right is not None or left not in waiting[0])
+                }
                 continue
             side, some = element
             harness.process(batch(side, some, counts[side]), side)
@@ -148,29 +205,38 @@ def test_rows_join_those_near_in_time_and_are_forgotten(
                 time = last = at - side  # the shift
                 if isinstance(within, SameWindowSpec):
                     last = end_of_window(within, time) - 1
-                equal = EQUAL[key]
                 if last <= watermark:
                     dropped += 1
-                elif equal is not None:
-                    rows[side].append((number, equal, time))
-            counts[side] += len(some)
-        harness.watermark(MAX_TIMESTAMP_US)
-        expected: Counter[tuple[int, int]] = Counter()
-        for left, key, left_time in rows[0]:
-            for right, other_key, right_time in rows[1]:
-                if isinstance(within, IntervalSpec):
-                    near = within.lower_us <= right_time - left_time <= within.upper_us
                 else:
-                    near = end_of_window(within, left_time) == end_of_window(within, right_time)
-                if near and key == other_key:
-                    expected[left, right] += 1
-        assert there(harness) == expected
+                    rows[side].append((number, EQUAL[key], time))
+            counts[side] += len(some)
         assert late(harness) == dropped
         if isinstance(within, SameWindowSpec):
             for pair in harness.batches:
-                columns = [pair[name].cast(pa.int64()).to_pylist() for name in ("at", "window_end")]
-                for time, end in zip(*columns, strict=True):
-                    assert end == end_of_window(within, time)
+                columns = [pair[name].cast(pa.int64()).to_pylist() for name in ("at", "time")]
+                ends = pair["window_end"].cast(pa.int64()).to_pylist()
+                for left, right, end in zip(*columns, ends, strict=True):
+                    assert end == end_of_window(within, right - 1 if left is None else left)
+        check_event_time(harness, how, within)
+
+
+def check_event_time(
+    harness: OperatorHarness, how: str, within: IntervalSpec | SameWindowSpec
+) -> None:
+    """No row of the result is behind the watermark there, in the time that is the result's."""
+    if isinstance(within, SameWindowSpec):
+        names, shift = ["window_end"], {"window_end": -1}
+    else:
+        names = {"left": ["at"], "right": ["time"], "full": ["at", "time"]}.get(how, [])
+        shift = {"at": 0, "time": -1}
+    watermark = -(2**63)
+    for element in harness.elements:
+        if isinstance(element, Watermark):
+            watermark = element.timestamp_us
+        elif isinstance(element, pa.RecordBatch):
+            for name in names:
+                for time in element[name].cast(pa.int64()).to_pylist():
+                    assert time is None or time + shift[name] > watermark
 
 
 def test_rows_and_keys_are_forgotten_as_time_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,6 +389,7 @@ def test_columns_of_the_result() -> None:
     window = SameWindowSpec(times=TIMES, window=TumblingSpec(size_us=5))
     names = ["k", "left", "text", "at", "word", "time", "right", "window_start", "window_end"]
     assert JoinedColumns(spec(within=window), LEFT, RIGHT).schema.names == names
+    assert JoinedColumns(spec(within=window, how="full"), LEFT, RIGHT).schema.names == names
     assert JoinedColumns(spec(how="left"), LEFT, RIGHT).schema.names[-1] == "row_kind"
     other = pa.schema([*RIGHT, ("LEFT", pa.int8())])
     with pytest.raises(FiresteelError, match="two columns 'LEFT'; rename or drop"):

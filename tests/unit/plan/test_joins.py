@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import warnings
 from collections.abc import Callable
@@ -69,8 +70,15 @@ def test_a_joins_times() -> None:
     later = one.interval_join(other, "id", between=("0 s", "1 s"))
     assert later._time_columns == {"time"}
     assert not one.interval_join(other, "id", between=("-1 s", "1 s"))._time_columns
+    for how, columns in (("left", {"at"}), ("right_outer", {"time"}), ("outer", set())):
+        kept = one.interval_join(other, "id", how, between=("-1 s", "1 s"))
+        assert kept._time_columns == columns
     hours = one.window_join(other, "id", Tumbling("1 h"), times=("a", "b"))
     assert hours._time_columns == {"window_end"}
+    full = spec_of(one.window_join(other, "id", Tumbling("1 h"), "full"))
+    assert full == dataclasses.replace(
+        spec_of(one.window_join(other, "id", Tumbling("1 h"))), how="full"
+    )
     as_of = one.as_of_join(other, {"id": "ID"}, "left_outer", tolerance="1 ms")
     assert as_of._time_columns == {"at"}
     within = AsOfSpec(times=EventTimes(columns=("at", "time")), tolerance_us=1000)
@@ -112,6 +120,14 @@ def test_a_joins_times() -> None:
         (
             lambda a, b: a.as_of_join(b.union(a), "id"),
             "the right stream of as_of_join() needs one event-time column, but its sources have",
+        ),
+        (
+            lambda a, b: a.interval_join(b, "id", "semi", between=("0 s", "1 s")),
+            "interval_join(how='semi'): there is",
+        ),
+        (
+            lambda a, b: a.window_join(b, "id", Tumbling("1 s"), "cross"),
+            "window_join(how='cross'): there is",
         ),
         (lambda a, b: a.window_join(b, "id", Session("1 s")), "takes a Tumbling window in event"),
         (

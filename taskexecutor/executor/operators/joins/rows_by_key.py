@@ -36,10 +36,14 @@ class Pairs(NamedTuple):
 class RowsByKey:
     """Rows of any number of keys, each of which has a number."""
 
-    def __init__(self, memory: ColumnMemory) -> None:
-        """`memory`: where the rows are. The runs and flags are always in memory."""
+    def __init__(self, memory: ColumnMemory, *, expiring: bool = False) -> None:
+        """`memory`: where the rows are. The runs and flags are always in memory. `expiring`: rows
+        without a match are found when their time is over.
+        """
         self._log = RowLog(_PIECES, memory)
         self._runs: list[Run] = []
+        # Rows that had no match when they came, as rows of one key; None: nobody asks for them.
+        self._expiring: list[Run] | None = [] if expiring else None
         self.count = 0
         # By place: whether the row has had no match, as far as anybody knows.
         self._alone: Flags = np.zeros(0, np.bool_)
@@ -59,6 +63,10 @@ class RowsByKey:
         self._alone[self.count : end] = alone
         self._log.add(rows.append_column(TIME, pa.array(times)))
         self._runs = with_run(self._runs, Run(numbers, times, np.arange(self.count, end)))
+        if self._expiring is not None and alone.any():
+            one = np.zeros(int(alone.sum()), np.int64)
+            places = self.count + np.flatnonzero(alone)
+            self._expiring = with_run(self._expiring, Run(one, times[alone], places))
         self.count = end
 
     def find(self, numbers: Ints, low: Ints, high: Ints) -> Iterator[Pairs]:
@@ -125,6 +133,26 @@ class RowsByKey:
         alone = np.unique(places[self._alone[places]])
         self._alone[alone] = False
         return alone
+
+    def expired(self, horizon: int) -> Iterator[tuple[pa.RecordBatch, Ints]]:
+        """The rows before a time that have had no match, with their times, some at a time. Each is
+        there once.
+        """
+        runs = self._expiring or []
+        ends = [int(np.searchsorted(run.times, horizon)) for run in runs]
+        if not any(ends):
+            return
+        places = np.concatenate([run.places[:end] for run, end in zip(runs, ends, strict=True)])
+        self._expiring = [
+            Run(*(column[end:] for column in run))
+            for run, end in zip(runs, ends, strict=True)
+            if end < len(run.times)
+        ]
+        places = np.sort(places[self._alone[places]])
+        for begin in range(0, len(places), PAIRS):
+            rows = taken(self._log.pieces, places[begin : begin + PAIRS])
+            last = rows.num_columns - 1
+            yield rows.remove_column(last), numbers_in(rows.column(last))
 
     def frozen(self, horizon: int) -> Callable[[], pa.Table | None]:
         """Makes the rows as they are now that are not before a time, in any thread."""

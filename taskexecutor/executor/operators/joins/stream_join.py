@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from firesteel.elements import Watermark
+from firesteel.elements import MAX_TIMESTAMP_US, MAX_WATERMARK, MIN_TIMESTAMP_US, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import (
     ColumnMemory,
@@ -39,7 +39,8 @@ _SIDES = ("left", "right")
 class StreamJoin(StreamOperator):
     """Holds the rows of both streams. A row is joined with those of the other stream that are
     there when it comes. If rows without a match are in the result, too, each is there from its
-    arrival on, and goes when its first match comes.
+    arrival on, and goes when its first match comes; between bounds in event time, it comes when
+    the watermark shows that it has none.
     """
 
     inputs = 2
@@ -49,6 +50,12 @@ class StreamJoin(StreamOperator):
         self._keys = spec.left_keys, spec.right_keys
         self._bounds = time_bounds(spec, now_ms)
         self.keeps_event_time = self._bounds.in_event_time
+        # The sides whose rows come alone when their time is over.
+        self._expiring = [kept and not spec.retracts for kept in spec.keeps]
+        self._delay_us = max(
+            self._bounds.delay_us(side) if expiring else 0
+            for side, expiring in enumerate(self._expiring)
+        )
         self._waiting: tuple[list[pa.RecordBatch], list[pa.RecordBatch]] = ([], [])
         self._waiting_rows = 0
         self._forget_at = LEAST_ROWS
@@ -57,7 +64,8 @@ class StreamJoin(StreamOperator):
 
     def _clear(self) -> None:
         self._index = KeyIndex(self._memory)
-        self._sides = RowsByKey(self._memory), RowsByKey(self._memory)
+        left, right = (RowsByKey(self._memory, expiring=each) for each in self._expiring)
+        self._sides = left, right
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
@@ -90,11 +98,17 @@ class StreamJoin(StreamOperator):
             state.keep(make)
 
     def _frozen(self) -> list[Callable[[], pa.Table | None]]:
-        watermark_us = self.context.timers.current_watermark_us
+        watermark_us = self._watermark_us
         return [
             rows.frozen(self._bounds.horizon(side, watermark_us))
             for side, rows in enumerate(self._sides)
         ]
+
+    @property
+    def _watermark_us(self) -> int:
+        """In a batch, event time ends at once."""
+        found = self.context.timers.current_watermark_us
+        return found if found == MAX_TIMESTAMP_US or not self._spec.whole else MIN_TIMESTAMP_US
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         self._waiting[input_index].append(batch.replace_schema_metadata(None))
@@ -104,6 +118,9 @@ class StreamJoin(StreamOperator):
 
     def process_watermark(self, watermark: Watermark) -> None:
         self._forget()
+        if watermark != MAX_WATERMARK:  # rows that are alone come behind it
+            delayed_us = max(watermark.timestamp_us - self._delay_us, MIN_TIMESTAMP_US)
+            watermark = Watermark(delayed_us)
         self.output.emit_watermark(watermark)
 
     def flush(self) -> None:
@@ -131,9 +148,11 @@ class StreamJoin(StreamOperator):
         for queries, places in others.find(numbers, *self._bounds.reach(side, times)):
             alone[queries] = False
             if self._spec.keeps[other_side]:
-                self._emit_alone(other_side, others.take(others.matched(places)), DELETE)
+                matched = others.matched(places)
+                if self._spec.retracts:
+                    self._emit_alone(other_side, others.take(matched), DELETE)
             self._emit_pairs(side, rows.take(pa.array(queries)), places, times[queries], INSERT)
-        if self._spec.keeps[side]:
+        if self._spec.keeps[side] and self._spec.retracts:
             self._emit_alone(side, rows.filter(pa.array(alone)), INSERT)
         self._sides[side].add(rows, numbers, times, alone)
 
@@ -169,7 +188,7 @@ class StreamJoin(StreamOperator):
 
     def _in_time(self, rows: pa.RecordBatch, times: Ints) -> tuple[pa.RecordBatch, Ints]:
         """Without the late ones."""
-        late = self._bounds.late(times, self.context.timers.current_watermark_us)
+        late = self._bounds.late(times, self._watermark_us)
         if not late.any():
             return rows, times
         self._late.inc(int(late.sum()))
@@ -183,7 +202,7 @@ class StreamJoin(StreamOperator):
         if not nulls.any():
             return rows, times
         if self._spec.keeps[side]:
-            self._emit_alone(side, rows.filter(pa.array(nulls)), kind)
+            self._emit_alone(side, rows.filter(pa.array(nulls)), kind, times[nulls])
         return rows.filter(pa.array(~nulls)), times[~nulls]
 
     def _emit_pairs(
@@ -194,18 +213,24 @@ class StreamJoin(StreamOperator):
         left, right = both if side == 0 else both[::-1]
         self.output.emit(self._columns.batch(left, right, windows, kind))
 
-    def _emit_alone(self, side: int, rows: pa.RecordBatch, kind: str) -> None:
+    def _emit_alone(
+        self, side: int, rows: pa.RecordBatch, kind: str, windows: Ints = NO_WINDOWS
+    ) -> None:
         if rows.num_rows:
             left, right = (rows, None) if side == 0 else (None, rows)
-            self.output.emit(self._columns.batch(left, right, NO_WINDOWS, kind))
+            self.output.emit(self._columns.batch(left, right, windows, kind))
 
     def _numbers(self, side: int, rows: pa.RecordBatch) -> Ints:
         return numbers_of(self._index, rows, self._keys[side])
 
     def _forget(self) -> None:
-        """Rows that none to come may join, and those that are gone, once they may be half of
-        all.
+        """Rows that none to come may join, after they have come alone if they are to, and those
+        that are gone: once they may be half of all.
         """
+        watermark_us = self._watermark_us
+        for side, kept in enumerate(self._sides):
+            for alone, times in kept.expired(self._bounds.horizon(side, watermark_us)):
+                self._emit_alone(side, alone, INSERT, times)
         rows, removed = (
             sum(counts)
             for counts in zip(*((each.count, each.removed) for each in self._sides), strict=True)

@@ -36,6 +36,9 @@ class TimeBounds(Protocol):
     def late(self, times: Ints, watermark_us: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """Which of the rows that come now are late."""
 
+    def delay_us(self, side: int) -> int:
+        """How far a row of this side may be behind the watermark when its time is over."""
+
 
 class Unbounded:
     """Rows have no time."""
@@ -53,6 +56,9 @@ class Unbounded:
 
     def late(self, times: Ints, watermark_us: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         return np.zeros(len(times), np.bool_)
+
+    def delay_us(self, side: int) -> int:
+        return 0
 
 
 class WithinTimeToLive(Unbounded):
@@ -91,10 +97,13 @@ class WithinInterval:
         return times + lower_us, times + upper_us
 
     def horizon(self, side: int, watermark_us: int) -> int:
-        return watermark_us + 1 - self._reach[side][1]
+        return min(max(watermark_us + 1 - self._reach[side][1], _LEAST), _MOST)
 
     def late(self, times: Ints, watermark_us: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         return times <= watermark_us
+
+    def delay_us(self, side: int) -> int:
+        return max(self._reach[side][1], 0)
 
 
 class WithinWindow(WithinInterval):
@@ -109,7 +118,7 @@ class WithinWindow(WithinInterval):
         return times - (times - self._window.offset_us) % self._window.size_us
 
     def horizon(self, side: int, watermark_us: int) -> int:
-        return watermark_us + 2 - self._window.size_us
+        return min(max(watermark_us + 2 - self._window.size_us, _LEAST), _MOST)
 
     def late(self, times: Ints, watermark_us: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         return times < self.horizon(0, watermark_us)

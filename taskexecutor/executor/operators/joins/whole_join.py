@@ -118,7 +118,7 @@ class WholeJoin(WholeRows):
             ]
             columns.append(found[0] if len(found) == 1 else sql.coalesce(*found))
         if (window := self._columns.window) is not None:
-            start = sql.col(_name(0, _TIME))
+            start = sql.coalesce(*(sql.col(_name(side, _TIME)) for side in range(2)))
             columns += [sql.timestamp_micros(each) for each in (start, start + window.size_us)]
         if self._columns.retracts:
             columns.append(sql.lit(INSERT))

@@ -35,7 +35,19 @@ JOINS = {
     "full": {"how": "full"},
     "ttl": {"how": "full", "within": TimeToLiveSpec(ttl_ms=20)},
     "interval": {"within": IntervalSpec(times=TIMES, lower_us=-5, upper_us=9)},
+    "interval, left": {
+        "how": "left",
+        "within": IntervalSpec(times=TIMES, lower_us=2, upper_us=9),
+    },
+    "interval, full": {
+        "how": "full",
+        "within": IntervalSpec(times=TIMES, lower_us=-9, upper_us=-2),
+    },
     "window": {"within": SameWindowSpec(times=TIMES, window=TumblingSpec(size_us=10))},
+    "window, right": {
+        "how": "right",
+        "within": SameWindowSpec(times=TIMES, window=TumblingSpec(size_us=10)),
+    },
     "as of": {"how": "left", "within": AsOfSpec(times=TIMES)},
     "as of with a tolerance": {"within": AsOfSpec(times=TIMES, tolerance_us=5)},
 }
