@@ -18,7 +18,8 @@ from firesteel.common.ids import JobId, JobMasterId, is_id
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.states import JobStatus
 
-_MAX_GROUP_BYTES = 255  # its length is kept in one byte (dispatcher.results)
+# The length of its label, with the attempt's id, is kept in one byte (dispatcher.results).
+_MAX_GROUP_BYTES = 200
 
 GRPC_STATUS = {
     RefusalKind.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
@@ -100,6 +101,7 @@ class AppendResults:
     index: int
     ipc_stream: bytes  # empty: shows the group's chunks; without a group, begins the generation
     group: str  # empty: the chunk is shown at once
+    attempt_id: str  # that sent it; empty: the chunk only begins the generation
 
 
 def append_results_from_proto(request: dispatcher_pb2.AppendResultsRequest) -> AppendResults:
@@ -118,8 +120,13 @@ def append_results_from_proto(request: dispatcher_pb2.AppendResultsRequest) -> A
             f"a JobMaster sent a chunk of generation {request.generation} under epoch"
             f" {request.epoch}"
         )
-    if len(request.group.encode()) > _MAX_GROUP_BYTES:
+    if len(request.group.encode()) > _MAX_GROUP_BYTES or " " in request.group:
         raise RemoteProtocolError(f"a JobMaster sent a chunk of group {request.group[:80]!r}...")
+    if request.attempt_id and not is_id(request.attempt_id):
+        raise RemoteProtocolError(
+            f"a JobMaster sent a chunk of attempt {request.attempt_id[:80]!r};"
+            " expected 32 hex characters"
+        )
     return AppendResults(
         job_id=JobId(request.job_id),
         epoch=request.epoch,
@@ -128,6 +135,7 @@ def append_results_from_proto(request: dispatcher_pb2.AppendResultsRequest) -> A
         index=request.index,
         ipc_stream=request.ipc_stream,
         group=request.group,
+        attempt_id=request.attempt_id,
     )
 
 

@@ -4,8 +4,9 @@ They are deleted earlier if they are too old or too many (`Limits`). DIR/<job id
 why: who reads them gets that reason, and never some of the rows as if they were all.
 
 One file per sink and generation, DIR/<job id>/<operator id>-<generation>.chunks, which repeats
-[7-byte little-endian length][length of the group][group][one Arrow IPC stream]. A chunk counts once
-it is complete.
+[7-byte little-endian length][length of the label][label][one Arrow IPC stream]. A chunk counts once
+it is complete. The label is "GROUP ATTEMPT", with the attempt that sent the chunk, or "GROUP".
+How many chunks of each attempt are kept is what the next JobMaster needs to take each of them once.
 
 A job that starts over sends its rows again, under a higher generation, which replaces the older
 one. Within a generation chunks are numbered from 0, and each is appended once however often it is
@@ -26,7 +27,7 @@ import asyncio
 import errno
 import os
 import shutil
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ from firesteel.common.config import options
 from firesteel.common.units import shortest_duration, shortest_size
 from firesteel.errors import FiresteelError
 
-_HEAD_BYTES = 8  # the last one is the length of the group
+_HEAD_BYTES = 8  # the last one is the length of the label
 _EVICTED = "evicted"
 
 
@@ -100,6 +101,7 @@ class Collected(NamedTuple):
     operator_id: str
     generation: int
     chunks: int
+    by_attempt: dict[str, int]  # how many of them each attempt has sent
 
 
 class ResultStore:
@@ -127,6 +129,7 @@ class ResultStore:
         index: int,
         ipc_stream: bytes,
         group: str = "",
+        attempt_id: str = "",
     ) -> None:
         """Hands the chunk to the operating system. Does nothing if it is there already.
 
@@ -139,7 +142,7 @@ class ResultStore:
                     f"chunk {index} of operator {operator_id} came before chunk {file.chunks}"
                 )
             if index == file.chunks:
-                self.total_bytes += file.append(ipc_stream, group)
+                self.total_bytes += file.append(ipc_stream, group, attempt_id)
         except OSError as error:
             raise _not_written(error, self._directory / job_id) from error
 
@@ -156,7 +159,7 @@ class ResultStore:
                 generation = self.newest(job_id, operator_id)
                 assert generation is not None
                 file = self._file(job_id, operator_id, generation)
-                found.append(Collected(operator_id, generation, file.chunks))
+                found.append(Collected(operator_id, generation, file.chunks, dict(file.by_attempt)))
         except OSError as error:
             raise _not_written(error, self._directory / job_id) from error
         return found
@@ -244,43 +247,49 @@ class _ChunkFile:
     def __init__(self, path: Path, generation: int) -> None:
         self.generation = generation
         self.chunks = 0
+        self.by_attempt: Counter[str] = Counter()
         self._path = path
         self._groups: set[str] = set()
         self._end_bytes = 0  # an incomplete chunk after it is overwritten
         path.touch()
         with open(path, "rb") as file:
             while (record := _next_record(file, self._end_bytes)) is not None:
-                self.chunks += 1
-                self._groups.add(record.group)
+                self._added(record.group, record.attempt_id)
                 self._end_bytes = record.end
 
-    def append(self, ipc_stream: bytes, group: str) -> int:
+    def append(self, ipc_stream: bytes, group: str, attempt_id: str) -> int:
         """Returns how many bytes were written."""
         if group and not ipc_stream and group not in self._groups:
             raise ChunkOutOfOrder(
                 f"the rows {group} that a checkpoint holds are not among those of this job"
             )
-        name = group.encode()
-        head = len(ipc_stream).to_bytes(_HEAD_BYTES - 1, "little") + bytes([len(name)])
+        label = (f"{group} {attempt_id}" if attempt_id else group).encode()
+        head = len(ipc_stream).to_bytes(_HEAD_BYTES - 1, "little") + bytes([len(label)])
         try:
             with open(self._path, "r+b") as file:
                 file.truncate(self._end_bytes)
                 file.seek(self._end_bytes)
-                file.write(head + name)
+                file.write(head + label)
                 file.write(ipc_stream)
         except OSError:
             with suppress(OSError):  # the first error is the one to report
                 os.truncate(self._path, self._end_bytes)
             raise
-        written_bytes = len(head) + len(name) + len(ipc_stream)
+        written_bytes = len(head) + len(label) + len(ipc_stream)
         self._end_bytes += written_bytes
+        self._added(group, attempt_id)
+        return written_bytes
+
+    def _added(self, group: str, attempt_id: str) -> None:
         self.chunks += 1
         self._groups.add(group)
-        return written_bytes
+        if attempt_id:
+            self.by_attempt[attempt_id] += 1
 
 
 class _Record(NamedTuple):
     group: str
+    attempt_id: str
     start: int  # of the content, in bytes
     end: int
 
@@ -295,7 +304,8 @@ def _next_record(file: BinaryIO, position: int) -> _Record | None:
     end = start + int.from_bytes(head[:-1], "little")
     if end > os.fstat(file.fileno()).st_size:
         return None
-    return _Record(file.read(head[-1]).decode(), start, end)
+    group, _, attempt_id = file.read(head[-1]).decode().partition(" ")
+    return _Record(group, attempt_id, start, end)
 
 
 class ChunkReader:

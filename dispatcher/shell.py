@@ -438,7 +438,9 @@ class Shell:
         await self._in_thread(
             self._results_thread,
             lambda: (
-                self.results.append(*key, chunk.index, chunk.ipc_stream, chunk.group)
+                self.results.append(
+                    *key, chunk.index, chunk.ipc_stream, chunk.group, chunk.attempt_id
+                )
                 if chunk.ipc_stream or chunk.group
                 else self.results.begin(*key)
             ),

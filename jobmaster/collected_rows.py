@@ -4,7 +4,8 @@ Chunks are sent one after the other, numbered per sink from 0, under the number 
 restart. So a chunk sent again, because its answer was lost, is kept once, and the rows of a sink
 that starts over replace those that it sent before. One that goes on from a checkpoint keeps the
 number, also under another JobMaster: its chunks belong to groups, which are shown when their
-checkpoints are complete.
+checkpoints are complete. So do tasks that another JobMaster adopts: the Dispatcher has told it how
+many chunks of each attempt are kept.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ _RETRIED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 @dataclass(frozen=True, slots=True)
 class _Chunk:
     operator_id: str
+    attempt_id: str
     ipc_stream: bytes = field(repr=False)  # both empty: only begins the restart
     group: str
     restart: int
@@ -74,14 +76,19 @@ class CollectedRows:
             if operator_id not in operator_ids:
                 continue
             self._restarts[operator_id] = restart
-            self._queue.put_nowait(_Chunk(operator_id, b"", "", restart, lambda problem: None))
+            self._queue.put_nowait(_Chunk(operator_id, "", b"", "", restart, lambda problem: None))
 
     def append(
-        self, operator_id: str, ipc_stream: bytes, group: str, kept: Callable[[str], None]
+        self,
+        operator_id: str,
+        attempt_id: str,
+        ipc_stream: bytes,
+        group: str,
+        kept: Callable[[str], None],
     ) -> None:
         """Calls `kept` when the chunk is kept, or cannot be: then with the reason."""
         restart = self._restarts.get(operator_id, _FOLLOWS)
-        self._queue.put_nowait(_Chunk(operator_id, ipc_stream, group, restart, kept))
+        self._queue.put_nowait(_Chunk(operator_id, attempt_id, ipc_stream, group, restart, kept))
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -122,6 +129,7 @@ class CollectedRows:
             index=index,
             ipc_stream=chunk.ipc_stream,
             group=chunk.group,
+            attempt_id=chunk.attempt_id,
         )
         try:
             async for attempt in tenacity.AsyncRetrying(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, assert_never
 
 from firesteel._proto import (
     common_pb2,
+    dispatcher_pb2,
     job_graph_pb2,
     job_master_pb2,
     resource_manager_pb2,
@@ -61,6 +62,16 @@ def restart_history_from_json(text: str) -> RestartHistory:
         return RestartHistory()
     found = json.loads(text)
     return RestartHistory(**{**found, "failed_at": tuple(found["failed_at"])})
+
+
+def collected_by_attempt(
+    collected: Iterable[dispatcher_pb2.CollectedChunks],
+) -> dict[OperatorId, dict[AttemptId, int]]:
+    """How many chunks of each attempt are kept, by sink."""
+    return {
+        OperatorId(of.operator_id): {AttemptId(a): n for a, n in of.by_attempt.items()}
+        for of in collected
+    }
 
 
 def task_updates(changes: tasks_pb2.TaskStateChanges) -> tuple[events.TaskUpdate, ...]:

@@ -34,7 +34,7 @@ from firesteel.common.rpc.link import Link
 from firesteel.common.service.platform import Platform
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError
-from jobmaster.convert import restart_history_from_json
+from jobmaster.convert import collected_by_attempt, restart_history_from_json
 from jobmaster.core import events
 from jobmaster.core.checkpoints.recovery import Recovery
 from jobmaster.core.settings import JobSettings, settings_from
@@ -219,11 +219,15 @@ class JobMasterProcess:
     def _run_job(
         self, start: dispatcher_pb2.StartJob, settings: JobSettings, recovery: Recovery
     ) -> None:
-        restarts = restart_history_from_json(start.restart_history)
+        earlier = replace(
+            recovery,
+            restarts=restart_history_from_json(start.restart_history),
+            collected=collected_by_attempt(start.collected),
+        )
         job = RunningJob(
             start,
             settings,
-            replace(recovery, restarts=restarts),
+            earlier,
             sessions=self._servicer.sessions,
             address=self.address,
             report=self._report,

@@ -304,6 +304,7 @@ class RunningJob:
             case commands.SpoolChunk():
                 self._collected.append(
                     command.operator_id,
+                    command.attempt_id,
                     command.ipc_stream,
                     command.group,
                     lambda problem: self._spooled(command, problem),

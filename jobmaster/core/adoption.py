@@ -9,6 +9,9 @@ more. Until all have answered, no split is assigned and no checkpoint begins:
 
 * A split that a task holds is that task's. One that was assigned and never arrived is nobody's, and
   is assigned again. So each split has one owner (invariant 17).
+* Of rows that are collected, the Dispatcher has told how many chunks of each attempt are kept.
+  These are not taken again. A sink may wait for an acknowledgement, and answers only after it: so
+  others are taken as soon as it is known which attempts there are.
 * A checkpoint that is stored is complete, whether its tasks were notified or not: they are now. Any
   other one that a task takes part in is given up.
 """
@@ -54,11 +57,6 @@ def can_adopt(job: Job) -> bool:
         or graph.batch
         or not job.coordinators.ready  # files would be listed anew, and may be others
         or any(edge.result_type is ResultType.BLOCKING for edge in graph.edges)
-        or any(
-            operator.coordinator_kind == "collect"
-            for vertex in graph.vertices
-            for operator in vertex.operators
-        )
     )
 
 
@@ -73,6 +71,7 @@ class Adoption:
         self._adopted: set[AttemptId] = set()
         self._held: dict[AttemptId, events.TaskHeld] = {}
         self._error: ErrorInfo | None = None  # of the first task that failed meanwhile
+        self.collecting = False  # chunks of rows are taken
 
     # ---- what is heard
 
@@ -117,11 +116,9 @@ class Adoption:
     def over(self, job: Job, now: float) -> bool:
         if now >= self.deadline:
             return True
-        count = job.graph.count
-        if count(_S.RECONCILING) and (
-            self._holders is None or not self._holders <= self._connected
-        ):
+        if not self._all_connected(job):
             return False
+        count = job.graph.count
         if len(self._held) < sum(map(count, DEPLOYED)):
             return False  # asked after every answer: the tasks are looked at once all have come
         return all(
@@ -129,6 +126,11 @@ class Adoption:
             for execution in job.graph.executions()
             if execution.state in DEPLOYED
         )
+
+    def let_sinks_go_on(self, job: Job) -> None:
+        """Once the attempts are known, those that collect rows may send them."""
+        if not self.collecting and self._all_connected(job):
+            self._collect(job)
 
     def waiting_for(self, job: Job, now: float) -> str:
         known = sum(e.terminal or e.attempt_id in self._held for e in job.graph.executions())
@@ -140,6 +142,7 @@ class Adoption:
     def conclude(self, job: Job, now: float) -> Reconciled:
         """Goes on with what was found. The job is RUNNING."""
         self._finish_unheard(job, now)
+        self._collect(job)
         unheard = [e for e in job.graph.executions() if e.state is _S.RECONCILING]
         error = job.error(
             f"no TaskExecutor has the task any more, or none was heard of within"
@@ -177,6 +180,20 @@ class Adoption:
         job.out += job.coordinators.reconnected(live)
 
     # ---- inside
+
+    def _all_connected(self, job: Job) -> bool:
+        return job.graph.count(_S.RECONCILING) == 0 or (
+            self._holders is not None and self._holders <= self._connected
+        )
+
+    def _collect(self, job: Job) -> None:
+        if self.collecting:
+            return
+        self.collecting = True
+        job.replace_rows_of_others()
+        job.out += job.coordinators.resume_collecting(
+            e for e in job.graph.executions() if e.state in DEPLOYED
+        )
 
     def _adopt(
         self,

@@ -279,8 +279,10 @@ class JobMasterCore:
         if cause := job.checkpoints.failure:
             job.checkpoints.failure = ""
             self._fail(job.error(cause, now), now, restartable=True)
-        if isinstance(self.phase, Reconciling) and self.phase.adoption.over(job, now):
-            self._reconciled(self.phase.adoption, now)
+        if isinstance(self.phase, Reconciling):
+            self.phase.adoption.let_sinks_go_on(job)
+            if self.phase.adoption.over(job, now):
+                self._reconciled(self.phase.adoption, now)
         while (following := self.phase.advance(job, now)) is not self.phase:
             self.phase = following
         self._follow(now)
@@ -558,7 +560,9 @@ class JobMasterCore:
     def _operator_message(self, event: events.OperatorMessageReceived, now: float) -> None:
         self.task_executors.seen(event.task_executor_id, now)
         execution = self._live(event.attempt_id)
-        if isinstance(self.phase, Reconciling):
+        if isinstance(self.phase, Reconciling) and not (
+            self.phase.adoption.collecting and self.coordinators.collects(event.operator_id)
+        ):
             return  # sent again once it is known who holds what
         if execution is not None:
             self.job.out.extend(

@@ -96,6 +96,7 @@ class Job:
         self.checkpoints = JobCheckpoints(
             settings.checkpoints, self.graph, self.coordinators, self.now_ms, recovery
         )
+        self._collected = recovery.collected
         if recovery.latest is not None:
             self.restore_coordinators(self.graph.vertices)
         self.restarts = 0  # full ones, and those of regions
@@ -167,6 +168,24 @@ class Job:
             self.restore_coordinators(dict.fromkeys(vertex.job_vertex for vertex in vertices))
         self.graph.start_over(vertices, self.ids, self.now_ms(now))
         self.schedule(vertices, now)
+
+    def take_collected(self) -> None:
+        """What earlier masters have had kept of the rows that are collected."""
+        self.coordinators.take_kept(self._collected)
+
+    def replace_rows_of_others(self) -> None:
+        """Without a checkpoint, a sink's rows are those of the attempts that run. Any others are of
+        attempts before these, and the earlier master has died before it could say so.
+        """
+        if self.checkpoints.latest is not None:
+            return
+        foreign = tuple(
+            operator_id
+            for operator_id, by_attempt in self._collected.items()
+            if not by_attempt.keys() <= self.graph.attempts.keys()
+        )
+        if foreign:
+            self.out.append(commands.BeginResults(restart=self.restarts, operator_ids=foreign))
 
     def tasks_to_restart(
         self, failed: Sequence[ExecutionVertex], lost: Sequence[ResultPartitionId]

@@ -43,7 +43,7 @@ class Fault(Enum):
     CUT = "let nothing pass between two processes for a while"
 
 
-RESTARTS = (Fault.TASK, Fault.SLOT, Fault.TASK_EXECUTOR, Fault.JOB_MASTER)
+RESTARTS = (Fault.TASK, Fault.SLOT, Fault.TASK_EXECUTOR)
 KILLS = (
     Fault.SLOT,
     Fault.TASK_EXECUTOR,

@@ -239,15 +239,13 @@ class ExactlyOnceJob:
         *,
         enough_for_s: float = 150.0,
         every_state: bool = False,
-        collects: bool = True,
         **configuration: str,
     ) -> None:
         """`enough_for_s`: how long there is something to read; `every_state`: it has all kinds of
-        operators with state besides; `collects`: a client reads its rows, too; `configuration`:
-        with __ for dots.
+        operators with state besides; `configuration`: with __ for dots.
         """
         self._session, self._postgres = session, postgres
-        self._every_state, self._collects = every_state, collects
+        self._every_state = every_state
         self._splits = round(enough_for_s * SPLITS_PER_S)
         names = ("files", "python", "batches", "states", "checkpoints")
         self._files, self._python, self._batches, self._states, self._checkpoints = folders = [
@@ -260,10 +258,8 @@ class ExactlyOnceJob:
         self.job_id = session.submit(self._program(), **configuration)
         self._ledger = Ledger()
         self._collected: list[Any] = []
-        self._reader: threading.Thread | None = None
-        if collects:
-            self._reader = threading.Thread(target=self._collect, daemon=True)
-            self._reader.start()
+        self._reader = threading.Thread(target=self._collect, daemon=True)
+        self._reader.start()
         self._table = TableReader(postgres, self._table_name)
         self._table.start()
 
@@ -292,8 +288,7 @@ class ExactlyOnceJob:
         stream = rows.key_by("key").operator("count", lambda: Counting(poison), COUNTED)
         stream.sink_to(FileSink(str(self._files)))
         stream.sink_to(PythonSink(Batches, {"folder": str(self._python)}))
-        if self._collects:
-            stream.sink_to(CollectSink(), uid="collected")
+        stream.sink_to(CollectSink(), uid="collected")
         stream.sink_to(PostgresSink(self._postgres, self._table_name))
         stream.foreach_batch(
             lambda df, batch_id: keep(batches, batch_id, [list(row) for row in df.collect()])
@@ -336,7 +331,7 @@ class ExactlyOnceJob:
 
     def _problem(self) -> str:
         """Why it is in vain to wait."""
-        if not self._table.problem and not (self._reader and self._reader.is_alive()):
+        if not self._table.problem and not self._reader.is_alive():
             with contextlib.suppress(FiresteelError):  # a Dispatcher that comes back
                 details = self._session.client.job_details(self.job_id)
                 if details.status.globally_terminal:
@@ -392,8 +387,7 @@ class ExactlyOnceJob:
     def check(self) -> None:
         """Waits for the job's end. Everybody has seen each row once; nothing is left over."""
         details = self._session.client.wait(self.job_id)
-        if self._reader is not None:
-            self._reader.join()
+        self._reader.join()
         self._table.stop()
         assert not self._table.problem, self._table.problem
         assert self._table.looks, "it has seen something"
@@ -407,10 +401,9 @@ class ExactlyOnceJob:
             assert sorted(other.rows) == sorted(ledger.rows)
         if self._every_state:
             every_state.check(self._states, [row[:3] for row in ledger.rows])
-        if self._collects:
-            columns = pa.Table.from_batches(self._collected).to_pydict().values()
-            seen = sorted(zip(*columns, strict=True))
-            assert seen == sorted(ledger.rows), "a client sees each once"
+        columns = pa.Table.from_batches(self._collected).to_pydict().values()
+        seen = sorted(zip(*columns, strict=True))
+        assert seen == sorted(ledger.rows), "a client sees each once"
         with contextlib.closing(psycopg2.connect(self._postgres)) as connection:
             cursor, table = connection.cursor(), self._table_name
             cursor.execute(f"SELECT split, n, key, count FROM {table}")

@@ -26,7 +26,6 @@ def test_the_death_of_a_job_master_restarts_no_task(
         tmp_path,
         postgres,
         every_state=True,
-        collects=False,
         heartbeat__timeout="5 s",
         state__backend__type="rocksdb",
         execution__checkpointing__incremental="true",

@@ -94,6 +94,12 @@ class Coordinator:
         """
         return ""
 
+    def resent(self, attempt_id: AttemptId) -> None:
+        """The attempt is asked to send again what is unanswered: messages of it may be lost."""
+
+    def take_kept(self, by_attempt: Mapping[AttemptId, int]) -> None:
+        """How many chunks of each attempt were kept under earlier masters."""
+
     def attempt_ended(self, attempt_id: AttemptId) -> None:
         """The attempt failed or was cancelled: what it owned becomes available again."""
 

@@ -2,12 +2,12 @@
 
 The rows of a job that starts over replace those that it sent before (jobmaster.collected_rows).
 Those of one that goes on from a checkpoint follow them: what is in no complete checkpoint is never
-shown.
+shown. Those of a task that another JobMaster adopts go on where the kept ones end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from firesteel.common.ids import AttemptId
 from firesteel.common.operator_messages import ChunkAcknowledged, ChunkCollected, OperatorMessage
@@ -19,6 +19,8 @@ class CollectCoordinator(Coordinator):
         self._next: dict[AttemptId, int] = {}  # the sequence that an attempt sends next
         self._acknowledged: dict[AttemptId, int] = {}  # how many of an attempt's were kept
         self._problems: dict[AttemptId, str] = {}  # why no more of an attempt's can be kept
+        # Attempts that are asked to send again what is unanswered, and have not begun to.
+        self._resending: set[AttemptId] = set()
 
     def receive(
         self, attempt_id: AttemptId, subtask: int, message: OperatorMessage
@@ -28,12 +30,16 @@ class CollectCoordinator(Coordinator):
         if problem := self._problems.get(attempt_id):
             return (ChunkAcknowledged(sequence=message.sequence, error=problem),)
         expected = self._next.get(attempt_id, 0)
+        if message.sequence <= expected:
+            self._resending.discard(attempt_id)
         if (
             message.sequence < expected
         ):  # sent again: keep it once, but do acknowledge it once it is kept
             kept = message.sequence < self._acknowledged.get(attempt_id, 0)
             return (ChunkAcknowledged(sequence=message.sequence),) if kept else ()
         if message.sequence > expected:
+            if attempt_id in self._resending:
+                return ()  # it comes again, behind those that are lost
             return (
                 ChunkAcknowledged(
                     sequence=message.sequence, error=f"chunk {expected} never arrived"
@@ -53,12 +59,21 @@ class CollectCoordinator(Coordinator):
             self._acknowledged[attempt_id] = sequence + 1
         return (ChunkAcknowledged(sequence=sequence, error=problem),)
 
+    def resent(self, attempt_id: AttemptId) -> None:
+        self._resending.add(attempt_id)
+
+    def take_kept(self, by_attempt: Mapping[AttemptId, int]) -> None:
+        self._next = dict(by_attempt)
+        self._acknowledged = dict(by_attempt)
+
     def attempt_ended(self, attempt_id: AttemptId) -> None:
         self._next.pop(attempt_id, None)
         self._acknowledged.pop(attempt_id, None)
         self._problems.pop(attempt_id, None)
+        self._resending.discard(attempt_id)
 
     def start_over(self) -> None:
         self._next.clear()
         self._acknowledged.clear()
         self._problems.clear()
+        self._resending.clear()

@@ -11,7 +11,7 @@ from firesteel.common.job_graph import JobGraph
 from firesteel.common.operator_messages import OperatorMessage, Resend, WatermarkReported
 from firesteel.common.states import ExecutionState
 from jobmaster.core.commands import Command, ListPaths, Log, SendOperatorMessage, SpoolChunk
-from jobmaster.core.coordinators import Coordinator, create
+from jobmaster.core.coordinators import CollectCoordinator, Coordinator, create
 from jobmaster.core.coordinators.base import Json, Spool, UnexpectedMessage
 from jobmaster.core.coordinators.watermark_alignment import Announcement, WatermarkAlignment
 from jobmaster.core.execution_graph import Execution
@@ -122,6 +122,11 @@ class Coordinators:
             return f"its operator {operator_id} has no split enumerator"
         return coordinator.adopt(execution.attempt_id, places)
 
+    def take_kept(self, collected: Mapping[OperatorId, Mapping[AttemptId, int]]) -> None:
+        for operator_id, by_attempt in collected.items():
+            if (coordinator := self.by_operator.get(operator_id)) is not None:
+                coordinator.take_kept(by_attempt)
+
     def reconnected(self, executions: Iterable[Execution]) -> list[Command]:
         """The stream to these broke and is back: messages in either direction may be lost."""
         commands = []
@@ -129,8 +134,25 @@ class Coordinators:
             for operator_id in self._of(execution):
                 if operator_id in self.alignment:
                     self.alignment.reconnected(operator_id, execution.vertex.subtask)
-                commands.append(self._command(execution, operator_id, Resend()))
+                commands.append(self._resend(execution, operator_id))
         return commands
+
+    def collects(self, operator_id: OperatorId) -> bool:
+        return isinstance(self.by_operator.get(operator_id), CollectCoordinator)
+
+    def resume_collecting(self, executions: Iterable[Execution]) -> list[Command]:
+        """Those that collect rows send again what is unanswered."""
+        return [
+            self._resend(execution, operator_id)
+            for execution in executions
+            for operator_id in self._of(execution)
+            if self.collects(operator_id)
+        ]
+
+    def _resend(self, execution: Execution, operator_id: OperatorId) -> Command:
+        if (coordinator := self.by_operator.get(operator_id)) is not None:
+            coordinator.resent(execution.attempt_id)
+        return self._command(execution, operator_id, Resend())
 
     def attempt_finished(
         self, execution: Execution, now: float, attempts: Attempts

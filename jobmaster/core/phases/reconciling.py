@@ -28,6 +28,7 @@ class Reconciling(Phase):
         now: float,
     ) -> Reconciling:
         job.take_analysis(analysis)
+        job.take_collected()
         job.graph.apply(JobEvent.ADOPT, job.now_ms(now))
         for execution in job.graph.executions():
             execution.apply(TaskEvent.ADOPT, job.now_ms(now))

@@ -21,6 +21,7 @@ from dispatcher.results import (
 )
 
 JOB, SINK = "1" * 32, "2" * 32
+ATTEMPT, OTHER = "3" * 32, "4" * 32
 FIRST, SECOND = 2**32, 2**32 + 1  # generations
 
 
@@ -94,9 +95,11 @@ def test_rows_that_a_checkpoint_holds_and_the_store_does_not_are_an_error(tmp_pa
 
 
 def test_what_was_collected_so_far_is_known_to_a_store_that_is_opened_again(tmp_path: Path) -> None:
-    append(ResultStore(tmp_path), 0, b"a0", group="a")
-    opened_again = ResultStore(tmp_path)
-    assert opened_again.collected(JOB) == [(SINK, FIRST, 1)]
+    results = ResultStore(tmp_path)
+    for index, sender in enumerate((OTHER, ATTEMPT, ATTEMPT)):
+        results.append(JOB, SINK, FIRST, index, b"a0", "a", sender)
+    for opened_again in (results, ResultStore(tmp_path)):
+        assert opened_again.collected(JOB) == [(SINK, FIRST, 3, {OTHER: 1, ATTEMPT: 2})]
     assert opened_again.collected("f" * 32) == []
 
 

@@ -5,13 +5,21 @@ what is not is restarted, splits have one owner, and checkpoints have one end.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
-from firesteel.common.ids import TaskExecutorId
+from firesteel.common.checkpoints.metadata import CheckpointMetadata
+from firesteel.common.ids import AttemptId, TaskExecutorId
 from firesteel.common.job_graph import JobGraph, Partitioner
-from firesteel.common.operator_messages import SplitAssigned, SplitRequested
+from firesteel.common.operator_messages import (
+    ChunkAcknowledged,
+    ChunkCollected,
+    Resend,
+    SplitAssigned,
+    SplitRequested,
+)
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events
@@ -29,15 +37,16 @@ from jobmaster.core.slots.slot import SlotOffer
 from jobmaster.testing import World, job, operator_id, vertex
 
 RUNNING, FINISHED, FAILED = ExecutionState.RUNNING, ExecutionState.FINISHED, ExecutionState.FAILED
-SOURCE = operator_id("source")
+SOURCE, SINK = operator_id("source"), operator_id("sink")
 GRACE_S = 30.0
 
 
 def graph() -> JobGraph:
-    """Two pipelines, each in a slot: a source of ten splits, and a sink."""
+    """Two pipelines, each in a slot: a source of ten splits, and a sink that collects."""
     splits = {"start": 0, "end": 100, "split_rows": 10}
     source = vertex("source", 2, coordinator=("sequence-source", splits))
-    return job(source, vertex("sink", 2), partitioner=Partitioner.HASH)
+    sink = vertex("sink", 2, coordinator=("collect", {}))
+    return job(source, sink, partitioner=Partitioner.HASH)
 
 
 def settings(attempts: int = 0) -> JobSettings:
@@ -54,7 +63,7 @@ class Handover:
     each source, and has stored a checkpoint. Then there is only what it leaves.
     """
 
-    def __init__(self, *, attempts: int = 0) -> None:
+    def __init__(self, *, attempts: int = 0, checkpoint: bool = True) -> None:
         first = World(graph(), settings())
         first.start()
         self.offers = {name: first.give_slots(name, 1) for name in ("tm-1", "tm-2")}
@@ -64,19 +73,23 @@ class Handover:
         self.splits: dict[str, list[int]] = {e.attempt_id: [] for e in first.executions("source")}
         for execution in first.executions("source"):
             self.assign(execution)
-        self.checkpoint_id, latest = self.take_checkpoint()
-        self.second = World(
-            graph(),
-            settings(attempts),
-            Recovery(
-                epoch=2,
-                checkpoints=(CompleteCheckpoint(checkpoint_id=self.checkpoint_id, path="/p"),),
-                latest=latest,
-            ),
-            seed=b"second",
-        )
+        self._attempts = attempts
+        self.recovery = Recovery(epoch=2)
+        if checkpoint:
+            self.checkpoint_id, latest = self.take_checkpoint()
+            stored = CompleteCheckpoint(checkpoint_id=self.checkpoint_id, path="/p")
+            self.recovery = replace(self.recovery, checkpoints=(stored,), latest=latest)
+        self.second = self._second()
 
-    def take_checkpoint(self) -> tuple[int, object]:
+    def _second(self) -> World:
+        return World(graph(), settings(self._attempts), self.recovery, seed=b"second")
+
+    def has_collected(self, by_attempt: dict[AttemptId, int]) -> None:
+        """So many chunks of the sink are kept."""
+        self.recovery = replace(self.recovery, collected={SINK: by_attempt})
+        self.second = self._second()
+
+    def take_checkpoint(self) -> tuple[int, CheckpointMetadata]:
         first = self.first
         trigger = first.one(commands.TriggerCheckpoint, first.pass_time(10.0)[:1])
         for execution in first.executions():
@@ -351,6 +364,58 @@ def test_a_stop_with_a_savepoint_is_finished_or_given_up(stored: bool) -> None:
     assert {(n.checkpoint_id, n.completed, n.stops) for n in notices} == {
         (savepoint, stored, stored)
     }
+
+
+def collect(world: World, execution: Execution, sequence: int) -> list[commands.Command]:
+    return world.post(
+        events.OperatorMessageReceived(
+            task_executor_id=execution.slot.task_executor_id,  # type: ignore[union-attr]
+            operator_id=SINK,
+            attempt_id=execution.attempt_id,
+            message=ChunkCollected(sequence=sequence, ipc_stream=b"rows"),
+        )
+    )
+
+
+def test_a_chunk_that_was_kept_and_not_acknowledged_is_not_kept_again() -> None:
+    handover = Handover()
+    one, other = handover.first.executions("sink")
+    handover.has_collected({one.attempt_id: 3, AttemptId("an earlier one"): 7})
+    handover.adopt_all()
+    second = handover.second
+    (acknowledged,) = second.of(commands.SendOperatorMessage, collect(second, one, 2))
+    assert acknowledged.message == ChunkAcknowledged(sequence=2)
+    for execution, sequence in ((one, 3), (other, 0)):
+        (spooled,) = second.of(commands.SpoolChunk, collect(second, execution, sequence))
+        assert (spooled.attempt_id, spooled.sequence) == (execution.attempt_id, sequence)
+    assert not second.of(commands.BeginResults), "the rows follow the earlier ones"
+
+
+def test_a_sink_that_waits_for_an_acknowledgement_gets_it_before_it_answers() -> None:
+    """What it sends ahead of the chunks that are lost is sent again behind them."""
+    handover = Handover()
+    (one, _) = handover.first.executions("sink")
+    handover.has_collected({one.attempt_id: 3})
+    second = handover.begin()
+    handover.connect("tm-1")
+    assert collect(second, one, 3) == []
+    sent = handover.connect("tm-2")
+    resent = [c for c in second.of(commands.SendOperatorMessage, sent) if c.operator_id == SINK]
+    assert {c.message for c in resent} == {Resend()} and len(resent) == 2
+    assert collect(second, one, 4) == []
+    assert second.of(commands.SpoolChunk, collect(second, one, 3))
+    assert second.of(commands.SpoolChunk, collect(second, one, 4))
+    assert second.core.graph.status is JobStatus.RECONCILING
+    (refused,) = second.of(commands.SendOperatorMessage, collect(second, one, 6))
+    assert "chunk 5 never arrived" in str(refused.message)
+
+
+def test_without_a_checkpoint_rows_of_attempts_before_those_that_run_are_replaced() -> None:
+    handover = Handover(checkpoint=False)
+    handover.has_collected({AttemptId("an earlier one"): 7})
+    handover.adopt_all()
+    (begun,) = handover.second.of(commands.BeginResults)
+    assert begun.operator_ids == (SINK,)
 
 
 def test_a_cancel_that_comes_meanwhile_ends_what_is_known() -> None:

@@ -14,6 +14,7 @@ from firesteel.common.service.platform import SYSTEM
 from jobmaster.collected_rows import CollectedRows
 
 SINK = "0" * 32
+ATTEMPT = "a" * 32
 TIMEOUT_S = 60.0
 
 
@@ -43,7 +44,7 @@ class Sender:
     async def append(self, chunk: bytes, group: str = "") -> str:
         """Returns what went wrong."""
         done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.rows.append(SINK, chunk, group, done.set_result)
+        self.rows.append(SINK, ATTEMPT, chunk, group, done.set_result)
         return await asyncio.wait_for(done, TIMEOUT_S)
 
 
