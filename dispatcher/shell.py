@@ -628,6 +628,7 @@ class Shell:
             restart_history=command.restart_history,
             analysis=command.analysis,
             reconciles=command.reconciles,
+            cancels=command.cancels,
             collected=[dispatcher_pb2.CollectedChunks(**found._asdict()) for found in collected],
         )
         self._send(command.connection, dispatcher_pb2.DispatcherToJobMaster(start=start))

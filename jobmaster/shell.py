@@ -132,6 +132,7 @@ class RunningJob:
         self._requests: dict[str, asyncio.Future[commands.AnswerRequest]] = {}
         self._metrics: dict[AttemptId, common_pb2.TaskMetrics] = {}
         self._adopts = start.analysis if start.reconciles else b""
+        self._cancels: bool = start.cancels
         # A serialised AnalyzeResult, for the next JobMaster; and whether it is reported.
         self._analysis = start.analysis
         self._analysis_reported = False
@@ -174,7 +175,7 @@ class RunningJob:
         adopts = None
         if self._adopts:
             adopts = convert.analysis(tasks_pb2.AnalyzeResult.FromString(self._adopts))
-        self.post(events.JobStarted(adopts=adopts))
+        self.post(events.JobStarted(adopts=adopts, cancels=self._cancels))
         await asyncio.gather(
             self.driver.run(),
             self._resource_manager.run(),

@@ -49,6 +49,7 @@ class StartJob:
     restart_history: str = ""  # as an earlier JobMaster has reported it
     analysis: bytes = b""  # the same
     reconciles: bool = False  # its tasks may run: they are adopted
+    cancels: bool = False  # its user has cancelled it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ Rules (numbers are those of the invariants they keep):
   under its id is refused. Neither touches anything of the job (4).
 * Only the JobMaster that was assigned last, with the last epoch, may report on a job.
 * A job that takes checkpoints and has lost its JobMaster gets another one, under the next epoch,
-  which adopts its tasks if they run.
+  which adopts its tasks if they run: to go on with them, or to end them if it was being cancelled.
 """
 
 from __future__ import annotations
@@ -254,11 +254,12 @@ class DispatcherCore:
                 job.note("cancel requested", now)
                 self._records.append(JobCancelRequested(job_id=job.job_id))
             self._commands.append(Answer(request=event.request))
-            if job.waiting:
+            if job.waiting and job.status is not JobStatus.RECONCILING:
                 self._end(job, Ending.CANCELLED_EARLY, now)
             elif job.confirmed:
                 self._ask_to_cancel(job)
-            # else: its JobMaster is starting, and is asked at its first report
+            # else: its JobMaster is starting, or its next one, which ends the tasks that run; it is
+            # told with the job, or asked at its first report
 
     def _remove(self, event: RemoveJob) -> None:
         job = self.jobs.get(event.job_id)
@@ -454,13 +455,14 @@ class DispatcherCore:
 
     def _lose(self, job: Job, failure: str, now: float) -> None:
         """Its JobMaster is gone."""
-        if job.cancel_requested:
-            self._end(job, Ending.JOB_MASTER_LOST_CANCELLING, now)
-        elif job.recovers and job.lost_in_a_row < JOB_MASTERS_IN_A_ROW:
+        recovers = job.recovers and job.lost_in_a_row < JOB_MASTERS_IN_A_ROW
+        if recovers and (job.may_run or not job.cancel_requested):
             job.lost_in_a_row += 1
             job.wait_for_another_master(failure, now)
             self._status_changed(job)
             self._commands.append(NotifyWatchers(job_id=job.job_id))
+        elif job.cancel_requested:
+            self._end(job, Ending.JOB_MASTER_LOST_CANCELLING, now)
         else:
             self._end(job, Ending.JOB_MASTER_LOST, now, failure=failure)
 
@@ -546,6 +548,7 @@ class DispatcherCore:
                 restart_history=job.restart_history,
                 analysis=job.analysis,
                 reconciles=job.status is JobStatus.RECONCILING,
+                cancels=job.cancel_requested,
             )
         )
 

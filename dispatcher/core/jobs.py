@@ -3,8 +3,8 @@
 A job's status is what its JobMaster reported last. A JobMaster reports its newest status, not every
 one, so a report may skip statuses: it is legal if JOB_TRANSITIONS leads to it in any number of
 steps. Besides, the Dispatcher ends jobs that have no JobMaster, by the events of `Ending`; one that
-takes checkpoints waits for another JobMaster instead: RECONCILING if its tasks run, and that one
-may adopt them, else RESTARTING.
+takes checkpoints waits for another JobMaster instead: RECONCILING if its tasks run, or are being
+cancelled, and that one may adopt them, else RESTARTING.
 """
 
 from __future__ import annotations
@@ -94,6 +94,14 @@ class Job:
         """It needs a JobMaster."""
         return self.job_master_id is None and not self.ended
 
+    @property
+    def may_run(self) -> bool:
+        """Whether it has tasks that its next JobMaster may adopt."""
+        status = self.status
+        return status is JobStatus.RECONCILING or (
+            status in (JobStatus.RUNNING, JobStatus.CANCELLING) and bool(self.analysis)
+        )
+
     def report(self, status: JobStatus, now: float) -> bool:
         """Adopts the status that its JobMaster reports; False if it had it already.
 
@@ -121,7 +129,7 @@ class Job:
         self.tasks_by_state = {}
         if self.status in (JobStatus.INITIALIZING, JobStatus.RECONCILING):
             self.note(cause, now)
-        elif self.status is JobStatus.RUNNING and self.analysis:
+        elif self.may_run:
             self._move(JobStatus.RECONCILING, cause, now)
         else:
             self._move(JobStatus.RESTARTING, cause, now)

@@ -113,6 +113,10 @@ class Adoption:
 
     # ---- what follows
 
+    def all_known(self, job: Job, now: float) -> bool:
+        """Whether it is known which of the job's tasks run, or no longer waited for."""
+        return now >= self.deadline or self._all_connected(job)
+
     def over(self, job: Job, now: float) -> bool:
         if now >= self.deadline:
             return True

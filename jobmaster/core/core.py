@@ -207,14 +207,14 @@ class JobMasterCore:
                 self._started(event, now)
             case events.TaskHeld():
                 self.task_executors.seen(event.task_executor_id, now)
-                if isinstance(self.phase, Reconciling):
-                    self.phase.adoption.held(event)
+                if self._adoption is not None:
+                    self._adoption.held(event)
             case events.SlotHoldersKnown():
-                if isinstance(self.phase, Reconciling):
-                    self.phase.adoption.holders_known(event.task_executor_ids)
+                if self._adoption is not None:
+                    self._adoption.holders_known(event.task_executor_ids)
             case events.CancelRequested():
                 if not isinstance(self.phase, Cancelling):
-                    self.phase = Cancelling.enter(job, now)
+                    self.phase = Cancelling.enter(job, now, self._adoption)
             case events.DispatcherLost() | events.Superseded():
                 self.phase = Ended.suspend(job, now)
             case events.TerminalStatusStored():
@@ -224,11 +224,20 @@ class JobMasterCore:
 
     def _started(self, event: events.JobStarted, now: float) -> None:
         job = self.job
-        if event.adopts is None or not can_adopt(job):
+        cancels = event.cancels and not job.invalid
+        if event.adopts is None or not (cancels or can_adopt(job)):
             self.phase = self.phase.start(job, now)
             return
         self.phase = Reconciling.enter(job, event.adopts, self._adoption_timeout_s, now)
-        self._check_analysis(now)
+        if cancels:
+            self.phase = Cancelling.enter(job, now, self._adoption)
+        else:
+            self._check_analysis(now)
+
+    @property
+    def _adoption(self) -> Adoption | None:
+        """While tasks of an earlier master are being taken over."""
+        return self.phase.adoption if isinstance(self.phase, Reconciling | Cancelling) else None
 
     def _check_analysis(self, now: float) -> None:
         job = self.job
@@ -479,8 +488,8 @@ class JobMasterCore:
 
     def _task_executor_lost(self, task_executor_id: TaskExecutorId, cause: str, now: float) -> None:
         job = self.job
-        if isinstance(self.phase, Reconciling):
-            self.phase.adoption.lost(task_executor_id)
+        if self._adoption is not None:
+            self._adoption.lost(task_executor_id)
         known = task_executor_id in self.task_executors
         self.task_executors.remove(task_executor_id)
         partitions = job.partitions.kept_by(task_executor_id)

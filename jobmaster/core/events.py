@@ -50,6 +50,7 @@ class JobStarted:
 
     # What an earlier JobMaster's analysis found; the job's tasks may run, and are adopted then.
     adopts: tuple[OperatorAnalysis, ...] | None = None
+    cancels: bool = False  # the job's user has cancelled it under that JobMaster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

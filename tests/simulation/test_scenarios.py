@@ -164,6 +164,25 @@ def test_a_dead_job_master_costs_no_restart(tmp_path: Path, seed: int, kills: in
         assert job_id not in cluster.checkers.snapshots.begun_from, "tasks were restored"
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_nothing_runs_of_a_canceled_job_whose_job_master_died_meanwhile(
+    tmp_path: Path, seed: int
+) -> None:
+    submitted = bounded_job(0, tmp_path)
+    job_id = submitted.graph.job_id
+    with quiet_cluster(seed) as cluster:
+        cluster.at(3.0, lambda: cluster.submit(submitted))
+        cluster.at(7.0, lambda: cluster.cancel(submitted))
+        schedule(cluster, at(6.9 + 0.05 * seed, Kill(victim=Victim.JOB_MASTER)))
+        cluster.run(7.2)
+        while not cluster.store.by_id[job_id].status.globally_terminal:
+            cluster.run(0.01)
+        assert cluster.store.by_id[job_id].status is JobStatus.CANCELED
+        tasks = [task for _, process in cluster.slot_processes for task in process.tasks.values()]
+        assert all(task.state.terminal for task in tasks)
+        cluster.rest(REST_S)
+
+
 @pytest.mark.parametrize("victim", [Victim.TASK_EXECUTOR, Victim.JOB_MASTER])
 @pytest.mark.parametrize("seed", range(3))
 def test_who_comes_back_from_the_dead_changes_nothing(

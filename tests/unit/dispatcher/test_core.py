@@ -124,6 +124,7 @@ class Harness:
         connection: int = 1,
         epoch: int = 1,
         restart_history: str = "",
+        analysis: bytes = b"",
     ) -> list[object]:
         return self.handle(
             JobStatusReported(
@@ -133,6 +134,7 @@ class Harness:
                 status=status,
                 timestamp_ms=5,
                 restart_history=restart_history,
+                analysis=analysis,
                 tasks_by_state={status.name: 1},
                 final_details=b"details" if status.globally_terminal else None,
             )
@@ -602,6 +604,23 @@ def test_a_job_can_be_cancelled_while_it_has_no_job_master() -> None:
     out = harness.cancel()
     assert refusal(out) is None
     assert [record.status for record in of(JobEnded, out)] == [JobStatus.CANCELED]
+
+
+@pytest.mark.parametrize("lost_first", [True, False])
+def test_tasks_of_a_job_that_is_cancelled_are_left_to_its_next_job_master(
+    lost_first: bool,
+) -> None:
+    harness = Harness().running(recovers=True)
+    harness.report(JobStatus.RUNNING, analysis=b"found")
+    steps = [lambda: harness.dies(1), harness.cancel]
+    for step in steps if lost_first else reversed(steps):
+        assert not of(JobEnded, step())
+    assert harness.job.status is JobStatus.RECONCILING
+    (start,) = of(StartJob, harness.process(2))
+    assert start.reconciles and start.cancels
+    for status in (JobStatus.CANCELLING, JobStatus.CANCELED):
+        harness.report(status, connection=2, epoch=2)
+    assert harness.job.status is JobStatus.CANCELED
 
 
 def test_after_a_restart_a_job_that_takes_checkpoints_gets_another_job_master() -> None:

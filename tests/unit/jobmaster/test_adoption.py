@@ -117,13 +117,13 @@ class Handover:
 
     # ---- the second JobMaster
 
-    def begin(self) -> World:
+    def begin(self, *, cancels: bool = False) -> World:
         analysis = tuple(
             events.OperatorAnalysis(o.operator_id, b"schema", "plan")
             for v in graph().vertices
             for o in v.operators
         )
-        self.second.post(events.JobStarted(adopts=analysis))
+        self.second.post(events.JobStarted(adopts=analysis, cancels=cancels))
         return self.second
 
     def connect(
@@ -418,18 +418,34 @@ def test_without_a_checkpoint_rows_of_attempts_before_those_that_run_are_replace
     assert begun.operator_ids == (SINK,)
 
 
-def test_a_cancel_that_comes_meanwhile_ends_what_is_known() -> None:
+def cancelled(world: World, sent: list[commands.Command]) -> set[str]:
+    return {a for command in world.of(commands.CancelTasks, sent) for a in command.attempt_ids}
+
+
+@pytest.mark.parametrize("meanwhile", [True, False])
+def test_a_job_is_canceled_when_all_is_known_and_nothing_runs_any_more(meanwhile: bool) -> None:
+    """The cancel comes meanwhile, or came to the first JobMaster."""
     handover = Handover()
-    second = handover.begin()
-    handover.connect("tm-1")
-    second.post(events.CancelRequested())
-    cancelled = {a for command in second.of(commands.CancelTasks) for a in command.attempt_ids}
-    assert cancelled == {e.attempt_id for e in handover.on("tm-1")}
-    for execution in handover.on("tm-1"):
-        update = events.TaskUpdate(execution.attempt_id, ExecutionState.CANCELED)
-        second.post(
-            events.TaskStatesReported(task_executor_id=TaskExecutorId("tm-1"), updates=(update,))
-        )
+    second = handover.begin(cancels=not meanwhile)
+    for name in ("tm-1", "tm-2"):
+        sent = handover.connect(name)
+        if meanwhile and name == "tm-1":
+            sent = second.post(events.CancelRequested())
+        assert cancelled(second, sent) == {e.attempt_id for e in handover.on(name)}
+        for execution in handover.on(name):
+            assert second.core.graph.status is JobStatus.CANCELLING
+            update = events.TaskUpdate(execution.attempt_id, ExecutionState.CANCELED)
+            second.post(
+                events.TaskStatesReported(task_executor_id=TaskExecutorId(name), updates=(update,))
+            )
+    assert second.core.graph.status is JobStatus.CANCELED
+    assert not second.of(commands.DeployTasks)
+
+
+def test_a_job_that_is_cancelled_does_not_wait_longer_for_what_nobody_reports() -> None:
+    handover = Handover()
+    second = handover.begin(cancels=True)
+    second.pass_time(GRACE_S)
     assert second.core.graph.status is JobStatus.CANCELED
 
 
