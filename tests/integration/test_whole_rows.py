@@ -18,8 +18,11 @@ from firesteel.plan.specs import ApplySpec
 from taskexecutor.executor.harness import OperatorHarness
 from taskexecutor.executor.spark.columns import spool
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.spark.result_files import collect_in_files
 from taskexecutor.executor.spark.schemas import to_arrow
 from taskexecutor.executor.spark.whole_rows import ApplyToAll
+from taskexecutor.executor.timing.clock import TaskClock
+from taskexecutor.executor.timing.plan_meter import PlanMeter
 
 from .conftest import Slot
 
@@ -116,6 +119,10 @@ ONE: dict[str, Callable[[DataFrame], DataFrame]] = {
     "with itself": lambda df: df.select("k").join(df.select("k", "d"), "k").groupBy("k").count(),
     "count of distinct": lambda df: df.groupBy("k").agg(sql.countDistinct("s").alias("n")),
     "a shuffle": lambda df: df.repartition(3, "k").groupBy("k").count(),
+    "partitions in order": lambda df: df.repartitionByRange(3, "at").sortWithinPartitions("at"),
+    "a user-defined function": lambda df: df.select(
+        sql.udf(len, "int")(sql.coalesce("s", sql.lit("none")))
+    ),
     "pandas": lambda df: (
         df.select("k", "b")
         .groupBy("k")
@@ -133,6 +140,8 @@ def test_of_one_input(engine: SparkEngine, case: str, monkeypatch: pytest.Monkey
     if case == "pandas":  # which row comes first is not defined
         found, wanted = found.select(["k"]), wanted.select(["k"])
     assert ordered(found) == ordered(wanted)
+    if case == "partitions in order":
+        assert found["at"].to_pylist() == sorted(wanted["at"].to_pylist())
     assert found.schema.names == wanted.schema.names
 
 
@@ -212,3 +221,30 @@ def test_more_rows_than_the_heap_has_room_for_are_spilled(slot: Slot) -> None:
     given = (numbers(start) for start in range(0, rows, size))
     found = applied(engine, lambda df: df.orderBy("n", "s"), [(schema, given)])  # type: ignore[list-item]
     assert found["n"].combine_chunks().equals(pa.array(range(rows)))
+
+
+def test_results_of_a_job_of_sparks_may_be_larger_than_the_heap(slot: Slot, tmp_path: Path) -> None:
+    engine = slot.spark(heap_bytes=512 * 2**20)
+    frame = engine.session.range(500_000, numPartitions=2)
+    frame = frame.selectExpr("id", "repeat(char(97 + id % 26), 1000) AS s")
+    schema, found = to_arrow(frame.schema), 0
+    for batch in collect_in_files(frame, schema, unmetered(), engine.code, tmp_path):
+        assert batch.schema == schema
+        assert batch["id"].to_pylist() == list(range(found, found + batch.num_rows))
+        last = batch.num_rows - 1
+        assert batch["s"][last].as_py() == chr(97 + (found + last) % 26) * 1000
+        found += batch.num_rows
+    assert found == 500_000
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_results_fill_is_named(engine: SparkEngine, tmp_path: Path) -> None:
+    (tmp_path / "result-0").symlink_to("/dev/full")
+    frame = engine.session.range(10)
+    results = collect_in_files(frame, to_arrow(frame.schema), unmetered(), engine.code, tmp_path)
+    with pytest.raises(Exception, match=r"cannot write results to .*/result-0: No space left on"):
+        next(results)
+
+
+def unmetered() -> PlanMeter:
+    return PlanMeter(TaskClock())

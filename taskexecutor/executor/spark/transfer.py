@@ -143,9 +143,7 @@ def collect(
 
     session: Any = frame.sparkSession
     with meter.planning:
-        rows = frame._jdf.toArrowBatchRdd(
-            BATCH_ROWS, "UTC", True, False
-        )  # structs' fields have distinct names; no large_string
+        rows = in_arrow(frame, BATCH_ROWS)
     port, secret, server = session._jvm.PythonRDD.toLocalIteratorAndServe(rows, True)
     arrow_schema = to_arrow(frame.schema)
     file: Any
@@ -159,10 +157,16 @@ def collect(
                     batch = conform(batch, schema) if batch.num_rows else batch
                 if batch.num_rows:
                     yield batch
-        with _unwrapped():
+        with unwrapped():
             server.getResult()  # raises what the plan raised
     finally:
         _close(file, sock)
+
+
+def in_arrow(frame: DataFrame, batch_rows: int) -> Any:
+    """An RDD of the rows, in messages of Arrow's."""
+    # structs' fields have distinct names; no large_string
+    return frame._jdf.toArrowBatchRdd(batch_rows, "UTC", True, False)
 
 
 _END_OF_PARTITION = -1
@@ -187,7 +191,7 @@ def _read(file: Any, size: int) -> bytes:
 
 
 @contextlib.contextmanager
-def _unwrapped() -> Iterator[None]:
+def unwrapped() -> Iterator[None]:
     """Raises the error of the plan's task itself, without the wrappers of threads that waited for
     it.
     """

@@ -2,6 +2,7 @@
 
 The rows wait in files until the inputs have ended. They are then DataFrames of one partition each,
 so Spark groups, sorts and joins them without a shuffle, spilling what does not fit into the heap.
+The results of plans that cannot do without a job of Spark's wait in files, too.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from taskexecutor.executor.spark.columns.sink import ColumnSink
 from taskexecutor.executor.spark.columns.spool import Spool
 from taskexecutor.executor.spark.plans import composed
 from taskexecutor.executor.spark.plans.kept import without_shuffles
+from taskexecutor.executor.spark.result_files import collect_in_files
 from taskexecutor.executor.spark.schemas import conform, to_arrow, to_spark
 from taskexecutor.executor.spark.stage import SparkStage
-from taskexecutor.executor.spark.transfer import collect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -114,7 +115,9 @@ class WholeRows(SparkStage):
             assert self._output_schema is not None
             computed = self._computed(frame, physical, self._output_schema)
             if computed is None:
-                computed = collect(frame, self._output_schema, meter)
+                computed = collect_in_files(
+                    frame, self._output_schema, meter, self._engine.code, self._folder
+                )
             self._emit(computed)
 
     def _computed(

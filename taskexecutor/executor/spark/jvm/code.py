@@ -26,6 +26,7 @@ SOURCES = (
     "FiresteelOnce",
     "FiresteelExpressions",
     "FiresteelSplit",
+    "FiresteelSpill",
 )
 _NEIGHBOUR = f"{PACKAGE}.Platform"  # its package and class loader are theirs
 _FOLDER = files("taskexecutor.executor.spark.jvm") / "java"
