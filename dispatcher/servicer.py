@@ -327,6 +327,29 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             )
         return overview
 
+    async def StopTaskExecutor(
+        self, request: resource_manager_pb2.StopTaskExecutorRequest, context: _Context
+    ) -> AsyncIterator[resource_manager_pb2.StopTaskExecutorProgress]:
+        if not self._shell.resource_manager:
+            await context.abort(
+                grpc.StatusCode.ABORTED, "no ResourceManager leads now; nothing was changed"
+            )
+        stub = ResourceManagerStub(self._shell.channel(self._shell.resource_manager))  # type: ignore[no-untyped-call]
+        call = stub.StopTaskExecutor(request)
+        try:
+            async for progress in call:
+                yield progress
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                await context.abort(error.code(), error.details() or "")
+            await context.abort(
+                grpc.StatusCode.ABORTED,
+                f"the ResourceManager at {self._shell.resource_manager} does not answer, or no"
+                " longer: the TaskExecutor takes slots again unless it was told to end",
+            )
+        finally:
+            call.cancel()
+
     # ---- JobMasters
 
     async def ConnectJobMaster(

@@ -252,6 +252,11 @@ def from_resource_manager(
             return events.SlotHoldersKnown(
                 task_executor_ids=tuple(TaskExecutorId(holder) for holder in holders)
             )
+        case "vacate":
+            leaving = TaskExecutorId(message.vacate.task_executor_id)
+            if message.vacate.withdrawn:
+                return events.VacateWithdrawn(task_executor_id=leaving)
+            return events.VacateRequested(task_executor_id=leaving, forced=message.vacate.forced)
         case "task_executor_lost":
             lost = message.task_executor_lost
             return events.TaskExecutorLost(

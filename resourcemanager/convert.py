@@ -18,7 +18,7 @@ from firesteel.common.rpc.errors import RemoteProtocolError
 from resourcemanager.core import commands, events
 from resourcemanager.core.core import SlotManager
 from resourcemanager.core.events import Connection, WorkerId
-from resourcemanager.core.slots import SlotState, TaskExecutor
+from resourcemanager.core.slots import TaskExecutor
 
 SLOTS_MAX = 10_000  # of one TaskExecutor
 REQUIRED_MAX = 1_000_000  # slots of one job
@@ -291,9 +291,36 @@ def to_job_master(command: commands.ToPeer, epoch: Epoch) -> pb.ResourceManagerT
             message.task_executor_lost.cause = command.cause
         case commands.SlotHolders():
             message.slot_holders.task_executor_ids.extend(command.task_executor_ids)
+        case commands.Vacate():
+            message.vacate.task_executor_id = command.task_executor_id
+            message.vacate.forced = command.forced
+            message.vacate.withdrawn = command.withdrawn
         case _:
             raise TypeError(f"{command} is not for a JobMaster")
     return message
+
+
+def stop_requested(request: int, message: pb.StopTaskExecutorRequest) -> events.StopRequested:
+    where = "StopTaskExecutorRequest"
+    if message.force and not message.drain:
+        raise RemoteProtocolError(
+            f"{where}: `force` is for a drain; without one nothing is waited for"
+        )
+    return events.StopRequested(
+        request=request,
+        task_executor_id=TaskExecutorId(_id(message.task_executor_id, f"{where}.task_executor_id")),
+        drain=message.drain,
+        force=message.force,
+    )
+
+
+def stop_progress(command: commands.StopProgress) -> pb.StopTaskExecutorProgress:
+    return pb.StopTaskExecutorProgress(
+        slots=dict(command.slots),
+        stored_partitions=command.stored_partitions,
+        missing=command.missing,
+        explanation=command.explanation,
+    )
 
 
 def overview(core: SlotManager) -> pb.ResourceOverview:
@@ -302,7 +329,7 @@ def overview(core: SlotManager) -> pb.ResourceOverview:
             _task_executor_info(executor) for executor in core.table.executors.values()
         ],
         slots_total=core.table.total,
-        slots_free=core.table.count(SlotState.FREE),
+        slots_free=core.table.free,
         slots_missing=core.missing,
         slots_warm=sum(
             slot.warm
@@ -320,6 +347,7 @@ def _task_executor_info(executor: TaskExecutor) -> pb.TaskExecutorInfo:
         pid=executor.pid,
         metrics_address=executor.metrics_address,
         stored_bytes=executor.stored_bytes,
+        stops=not executor.gives_slots,
         slots=[
             pb.SlotStatus(
                 slot_index=slot.index,

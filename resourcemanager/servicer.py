@@ -16,7 +16,7 @@ from firesteel._proto import resource_manager_pb2_grpc
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.service.driver import MailboxFull
 from resourcemanager import convert
-from resourcemanager.core import events
+from resourcemanager.core import commands, events
 from resourcemanager.core.commands import ToPeer
 from resourcemanager.core.events import Connection, Event
 from resourcemanager.peers import Peer
@@ -64,6 +64,33 @@ class ResourceManagerServicer(resource_manager_pb2_grpc.ResourceManagerServicer)
         self, request: pb.ResourceOverviewRequest, context: _Context
     ) -> pb.ResourceOverview:
         return convert.overview(self._shell.core)
+
+    async def StopTaskExecutor(
+        self, request: pb.StopTaskExecutorRequest, context: _Context
+    ) -> AsyncIterator[pb.StopTaskExecutorProgress]:
+        try:
+            event = convert.stop_requested(next(self._numbers), request)
+        except RemoteProtocolError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        with self._shell.stop_task_executor(event) as answers:
+            while True:
+                match await answers.get():
+                    case commands.StopProgress() as progress:
+                        yield convert.stop_progress(progress)
+                    case commands.StopEnded(problem=problem):
+                        if problem:
+                            await context.abort(
+                                grpc.StatusCode.ABORTED,
+                                f"it was lost before it had ended: {problem}",
+                            )
+                        return
+                    case commands.StopRefused(problem=problem, unknown=unknown):
+                        code = (
+                            grpc.StatusCode.NOT_FOUND
+                            if unknown
+                            else grpc.StatusCode.FAILED_PRECONDITION
+                        )
+                        await context.abort(code, problem)
 
     async def _stream(
         self,

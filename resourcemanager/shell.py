@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from typing import assert_never
 
 import grpc
@@ -13,7 +15,7 @@ from firesteel.common.rpc.server import PORT_CLOSES_S
 from firesteel.common.service.driver import Driver, Permit
 from firesteel.common.service.platform import SYSTEM, Platform
 from resourcemanager.core import commands, events
-from resourcemanager.core.commands import Command
+from resourcemanager.core.commands import Command, ToStopper
 from resourcemanager.core.core import SlotManager
 from resourcemanager.core.events import Connection, Event
 from resourcemanager.core.slots import SlotState
@@ -39,6 +41,7 @@ class Shell:
         self._workers = workers
         self._platform = platform
         self._probes: set[asyncio.Task[None]] = set()
+        self._stops: dict[int, asyncio.Queue[ToStopper]] = {}
         self._driver: Driver[Event, None, Command] = Driver(
             core,
             execute=self._execute,
@@ -99,12 +102,29 @@ class Shell:
                 | commands.TaskExecutorLost()
                 | commands.JobMasterChanged()
                 | commands.SlotHolders()
+                | commands.Vacate()
             ):
                 _log_sent(command)
                 if (peer := self.peers.get(command.connection)) is not None:
                     peer.send(command)
+            case commands.StopProgress() | commands.StopEnded() | commands.StopRefused():
+                if (answers := self._stops.get(command.request)) is not None:
+                    answers.put_nowait(command)
             case _:
                 assert_never(command)
+
+    @contextlib.contextmanager
+    def stop_task_executor(
+        self, request: events.StopRequested
+    ) -> Iterator[asyncio.Queue[ToStopper]]:
+        """What becomes of it, until StopEnded or StopRefused. Who leaves earlier abandons it."""
+        answers = self._stops[request.request] = asyncio.Queue()
+        self.post(request)
+        try:
+            yield answers
+        finally:
+            del self._stops[request.request]
+            self.post(events.StopAbandoned(request=request.request))
 
     async def _probe(self, command: commands.ProbeTaskExecutor) -> None:
         await asyncio.sleep(PORT_CLOSES_S)
@@ -174,6 +194,8 @@ def _log_sent(command: Command) -> None:
             log.warning(
                 "TaskExecutor lost", task_executor_id=command.task_executor_id, cause=command.cause
             )
+        case commands.Vacate():
+            log.info("sent to JobMasters", command=str(command))
         case commands.FreeSlot() | commands.Shutdown():
             log.info("sent to TaskExecutor", command=str(command))
         case _:

@@ -22,7 +22,12 @@ from typing import Any
 import grpc
 import pyarrow as pa
 
-from firesteel._proto import dispatcher_pb2, job_logs_pb2, job_master_pb2
+from firesteel._proto import (
+    dispatcher_pb2,
+    job_logs_pb2,
+    job_master_pb2,
+    resource_manager_pb2,
+)
 from firesteel.client import files as user_files
 from firesteel.client.connection import LEADER_TIMEOUT_S, START_HINT, Connection
 from firesteel.client.files import UserFile
@@ -31,10 +36,12 @@ from firesteel.client.job_details import (
     JobDetails,
     JobOverview,
     LogLine,
+    StopProgress,
     cluster_overview,
     job_details,
     job_overview,
     log_line,
+    stop_progress,
 )
 from firesteel.common.config import Configuration, options
 from firesteel.common.job_graph import Blob, JobGraph
@@ -307,6 +314,34 @@ class Client:
         return cluster_overview(
             self._call("GetClusterOverview", dispatcher_pb2.ClusterOverviewRequest())
         )
+
+    def stop_task_executor(
+        self, task_executor_id: str, *, drain: bool = False, force: bool = False
+    ) -> Iterator[StopProgress]:
+        """Stops a TaskExecutor; yields what it waits for, at every change, until it has ended.
+
+        At once, so that its tasks are lost; or, with `drain`, when jobs have moved their tasks away
+        and read their results. `force`: jobs that take no checkpoints start from their beginning
+        instead of being waited for, and nothing waits for slots or results. Raises FiresteelError
+        if there is none with this id, if slots for its tasks are missing (nothing is changed then),
+        or if it or its masters are lost meanwhile. Whoever closes the iterator of a drain before
+        the TaskExecutor was told to end has it give slots again.
+        """
+        request = resource_manager_pb2.StopTaskExecutorRequest(
+            task_executor_id=task_executor_id, drain=drain, force=force
+        )
+        call = self._dispatcher.StopTaskExecutor(request)
+        try:
+            for message in call:
+                yield stop_progress(message)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                raise self._error(error) from None
+            raise FiresteelError(
+                f"TaskExecutor {task_executor_id}: {error.details() or error.code().name}"
+            ) from None
+        finally:
+            call.cancel()
 
     def close(self) -> None:
         """Closes the connection; `with Client(...)` does so itself."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -210,6 +211,7 @@ class TaskExecutorOverview:
     slots_warm: int
     stored_bytes: int = 0  # of blocking results
     slot_problem: str = ""  # why the process of one of its slots cannot start
+    stops: bool = False  # it gets no slots any more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +230,26 @@ class ClusterOverview:
     task_executors: tuple[TaskExecutorOverview, ...] = field(default=())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopProgress:
+    """What a TaskExecutor that is to stop waits for."""
+
+    slots: Mapping[str, int]  # by job: how many it still has there
+    stored_partitions: int  # of blocking results, which jobs may still read
+    missing: int  # slots that these jobs need elsewhere, and that are not there yet
+    explanation: str  # of those
+
+
 # ---- from messages
+
+
+def stop_progress(message: resource_manager_pb2.StopTaskExecutorProgress) -> StopProgress:
+    return StopProgress(
+        slots=dict(message.slots),
+        stored_partitions=message.stored_partitions,
+        missing=message.missing,
+        explanation=message.explanation,
+    )
 
 
 def job_overview(message: dispatcher_pb2.JobOverview) -> JobOverview:
@@ -316,6 +337,7 @@ def _task_executor(message: resource_manager_pb2.TaskExecutorInfo) -> TaskExecut
         slots_free=sum(not slot.allocation_id for slot in message.slots),
         slots_warm=sum(slot.warm for slot in message.slots),
         stored_bytes=message.stored_bytes,
+        stops=message.stops,
         slot_problem=next((slot.problem for slot in message.slots if slot.problem), ""),
     )
 

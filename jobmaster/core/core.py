@@ -48,6 +48,7 @@ from jobmaster.core.phases import (
 from jobmaster.core.settings import JobSettings
 from jobmaster.core.slots.slot import Slot, SlotOffer
 from jobmaster.core.task_executors import PROCESS_ENDED
+from jobmaster.core.vacating import Vacating
 
 
 class JobMasterCore:
@@ -78,6 +79,7 @@ class JobMasterCore:
         self.task_executors = job.task_executors
         self.exceptions = job.exceptions
         self.phase: Phase = Created()
+        self._vacating = Vacating(job)
         self._adoption_timeout_s = settings.adoption_timeout_s
         self._hosts: dict[TaskExecutorId, str] = {}
         self._reported: tuple[JobStatus, int] = (JobStatus.INITIALIZING, self.graph.version)
@@ -212,6 +214,10 @@ class JobMasterCore:
             case events.SlotHoldersKnown():
                 if self._adoption is not None:
                     self._adoption.holders_known(event.task_executor_ids)
+            case events.VacateRequested():
+                self._vacating.asked(event, now)
+            case events.VacateWithdrawn():
+                self._vacating.ended(event.task_executor_id)
             case events.CancelRequested():
                 if not isinstance(self.phase, Cancelling):
                     self.phase = Cancelling.enter(job, now, self._adoption)
@@ -292,13 +298,19 @@ class JobMasterCore:
             self.phase.adoption.let_sinks_go_on(job)
             if self.phase.adoption.over(job, now):
                 self._reconciled(self.phase.adoption, now)
-        while (following := self.phase.advance(job, now)) is not self.phase:
+        while True:
+            while (following := self.phase.advance(job, now)) is not self.phase:
+                self.phase = following
+            self._follow(now)
+            following = self._vacating.advance(self.phase, now)
+            if following is self.phase:
+                break
             self.phase = following
-        self._follow(now)
         if isinstance(self.phase, Ended):
             return
         job.slot_wait.update(now, missing=job.lacks_slots)
         job.declare()
+        job.free(self.pool.take_left(), "its TaskExecutor is to stop")
         reported = (self.graph.status, self.graph.version)
         if reported[0] is not self._reported[0]:
             job.report_status()
@@ -490,6 +502,7 @@ class JobMasterCore:
         job = self.job
         if self._adoption is not None:
             self._adoption.lost(task_executor_id)
+        self._vacating.ended(task_executor_id)
         known = task_executor_id in self.task_executors
         self.task_executors.remove(task_executor_id)
         partitions = job.partitions.kept_by(task_executor_id)

@@ -253,6 +253,21 @@ class SlotHoldersKnown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VacateRequested:
+    """This TaskExecutor is to stop: tasks are moved away, and it gets no others."""
+
+    task_executor_id: TaskExecutorId
+    forced: bool = False  # also if rows are repeated, or slots are missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VacateWithdrawn:
+    """It does not stop."""
+
+    task_executor_id: TaskExecutorId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResourcesShort:
     """The ResourceManager cannot meet the requirements with what exists."""
 
@@ -300,6 +315,8 @@ Event: TypeAlias = (
     | Superseded
     | ResourceManagerConnected
     | SlotHoldersKnown
+    | VacateRequested
+    | VacateWithdrawn
     | ResourcesShort
     | TerminalStatusStored
     | DispatcherLost

@@ -91,6 +91,42 @@ class TaskExecutorLost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Vacate:
+    """To a JobMaster: move the tasks away from this TaskExecutor, which is to stop."""
+
+    connection: Connection
+    task_executor_id: TaskExecutorId
+    forced: bool = False
+    withdrawn: bool = False  # it does not stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopProgress:
+    """To whoever waits for a TaskExecutor's end: what is awaited. Sent when it changes."""
+
+    request: int
+    slots: tuple[tuple[JobId, int], ...]  # that jobs still have there
+    stored_partitions: int
+    missing: int  # slots that they need elsewhere
+    explanation: str  # of those
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopEnded:
+    request: int
+    problem: str = ""  # it was lost before it was told to end
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRefused:
+    """Nothing was changed."""
+
+    request: int
+    problem: str
+    unknown: bool = False  # there is no such TaskExecutor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CloseConnection:
     """The peer was superseded, or is declared dead."""
 
@@ -118,6 +154,7 @@ class ReleaseWorker:
 
 
 ToTaskExecutor = RequestSlot | FreeSlot | Shutdown | JobMasterChanged
-ToJobMaster = NotEnoughResources | TaskExecutorLost | SlotHolders
+ToJobMaster = NotEnoughResources | TaskExecutorLost | SlotHolders | Vacate
+ToStopper = StopProgress | StopEnded | StopRefused
 ToPeer = Welcome | SendHeartbeat | ToTaskExecutor | ToJobMaster
-Command = ToPeer | CloseConnection | ProbeTaskExecutor | RequestWorker | ReleaseWorker
+Command = ToPeer | ToStopper | CloseConnection | ProbeTaskExecutor | RequestWorker | ReleaseWorker

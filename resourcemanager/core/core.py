@@ -38,6 +38,7 @@ from resourcemanager.core.settings import (
 from resourcemanager.core.shortage import explain
 from resourcemanager.core.slot_requests import SlotRequests
 from resourcemanager.core.slots import Slot, SlotState, SlotTable, TaskExecutor
+from resourcemanager.core.stopping import Stops, nowhere, places_of
 from resourcemanager.core.timers import Timers
 from resourcemanager.core.workers import Growth, Workers, WorkerSpec
 
@@ -61,6 +62,7 @@ class SlotManager:
         self._history: deque[tuple[float, Event]] = deque(maxlen=500)
         self._commands: list[Command] = []
         self._requests = SlotRequests(self.table, self.jobs, self._timers, self._commands)
+        self._stops = Stops(self.table, self.jobs, self._commands)
         self._now = 0.0
         self._started_at = 0.0
 
@@ -74,8 +76,11 @@ class SlotManager:
         self._apply(event)
         if isinstance(event, Tick):
             self._run_timers()
+        for executor in self._stops.vacate():
+            self._shut_down(executor, "it was drained")
         if self._unsettled and not self.workers.recovering:
             self._settle()
+        self._stops.tell()
         return Effects(commands=tuple(self._commands))
 
     def next_deadline(self) -> float | None:
@@ -117,6 +122,11 @@ class SlotManager:
                 executor = self.table.executors.get(task_executor_id)
                 if executor is not None and executor.connection is None:
                     self._lose_executor(executor, PROCESS_ENDED)
+            case events.StopRequested():
+                self._stop_executor(event)
+            case events.StopAbandoned(request=request):
+                if (executor := self._stops.abandoned(request)) is not None:
+                    self._uncordon(executor)
             case events.ConnectionClosed(connection=connection):
                 self._connection_ended(connection, None)
             case events.ConnectionBroken(connection=connection, cause=cause):
@@ -160,7 +170,7 @@ class SlotManager:
         )
         self.fence.connect_executor(executor, event.connection, self._now)
         self._cancel(Deadline.EXECUTOR_GRACE, executor.task_executor_id)
-        if executor.worker_id is not None and not executor.leaving:
+        if executor.worker_id is not None and executor.gives_slots:
             spec = WorkerSpec(
                 slots=len(executor.slots), total=executor.total, default_slot=executor.default_slot
             )
@@ -251,6 +261,7 @@ class SlotManager:
     def _lose_executor(self, executor: TaskExecutor, cause: str) -> None:
         """Declares it dead, for all JobMasters, whatever may still run there."""
         self._close(executor, cause)
+        self._stops.ended(executor, cause)
         self.table.remove(executor)
         self._cancel(Deadline.EXECUTOR_GRACE, executor.task_executor_id)
         self._cancel(Deadline.IDLE, executor.task_executor_id)
@@ -289,6 +300,56 @@ class SlotManager:
                 connection=connection, task_executor_id=task_executor_id, cause=cause
             )
         )
+
+    # ------------------------------------------------------------ TaskExecutors that are to stop
+
+    def _stop_executor(self, event: events.StopRequested) -> None:
+        executor = self.table.executors.get(event.task_executor_id)
+        if executor is None:
+            self._refuse_stop(event, "there is no TaskExecutor with this id", unknown=True)
+            return
+        if event.drain and executor.gives_slots:
+            self._cordon(executor)
+            offers, needs = self.table.offers(), self._needs()
+            moving = places_of(executor, self.jobs.values(), self.table)
+            plan = match_slots(offers, [*needs, *moving], spread=self.settings.spread)
+            growth = self.workers.plan_growth(plan.unmet, self.table.lasting, now=self._now)
+            missing = nowhere(moving, plan, growth, self.table, self.workers)
+            if missing and not event.force:
+                self._uncordon(executor)
+                self._refuse_stop(event, missing)
+                return
+            cause = "its TaskExecutor is to stop"
+            self._requests.give_up_on(executor, cause, self._now)
+        self._stops.wait(executor, event.request, force=event.force)
+        if not event.drain and not executor.leaving:
+            self._shut_down(executor, "it was stopped (`firesteel stop-task-executor`)")
+
+    def _refuse_stop(
+        self, event: events.StopRequested, problem: str, *, unknown: bool = False
+    ) -> None:
+        self._commands.append(
+            commands.StopRefused(request=event.request, problem=problem, unknown=unknown)
+        )
+
+    def _cordon(self, executor: TaskExecutor) -> None:
+        executor.draining = self._unsettled = True
+        if executor.worker_id is not None:
+            self.workers.cordon(executor.worker_id)
+
+    def _uncordon(self, executor: TaskExecutor) -> None:
+        executor.draining, self._unsettled = False, True
+        if executor.worker_id is not None:
+            self.workers.uncordon(executor.worker_id)
+
+    def _shut_down(self, executor: TaskExecutor, cause: str) -> None:
+        executor.leaving, executor.draining = True, False
+        if executor.connection is not None:
+            self._commands.append(commands.Shutdown(connection=executor.connection, cause=cause))
+        if executor.worker_id is not None:
+            self.workers.released(executor.worker_id)
+            self._commands.append(commands.ReleaseWorker(worker_id=executor.worker_id, cause=cause))
+        self._unsettled = True
 
     # ------------------------------------------------------------ JobMasters
 
@@ -430,13 +491,18 @@ class SlotManager:
         growth = self._scale(plan)
         self._notify_jobs(plan, growth)
 
-    def _match(self) -> Plan:
+    def _needs(self) -> list[Need]:
+        """What jobs lack."""
         needs = []
         for job in self.jobs.values():
             if job.connection is None or not job.requirements:
                 continue
             if lacking := unmet(job.requirements, self.table.held_by(job.job_id)):
                 needs.append(Need(job_id=job.job_id, requirements=lacking))
+        return needs
+
+    def _match(self) -> Plan:
+        needs = self._needs()
         if not needs:
             return Plan()
         plan = match_slots(self.table.offers(), needs, spread=self.settings.spread)
@@ -448,7 +514,7 @@ class SlotManager:
         return plan
 
     def _scale(self, plan: Plan) -> Growth:
-        growth = self.workers.plan_growth(plan.unmet, self.table.total, now=self._now)
+        growth = self.workers.plan_growth(plan.unmet, self.table.lasting, now=self._now)
         for _ in range(growth.workers_to_start):
             worker = self.workers.request(self._now)
             self._commands.append(commands.RequestWorker(worker_id=worker.worker_id))
@@ -457,7 +523,7 @@ class SlotManager:
             self._arm(Deadline.SETTLE, after_s=self.workers.not_before - self._now)
         surplus = self.workers.may_release()
         for executor in self.table.executors.values():
-            if executor.worker_id is None or executor.leaving:
+            if executor.worker_id is None or not executor.gives_slots:
                 continue
             if not executor.idle or not surplus:
                 self._cancel(Deadline.IDLE, executor.task_executor_id)
@@ -471,17 +537,11 @@ class SlotManager:
         if (
             executor.worker_id is None
             or not executor.idle
-            or executor.leaving
+            or not executor.gives_slots
             or not self.workers.may_release()
         ):
             return
-        cause = f"it was idle for {self.settings.idle_timeout_s:g} s"
-        executor.leaving = True
-        self.workers.released(executor.worker_id)
-        if executor.connection is not None:
-            self._commands.append(commands.Shutdown(connection=executor.connection, cause=cause))
-        self._commands.append(commands.ReleaseWorker(worker_id=executor.worker_id, cause=cause))
-        self._unsettled = True
+        self._shut_down(executor, f"it was idle for {self.settings.idle_timeout_s:g} s")
 
     def _notify_jobs(self, plan: Plan, growth: Growth) -> None:
         """Sends every job that lacks slots the reason, if it is another than it has been sent."""

@@ -132,6 +132,23 @@ class TaskExecutorGone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequested:
+    """Somebody wants this TaskExecutor to end, and waits for that."""
+
+    request: int  # identifies who waits in StopAnswered
+    task_executor_id: TaskExecutorId
+    drain: bool = False  # its tasks are moved first
+    force: bool = False  # drain: also if rows are repeated, or slots are missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopAbandoned:
+    """Nobody waits for this one any more."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionClosed:
     """A peer ended its stream in order: it does not come back."""
 
@@ -175,6 +192,8 @@ Event = (
     | FromTaskExecutor
     | FromJobMaster
     | TaskExecutorGone
+    | StopRequested
+    | StopAbandoned
     | ConnectionClosed
     | ConnectionBroken
     | WorkerEvent

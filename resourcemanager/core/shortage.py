@@ -16,11 +16,13 @@ def explain(need: Need, table: SlotTable, workers: Workers, growth: Growth) -> s
 
 
 def _slots(need: Need, table: SlotTable) -> str:
-    total = table.total
+    total = table.given
     if total == 0:
-        return "no TaskExecutor is registered"
+        return (
+            "no TaskExecutor is registered" if table.total == 0 else "all TaskExecutors are to stop"
+        )
     unusable = table.unusable()
-    free = table.count(SlotState.FREE) - sum(slot.state is SlotState.FREE for slot in unusable)
+    free = table.free - sum(slot.state is SlotState.FREE for slot in unusable)
     taken = total - free - len(unusable)
     text = f"{_number(total, 'slot')} {'exists' if total == 1 else 'exist'}"
     text += f", {taken} {_are(taken)} taken"

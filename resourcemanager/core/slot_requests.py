@@ -87,6 +87,11 @@ class SlotRequests:
             if slot.state is SlotState.PENDING:
                 self._give_up(slot, cause, now)
 
+    def give_up_on(self, executor: TaskExecutor, cause: str, now: float) -> None:
+        for slot in executor.slots.values():
+            if slot.state is SlotState.PENDING:
+                self._give_up(slot, cause, now)
+
     def take_back(self, job: Job, executor: TaskExecutor, cause: str, now: float) -> None:
         """Gives up the job's requests to a TaskExecutor, and frees its slots there."""
         for slot in self._table.slots_of(job.job_id):

@@ -27,6 +27,7 @@ from typing import NamedTuple
 from firesteel.common.ids import AllocationId, JobId, TaskExecutorId
 from firesteel.common.resources import UNKNOWN, ResourceProfile, SlotStatus
 from firesteel.common.states import IllegalTransition
+from resourcemanager.core.commands import StopProgress
 from resourcemanager.core.events import Connection, WorkerId
 from resourcemanager.core.matching import Offer
 
@@ -108,6 +109,15 @@ class Slot:
         return [str(transition) for transition in self.transitions]
 
 
+@dataclass(slots=True, kw_only=True)
+class Stop:
+    """Who waits for the end of a TaskExecutor; see stopping.py."""
+
+    force: bool  # results that are stored there are not waited for
+    told: set[Connection] = field(default_factory=set)  # JobMasters that are to vacate it
+    waiting: dict[int, StopProgress | None] = field(default_factory=dict)  # what each was sent last
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class TaskExecutor:
     task_executor_id: TaskExecutorId
@@ -121,7 +131,9 @@ class TaskExecutor:
     connection: Connection | None = None  # None: broken, perhaps back soon
     heard_at: float = 0.0
     report_sequence: int = 0  # of the newest report of this registration
-    leaving: bool = False  # it is to shut down: its slots are not given any more
+    leaving: bool = False  # it was told to shut down: its slots are not given any more
+    draining: bool = False  # neither; it is told once it is empty
+    stop: Stop | None = None  # who waits for its end
     slots: dict[int, Slot] = field(default_factory=dict)
     taken: int = 0  # slots that are not FREE
     remaining: ResourceProfile = UNKNOWN  # total without the profiles of its slots
@@ -131,6 +143,10 @@ class TaskExecutor:
     @property
     def idle(self) -> bool:
         return self.taken == 0 and self.stored_partitions == 0
+
+    @property
+    def gives_slots(self) -> bool:
+        return not (self.leaving or self.draining)
 
     def free_slots(self) -> tuple[int, ...]:
         """Warm ones come first, and those whose processes cannot start last: a job's own
@@ -179,13 +195,28 @@ class SlotTable:
     def count(self, state: SlotState) -> int:
         return self._count[state]
 
+    @property
+    def given(self) -> int:
+        """Slots of TaskExecutors that are not to stop."""
+        return sum(len(x.slots) for x in self.executors.values() if x.gives_slots)
+
+    @property
+    def lasting(self) -> int:
+        """All slots but those of TaskExecutors that are being drained, which are replaced."""
+        return sum(len(x.slots) for x in self.executors.values() if not x.draining)
+
+    @property
+    def free(self) -> int:
+        """Of TaskExecutors that are not to stop."""
+        return sum(len(x.slots) - x.taken for x in self.executors.values() if x.gives_slots)
+
     def unusable(self) -> list[Slot]:
         """Slots without an allocation whose processes cannot start."""
         return [
             slot
             for executor in self.executors.values()
             for slot in executor.slots.values()
-            if slot.problem and slot.allocation_id is None
+            if slot.problem and slot.allocation_id is None and executor.gives_slots
         ]
 
     def slot_of(self, allocation_id: AllocationId) -> Slot | None:
@@ -199,7 +230,7 @@ class SlotTable:
         return list(self._by_job.get(job_id, {}).values())
 
     def offers(self) -> list[Offer]:
-        ready = (e for e in self.executors.values() if e.connection is not None and not e.leaving)
+        ready = (e for e in self.executors.values() if e.connection is not None and e.gives_slots)
         return [executor.offer() for executor in ready if executor.taken < len(executor.slots)]
 
     # ------------------------------------------------------------ TaskExecutors

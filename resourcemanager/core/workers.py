@@ -84,6 +84,7 @@ class Workers:
         self.known: dict[WorkerId, Worker] = {}
         self.recovering: set[WorkerId] = set()  # of an earlier ResourceManager, not registered yet
         self.ending: set[WorkerId] = set()  # given up, but not known to have ended
+        self._cordoned: dict[WorkerId, Worker] = {}  # to be given up: not needed any more
         self.last_failure = ""  # why the last worker did not start; empty once one has
         self.not_before = 0.0  # no start before that
         self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_MAX_S)
@@ -153,15 +154,27 @@ class Workers:
             worker.state, worker.since = WorkerState.RUNNING, now
         self.last_failure = ""
 
+    def cordon(self, worker_id: WorkerId) -> None:
+        """It is to be given up, and another one is needed in its place."""
+        if (worker := self.known.pop(worker_id, None)) is not None:
+            self._cordoned[worker_id] = worker
+
+    def uncordon(self, worker_id: WorkerId) -> None:
+        if (worker := self._cordoned.pop(worker_id, None)) is not None:
+            self.known[worker_id] = worker
+
     def released(self, worker_id: WorkerId) -> None:
         """It is no longer needed, and its end is no failure. If its TaskExecutor registers again,
         it is shut down.
         """
         self.known.pop(worker_id, None)
+        self._cordoned.pop(worker_id, None)
         self.ending.add(worker_id)
 
     def failed(self, worker_id: WorkerId, cause: str, now: float) -> bool:
         """It did not start, or ended by itself. False if it was released before."""
+        if self._cordoned.pop(worker_id, None) is not None:
+            return True  # it is replaced already
         worker = self.known.pop(worker_id, None)
         if worker is None:
             return False

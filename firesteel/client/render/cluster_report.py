@@ -41,9 +41,12 @@ def cluster(state: ClusterState, overview: ClusterOverview, logs: Path) -> Itera
     )
     if overview.task_executors:
         stored = any(worker.stored_bytes for worker in overview.task_executors)
+        stops = any(worker.stops for worker in overview.task_executors)
         right = ("Pid", "Slots", "Free", "Warm", *(["Results"] if stored else []))
         table = new_table(
-            "TaskExecutor", "Address", "Host", *right, right=right, gives_way=("TaskExecutor",)
+            *("TaskExecutor", "Address", "Host", *right, *(["State"] if stops else [])),
+            right=right,
+            gives_way=("TaskExecutor",),
         )
         for worker in overview.task_executors:
             table.add_row(
@@ -52,6 +55,7 @@ def cluster(state: ClusterState, overview: ClusterOverview, logs: Path) -> Itera
                 worker.host,
                 *map(str, (worker.pid, worker.slots, worker.slots_free, worker.slots_warm)),
                 *([mib(worker.stored_bytes)] if stored else []),
+                *(["stopping" if worker.stops else ""] if stops else []),
             )
         yield table
         for worker in overview.task_executors:

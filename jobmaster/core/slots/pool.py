@@ -5,8 +5,12 @@ slot sharing group, and keeps a released slot until it has been idle for a while
 so that a restart finds it still there. Surplus offers are rejected.
 
 It always declares the slots that groups want (held or awaited) plus the idle slots that it still
-holds. So the ResourceManager neither refills a slot that is being released nor forgets one that is
-awaited.
+holds and those that it reserves. So the ResourceManager neither refills a slot that is being
+released nor forgets one that is awaited.
+
+Slots of a TaskExecutor that is to stop leave the pool when their groups release them. Others are
+reserved in their place before anything is taken away: offered slots that no group waits for are
+then kept as idle ones.
 """
 
 from __future__ import annotations
@@ -58,6 +62,9 @@ class SlotPool:
             TaskExecutorId, dict[GroupKey, ExecutionSlotSharingGroup]
         ] = {}
         self._required: Counter[ResourceProfile] = Counter()
+        self._vacated: set[TaskExecutorId] = set()
+        self._reserved: Counter[ResourceProfile] = Counter()  # offers that are kept for later
+        self._left: list[Slot] = []  # of vacated TaskExecutors, to be freed
         self.pending_count = 0  # groups that wait for a slot
         self._changed = False  # something was added or taken away since `take_requirements`
         self._taken: dict[ResourceProfile, int] = {}  # what it declared last
@@ -92,6 +99,11 @@ class SlotPool:
             return
         slot = self.slots[group.allocation_id]
         self._part(slot, group)
+        if slot.task_executor_id in self._vacated:
+            self._drop(slot.allocation_id)
+            self._left.append(slot)
+            self._steps.append(_Step(now, slot.allocation_id, "vacated by", group.key))
+            return
         waiting = self._choose_pending(slot.task_executor_id, slot.profile)
         if waiting is not None:
             self._stop_waiting(waiting)
@@ -103,6 +115,45 @@ class SlotPool:
         self._idle[slot.allocation_id] = slot
         self._require(slot.requirement, 1)
         self._steps.append(_Step(now, slot.allocation_id, "released by", group.key))
+
+    # ---- TaskExecutors that are to stop
+
+    def vacate(self, task_executor_id: TaskExecutorId, now: float) -> None:
+        """No group gets a slot there any more; those that have one keep it."""
+        self._vacated.add(task_executor_id)
+        for slot in tuple(self._idle_of(task_executor_id)):
+            self._drop(slot.allocation_id)
+            self._left.append(slot)
+            self._steps.append(_Step(now, slot.allocation_id, "vacated", ""))
+
+    def keep(self, task_executor_id: TaskExecutorId) -> None:
+        """It does not stop, or has."""
+        self._vacated.discard(task_executor_id)
+
+    def reserve(self, slots: Iterable[Slot]) -> None:
+        """As many slots as these, for their groups, beside them."""
+        for slot in slots:
+            self._reserved[slot.requirement] += 1
+            self._require(slot.requirement, 1)
+
+    def reserve_nothing(self) -> None:
+        for profile, count in self._reserved.items():
+            self._require(profile, -count)
+        self._reserved.clear()
+
+    @property
+    def reserved(self) -> int:
+        """How many slots that are reserved are not there yet."""
+        return self._reserved.total()
+
+    def take_left(self) -> list[Slot]:
+        """Slots that have left the pool with their TaskExecutors since the last call. The caller
+        declares the lower requirements, then frees them.
+        """
+        left, self._left = self._left, []
+        return left
+
+    # ---- what the ResourceManager hears
 
     def requirements(self) -> tuple[Requirement, ...]:
         return tuple(
@@ -141,7 +192,17 @@ class SlotPool:
             if known is not None:
                 self.lose(offer.allocation_id, now, "another process is in it")
                 replaced.append(known)
-            group = self._choose_pending(task_executor_id, offer.profile)
+            vacated = task_executor_id in self._vacated
+            group = None if vacated else self._choose_pending(task_executor_id, offer.profile)
+            kept = None if group or vacated else self._reserved_for(offer.profile)
+            if kept is not None:
+                self._reserved[kept] -= 1  # it is required as an idle slot from now on
+                slot = self._new(task_executor_id, host, offer, kept)
+                slot.idle_since = now
+                self._idle[slot.allocation_id] = slot
+                self._steps.append(_Step(now, slot.allocation_id, "reserved", ""))
+                accepted.append(offer.allocation_id)
+                continue
             if group is None:
                 self._steps.append(
                     _Step(now, offer.allocation_id, "rejected, offered by", task_executor_id)
@@ -243,7 +304,8 @@ class SlotPool:
         self.pending_count = 0
         self._changed = True
         self._required.clear()
-        return slots
+        self._reserved.clear()
+        return [*slots, *self.take_left()]
 
     # ---- for checks and errors
 
@@ -286,7 +348,10 @@ class SlotPool:
         )
         required = Counter(group.profile for group in wanted)
         required.update(slot.requirement for slot in self._idle.values())
-        assert required == +self._required, f"required {self._required}, wanted and idle {required}"
+        required.update(+self._reserved)
+        assert required == +self._required, (
+            f"required {self._required}, wanted, idle and reserved {required}"
+        )
 
     def _described(self, slot: Slot) -> str:
         return f"{slot} {self.story(slot.allocation_id)}"
@@ -321,6 +386,22 @@ class SlotPool:
         offer: SlotOffer,
         group: ExecutionSlotSharingGroup,
     ) -> Slot:
+        slot = self._new(task_executor_id, host, offer, group.profile)
+        self._join(slot, group)
+        return slot
+
+    def _reserved_for(self, offered: ResourceProfile) -> ResourceProfile | None:
+        """What is reserved and fits: chosen as by `_choose_pending`."""
+        fitting = [p for p, count in self._reserved.items() if count and p.fits_in(offered)]
+        return max(fitting, key=lambda p: _suits(p, offered), default=None)
+
+    def _new(
+        self,
+        task_executor_id: TaskExecutorId,
+        host: str,
+        offer: SlotOffer,
+        requirement: ResourceProfile,
+    ) -> Slot:
         slot = Slot(
             allocation_id=offer.allocation_id,
             slot_index=offer.slot_index,
@@ -329,11 +410,10 @@ class SlotPool:
             data_address=offer.data_address,
             task_executor_id=task_executor_id,
             host=host,
-            requirement=group.profile,
+            requirement=requirement,
         )
         self.slots[slot.allocation_id] = slot
         self._by_task_executor.setdefault(task_executor_id, {})[slot.allocation_id] = slot
-        self._join(slot, group)
         return slot
 
     def _join(self, slot: Slot, group: ExecutionSlotSharingGroup) -> None:
@@ -378,7 +458,7 @@ class SlotPool:
         fitting = [profile for profile in self._pending if profile.fits_in(offered)]
         if not fitting:
             return None
-        best = max(fitting, key=lambda p: (p == offered, p.unknown, p.total_bytes, p.cpu_cores))
+        best = max(fitting, key=lambda p: _suits(p, offered))
         return next(iter(self._pending[best].values()))
 
     def _drop(self, allocation_id: AllocationId) -> Slot | None:
@@ -403,6 +483,10 @@ class SlotPool:
 
     def _idle_slot(self, allocation_id: AllocationId) -> Slot | None:
         return self._idle.get(allocation_id)
+
+
+def _suits(profile: ResourceProfile, offered: ResourceProfile) -> tuple[bool, bool, int, float]:
+    return profile == offered, profile.unknown, profile.total_bytes, profile.cpu_cores
 
 
 def _same_slot(pool: SlotPool, group: ExecutionSlotSharingGroup) -> Slot | None:

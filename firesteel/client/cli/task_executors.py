@@ -1,0 +1,105 @@
+"""stop-task-executor: ends one TaskExecutor of a cluster, with its tasks or without them."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from firesteel.client.cli.arguments import address_option, connect
+from firesteel.common.units import counted
+from firesteel.errors import FiresteelError
+
+if TYPE_CHECKING:
+    from firesteel.client.client import Client
+    from firesteel.client.job_details import StopProgress
+
+INTERRUPTED = 130  # exit code after Ctrl-C, as the shell has it
+
+
+@click.command(
+    epilog="\b\nExamples:\n"
+    "  firesteel cluster status                     its TaskExecutors and their ids\n"
+    "  firesteel stop-task-executor --drain 3f2a\n"
+    "  firesteel stop-task-executor 3f2a"
+)
+@click.argument("task_executor", metavar="ID")
+@click.option(
+    "-d", "--drain", is_flag=True, help="Move its tasks to other slots first, and wait for that."
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="With --drain: move them also if slots for them are missing, start jobs that take no"
+    " checkpoints from their beginning, and produce results that it stores again.",
+)
+@address_option(otherwise="localhost:6123")
+def stop_task_executor(task_executor: str, drain: bool, force: bool, address: str | None) -> None:
+    """Ends a TaskExecutor; returns when it has. ID is its id, or the beginning of its id.
+
+    Without --drain it ends at once: jobs with tasks there recover as from its death.
+
+    With --drain, it gets no new tasks, and each job with tasks there gets as many slots elsewhere;
+    then it takes a checkpoint and restarts what ran there, and what that feeds or reads, from it.
+    No restart attempt is used up. Jobs that take no checkpoints are waited for, and so are results
+    that it stores for other tasks of a batch. If slots are missing, that is an error, and nothing
+    changes. Ctrl-C gives it up: it gets tasks again, and what has moved stays where it is.
+
+    If the cluster still needs a TaskExecutor that it has started itself, it starts another one in
+    its place: with --drain, before anything is moved.
+    """
+    if force and not drain:
+        raise click.UsageError("--force is for --drain; without it, nothing is waited for")
+    with connect(address) as client:
+        found = _resolve(client, task_executor)
+        names = {job.job_id: job.name for job in client.list_jobs()}
+        if drain:
+            click.echo(f"Draining TaskExecutor {found}: it gets no new tasks.")
+        try:
+            for progress in client.stop_task_executor(found, drain=drain, force=force):
+                if drain and (waits := _waits(progress, names)):
+                    click.echo(f"Waiting for {waits}.")
+        except KeyboardInterrupt:
+            then = (
+                "it gets tasks again, unless it had none left; those that have moved stay where"
+                " they are"
+                if drain
+                else "it ends all the same"
+            )
+            click.echo(f"Interrupted: {then}.", err=True)
+            sys.exit(INTERRUPTED)
+    click.echo(f"TaskExecutor {found} has ended.")
+
+
+def _resolve(client: Client, task_executor: str) -> str:
+    """Raises FiresteelError unless exactly one is meant."""
+    overview = client.cluster_overview()
+    if overview.resource_manager_problem:
+        raise FiresteelError(overview.resource_manager_problem)
+    ids = [known.task_executor_id for known in overview.task_executors]
+    meant = [each for each in ids if each.startswith(task_executor.lower())]
+    if len(meant) == 1:
+        return meant[0]
+    if meant:
+        raise FiresteelError(
+            f"{task_executor!r} matches {len(meant)} TaskExecutors ({', '.join(meant)});"
+            " give the whole id of one"
+        )
+    known = f"it has {', '.join(ids)}" if ids else "it has none"
+    raise FiresteelError(
+        f"there is no TaskExecutor {task_executor!r} in the cluster at {client.address}: {known}"
+    )
+
+
+def _waits(progress: StopProgress, names: dict[str, str]) -> str:
+    parts = [
+        f"{counted(slots, 'slot')} of job {names.get(job_id, '')!r} ({job_id})"
+        for job_id, slots in progress.slots.items()
+    ]
+    if progress.stored_partitions:
+        parts.append(f"{counted(progress.stored_partitions, 'result')} that it stores")
+    text = ", ".join(parts)
+    if text and progress.missing:
+        text += f"; {counted(progress.missing, 'slot')} elsewhere missing: {progress.explanation}"
+    return text

@@ -1,0 +1,125 @@
+"""Tasks are moved away from TaskExecutors that are to stop, while everything still runs
+(`firesteel stop-task-executor --drain`; decision 39).
+
+    asked ──slots elsewhere, all tasks run──▶ checkpoint ──complete, or failed──▶ moved
+
+Nothing is taken away before the job has as many slots elsewhere, and no more is repeated than the
+rows since a checkpoint that was just taken. What moves is restarted with its regions, from the
+latest checkpoint; that is no failure, and uses up no attempt. A job that takes no checkpoints would
+start from its beginning: its tasks are left to end, and what follows them runs elsewhere, unless
+moving is forced. A forced move waits neither for slots nor for results that are stored there.
+
+Owned by the core, which lets it `advance` after every event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from firesteel.common.ids import TaskExecutorId
+from firesteel.common.states import ExecutionState
+from jobmaster.core import commands, events
+from jobmaster.core.checkpoints.checkpoint import Kind
+from jobmaster.core.checkpoints.coordinator import Request
+from jobmaster.core.job import Job
+from jobmaster.core.phases import Failing, Phase, Running
+from jobmaster.core.slots.slot import Slot
+
+
+@dataclass(slots=True)
+class _Move:
+    forced: bool
+    reserved: bool = False  # as many slots elsewhere are required
+    request: str = ""  # of the checkpoint that is awaited
+    ready: bool = False  # nothing is awaited any more
+
+
+class Vacating:
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._moves: dict[TaskExecutorId, _Move] = {}
+
+    def asked(self, event: events.VacateRequested, now: float) -> None:
+        """Repeated by a ResourceManager that does not know whether it was heard."""
+        move = self._moves.setdefault(event.task_executor_id, _Move(event.forced))
+        move.forced |= event.forced
+        self._job.pool.vacate(event.task_executor_id, now)
+
+    def ended(self, task_executor_id: TaskExecutorId) -> None:
+        """It has stopped, or does not any more: what has been moved stays where it is."""
+        if self._moves.pop(task_executor_id, None) is not None:
+            self._job.pool.keep(task_executor_id)
+            if not self._moves:
+                self._job.pool.reserve_nothing()
+
+    def advance(self, phase: Phase, now: float) -> Phase:
+        """The next step, if the facts allow one."""
+        self._take_answers()
+        for task_executor_id, move in self._moves.items():
+            if not isinstance(phase, Running) or self._job.checkpoints.ends_the_job:
+                break
+            pool = self._job.pool
+            slots = [pool.slots[each] for each in pool.slots_of(task_executor_id)]
+            if not move.ready:
+                self._prepare(move, slots, now)
+            if move.ready:
+                phase = self._move(task_executor_id, move, slots, phase, now)
+        return phase
+
+    def _take_answers(self) -> None:
+        """A checkpoint that has failed does not keep tasks where they are."""
+        job = self._job
+        awaited = {move.request: move for move in self._moves.values() if move.request}
+        for command in tuple(job.out) if awaited else ():
+            if isinstance(command, commands.AnswerRequest) and command.request in awaited:
+                job.out.remove(command)
+                move = awaited[command.request]
+                move.request, move.ready = "", True
+                if command.problem:
+                    job.log("warning", "no checkpoint before tasks move", reason=command.problem)
+
+    def _prepare(self, move: _Move, slots: Sequence[Slot], now: float) -> None:
+        job = self._job
+        takes_checkpoints = job.checkpoints.coordinator is not None
+        if move.request or not slots or not (takes_checkpoints or move.forced):
+            return
+        if not move.forced:
+            if not move.reserved:
+                move.reserved = True
+                job.pool.reserve(slots)
+            if job.pool.reserved or not job.all_run:
+                return
+        if not takes_checkpoints or not job.all_run:
+            move.ready = True
+            return
+        move.request = job.ids.next()
+        job.out += job.checkpoints.requested(
+            Request(request=move.request, kind=Kind.CHECKPOINT), now
+        )
+        self._take_answers()
+
+    def _move(
+        self,
+        task_executor_id: TaskExecutorId,
+        move: _Move,
+        slots: Sequence[Slot],
+        phase: Running,
+        now: float,
+    ) -> Phase:
+        job = self._job
+        leaving = [
+            execution.vertex
+            for execution in job.tasks.deployed_in(slots)
+            if execution.state is not ExecutionState.CANCELING
+        ]
+        lost = job.partitions.kept_by(task_executor_id) if move.forced else ()
+        vertices = job.tasks_to_restart(leaving, lost) if leaving or lost else []
+        job.partitions.lose(lost)
+        if not vertices:
+            return phase
+        cause = f"TaskExecutor {task_executor_id} is to stop"
+        job.log("info", "tasks are moved", cause=cause, tasks=len(vertices))
+        if job.restarts_as_a_whole(vertices):
+            return Failing.enter(job, 0.0, now, cause=cause)
+        return phase.restart(job, vertices, now, now)

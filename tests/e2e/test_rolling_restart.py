@@ -1,0 +1,137 @@
+"""Every process of a cluster is replaced under a job that runs, one after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from firesteel import Environment
+from firesteel.client.job_details import JobDetails
+from firesteel.common.process import BlockingChild, spawn_blocking
+from firesteel.common.states import ExecutionState, JobStatus
+
+from .conftest import PATIENCE_S, ROOT, SLOTS, Session, eventually, firesteel, services
+from .exactly_once import exactly_once_job
+from .jobs import nothing_left, unbounded
+
+
+def attempts(details: JobDetails) -> list[list[str]]:
+    return [[a.attempt_id for a in s.attempts] for v in details.vertices for s in v.subtasks]
+
+
+def places(details: JobDetails) -> set[str]:
+    """The TaskExecutors of its tasks."""
+    return {s.attempts[-1].task_executor_id for v in details.vertices for s in v.subtasks}
+
+
+def runs(details: JobDetails) -> bool:
+    return details.status is JobStatus.RUNNING and set(details.states) == {ExecutionState.RUNNING}
+
+
+def test_a_rolling_restart_loses_no_row_and_fails_nothing(
+    session: Session, tmp_path: Path, postgres: str
+) -> None:
+    never = {"restart-strategy.type": "none"}  # what counts as a failure ends the job
+    with exactly_once_job(session, tmp_path, postgres, every_state=True, **never) as job:
+        job.progress("the start")
+        before = session.client.job_details(job.job_id)
+        for module in ("resourcemanager", "dispatcher"):
+            (former,) = services(session, module)
+            former.kill()
+            eventually(
+                lambda of=module, pid=former.pid: [
+                    p for p in services(session, of) if p.pid != pid
+                ],
+                f"another {module} runs",
+            )
+            job.progress(f"the end of the {module}")
+        session.wait_until(job.job_id, runs)
+        eventually(lambda: session.overview().slots_total == 4, "all TaskExecutors are known")
+        details = session.client.job_details(job.job_id)
+        assert attempts(details) == attempts(before), "masters take no task with them"
+
+        first = {each.task_executor_id for each in session.overview().task_executors}
+        assert len(first) == 2
+        for number, leaving in enumerate(sorted(first)):
+            used = leaving in places(session.client.job_details(job.job_id))
+            restarts = len(attempts(session.client.job_details(job.job_id))[0])
+            arguments = ("-m", session.address, "--drain", leaving[:8])
+            drained = firesteel("stop-task-executor", *arguments)
+            assert drained.returncode == 0, drained.stderr + drained.stdout
+            assert f"Draining TaskExecutor {leaving}: it gets no new tasks." in drained.stdout
+            assert drained.stdout.endswith(f"TaskExecutor {leaving} has ended.\n")
+            job.progress(f"the end of TaskExecutor {number}")
+            details = session.wait_until(job.job_id, runs)
+            assert leaving not in places(details)
+            assert len(attempts(details)[0]) == restarts + used, "only what ran there"
+            assert details.exceptions == ()
+        eventually(
+            lambda: (
+                not first & {x.task_executor_id for x in session.overview().task_executors}
+                and session.overview().slots_total == 4
+            ),
+            "both are replaced",
+        )
+
+
+@contextlib.contextmanager
+def started_by_hand(session: Session, folder: Path) -> Iterator[BlockingChild]:
+    """A TaskExecutor with one slot more."""
+    master = session.overview().resource_manager_address
+    conf = session.cluster.conf.with_overrides({"taskmanager.numberOfTaskSlots": "1"})
+    child = spawn_blocking(
+        [
+            *(sys.executable, "-m", "taskexecutor", "--resource-manager", master),
+            *("--dir", str(folder), *conf.to_arguments()),
+        ],
+        log_path=folder / "taskexecutor.log",
+    )
+    try:
+        eventually(lambda: session.overview().slots_warm == SLOTS + 1, "its slot is warm")
+        yield child
+    finally:
+        child.stop()
+
+
+def test_a_drain_that_is_given_up_changes_nothing_and_one_that_is_forced_waits_for_nothing(
+    session: Session, tmp_path: Path
+) -> None:
+    with started_by_hand(session, tmp_path) as child:
+        leaving = child.ready["task_executor_id"]
+        env = Environment(parallelism=SLOTS)
+        unbounded(env).map_in_arrow(nothing_left, name="Discard").print()
+        job_id = session.submit(env)  # it takes no checkpoints
+        details = session.wait_until(job_id, runs)
+        assert leaving in places(details)
+        command = ("stop-task-executor", "-m", session.address, "--drain", leaving)
+        drain = subprocess.Popen(
+            [sys.executable, "-u", "-m", "firesteel", *command],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert drain.stdout is not None
+        drain.stdout.readline()
+        assert drain.stdout.readline() == f"Waiting for 1 slot of job 'job' ({job_id}).\n"
+        assert [x.stops for x in session.overview().task_executors].count(True) == 1
+        drain.send_signal(signal.SIGINT)
+        _, told = drain.communicate(timeout=PATIENCE_S)
+        assert (drain.returncode, told.split(":")[0]) == (130, "Interrupted")
+        eventually(
+            lambda: not any(x.stops for x in session.overview().task_executors), "it goes on"
+        )
+        assert attempts(session.client.job_details(job_id)) == attempts(details)
+
+        forced = firesteel(*command, "--force")
+        assert forced.returncode == 0, forced.stderr + forced.stdout
+        assert child.process.wait(PATIENCE_S) == 0
+        after = session.wait_until(job_id, lambda d: runs(d) and leaving not in places(d))
+        assert after.exceptions == ()
+        unknown = firesteel(*command)
+        assert unknown.returncode == 1
+        assert f"there is no TaskExecutor '{leaving}' in the cluster at" in unknown.stderr

@@ -1,0 +1,177 @@
+"""A TaskExecutor is stopped, at once or once it was drained."""
+
+from __future__ import annotations
+
+from resourcemanager.core import commands, events
+from resourcemanager.core.commands import Command
+from resourcemanager.core.slots import SlotState
+from resourcemanager.testing import WORKER, Harness, executor_id, free, job_id
+
+
+def cluster(*names: str, slots: int = 1, **settings: object) -> Harness:
+    rm = Harness(**settings)
+    rm.start()
+    for name in names:
+        rm.register(name, slots)
+    return rm
+
+
+def run(rm: Harness, name: str, slots: int) -> list[commands.RequestSlot]:
+    requests = rm.submit(name, slots)
+    rm.accept(*requests)
+    return requests
+
+
+def stop(
+    rm: Harness, name: str, *, drain: bool = True, force: bool = False, request: int = 1
+) -> list[Command]:
+    return rm.handle(
+        events.StopRequested(
+            request=request, task_executor_id=executor_id(name), drain=drain, force=force
+        )
+    )
+
+
+def test_a_drained_one_gets_no_slots_and_ends_when_it_is_empty() -> None:
+    rm = cluster("one", "two", "three")
+    requests = run(rm, "job", 2)
+    taken = next(name for name in ("one", "two") if rm.connection(name) == requests[0].connection)
+    stop(rm, taken)
+    assert rm.sent(commands.Vacate) == [
+        commands.Vacate(connection=rm.connection("job"), task_executor_id=executor_id(taken))
+    ]
+    assert rm.sent(commands.StopProgress)[0].slots == ((job_id("job"), 1),)
+    assert not rm.sent(commands.Shutdown)
+    rm.declare("job", 3)
+    (elsewhere,) = rm.sent(commands.RequestSlot)
+    assert elsewhere.connection == rm.connection("three")
+    rm.accept(elsewhere)
+    rm.report(taken, *free(0))
+    assert [c.connection for c in rm.sent(commands.Shutdown)] == [rm.connection(taken)]
+    rm.declare("job", 4)
+    assert not rm.sent(commands.RequestSlot), "its free slot is not given"
+    rm.close(taken)
+    assert rm.sent(commands.StopEnded) == [commands.StopEnded(request=1)]
+
+
+def test_without_room_for_its_tasks_nothing_is_changed() -> None:
+    rm = cluster("one", "two")
+    run(rm, "job", 2)
+    (refused,) = stop(rm, "one")
+    assert isinstance(refused, commands.StopRefused)
+    assert refused.problem == (
+        "1 slot is missing elsewhere for the tasks that it runs: 1 slot exists, 1 is taken;"
+        " no driver can add TaskExecutors"
+    )
+    rm.declare("job", 1)
+    rm.report("one", *free(0))
+    (request,) = run(rm, "another", 1)
+    assert request.connection == rm.connection("one"), "it gives slots"
+
+
+def test_a_forced_drain_waits_neither_for_slots_nor_for_results() -> None:
+    rm = cluster("one", "two")
+    run(rm, "job", 2)
+    stop(rm, "one", force=True)
+    assert rm.sent(commands.Vacate)[0].forced
+    rm.report("one", *free(0), stored_partitions=3)
+    assert rm.sent(commands.Shutdown)
+
+
+def test_results_that_are_stored_there_are_waited_for() -> None:
+    rm = cluster("one", "two")
+    rm.report("one", *free(0), stored_partitions=3)
+    stop(rm, "one")
+    assert rm.sent(commands.StopProgress)[0].stored_partitions == 3
+    assert not rm.sent(commands.Shutdown)
+    rm.report("one", *free(0), stored_partitions=0)
+    assert rm.sent(commands.Shutdown)
+
+
+def test_a_worker_is_replaced_before_its_tasks_move() -> None:
+    rm = Harness(initial_workers=1, worker=WORKER)
+    rm.start()
+    (first,) = rm.sent(commands.RequestWorker)
+    rm.register("one", 2, worker_id=first.worker_id)
+    requests = run(rm, "job", 2)
+    stop(rm, "one")
+    assert not rm.sent(commands.StopRefused)
+    (second,) = rm.sent(commands.RequestWorker)
+    rm.declare("job", 4)
+    rm.register("two", 2, worker_id=second.worker_id)
+    rm.accept(*rm.sent(commands.RequestSlot))
+    assert rm.count(SlotState.ALLOCATED) == 4
+    rm.declare("job", 2)
+    rm.report("one", *free(0, 1))
+    assert [c.worker_id for c in rm.sent(commands.ReleaseWorker)] == [first.worker_id]
+    rm.close("one")
+    rm.handle(events.WorkerExited(worker_id=first.worker_id, cause="exit code 0"))
+    assert not rm.sent(commands.RequestWorker), "one was started for it"
+    assert len(requests) == 2
+
+
+def test_who_leaves_a_drain_has_it_give_slots_again() -> None:
+    rm = Harness(initial_workers=1, worker=WORKER)
+    rm.start()
+    (first,) = rm.sent(commands.RequestWorker)
+    rm.register("one", 2, worker_id=first.worker_id)
+    run(rm, "job", 1)
+    stop(rm, "one", request=1)
+    stop(rm, "one", request=2)
+    assert not rm.handle(events.StopAbandoned(request=1)), "another one waits"
+    rm.handle(events.StopAbandoned(request=2))
+    assert [c.withdrawn for c in rm.sent(commands.Vacate)] == [True]
+    (request,) = run(rm, "another", 1)
+    assert request.connection == rm.connection("one")
+    assert first.worker_id in rm.core.workers.known
+
+
+def test_every_job_master_that_connects_hears_of_a_drain() -> None:
+    rm = cluster("one", "two")
+    (request,) = run(rm, "job", 1)
+    name = next(n for n in ("one", "two") if rm.connection(n) == request.connection)
+    stop(rm, name)
+    rm.break_stream("job")
+    rm.register_job("job", epoch=2)
+    assert rm.sent(commands.Vacate)[0].connection == rm.connection("job")
+
+
+def test_requests_that_are_under_way_are_given_up() -> None:
+    rm = cluster("one", "two")
+    (request,) = rm.submit("job", 1)
+    name = next(n for n in ("one", "two") if rm.connection(n) == request.connection)
+    sent = stop(rm, name)
+    assert [c.allocation_id for c in sent if isinstance(c, commands.FreeSlot)] == [
+        request.allocation_id
+    ]
+    (again,) = [c for c in sent if isinstance(c, commands.RequestSlot)]
+    assert again.connection != request.connection
+    assert not rm.sent(commands.Shutdown), "it is not known yet whether its slot is free"
+    rm.report(name, *free(0))
+    assert rm.sent(commands.Shutdown)
+
+
+def test_one_that_is_lost_while_it_is_drained_has_not_been_drained() -> None:
+    rm = cluster("one", "two", "three")
+    run(rm, "job", 1)
+    name = next(n for n in ("one", "two", "three") if rm.core.table.executors[executor_id(n)].taken)
+    stop(rm, name)
+    rm.close(name)
+    (ended,) = rm.sent(commands.StopEnded)
+    assert "closed its connection" in ended.problem
+
+
+def test_at_once_nothing_is_waited_for() -> None:
+    rm = cluster("one")
+    run(rm, "job", 1)
+    stop(rm, "one", drain=False)
+    assert rm.sent(commands.Shutdown)
+    assert not rm.sent(commands.Vacate)
+    rm.close("one")
+    assert rm.sent(commands.StopEnded) == [commands.StopEnded(request=1)]
+    assert rm.sent(commands.TaskExecutorLost)
+
+
+def test_an_unknown_one_is_refused() -> None:
+    (refused,) = stop(cluster(), "one")
+    assert isinstance(refused, commands.StopRefused) and refused.unknown
