@@ -59,6 +59,7 @@ from firesteel.errors import (
 
 CALL_TIMEOUT_S = 30.0
 RECONNECT_TIMEOUT_S = 15.0  # a stream survives a Dispatcher's restart, if it takes no longer
+QUORUM_TIMEOUT_S = 120.0  # the same where Dispatchers are elected, for which ZooKeeper may be away
 RECONNECT_PAUSE_S = 0.1
 
 
@@ -423,17 +424,20 @@ class Client:
                 waits = self._connection.elected or (submitting and not by_standby)
                 if not waits or error.code() is not grpc.StatusCode.UNAVAILABLE:
                     raise self._error(error, submitting=submitting) from None
-                away_since = self._away_since(error, away_since)
+                away_since = self._away_since(error, away_since, elected_s=LEADER_TIMEOUT_S)
             time.sleep(RECONNECT_PAUSE_S)
 
-    def _away_since(self, error: grpc.RpcError, since: float | None) -> float:
-        """A stream goes on where it broke if the Dispatcher is back within RECONNECT_TIMEOUT_S.
-        Raises if it is not, or `error` is another one; `since`: None if this is the first.
+    def _away_since(
+        self, error: grpc.RpcError, since: float | None, *, elected_s: float = QUORUM_TIMEOUT_S
+    ) -> float:
+        """A stream goes on where it broke if the Dispatcher is back within RECONNECT_TIMEOUT_S, or
+        `elected_s` if it is elected. Raises if it is not, or `error` is another one; `since`: None
+        if this is the first.
         """
         now = time.monotonic()
         since = now if since is None else since
         elected = self._connection.elected
-        limit_s = LEADER_TIMEOUT_S if elected else RECONNECT_TIMEOUT_S
+        limit_s = elected_s if elected else RECONNECT_TIMEOUT_S
         if error.code() is grpc.StatusCode.UNAVAILABLE and now - since <= limit_s:
             if elected:
                 self._connection.follow()

@@ -38,6 +38,7 @@ class Connection:
         self._leader: Leader | None = None
         self._channel: grpc.Channel | None = None
         self._finder: LeaderFinder | None = None
+        self._without_quorum = False
         self.stub: Any = None
         try:
             if address.startswith(ZOOKEEPER):
@@ -55,15 +56,24 @@ class Connection:
 
     def follow(self) -> None:
         """Connects to the Dispatcher that leads, if that is another one than before; waits while
-        none does, and says so on stderr. Raises ClusterUnreachable.
+        none does, and says so on stderr. Without a quorum of ZooKeeper, which elects nobody, it
+        keeps the one that it has. Raises ClusterUnreachable.
         """
         assert self._finder is not None, "its address is fixed"
         try:
             leader = self._finder.find(timeout_s=0.0)
+            self._without_quorum = False
             if leader is None:
                 print(f"No Dispatcher leads {self.address}; waiting for one.", file=sys.stderr)
                 leader = self._finder.find(timeout_s=LEADER_TIMEOUT_S)
         except FiresteelError as error:
+            from firesteel.common.high_availability.zookeeper.ensemble import EnsembleUnreachable
+
+            if self._leader is not None and isinstance(error, EnsembleUnreachable):
+                if not self._without_quorum:
+                    print(f"{error}; waiting for it.", file=sys.stderr)
+                self._without_quorum = True
+                return
             raise ClusterUnreachable(str(error)) from None
         if leader is None:
             raise ClusterUnreachable(

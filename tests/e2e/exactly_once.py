@@ -47,6 +47,7 @@ from .every_state import DISORDER, event_time_ms
 SPLIT_ROWS, KEYS = 200, 5
 SPLITS_PER_S = 2  # that the job reads
 SCHEMA = "split INT, n BIGINT, key BIGINT, at TIMESTAMP"
+FLOWING = "flowing"
 COUNTED = "split INT, n BIGINT, key BIGINT, count BIGINT"
 _TABLES = itertools.count(1)
 
@@ -102,7 +103,9 @@ class NumbersReader(SourceReader):
 
 
 class Counting(StreamOperator):
-    """Counts the rows of each key. Fails when there is a file `poison`, which it removes."""
+    """Counts the rows of each key. Fails when there is a file `poison`, which it removes; touches
+    the file `flowing` beside it with each batch.
+    """
 
     def __init__(self, poison: Path) -> None:
         self.poison = poison
@@ -114,6 +117,7 @@ class Counting(StreamOperator):
         with contextlib.suppress(FileNotFoundError):
             self.poison.unlink()
             raise RuntimeError("poisoned")
+        self.poison.with_name(FLOWING).touch()
         counts = []
         for key in batch["key"].to_pylist():
             counts.append((self.state.get("count", key) or 0) + 1)
@@ -320,6 +324,12 @@ class ExactlyOnceJob:
         """Waits for rows of this attempt or a later one."""
         self.wait(lambda: self.latest_attempt >= number, f"rows after {what}")
         assert self.committed
+
+    def flows(self, what: str) -> None:
+        """Waits until rows pass that nobody may have committed yet."""
+        now_ns = time.time_ns()
+        flowing = self._poison.with_name(FLOWING)
+        eventually(lambda: flowing.stat().st_mtime_ns > now_ns, f"rows pass: {what}")
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         try:  # A slot's JVM starts anew.

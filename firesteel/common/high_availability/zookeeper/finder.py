@@ -5,7 +5,13 @@ from __future__ import annotations
 import threading
 import time
 
-from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.exceptions import (
+    ConnectionLoss,
+    KazooException,
+    NoNodeError,
+    OperationTimeoutError,
+    SessionExpiredError,
+)
 from kazoo.handlers.threading import KazooTimeoutError
 
 from firesteel.common.high_availability.zookeeper.ensemble import Client, Ensemble
@@ -43,7 +49,7 @@ class LeaderFinder:
             except NoNodeError:
                 exists = self._client.exists_async(path, watch=lambda _, c=changed: c.set())
                 found = exists.get(timeout=_READ_TIMEOUT_S) is not None
-            except KazooTimeoutError:
+            except (KazooTimeoutError, ConnectionLoss, SessionExpiredError, OperationTimeoutError):
                 raise self._ensemble.unreachable() from None
             except KazooException as error:
                 raise self._ensemble.refused(error) from None
