@@ -266,8 +266,9 @@ class Shell:
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 raise FiresteelError(error.details()) from None
+            goes_on = "; the next one goes on to stop the job" if request.stop else ""
             raise FiresteelError(
-                f"the JobMaster of job {job.job_id} has ended before it answered:"
+                f"the JobMaster of job {job.job_id} has ended before it answered{goes_on}:"
                 f" `firesteel show --checkpoints {job.job_id}` tells what is complete"
             ) from error
         return taken

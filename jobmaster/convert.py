@@ -210,6 +210,7 @@ def _held(task_executor_id: TaskExecutorId, held: tasks_pb2.TaskHeld) -> events.
         open_checkpoints=tuple(held.open_checkpoints),
         stops_with=held.stops_with or None,
         data_ended=held.data_ended,
+        stops=events.Stopping(held.stops_into, held.drains) if held.stops_into else None,
     )
 
 
@@ -421,6 +422,7 @@ class TaskExecutorMessages:
                     attempt_ids=command.attempt_ids,
                     splits={str(attempt): n for attempt, n in command.splits.items()},
                     stops=command.stops,
+                    stops_into=command.stops_into,
                     base=command.base,
                 )
                 return self._message(trigger_checkpoint=trigger)
@@ -430,6 +432,7 @@ class TaskExecutorMessages:
                     job_master_epoch=self._epoch,
                     attempt_ids=command.attempt_ids,
                     drains=True,
+                    stops_into=command.stops_into,
                 )
                 return self._message(trigger_checkpoint=drain)
             case commands.AdoptTasks(attempt_ids=attempt_ids):

@@ -26,6 +26,8 @@ from firesteel.common.job_graph import ResultType
 from firesteel.common.states import ExecutionState, TaskEvent
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events
+from jobmaster.core.checkpoints.checkpoint import Kind
+from jobmaster.core.checkpoints.coordinator import Request
 from jobmaster.core.execution_graph import Execution, ExecutionVertex
 from jobmaster.core.execution_graph.vertex import DEPLOYED
 from jobmaster.core.job import Job
@@ -176,7 +178,19 @@ class Adoption:
         heard = {e.attempt_id: self._held[e.attempt_id] for e in live if e.attempt_id in self._held}
         open_checkpoints = {attempt_id: of.open_checkpoints for attempt_id, of in heard.items()}
         stops_with = {of.stops_with for of in heard.values() if of.stops_with is not None}
-        job.out += job.checkpoints.adopted(open_checkpoints, stops_with, now)
+        stops = next((of.stops for of in heard.values() if of.stops), None)
+        asked = None
+        stopped = stops is not None and job.checkpoints.latest_is_at(stops.path)
+        if stops is not None and not stopped:
+            job.log("info", "the job is being stopped with a savepoint, as before")
+            # A directory of its own: the earlier master may still delete the other one.
+            path = f"{stops.path.rpartition('-')[0]}-{job.ids.next()[:12]}"
+            asked = Request(
+                request="", kind=Kind.SAVEPOINT, path=path, stops=True, drains=stops.drains
+            )
+        job.out += job.checkpoints.adopted(
+            open_checkpoints, stops_with, now, asked=asked, stopped=stopped
+        )
         for execution in live:
             held = heard.get(execution.attempt_id)
             if held is not None and held.data_ended:

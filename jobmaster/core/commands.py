@@ -130,6 +130,7 @@ class TriggerCheckpoint:
     splits: dict[AttemptId, int]  # how many a source was assigned, where there are any
     base: int | None = None  # see `core.checkpoints.commands`
     stops: bool = False  # sources produce nothing after it, unless it is given up
+    stops_into: str = ""  # stops: where the savepoint is to be, for the next JobMaster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +139,7 @@ class DrainTasks:
 
     task_executor_id: TaskExecutorId
     attempt_ids: tuple[AttemptId, ...]
+    stops_into: str = ""  # where the savepoint is to be that follows, for the next JobMaster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -198,6 +198,13 @@ class TaskDataEnded:
     attempt_id: AttemptId
 
 
+class Stopping(NamedTuple):
+    """The job is to end with a savepoint."""
+
+    path: str  # where that is to be
+    drains: bool  # its sources end first
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskHeld:
     """What an adopted task has from earlier JobMasters, all of whose messages it has read."""
@@ -208,6 +215,7 @@ class TaskHeld:
     open_checkpoints: tuple[int, ...]  # that it takes part in, and does not know the end of
     stops_with: int | None  # its source waits for the end of this savepoint
     data_ended: bool
+    stops: Stopping | None = None  # None: the job is not being stopped, as far as the task knows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

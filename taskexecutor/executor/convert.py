@@ -225,6 +225,8 @@ def _held(job_id: str, held: Held) -> tasks_pb2.TaskHeld:
         open_checkpoints=held.open_checkpoints,
         stops_with=held.stops_with or 0,
         data_ended=held.data_ended,
+        stops_into=held.stops_into,
+        drains=held.drains,
     )
 
 

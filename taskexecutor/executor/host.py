@@ -132,10 +132,15 @@ class Host:
                 trigger = message.trigger_checkpoint
                 for task in self._tasks_of(trigger.attempt_ids):
                     if trigger.drains:
-                        task.drain()
+                        task.drain(trigger.stops_into)
                         continue
                     splits = trigger.splits.get(task.config.attempt_id, 0)
-                    task.trigger_checkpoint(convert.barrier(trigger), splits, stops=trigger.stops)
+                    task.trigger_checkpoint(
+                        convert.barrier(trigger),
+                        splits,
+                        stops=trigger.stops,
+                        stops_into=trigger.stops_into,
+                    )
             case "notify_checkpoint":
                 notice = message.notify_checkpoint
                 for task in self._tasks_of(notice.attempt_ids):

@@ -7,10 +7,20 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pyarrow.dataset as ds
+import pytest
+
+from firesteel import Environment
 from firesteel.client.job_details import JobDetails
+from firesteel.common.checkpoints.metadata import read_metadata
+from firesteel.common.failpoints import Failpoint
+from firesteel.common.states import ExecutionState
+from firesteel.connectors import FileSink, SequenceSource
+from firesteel.errors import FiresteelError
+from jobmaster.core.checkpoints.recovery import CHECKPOINTS_PER_MASTER
 
 from .chaos import Chaos
-from .conftest import Session
+from .conftest import Session, eventually
 from .exactly_once import exactly_once_job
 
 
@@ -44,3 +54,38 @@ def test_the_death_of_a_job_master_restarts_no_task(
         assert attempts(details) == before, "those that the first JobMaster has started"
         job.await_few_checkpoints()
         job.await_few_shared_files()
+
+
+@pytest.mark.parametrize("drain", [False, True])
+def test_a_job_that_is_being_stopped_ends_with_a_savepoint_although_its_job_master_dies(
+    session: Session, tmp_path: Path, failpoints: Path, drain: bool
+) -> None:
+    """It dies when the savepoint is written, and not stored: nobody knows of that one."""
+    out, savepoints = tmp_path / "out", tmp_path / "savepoints"
+    env = Environment(
+        parallelism=1,  # so that what was read is without gaps
+        configuration={
+            "execution.checkpointing.interval": "1 h",
+            "execution.checkpointing.dir": str(tmp_path / "checkpoints"),
+            "execution.checkpointing.savepoint-dir": str(savepoints),
+        },
+    )
+    numbers = env.from_source(SequenceSource(0, 10**9, rate_per_s=2000))
+    numbers.transform(lambda df: df.where("value >= 0")).sink_to(FileSink(str(out)))
+    job_id = session.submit(env)
+    eventually(
+        lambda: set(session.client.job_details(job_id).states) == {ExecutionState.RUNNING},
+        "all tasks run",
+    )
+    before = attempts(session.client.job_details(job_id))
+    (failpoints / Failpoint.METADATA_AFTER.value).touch()
+    with pytest.raises(FiresteelError, match="the next one goes on to stop the job"):
+        session.client.stop(job_id, drain=drain)
+    details = session.client.wait(job_id)
+    assert details.status.name == "FINISHED"
+    assert attempts(session.client.job_details(job_id)) == before
+    taken = [read_metadata(str(path.parent)) for path in savepoints.glob("*/_metadata")]
+    second = [found for found in taken if found.checkpoint_id > CHECKPOINTS_PER_MASTER]
+    assert [found.savepoint for found in second] == [True]
+    rows = sorted(ds.dataset(out, format="parquet").to_table()["value"].to_pylist())
+    assert rows == list(range(len(rows))) and rows, "each that was read, once"

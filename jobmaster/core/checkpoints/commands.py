@@ -20,6 +20,7 @@ class TriggerCheckpoint:
     aligned_timeout_ms: int | None = None  # None: it stays as it begins
     at_least_once: bool = False
     stops: bool = False  # sources produce nothing after it, unless it is given up
+    path: str = ""  # of a savepoint
     # Incremental: the complete checkpoint whose files it may refer to, 0 for none. None: all files
     # are its own.
     base: int | None = None
@@ -30,6 +31,7 @@ class DrainTasks:
     """Sources among them end now. Those that have processed all their data say so again."""
 
     executions: tuple[Execution, ...]
+    path: str = ""  # of the savepoint that follows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ or, if a process died that had written some, none once a later one is complete.
   are not are given up. A savepoint is not: somebody waits for it.
 * Tasks that have processed all their data end with the next checkpoint. As soon as all have, it
   begins, whatever the interval.
+* A job that was being stopped when its master died is stopped by the next one: tasks remember it.
 * A job is drained by ending its sources; the savepoint is its last checkpoint. If that fails, the
   job fails, because its sources have ended.
 * After a savepoint that stops the job otherwise, sources wait: when it is complete, all tasks end,
@@ -183,13 +184,18 @@ class CheckpointCoordinator:
         self,
         open_checkpoints: Mapping[AttemptId, Collection[int]],
         stops_with: Collection[int],
+        asked: Request | None,
+        now: float,
+        *,
+        stopped: bool,
     ) -> list[Command]:
         """Tasks of an earlier master go on. `open_checkpoints`: those that each of them takes part
         in, and does not know the end of; `stops_with`: savepoints after which sources produce
-        nothing.
+        nothing; `asked`: the job is being stopped, and the savepoint with which it ends is not
+        stored; `stopped`: that is the latest one.
 
         What is stored is complete: tasks that do not know that hear it now, and no others
-        (invariant 15). Everything else is given up.
+        (invariant 15). Everything else is given up, and the job stopped again.
         """
         tasks = {attempt_id: self._graph.attempts[attempt_id] for attempt_id in open_checkpoints}
         complete = {*self.retained, self.latest}
@@ -201,16 +207,21 @@ class CheckpointCoordinator:
             for checkpoint_id in sorted(begun - complete)
         ]
         latest = self.latest
-        if latest is None or latest not in begun:
-            return commands
-        stops = latest in stops_with
-        self._stopped = self._stopped or stops
-        unheard = [tasks[a] for a, of in open_checkpoints.items() if latest in of]
-        commands.append(
-            NotifyCheckpoint(
-                checkpoint_id=latest, executions=tuple(unheard), completed=True, stops=stops
+        self._stopped = self._stopped or stopped
+        if latest is not None and latest in begun:
+            stops = latest in stops_with
+            self._stopped = self._stopped or stops
+            unheard = [tasks[a] for a, of in open_checkpoints.items() if latest in of]
+            commands.append(
+                NotifyCheckpoint(
+                    checkpoint_id=latest, executions=tuple(unheard), completed=True, stops=stops
+                )
             )
-        )
+        if asked is not None and asked.drains:
+            commands += self._drain(asked, now)
+        elif asked is not None:
+            self._requests.append(asked)
+            commands += self._begin_requested(now)
         return commands
 
     def data_ended(self, execution: Execution, now: float) -> list[Command]:
@@ -275,7 +286,8 @@ class CheckpointCoordinator:
     def _drain_tasks(self) -> list[Command]:
         tasks = self._graph.executions()
         live = tuple(e for e in tasks if not e.terminal)
-        return [DrainTasks(executions=live)]
+        assert self._draining is not None
+        return [DrainTasks(executions=live, path=self._draining.path)]
 
     def _begin_drained(self, now: float) -> list[Command]:
         request = self._draining
@@ -356,6 +368,7 @@ class CheckpointCoordinator:
                 ),
                 at_least_once=settings.at_least_once and kind is Kind.CHECKPOINT,
                 stops=checkpoint.stops,
+                path=checkpoint.path,
                 base=base,
             )
         ]

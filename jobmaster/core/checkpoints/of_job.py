@@ -165,11 +165,21 @@ class JobCheckpoints:
         open_checkpoints: Mapping[AttemptId, Collection[int]],
         stops_with: Collection[int],
         now: float,
+        *,
+        asked: Request | None,
+        stopped: bool,
     ) -> list[commands.Command]:
         """See CheckpointCoordinator.adopted."""
         if self.coordinator is None:
             return []
-        return self._converted(self.coordinator.adopted(open_checkpoints, stops_with), now)
+        adopted = self.coordinator.adopted(
+            open_checkpoints, stops_with, asked, now, stopped=stopped
+        )
+        return self._converted(adopted, now)
+
+    def latest_is_at(self, path: str) -> bool:
+        latest = self.latest
+        return latest is not None and self._directories.get(latest.checkpoint_id) == path
 
     def kept_after(self, status: JobStatus) -> bool:
         """Whether complete checkpoints stay when the job has ended so."""
@@ -291,13 +301,18 @@ class JobCheckpoints:
                         attempt_ids=attempts,
                         splits={a: splits[a] for a in attempts if splits.get(a)},
                         stops=command.stops,
+                        stops_into=command.path if command.stops else "",
                         base=command.base,
                     )
                     for task_executor_id, attempts in _by_task_executor(command.executions)
                 ]
             case wanted.DrainTasks():
                 return [
-                    commands.DrainTasks(task_executor_id=task_executor_id, attempt_ids=attempts)
+                    commands.DrainTasks(
+                        task_executor_id=task_executor_id,
+                        attempt_ids=attempts,
+                        stops_into=command.path,
+                    )
                     for task_executor_id, attempts in _by_task_executor(command.executions)
                 ]
             case wanted.NotifyCheckpoint():

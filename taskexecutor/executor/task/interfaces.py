@@ -171,6 +171,8 @@ class Held:
     open_checkpoints: Sequence[int]  # that it takes part in, and does not know the end of
     stops_with: int | None  # its source waits for the end of this savepoint
     data_ended: bool
+    stops_into: str  # the job is being stopped with a savepoint there; empty: not that it knows
+    drains: bool  # after its sources have ended
 
 
 CheckpointAnswer: TypeAlias = Acknowledged | Declined | DataEnded | Held

@@ -24,7 +24,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 import structlog
 
@@ -70,6 +70,13 @@ class _Outcome(Enum):
     FAILED = 2
 
 
+class _Stopping(NamedTuple):
+    """The job is to end with a savepoint: what the next JobMaster needs to go on with that."""
+
+    into: str  # where the savepoint is to be
+    checkpoint_id: int | None = None  # unless it is given up; None: sources have ended for it
+
+
 class StreamTask:
     """`run` in a thread of its own; everything else may be called from any thread."""
 
@@ -98,6 +105,7 @@ class StreamTask:
         self._kind: TaskKind | None = None
         self._acknowledgement: Acknowledgement | None = None
         self._checkpoints: TaskCheckpoints | None = None
+        self._stopping: _Stopping | None = None
         self._loop = MailboxLoop(self._environment, self._timers)
         self._lifecycle = TaskLifecycle(self.info.task_name_with_subtask)
 
@@ -114,19 +122,27 @@ class StreamTask:
             partition.abort()
 
     def trigger_checkpoint(
-        self, barrier: CheckpointBarrier, splits: int = 0, *, stops: bool = False
+        self,
+        barrier: CheckpointBarrier,
+        splits: int = 0,
+        *,
+        stops: bool = False,
+        stops_into: str = "",
     ) -> None:
         """Begins a checkpoint here, between two elements, once the source has received all `splits`
         that it was assigned: they are not in its enumerator's snapshot. `stops`: a source produces
-        nothing after it, unless it is given up.
+        nothing after it, unless it is given up; `stops_into`: where it is to be.
         """
-        self._mailbox.put_between(functools.partial(self._trigger, barrier, splits, stops=stops))
+        self._mailbox.put_between(
+            functools.partial(self._trigger, barrier, splits, stops=stops, stops_into=stops_into)
+        )
 
-    def drain(self) -> None:
+    def drain(self, stops_into: str = "") -> None:
         """Ends a source, between two elements, as if it had nothing more to read. A task that has
-        processed all its data says so again.
+        processed all its data says so again. `stops_into`: where the savepoint is to be with which
+        the job ends.
         """
-        self._mailbox.put_between(self._drain)
+        self._mailbox.put_between(functools.partial(self._drain, stops_into))
 
     def notify_checkpoint(
         self, checkpoint_id: int, *, completed: bool, stops: bool = False
@@ -415,12 +431,17 @@ class StreamTask:
 
     # -- checkpoints
 
-    def _trigger(self, barrier: CheckpointBarrier, splits: int, *, stops: bool) -> None:
+    def _trigger(
+        self, barrier: CheckpointBarrier, splits: int, *, stops: bool, stops_into: str
+    ) -> None:
         assert self._kind is not None
+        if stops:
+            self._stopping = _Stopping(stops_into, barrier.checkpoint_id)
         self._kind.trigger_checkpoint(barrier, splits, stops=stops)
 
-    def _drain(self) -> None:
+    def _drain(self, stops_into: str) -> None:
         assert self._kind is not None
+        self._stopping = _Stopping(stops_into)
         self._kind.drain()
         if self._checkpoints is not None:
             self._checkpoints.say_if_data_ended()
@@ -429,6 +450,8 @@ class StreamTask:
         assert self._kind is not None
         if not completed:
             self._kind.abort_checkpoint(checkpoint_id)
+            if self._stopping is not None and self._stopping.checkpoint_id == checkpoint_id:
+                self._stopping = None
         if self._checkpoints is not None:
             self._checkpoints.ended(checkpoint_id, completed=completed, stops=stops)
         if completed and stops:
@@ -449,6 +472,8 @@ class StreamTask:
             open_checkpoints=sorted(begun | set(self._kind.open_checkpoints)),
             stops_with=self._kind.stops_with,
             data_ended=checkpoints is not None and checkpoints.data_ended,
+            stops_into=self._stopping.into if self._stopping is not None else "",
+            drains=self._stopping is not None and self._stopping.checkpoint_id is None,
         )
 
     # -- for operators

@@ -89,6 +89,11 @@ class Handover:
         self.recovery = replace(self.recovery, collected={SINK: by_attempt})
         self.second = self._second()
 
+    def restores(self, path: str) -> None:
+        """The latest checkpoint is a savepoint there."""
+        self.recovery = replace(self.recovery, restored_from=path)
+        self.second = self._second()
+
     def take_checkpoint(self) -> tuple[int, CheckpointMetadata]:
         first = self.first
         trigger = first.one(commands.TriggerCheckpoint, first.pass_time(10.0)[:1])
@@ -143,7 +148,12 @@ class Handover:
         )
 
     def answer(
-        self, *executions: Execution, open_checkpoints: Iterable[int] = (), stops_with: int = 0
+        self,
+        *executions: Execution,
+        open_checkpoints: Iterable[int] = (),
+        stops_with: int = 0,
+        stops: events.Stopping | None = None,
+        data_ended: bool = False,
     ) -> list[commands.Command]:
         """The tasks say what they have."""
         sent: list[commands.Command] = []
@@ -156,7 +166,8 @@ class Handover:
                     splits={} if splits is None else {SOURCE: tuple(splits)},
                     open_checkpoints=tuple(open_checkpoints),
                     stops_with=stops_with or None,
-                    data_ended=False,
+                    data_ended=data_ended,
+                    stops=stops,
                 )
             )
         return sent
@@ -364,6 +375,47 @@ def test_a_stop_with_a_savepoint_is_finished_or_given_up(stored: bool) -> None:
     assert {(n.checkpoint_id, n.completed, n.stops) for n in notices} == {
         (savepoint, stored, stored)
     }
+
+
+def test_a_stop_that_was_under_way_is_asked_for_again() -> None:
+    """Its savepoint has a directory of its own: the dead JobMaster may still write to the other."""
+    handover = Handover()
+    path = "/savepoints/savepoint-abcdef-000000000000"
+    begun = handover.checkpoint_id + 1
+    sent = handover.adopt_all(
+        open_checkpoints=(begun,), stops_with=begun, stops=events.Stopping(path, drains=False)
+    )
+    second = handover.second
+    assert [n.completed for n in second.of(commands.NotifyCheckpoint, sent)] == [False, False]
+    triggers = second.of(commands.TriggerCheckpoint, sent)
+    assert len(triggers) == 2
+    for trigger in triggers:
+        assert trigger.savepoint and trigger.stops
+        assert trigger.stops_into.startswith("/savepoints/savepoint-abcdef-")
+        assert trigger.stops_into != path
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_job_that_was_drained_does_not_end_without_its_savepoint(stored: bool) -> None:
+    """Its sources have ended, and all tasks wait: the next JobMaster takes the savepoint, unless
+    it is stored already.
+    """
+    handover = Handover()
+    path = "/savepoints/savepoint-abcdef-000000000000"
+    if stored:
+        handover.restores(path)
+    sent = handover.adopt_all(stops=events.Stopping(path, drains=True), data_ended=True)
+    second = handover.second
+    triggers = second.of(commands.TriggerCheckpoint, sent)
+    drains = second.of(commands.DrainTasks, sent)
+    assert not [t for t in triggers if not t.savepoint], "tasks would end with a checkpoint"
+    if stored:
+        assert not drains and not triggers
+    else:
+        assert {a for drain in drains for a in drain.attempt_ids} == {
+            e.attempt_id for e in second.executions()
+        }
+        assert len(triggers) == 2 and drains[0].stops_into != path
 
 
 def collect(world: World, execution: Execution, sequence: int) -> list[commands.Command]:
