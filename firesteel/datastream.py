@@ -207,7 +207,8 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         `keep="last"` keeps the latest record instead, by event time or by the column `on`; of equal
         ones, and if the stream has no event time, the one that arrives last. The result has one
         more column, `row_kind`: "insert", or "delete" for a record in whose place another one is
-        now. One record per key is kept until the stream ends.
+        now. One record per key is kept until the stream ends; of a stream of changes, all that are
+        there.
         """
         if len(columns) == 1 and isinstance(columns[0], (list, tuple)):  # as in PySpark
             columns = tuple(columns[0])
@@ -760,7 +761,9 @@ class KeyedStream(DataStream):
         them with a PostgresSink in upsert mode whose key are the key columns and `rank`.
 
         `ascending` and the order are those of `WindowedStream.top_n`. `n` records per key are kept
-        until the stream ends. Raises InvalidProgram for a bad `n` or `by`.
+        until the stream ends. The records may be changes themselves, such as those of
+        `aggregate(..., changes=True)`: when one goes, the next takes its place, so all that are
+        there are kept. Raises InvalidProgram for a bad `n` or `by`.
         """
         columns, directions = checked_order(n, by, ascending)
         spec = TopNSpec(key_columns=self.key_columns, n=n, by=columns, ascending=directions)

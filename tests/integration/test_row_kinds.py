@@ -95,7 +95,11 @@ def test_rows_that_others_replace_are_not_counted(tmp_path: Path, engine: SparkE
     assert schema_of(best, engine).names[-2:] == ["rank", "row_kind"]
     last = rows(tmp_path).drop_duplicates("shop", keep="last", name="Best")
     assert schema_of(last, engine).names == ["shop", "n", "at", "row_kind"]
-    for changes in (best, last):
+    again = best.drop("rank").key_by("shop").top_n(1, by="at", name="First of the best")
+    assert schema_of(again, engine).names == ["shop", "n", "at", "rank", "row_kind"]
+    latest = last.drop_duplicates("n", keep="last", on="at")
+    assert schema_of(latest, engine).names == ["shop", "n", "at", "row_kind"]
+    for changes in (best, last, again, latest):
         with pytest.raises(FiresteelError, match="no longer valid.*because rows that come later"):
             schema_of(changes.drop_duplicates("shop"), engine)
     for taken, says in (("rank", "top_n: the stream has a column 'rank'"), ("other", "column 'm'")):

@@ -12,9 +12,9 @@ class TopNSpec:
     """Keeps the first `n` rows of each key in the order of the columns `by`, and emits what changes
     with each bundle.
 
-    Input: the rows. Output: the rows, with `rank` (int32, from 1) if they are `ranked`, and
-    `row_kind`. Of rows that are equal in all columns `by`, the earliest comes first, or the latest
-    (`latest_first`).
+    Input: the rows, which may be changes: all of them are kept then. Output: the rows, with `rank`
+    (int32, from 1) if they are `ranked`, and `row_kind`. Of rows that are equal in all columns
+    `by`, the earliest comes first, or the latest (`latest_first`).
     """
 
     key_columns: tuple[str, ...]

@@ -47,13 +47,20 @@ class Changed(NamedTuple):
 
 class OrderedRows(RankedRows):
     """In the order of the columns `by`, each ascending or not; of rows that are equal there, the
-    earliest comes first.
+    earliest comes first, or the latest (`latest_first`).
     """
 
     def __init__(
-        self, key_columns: Sequence[str], by: Sequence[tuple[str, bool]], memory: ColumnMemory
+        self,
+        key_columns: Sequence[str],
+        by: Sequence[tuple[str, bool]],
+        memory: ColumnMemory,
+        *,
+        latest_first: bool = False,
     ) -> None:
-        super().__init__(key_columns, _ALL, by, ranked=False, latest_first=False, memory=memory)
+        super().__init__(
+            key_columns, _ALL, by, ranked=False, latest_first=latest_first, memory=memory
+        )
 
     def change(self, batch: pa.RecordBatch, goes: Flags) -> Changed:
         """Rows of any keys that come or go, in the order of their arrival. Raises Missing."""

@@ -14,13 +14,16 @@ from taskexecutor.executor.aggregation.ordering import sorted_rows
 from taskexecutor.executor.analysis.checks import check_keys
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, Retracting
 from taskexecutor.executor.analysis.windows import WINDOW_FIELDS, check_columns
+from taskexecutor.executor.operators.joins.joined_columns import without_kind
 from taskexecutor.executor.operators.windows.contents import RANK
 from taskexecutor.executor.spark.schemas import missing_column, spark_name, to_arrow
 
 
 def analyze_top_n(step: AnalysisStep, spec: TopNSpec) -> AnalyzedOutput:
     what = "top_n" if spec.ranked else "drop_duplicates"
-    schema = to_arrow(step.frame().frame.schema)
+    schema, given = to_arrow(step.frame().frame.schema), step.inputs[0]
+    if given.retracting or given.settled:
+        schema = without_kind(schema)
     check_keys(schema, spec.key_columns)
     added = [pa.field(RANK, pa.int32())] * spec.ranked + [pa.field(ROW_KIND, pa.string())]
     _check_order(what, schema, spec.by, [field.name for field in added])

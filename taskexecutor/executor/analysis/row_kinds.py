@@ -81,15 +81,16 @@ def check_not_aggregating(step: AnalysisStep, spec: Spec) -> None:
 
 
 def _takes_changes(spec: Spec) -> bool:
-    """A join that keeps all rows can take one away, with all that it has joined, and an aggregate
-    without windows, or of the rows around each, what the row has given to it.
+    """A join that keeps all rows can take one away, with all that it has joined, an aggregate
+    without windows, or of the rows around each, what the row has given to it, and the first rows of
+    keys can be others then.
     """
     match spec:
         case JoinSpec():
             return spec.within is None
         case PartialWindowAggregateSpec():
             return spec.window is None
-        case RowsBetweenSpec():
+        case RowsBetweenSpec() | TopNSpec():
             return True
         case _:
             return False

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Container
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from firesteel.errors import FiresteelError
 from firesteel.operator import KeyedRows, StreamOperator
+from firesteel.row_kind import DELETE, ROW_KIND
 from taskexecutor.executor.aggregation.columns import as_table
+from taskexecutor.executor.aggregation.ordered_rows import Changed, Missing, OrderedRows
 from taskexecutor.executor.aggregation.ranked_rows import RankedRows
+from taskexecutor.executor.numbers import as_numpy
 
 BUNDLE_ROWS = 65_536  # rows that wait, or as many as are kept if that is more
 
@@ -51,3 +58,25 @@ class KeptRows(StreamOperator):
 
     def close(self) -> None:
         self._waiting = []
+
+
+def changed_by(
+    bundle: pa.RecordBatch, rows: OrderedRows, operator_name: str, *, hidden: Container[str] = ()
+) -> Changed:
+    """Changes `rows` by those of a bundle, which go where its column `row_kind` says so. Raises
+    FiresteelError for one that is not there. `hidden`: columns that this does not show.
+    """
+    goes = np.zeros(bundle.num_rows, np.bool_)
+    place = bundle.schema.get_field_index(ROW_KIND)
+    if place >= 0:
+        goes = as_numpy(pc.equal(bundle.column(place), DELETE))
+        bundle = bundle.remove_column(place)
+    try:
+        return rows.change(bundle, goes)
+    except Missing as missing:
+        row = bundle.slice(missing.row, 1).to_pylist()[0]
+        shown = {name: value for name, value in row.items() if name not in hidden}
+        raise FiresteelError(
+            f"{operator_name}: a row goes that is not there: {shown}; an operator before must have"
+            " changed rows or their order"
+        ) from None

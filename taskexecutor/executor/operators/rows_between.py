@@ -6,9 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState
 from firesteel.plan.aggregates.finals import evaluate
 from firesteel.plan.specs import RowsBetweenSpec
@@ -17,10 +15,10 @@ from taskexecutor.executor.aggregation.columns import described
 from taskexecutor.executor.aggregation.distinct_counts import DISTINCT
 from taskexecutor.executor.aggregation.grouping import Groups, Ints, group
 from taskexecutor.executor.aggregation.merging import merge_column
-from taskexecutor.executor.aggregation.ordered_rows import Changed, Missing, Ordered, OrderedRows
+from taskexecutor.executor.aggregation.ordered_rows import Changed, Ordered, OrderedRows
 from taskexecutor.executor.aggregation.ranked_rows import Flags, ranges
 from taskexecutor.executor.numbers import as_numpy
-from taskexecutor.executor.operators.kept_rows import KeptRows
+from taskexecutor.executor.operators.kept_rows import KeptRows, changed_by
 
 PART_ROWS = 65_536  # whose results are compared at once
 AT_ONCE = 1_048_576  # rows that are aggregated, each as often as it is near another
@@ -47,21 +45,8 @@ class RowsBetween(KeptRows):
         self._state = state.keyed_rows("rows", spec.key_columns, meaning)
 
     def change(self, bundle: pa.RecordBatch) -> None:
-        goes = np.zeros(bundle.num_rows, np.bool_)
-        place = bundle.schema.get_field_index(ROW_KIND)
-        if place >= 0:
-            goes = as_numpy(pc.equal(bundle.column(place), DELETE))
-            bundle = bundle.remove_column(place)
-        try:
-            changed = self._rows.change(bundle, goes)
-        except Missing as missing:
-            row = bundle.slice(missing.row, 1).to_pylist()[0]
-            shown = {name: value for name, value in row.items() if name not in self._merges}
-            raise FiresteelError(
-                f"{self.context.operator_name}: a row goes that is not there: {shown}; an operator"
-                " before must have changed rows or their order"
-            ) from None
-        self._emit_changes(changed)
+        name = self.context.operator_name
+        self._emit_changes(changed_by(bundle, self._rows, name, hidden=self._merges))
 
     def _emit_changes(self, changed: Changed) -> None:
         before, after = changed.before, changed.after

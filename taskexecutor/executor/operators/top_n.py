@@ -11,14 +11,18 @@ from firesteel.operator import OperatorState
 from firesteel.plan.specs import TopNSpec
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
 from taskexecutor.executor.aggregation.columns import described
+from taskexecutor.executor.aggregation.ordered_rows import Changed, OrderedRows
 from taskexecutor.executor.aggregation.ranked_rows import Ranked, RankedRows
-from taskexecutor.executor.operators.kept_rows import KeptRows
+from taskexecutor.executor.operators.kept_rows import KeptRows, changed_by
 from taskexecutor.executor.operators.windows.contents import RANK
 
 
 class TopN(KeptRows):
     """Each flush emits the rows that are no longer among the first of their keys, or have another
     rank, as deleted, and then those that are there now.
+
+    If the input is a stream of changes, all of its rows are kept: any may be among the first when
+    others go.
     """
 
     def __init__(self, spec: TopNSpec) -> None:
@@ -26,27 +30,51 @@ class TopN(KeptRows):
         self._spec = spec
 
     def initialize_state(self, state: OperatorState) -> None:
-        spec = self._spec
-        self._rows = RankedRows(
+        spec, schema = self._spec, self.context.input_schemas[0]
+        by = list(zip(spec.by, spec.ascending, strict=True))
+        self._all: OrderedRows | None = None
+        if schema is not None and ROW_KIND in schema.names:
+            self._all = OrderedRows(
+                spec.key_columns, by, state.columns, latest_first=spec.latest_first
+            )
+        self._rows = self._all or RankedRows(
             spec.key_columns,
             spec.n,
-            list(zip(spec.by, spec.ascending, strict=True)),
+            by,
             ranked=spec.ranked,
             latest_first=spec.latest_first,
             memory=state.columns,
         )
-        directions = zip(spec.by, spec.ascending, strict=True)
-        order = [f"{name} {'ASC' if up else 'DESC'}" for name, up in directions]
+        order = [f"{name} {'ASC' if up else 'DESC'}" for name, up in by]
         meaning = {
-            "input": described(self.context.input_schemas[0]),
+            "input": described(schema),
             "choice": f"{spec.n} by {', '.join([*order, 'latest' * spec.latest_first])}",
         }
         self._state = state.keyed_rows("rows", spec.key_columns, meaning)
 
     def change(self, bundle: pa.RecordBatch) -> None:
-        gone, come = self._rows.add(bundle)
+        if self._all is None:
+            gone, come = self._rows.add(bundle)
+        else:
+            gone, come = self._first(changed_by(bundle, self._all, self.context.operator_name))
         self._emit(gone, DELETE)
         self._emit(come, INSERT)
+
+    def _first(self, changed: Changed) -> tuple[Ranked, Ranked]:
+        """Those of the first rows that are gone, and those that have come."""
+        n, (before, after) = self._spec.n, (changed.before, changed.after)
+        was, now = (np.arange(len(each.first)) - each.first for each in (before, after))
+        same = (was[changed.stayed_before] < n) & (now[changed.stayed_after] < n)
+        if self._spec.ranked:
+            same &= was[changed.stayed_before] == now[changed.stayed_after]
+        goes, comes = was < n, now < n
+        goes[changed.stayed_before[same]] = False
+        comes[changed.stayed_after[same]] = False
+        gone, come = (
+            Ranked(each.rows.filter(pa.array(some)), ranks[some])
+            for each, some, ranks in ((before, goes, was), (after, comes, now))
+        )
+        return gone, come
 
     def _emit(self, ranked: Ranked, kind: str) -> None:
         rows = ranked.rows

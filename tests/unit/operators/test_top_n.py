@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from firesteel.errors import FiresteelError
 from firesteel.plan.specs import TopNSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.aggregation import ranked_rows
@@ -84,6 +85,75 @@ def test_what_is_there_is_what_is_first(
         assert kinds == sorted(kinds), "deletes come first"
         new = [tuple(row.items()) for row in harness.rows()[before:]]
         assert len(new) == len({repr(row) for row in new})
+
+
+# Of each bundle: rows that come (the places of key and value), or one of those that are there goes.
+FLOWS_OF_CHANGES = st.lists(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)) | st.integers(0, 9), max_size=8),
+    max_size=8,
+)
+
+
+@given(
+    flow=FLOWS_OF_CHANGES,
+    n=st.integers(1, 3),
+    ascending=st.booleans(),
+    ranked=st.booleans(),
+    latest_first=st.booleans(),
+)
+def test_rows_that_go_make_room_for_others(
+    flow: list[list[Row | int]], n: int, ascending: bool, ranked: bool, latest_first: bool
+) -> None:
+    spec = TopNSpec(
+        key_columns=("KEY",),
+        n=n,
+        by=("by",),
+        ascending=(ascending,),
+        ranked=ranked,
+        latest_first=latest_first,
+    )
+    harness = OperatorHarness(TopN(spec), [CHANGES]).open()
+    rows: list[Row] = []
+    present: list[int] = []
+    for bundle in flow:
+        for change in bundle:
+            if isinstance(change, tuple):
+                present.append(len(rows))
+                rows.append(change)
+                harness.process(change_of(rows, present[-1], "insert"))
+            elif present:
+                harness.process(change_of(rows, present.pop(change % len(present)), "delete"))
+        before = len(harness.rows())
+        harness.flush()
+        expected: Counter[tuple[int, int]] = Counter()
+        for key in range(4):
+            mine = [i for i in present if SAME.get(rows[i][0], rows[i][0]) == key]
+            mine = mine[::-1] if latest_first else mine
+            mine.sort(key=lambda i: rows[i][1], reverse=not ascending)
+            expected.update((i, rank if ranked else 0) for rank, i in enumerate(mine[:n], 1))
+        assert changes(harness) == expected
+        new = [repr(row) for row in harness.rows()[before:]]
+        assert len(new) == len(set(new))
+        kinds = [row["row_kind"] for row in harness.rows()[before:]]
+        assert kinds == sorted(kinds), "deletes come first"
+        told = [{**row, "row_kind": ""} for row in harness.rows()[before:]]
+        assert len(told) == len({repr(row) for row in told}), "what stays is not told again"
+
+
+CHANGES = SCHEMA.append(pa.field("row_kind", pa.string()))
+
+
+def change_of(rows: list[Row], number: int, kind: str) -> pa.RecordBatch:
+    one = batch([rows[number]], number)
+    return one.append_column("row_kind", pa.array([kind]))
+
+
+def test_a_row_that_goes_must_be_there() -> None:
+    spec = TopNSpec(key_columns=("key",), n=1, by=("n",), ascending=(True,))
+    harness = OperatorHarness(TopN(spec), [CHANGES]).open()
+    harness.process(change_of([(0, 1)], 0, "delete"))
+    with pytest.raises(FiresteelError, match="a row goes that is not there: {'key': 1.0, 'by'"):
+        harness.flush()
 
 
 def test_of_equal_rows_the_earlier_stays_or_the_later_comes() -> None:

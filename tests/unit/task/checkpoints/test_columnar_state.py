@@ -231,12 +231,17 @@ def test_rows_without_duplicates_go_on(
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
-@given(kind=KEYS, flow=FLOWS, latest_first=st.booleans())
+@given(kind=KEYS, flow=FLOWS, latest_first=st.booleans(), of_changes=st.booleans())
 def test_the_first_rows_of_keys_go_on(
-    tmp_path_factory: pytest.TempPathFactory, kind: str, flow: list[Element], latest_first: bool
+    tmp_path_factory: pytest.TempPathFactory,
+    kind: str,
+    flow: list[Element],
+    latest_first: bool,
+    of_changes: bool,
 ) -> None:
     arrow, keys = KINDS[kind]
-    schema = pa.schema([("key", arrow), *PLAIN_ROWS])
+    change = [("row_kind", pa.string())] if of_changes else []
+    schema = pa.schema([("key", arrow), *PLAIN_ROWS, *change])
     spec = TopNSpec(
         key_columns=("Key",), n=2, by=("at",), ascending=(False,), latest_first=latest_first
     )
@@ -246,7 +251,10 @@ def test_the_first_rows_of_keys_go_on(
         schema,
         None,
         flow,
-        lambda row, n: {"key": keys[row[0] % len(keys)], "at": row[1], "n": n},
+        lambda row, n: (
+            {"key": keys[row[0] % len(keys)], "at": row[1], "n": n}
+            | ({"row_kind": "insert"} if of_changes else {})
+        ),
         kind in ONE_SUBTASK,
     )
     assert with_failures == without
