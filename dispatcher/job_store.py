@@ -57,6 +57,7 @@ _jobs = sa.Table(
     # What its restart strategy has counted, as JSON; empty: nothing yet.
     sa.Column("restart_history", sa.Text, nullable=False, server_default=""),
     sa.Column("analysis", sa.LargeBinary),  # only while the job has not ended
+    sa.Column("job_master_address", sa.Text, nullable=False, server_default=""),
 )
 
 # Complete checkpoints and savepoints; a job begins again from the one with the highest id.
@@ -237,6 +238,7 @@ class JobStore:
                     end_ms=row.end_ms,
                     epoch=row.epoch,
                     job_master_id=JobMasterId(row.job_master_id) if row.job_master_id else None,
+                    job_master_address=row.job_master_address,
                     cancel_requested=row.cancel_requested,
                     recovers=row.recovers,
                     restart_history=row.restart_history,
@@ -475,7 +477,11 @@ def _write(connection: Connection, record: Record) -> None:
             _add(connection, record)
         case JobAssigned():
             _update(
-                connection, record.job_id, epoch=record.epoch, job_master_id=record.job_master_id
+                connection,
+                record.job_id,
+                epoch=record.epoch,
+                job_master_id=record.job_master_id,
+                job_master_address=record.address,
             )
         case JobStatusChanged():
             _update(

@@ -29,6 +29,7 @@ from dispatcher.core.commands import (
     DropResults,
     KillProcess,
     NotifyWatchers,
+    ProbeJobMaster,
     Refusal,
     RefusalKind,
     StartJob,
@@ -41,6 +42,8 @@ from dispatcher.core.events import (
     CheckpointStored,
     Event,
     JobMasterDisconnected,
+    JobMasterProbe,
+    JobMasterProbed,
     ProcessExited,
     ProcessStarted,
     ProcessStartFailed,
@@ -540,6 +543,8 @@ class Shell:
             case Acknowledge():
                 ack = dispatcher_pb2.StatusAck(status=convert.status_to_proto(command.status))
                 self._send(command.connection, dispatcher_pb2.DispatcherToJobMaster(ack=ack))
+            case ProbeJobMaster():
+                self._start_task(self._probe(command))
             case NotifyWatchers():
                 self._running_jobs.set(self.core.running())
                 self._stale_reports.set(self.core.stale_reports)
@@ -634,6 +639,22 @@ class Shell:
         )
         self._send(command.connection, dispatcher_pb2.DispatcherToJobMaster(start=start))
         self._graphs.pop(command.graph_id, None)
+
+    async def _probe(self, command: ProbeJobMaster) -> None:
+        if await self.platform.transport.refuses(command.address):
+            outcome = JobMasterProbe.ENDED
+            log.info("a JobMaster has ended", job_id=command.job_id, reason="its port is closed")
+        else:
+            stub: Any = self._job_master(command.address)
+            try:
+                await stub.GetJobDetails(
+                    job_master_pb2.JobDetailsRequest(job_id=command.job_id),
+                    timeout=JOB_MASTER_TIMEOUT_S,
+                )
+                outcome = JobMasterProbe.RUNS
+            except grpc.aio.AioRpcError:  # another process may have its port by now
+                outcome = JobMasterProbe.SILENT
+        self.post(JobMasterProbed(job_id=command.job_id, epoch=command.epoch, outcome=outcome))
 
     async def _ask_to_cancel(self, command: AskToCancel) -> None:
         if not await self._send_cancel(command.job_id, command.address):

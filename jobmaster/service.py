@@ -1,7 +1,8 @@
 """JobMasterProcess: a server for TaskExecutors and a link to the Dispatcher, then one job.
 
 It binds its server and registers at the Dispatcher at once, so that StartJob is all that a job
-waits for. It ends when the Dispatcher has stored the job's terminal status.
+waits for. It ends when the Dispatcher has stored the job's terminal status, or with the cluster's
+lifeline: for a Dispatcher that is away it waits for as long as that takes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from firesteel._proto import (
 from firesteel.common import metrics
 from firesteel.common.checkpoints.storage import StorageAway
 from firesteel.common.config import Configuration, ConfigurationError, options
-from firesteel.common.high_availability import elected, leaders_of
+from firesteel.common.high_availability import leaders_of
 from firesteel.common.ids import IdSource
 from firesteel.common.leader import Office
 from firesteel.common.rpc.checkpoints import complete_checkpoint_from_proto
@@ -45,7 +46,6 @@ from jobmaster.shell import RunningJob
 
 log = structlog.get_logger(__name__)
 
-DISPATCHER_GRACE_S = 60.0  # a Dispatcher away for longer never learns how the job ended
 _RESTORE_ATTEMPTS = 10  # of which one takes up to ten seconds itself
 _GOODBYE_S = 1.0  # at the end: how long TaskExecutors have to read their Goodbye
 
@@ -101,7 +101,7 @@ class JobMasterProcess:
             ),
             on_up=self._register,
             on_message=self._from_dispatcher,
-            on_down=self._dispatcher_down,
+            on_down=lambda cause, for_s: None,
             heartbeat_interval_s=conf.get(options.HEARTBEAT_INTERVAL),
             heartbeat_timeout_s=conf.get(options.HEARTBEAT_TIMEOUT),
             channel=platform.transport.channel,
@@ -267,15 +267,6 @@ class JobMasterProcess:
         )
         log.error("job rejected", job_id=graph.job_id, cause=why)
         self._report(self._rejected)
-
-    def _dispatcher_down(self, cause: str, for_s: float) -> None:
-        if for_s < DISPATCHER_GRACE_S or elected(self._conf):  # another one will lead
-            return
-        log.error("the Dispatcher is gone", for_s=round(for_s), cause=cause)
-        if self.job is None:
-            self._over.set()
-        else:
-            self.job.post(events.DispatcherLost())
 
 
 def _not_restored(state: tenacity.RetryCallState) -> None:

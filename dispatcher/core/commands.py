@@ -67,6 +67,17 @@ class Acknowledge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeJobMaster:
+    """Ask the JobMaster that an earlier Dispatcher has assigned whether it lives, and has the job.
+    Results in JobMasterProbed.
+    """
+
+    job_id: JobId
+    epoch: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NotifyWatchers:
     job_id: JobId
 
@@ -92,6 +103,7 @@ Command = (
     | StartJob
     | AskToCancel
     | Acknowledge
+    | ProbeJobMaster
     | NotifyWatchers
     | DropResults
     | DropLog

@@ -29,6 +29,7 @@ from dispatcher.core.commands import (
     DropResults,
     KillProcess,
     NotifyWatchers,
+    ProbeJobMaster,
     Refusal,
     RefusalKind,
     StartJob,
@@ -40,6 +41,8 @@ from dispatcher.core.events import (
     CheckpointStored,
     Event,
     JobMasterDisconnected,
+    JobMasterProbe,
+    JobMasterProbed,
     JobMasterRegistered,
     JobStatusReported,
     ProcessExited,
@@ -66,7 +69,9 @@ from firesteel.common.states import IllegalTransition, JobStatus
 
 REGISTER_TIMEOUT_S = 30.0  # from a process's start to its registration
 RECONNECT_GRACE_S = 5.0  # a JobMaster whose stream stays broken for longer is dead
-ADOPTION_GRACE_S = 10.0  # after a Dispatcher's restart: until running jobs must have reported
+# After a Dispatcher's restart: until running jobs must have reported, or their JobMasters answered.
+ADOPTION_GRACE_S = 10.0
+PROBE_INTERVAL_S = 1.0  # until a JobMaster that has not reported is asked again whether it lives
 LAST_MESSAGES_S = 1.0  # after a process's exit: to read what its stream still carries
 CANCEL_RETRY_S = 1.0
 # How often a job gets another JobMaster before it has stored a checkpoint under one.
@@ -102,6 +107,7 @@ class DispatcherCore:
             job.note(f"{job.status.name} in the store", now)
             if job.job_master_id is not None and not job.ended:
                 job.adopt_until = now + ADOPTION_GRACE_S
+                job.probe_at = now if job.job_master_address else None
 
     # ---- the driver's interface
 
@@ -129,6 +135,8 @@ class DispatcherCore:
                 self._start_failed(event.reason, now)
             case ProcessExited():
                 self._process_exited(event, now)
+            case JobMasterProbed():
+                self._probed(event, now)
             case CancelNotDelivered():
                 if (job := self.jobs.get(event.job_id)) and not job.ended:
                     job.cancel_again_at = now + CANCEL_RETRY_S
@@ -145,7 +153,8 @@ class DispatcherCore:
     def next_deadline(self) -> float | None:
         deadlines = [p.lost_at for p in self.processes if p.lost_at is not None]
         for job in self.table:
-            deadlines += [at for at in (job.adopt_until, job.cancel_again_at) if at is not None]
+            times = (job.adopt_until, job.probe_at, job.cancel_again_at)
+            deadlines += [at for at in times if at is not None]
         if self.processes.start_again_at is not None:
             deadlines.append(self.processes.start_again_at)
         return min(deadlines, default=None)
@@ -343,7 +352,23 @@ class DispatcherCore:
             job.note(f"adopted with JobMaster process {process.pid}", now)
             process.job_id = job.job_id
             job.pid = process.pid
-            job.adopt_until = None
+            job.adopt_until = job.probe_at = None
+
+    def _probed(self, event: JobMasterProbed, now: float) -> None:
+        """Of a JobMaster that an earlier Dispatcher had assigned, and that has not registered."""
+        job = self.jobs.get(event.job_id)
+        if job is None or job.adopt_until is None or job.epoch != event.epoch:
+            return
+        match event.outcome:
+            case JobMasterProbe.ENDED:
+                self._lose(job, LOST_WHILE_DOWN, now)
+            case JobMasterProbe.RUNS:  # it is on its way, for as long as that takes
+                job.adopt_until = now + ADOPTION_GRACE_S
+                job.probe_at = now + PROBE_INTERVAL_S
+            case JobMasterProbe.SILENT:  # it hangs, or its machine is away
+                job.probe_at = now + PROBE_INTERVAL_S
+            case _:
+                assert_never(event.outcome)
 
     def _disconnected(self, event: JobMasterDisconnected, now: float) -> None:
         process = self.processes.on(event.connection)
@@ -481,7 +506,7 @@ class DispatcherCore:
         keeps_checkpoints: bool,
     ) -> None:
         job.end_ms = end_ms
-        job.adopt_until = job.cancel_again_at = None
+        job.adopt_until = job.probe_at = job.cancel_again_at = None
         self._records.append(
             JobEnded(
                 job_id=job.job_id,
@@ -510,6 +535,13 @@ class DispatcherCore:
                 self._ask_to_cancel(job)
             if job.adopt_until is not None and job.adopt_until <= now:
                 self._lose(job, LOST_WHILE_DOWN, now)
+            if job.probe_at is not None and job.probe_at <= now:
+                job.probe_at = None  # until the outcome is known
+                self._commands.append(
+                    ProbeJobMaster(
+                        job_id=job.job_id, epoch=job.epoch, address=job.job_master_address
+                    )
+                )
         start_again_at = self.processes.start_again_at
         if start_again_at is not None and start_again_at <= now:
             self.processes.start_again_at = None
@@ -529,12 +561,18 @@ class DispatcherCore:
         assert process.connection is not None, "only connected processes are assigned"
         job.epoch += 1
         job.job_master_id = process.job_master_id
+        job.job_master_address = process.address
         job.pid = process.pid
         process.job_id = job.job_id
         job.note(f"assigned to JobMaster process {process.pid} with epoch {job.epoch}", now)
         process.note(f"assigned to job {job.job_id}", now)
         self._records.append(
-            JobAssigned(job_id=job.job_id, epoch=job.epoch, job_master_id=process.job_master_id)
+            JobAssigned(
+                job_id=job.job_id,
+                epoch=job.epoch,
+                job_master_id=process.job_master_id,
+                address=process.address,
+            )
         )
         self._start_job(job, process.connection)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from firesteel.common.ids import JobId, JobMasterId
 from firesteel.common.service.core import Tick
@@ -93,6 +94,23 @@ class ProcessExited:
     log_tail: str = ""
 
 
+class JobMasterProbe(Enum):
+    """What asking a JobMaster at its address has shown."""
+
+    ENDED = "its machine says that nothing listens there"
+    RUNS = "it answers, and has the job"
+    SILENT = "neither"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobMasterProbed:
+    """The outcome of ProbeJobMaster."""
+
+    job_id: JobId
+    epoch: int
+    outcome: JobMasterProbe
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelNotDelivered:
     """AskToCancel did not reach the JobMaster."""
@@ -111,6 +129,7 @@ Event = (
     | ProcessStarted
     | ProcessStartFailed
     | ProcessExited
+    | JobMasterProbed
     | CancelNotDelivered
     | Tick
 )

@@ -73,6 +73,7 @@ class Job:
     end_ms: int = 0  # 0: not ended
     epoch: int = 0  # of the JobMaster assigned last; 0: none so far
     job_master_id: JobMasterId | None = None
+    job_master_address: str = ""  # empty: not known
     tasks_by_state: dict[str, int] = field(default_factory=dict)
     pid: int | None = None  # of its JobMaster process, once known to this Dispatcher
     confirmed: bool = False  # its JobMaster has reported: it has the graph and can be cancelled
@@ -83,6 +84,7 @@ class Job:
     cancel_requested: bool = False
     cancel_again_at: float | None = None
     adopt_until: float | None = None  # found in the store: its JobMaster must register by then
+    probe_at: float | None = None  # it is asked whether it lives, while that is awaited
     _story: deque[str] = field(default_factory=lambda: deque(maxlen=STORY_MAX), repr=False)
 
     @property
@@ -125,7 +127,7 @@ class Job:
     def wait_for_another_master(self, cause: str, now: float) -> None:
         """Its JobMaster is gone, and it goes on under the next one."""
         self.job_master_id, self.confirmed = None, False
-        self.adopt_until = self.cancel_again_at = None
+        self.adopt_until = self.probe_at = self.cancel_again_at = None
         self.tasks_by_state = {}
         if self.status in (JobStatus.INITIALIZING, JobStatus.RECONCILING):
             self.note(cause, now)
@@ -221,6 +223,8 @@ class JobTable:
                 yield Violation(job.job_id, f"is {job.status.name} with the end time {job.end_ms}")
             if job.ended and (job.adopt_until is not None or job.cancel_again_at is not None):
                 yield Violation(job.job_id, "has ended and still has a deadline")
+            if job.probe_at is not None and job.adopt_until is None:
+                yield Violation(job.job_id, "waits for no JobMaster, and asks for it")
             if job.epoch == 0 and job.job_master_id is not None:
                 yield Violation(
                     job.job_id, f"has epoch {job.epoch} and JobMaster {job.job_master_id}"

@@ -22,6 +22,7 @@ class JobAssigned:
     job_id: JobId
     epoch: int
     job_master_id: JobMasterId
+    address: str = ""  # host:port, where it serves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -221,7 +221,7 @@ class JobMasterCore:
             case events.CancelRequested():
                 if not isinstance(self.phase, Cancelling):
                     self.phase = Cancelling.enter(job, now, self._adoption)
-            case events.DispatcherLost() | events.Superseded():
+            case events.Superseded():
                 self.phase = Ended.suspend(job, now)
             case events.TerminalStatusStored():
                 pass  # about an earlier life of this process; nothing is terminal yet

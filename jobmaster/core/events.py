@@ -290,11 +290,6 @@ class TerminalStatusStored:
     """The Dispatcher has stored the terminal status: this process may end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DispatcherLost:
-    """The Dispatcher has been away for too long: the job's end could not be reported."""
-
-
 Event: TypeAlias = (
     JobStarted
     | CancelRequested
@@ -327,5 +322,4 @@ Event: TypeAlias = (
     | VacateWithdrawn
     | ResourcesShort
     | TerminalStatusStored
-    | DispatcherLost
 )

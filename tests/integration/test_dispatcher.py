@@ -246,6 +246,23 @@ def test_a_killed_dispatcher_adopts_its_jobs_when_it_is_back(dispatcher: Dispatc
         assert any("the Dispatcher was away" in line.text for line in told if line.is_notice)
 
 
+def test_a_job_master_that_died_with_its_dispatcher_is_not_waited_for(
+    dispatcher: Dispatcher,
+) -> None:
+    [master] = job_masters(dispatcher)
+    with dispatcher.client() as client:
+        job_id = client.submit(a_job())
+        until_running(client, job_id)
+        dispatcher.process.kill()
+        master.kill()
+        dispatcher.process.wait(PATIENCE_S)
+        dispatcher.start()
+        dispatcher.client().close()
+        with pytest.raises(JobFailed, match="its JobMaster ended while the cluster was down"):
+            client.wait(job_id)
+    assert "a JobMaster has ended" in dispatcher.log.read_text()
+
+
 @pytest.fixture
 def failpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "failpoints"

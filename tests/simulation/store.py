@@ -31,6 +31,7 @@ class StoredJob:
     status: JobStatus = JobStatus.INITIALIZING
     epoch: int = 0
     job_master_id: JobMasterId | None = None
+    job_master_address: str = ""
     ended_at: float = 0.0  # virtual seconds
 
 
@@ -66,6 +67,7 @@ class Disk:
                         f"job {record.job_id}: epoch {record.epoch} follows {job.epoch}"
                     )
                 job.epoch, job.job_master_id = record.epoch, record.job_master_id
+                job.job_master_address = record.address
             case JobStatusChanged():
                 job.status = record.status
             case JobEnded():

@@ -11,8 +11,8 @@
 Tasks of a region that is restarted while others go on are in the hands of Running.
 
 Phases are finer than the job's status, which users see: a job is RUNNING from its start on, also
-while it waits for slots. What can happen in any phase (a failure, a cancel, the loss of the
-Dispatcher) the core turns into Failing, Cancelling and Ended. So a phase imports only those that
+while it waits for slots. What can happen in any phase (a failure, a cancel, another
+JobMaster) the core turns into Failing, Cancelling and Ended. So a phase imports only those that
 follow it, and Analyzing returns to the phase that it came from: there is no import cycle.
 """
 

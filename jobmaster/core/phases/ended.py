@@ -37,7 +37,7 @@ class Ended(Phase):
 
     @classmethod
     def suspend(cls, job: Job, now: float) -> Ended:
-        """Without a Dispatcher the job cannot go on here."""
+        """The job goes on elsewhere, or is over."""
         job.scheduler.forget()
         job.tasks.abandon(now, job.now_ms(now))
         phase = cls.enter(job, JobEvent.SUSPEND, now)
@@ -63,7 +63,7 @@ class Ended(Phase):
                 # and only then may files be deleted. If another master has the job instead, the
                 # Dispatcher ends this process.
                 pass
-            case events.DispatcherLost() | events.Superseded():
+            case events.Superseded():
                 job.out.append(commands.Exit())
             case events.TaskExecutorConnected():
                 job.dismiss(event.task_executor_id, self.cause)

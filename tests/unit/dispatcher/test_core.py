@@ -11,6 +11,7 @@ from dispatcher.core.commands import (
     DropLog,
     DropResults,
     KillProcess,
+    ProbeJobMaster,
     RefusalKind,
     StartJob,
     StartProcess,
@@ -18,6 +19,7 @@ from dispatcher.core.commands import (
 from dispatcher.core.core import (
     ADOPTION_GRACE_S,
     JOB_MASTERS_IN_A_ROW,
+    PROBE_INTERVAL_S,
     RECONNECT_GRACE_S,
     REMOVED,
     DispatcherCore,
@@ -28,6 +30,8 @@ from dispatcher.core.events import (
     CheckpointStored,
     Event,
     JobMasterDisconnected,
+    JobMasterProbe,
+    JobMasterProbed,
     JobMasterRegistered,
     JobStatusReported,
     ProcessExited,
@@ -174,7 +178,9 @@ def test_a_job_is_stored_given_to_the_spare_and_the_spare_replaced() -> None:
     out = harness.submit()
     assert of(JobAdded, out) == [JobAdded(job_id=JOB, name="a job", graph_id="g", start_ms=100_000)]
     assert of(JobAssigned, out) == [
-        JobAssigned(job_id=JOB, epoch=1, job_master_id=JobMasterId(f"{1:032x}"))
+        JobAssigned(
+            job_id=JOB, epoch=1, job_master_id=JobMasterId(f"{1:032x}"), address="127.0.0.1:1"
+        )
     ]
     assert of(StartJob, out) == [StartJob(connection=1, job_id=JOB, graph_id="g", epoch=1)]
     assert of(StartProcess, out) == [StartProcess()]
@@ -487,6 +493,51 @@ def test_after_a_restart_a_job_whose_job_master_does_not_come_back_has_failed() 
     harness.register(1)
     assert of(KillProcess, harness.report(JobStatus.RUNNING)) == [KillProcess(pid=1)]
     assert harness.job.status is JobStatus.FAILED
+
+
+def assigned(*, recovers: bool = False) -> Harness:
+    """A Dispatcher that finds a running job, and asks for its JobMaster."""
+    job = stored()
+    job.recovers, job.job_master_address = recovers, "there:1"
+    harness = Harness(jobs=[job])
+    assert of(ProbeJobMaster, harness.commands) == [
+        ProbeJobMaster(job_id=JOB, epoch=1, address="there:1")
+    ]
+    return harness
+
+
+def probed(harness: Harness, outcome: JobMasterProbe, epoch: int = 1) -> list[object]:
+    return harness.handle(JobMasterProbed(job_id=JOB, epoch=epoch, outcome=outcome))
+
+
+def test_after_a_restart_a_job_master_whose_port_is_closed_is_replaced_at_once() -> None:
+    harness = assigned(recovers=True)
+    harness.process(2)
+    (start,) = of(StartJob, probed(harness, JobMasterProbe.ENDED))
+    assert (start.connection, start.epoch) == (2, 2)
+    assert not probed(harness, JobMasterProbe.ENDED), "of the one before"
+    assert harness.job.epoch == 2
+
+
+def test_after_a_restart_a_job_master_that_answers_is_waited_for_however_long_it_takes() -> None:
+    harness = assigned()
+    for _ in range(100):
+        probed(harness, JobMasterProbe.RUNS)
+        assert of(ProbeJobMaster, harness.pass_time(PROBE_INTERVAL_S))
+    assert harness.job.status is JobStatus.RUNNING
+    harness.register(1)
+    harness.report(JobStatus.RUNNING)
+    assert not of(ProbeJobMaster, harness.pass_time(2 * ADOPTION_GRACE_S))
+    assert not probed(harness, JobMasterProbe.ENDED), "its stream says so from now on"
+    assert harness.job.status is JobStatus.RUNNING
+
+
+def test_after_a_restart_a_job_master_that_is_silent_is_given_up_after_a_while() -> None:
+    harness = assigned()
+    while harness.job.status is JobStatus.RUNNING:
+        probed(harness, JobMasterProbe.SILENT)
+        harness.pass_time(PROBE_INTERVAL_S)
+    assert harness.now == 100.0 + ADOPTION_GRACE_S
 
 
 def test_after_a_restart_a_job_that_waited_for_a_job_master_gets_one() -> None:

@@ -591,10 +591,10 @@ def test_task_executors_that_connect_after_the_end_are_dismissed() -> None:
     assert world.one(commands.AnswerSlots, late).rejected == (offer(9).allocation_id,)
 
 
-def test_without_its_dispatcher_the_job_is_suspended() -> None:
+def test_a_job_that_another_job_master_has_is_suspended() -> None:
     world = two_by_two()
     world.run(("te-1", 2))
-    sent = world.post(events.DispatcherLost())
+    sent = world.post(events.Superseded())
     assert status(world) is JobStatus.SUSPENDED
     assert world.of(commands.DismissTaskExecutor, sent)
     assert isinstance(sent[-1], commands.Exit)

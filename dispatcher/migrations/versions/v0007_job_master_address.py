@@ -1,0 +1,15 @@
+"""Where a job's JobMaster serves: the next Dispatcher finds whether it lives."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0007"
+down_revision = "0006"
+
+
+def upgrade() -> None:
+    op.add_column(
+        "jobs", sa.Column("job_master_address", sa.Text, nullable=False, server_default="")
+    )
