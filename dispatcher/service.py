@@ -20,7 +20,7 @@ from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
 from firesteel.common.config import Configuration, options
 from firesteel.common.high_availability import leaders_of
 from firesteel.common.ids import Epoch
-from firesteel.common.leader import FixedElection, LeaderElection, Office
+from firesteel.common.leader import FixedElection, LeaderElection, Leaders, Office
 from firesteel.common.metrics import Registry
 from firesteel.common.rpc.gate import Gate
 from firesteel.common.service.leading import lead
@@ -49,12 +49,14 @@ class Dispatcher:
         resource_manager: str,
         registry: Registry,
         election: LeaderElection | None = None,
+        leaders: Leaders | None = None,
         host_label: str = "",
         log_path: Path | None = None,
         open_store: Callable[[Epoch | None], JobStore] | None = None,
         platform: Platform = SYSTEM,
     ) -> None:
-        """`resource_manager`: its address, unless it is elected; `election`: None: it leads.
+        """`resource_manager`: its address, unless it is elected; `election`: None: it leads;
+        `leaders`: None: found as configured.
         `open_store` takes the store over under an epoch, or the next one: by default the store at
         `database.url`, or jobs.db in `directory`. `log_path`: of this process.
         """
@@ -71,7 +73,7 @@ class Dispatcher:
             lambda epoch: JobStore(job_store_url(conf, directory), epoch)
         )
         self._platform = platform
-        self._leaders = leaders_of(conf)
+        self._leaders = leaders or leaders_of(conf)
         self._resource_manager = self._leaders.of(Office.RESOURCE_MANAGER, resource_manager)
         self._election = election or FixedElection()
         self._stopping = asyncio.Event()

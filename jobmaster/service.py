@@ -28,7 +28,7 @@ from firesteel.common.checkpoints.storage import StorageAway
 from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.high_availability import leaders_of
 from firesteel.common.ids import IdSource
-from firesteel.common.leader import Office
+from firesteel.common.leader import Leaders, Office
 from firesteel.common.rpc.checkpoints import complete_checkpoint_from_proto
 from firesteel.common.rpc.convert import state_number
 from firesteel.common.rpc.link import Link
@@ -61,11 +61,13 @@ class JobMasterProcess:
         registry: metrics.Registry,
         metrics_address: str = "",
         ids: IdSource | None = None,
+        leaders: Leaders | None = None,
         list_paths: PathLister = list_files,
         job_built: Callable[[RunningJob], object] = lambda job: None,
     ) -> None:
-        """`metrics_address`: where `registry` is served, if it is; `list_paths`: finds a source's
-        files; `job_built` is called once, before the job runs.
+        """`metrics_address`: where `registry` is served, if it is; `leaders`: None: found as
+        configured; `list_paths`: finds a source's files; `job_built` is called once, before the
+        job runs.
         """
         self._conf = conf
         self._dispatcher_address = dispatcher_address
@@ -87,7 +89,7 @@ class JobMasterProcess:
         self._rejected: dispatcher_pb2.JobStatusChanged | None = None
         self._over = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._leaders = leaders_of(conf)
+        self._leaders = leaders or leaders_of(conf)
         self._dispatcher: Link[
             dispatcher_pb2.JobMasterToDispatcher, dispatcher_pb2.DispatcherToJobMaster
         ] = Link(

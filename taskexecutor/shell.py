@@ -18,7 +18,7 @@ from firesteel.common.config import Configuration, options
 from firesteel.common.high_availability import leaders_of
 from firesteel.common.ids import ExecutorId, IdSource, JobId, TaskExecutorId
 from firesteel.common.job_log.reader import LogFile
-from firesteel.common.leader import Office
+from firesteel.common.leader import Leaders, Office
 from firesteel.common.metrics import Registry, Sample
 from firesteel.common.process.log_files import slot_logs
 from firesteel.common.rpc import job_logs
@@ -46,8 +46,8 @@ class TaskExecutor:
 
     `resource_manager_address`: unless the ResourceManager is elected.
     `directory`: logs, blobs and files of jobs. `metrics_address`: where `metrics` are served.
-    `results`: the store of BLOCKING results; None: no job has any. `log_path`: this process's own
-    log.
+    `leaders`: None: found as configured. `results`: the store of BLOCKING results; None: no job
+    has any. `log_path`: this process's own log.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class TaskExecutor:
         metrics_address: str,
         platform: Platform,
         ids: IdSource | None = None,
+        leaders: Leaders | None = None,
         results: Results | None = None,
         log_path: Path | None = None,
     ) -> None:
@@ -108,7 +109,7 @@ class TaskExecutor:
             post=self._driver.post,
             platform=platform,
         )
-        self._leaders = leaders_of(conf)
+        self._leaders = leaders or leaders_of(conf)
         self._resource_manager = ResourceManagerStream(
             self._leaders.of(Office.RESOURCE_MANAGER, resource_manager_address),
             registration=self._registration,

@@ -20,6 +20,7 @@ from taskexecutor.core.slots import ProcessState
 from taskexecutor.core.slots import SlotState as HeldState
 from tests.simulation.failovers import Failovers
 from tests.simulation.ledger import Ledger
+from tests.simulation.offices import Offices
 from tests.simulation.partitions import Partitions
 from tests.simulation.snapshots import Snapshots, subtask_of
 from tests.simulation.splits import SplitOwners, name_of
@@ -44,12 +45,14 @@ class Checkers:
         self.unreadable = 0  # partitions that readers have reported
         self.snapshots = Snapshots(cluster)
         self.ledger = Ledger()
+        self.offices = Offices(cluster.world)
         self._cluster = cluster
         self._owners = SplitOwners()
         self._partitions = Partitions()
         self._failovers = Failovers()
         self._lost_slots: dict[tuple[str, int], set[AllocationId]] = {}  # by job and epoch
         self._started: set[str] = set()
+        self.started_again: list[str] = []  # tasks
         self._checkpoint_ids: dict[str, dict[int, int]] = {}  # by job: their masters' epochs
         self._rounds_from_checkpoint: set[tuple[str, int, int]] = set()  # job, epoch, restarts
         self._restarts = Counter[tuple[str, int]]()  # of whole jobs, by job and epoch
@@ -60,6 +63,10 @@ class Checkers:
         self._with_slots: dict[tuple[str, int], set[AttemptId]] = {}  # attempts deployed
         self._analyzed: set[tuple[str, int]] = set()  # since the last restart
         self.adopted: set[AttemptId] = set()  # by a master that did not start them
+
+    @property
+    def tasks_started(self) -> int:
+        return len(self._started)
 
     # ---- at every event
 
@@ -160,6 +167,8 @@ class Checkers:
         if task.attempt_id in self._started:
             raise self._failed(f"attempt {task.attempt_id} was started twice")
         self._started.add(task.attempt_id)
+        if task.attempt:
+            self.started_again.append(f"{task.vertex.vertex.name} #{task.attempt} of {task.job_id}")
         stored = self._cluster.store.by_id[task.job_id]  # type: ignore[index]
         if (
             stored.status.globally_terminal
@@ -225,6 +234,7 @@ class Checkers:
             {
                 "job restarts": self._restarts.total(),
                 "region restarts": self._region_restarts.total(),
+                "leaders followed": self.offices.changes,
                 "masters replaced": sum(max(0, job.epoch - 1) for job in stored.by_id.values()),
                 "starts from a checkpoint": len(self._rounds_from_checkpoint),
                 "checkpoints completed": sum(map(len, stored.checkpoints.values())),
@@ -280,6 +290,19 @@ def every_job_ends_or_runs(cluster: Cluster) -> Iterator[str]:
             )
         elif not submitted.endless:
             yield f"job {job_id}: its input has an end, but it does not finish"
+
+
+def no_task_restarts_by_a_masters_death(cluster: Cluster) -> Iterator[str]:
+    """Elected masters die, are paused and are cut off: no task begins anew, and no job gets another
+    JobMaster, while nothing else goes wrong (invariant 20).
+    """
+    if not cluster.shape.only_masters_fail:
+        return
+    for name in cluster.checkers.started_again:
+        yield f"{name} was started again"
+    for job_id, stored in cluster.store.by_id.items():
+        if stored.epoch > 1:
+            yield f"job {job_id}: has got {stored.epoch} JobMasters"
 
 
 def slots_agree(cluster: Cluster) -> Iterator[str]:
@@ -477,6 +500,7 @@ def running_jobs(cluster: Cluster) -> dict[str, RunningJob]:
 
 AT_REST: tuple[Callable[[Cluster], Iterator[str]], ...] = (
     every_job_ends_or_runs,
+    no_task_restarts_by_a_masters_death,
     slots_agree,
     slots_add_up,
     ended_jobs_hold_nothing,

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from dispatcher.service import Dispatcher
 from firesteel.common.config import Configuration, options
@@ -25,13 +26,16 @@ from tests.simulation.jobs import Jobs, Shape, SubmittedJob, draw_shape
 from tests.simulation.loop import START_S
 from tests.simulation.results import KeptResults
 from tests.simulation.services import (
+    DISPATCHER_PORT,
     HOST,
     RESOURCE_MANAGER_PORT,
     Services,
+    option,
 )
 from tests.simulation.store import Disk
 from tests.simulation.tables import SharedFiles
 from tests.simulation.world import SimulatedProcess, World
+from tests.simulation.zookeeper import ZooKeeper
 
 _FAST = "/dev/shm" if Path("/dev/shm").is_dir() else None
 LOOK_S = 20.0  # between two looks at a cluster that should come to rest
@@ -48,6 +52,7 @@ class Cluster:
         self.directory = Path(tempfile.mkdtemp(prefix="simulation-", dir=_FAST))
         for name in ("dispatcher", "resourcemanager"):
             (self.directory / name).mkdir()
+        self.zookeeper = ZooKeeper(self.world)
         self.store = Disk(self.world, self.directory)
         self.checkers = Checkers(self)
         self.partitions: dict[Partition, ExecutionState] = {}  # how their producers ended
@@ -66,7 +71,7 @@ class Cluster:
             "jobmaster": (services.job_master, (0.3, 1.0)),
             "taskexecutor": (services.task_executor, (0.2, 1.5)),
             "taskexecutor.executor": (partial(slot_process, self), (0.5, 2.0)),
-            "client": (Client(self).run, (0.0, 0.0)),
+            "client": (Client(self, services.leaders).run, (0.0, 0.0)),
         }
         self.world.note("cluster", str(self.shape))
         self.start_resource_manager()
@@ -82,7 +87,8 @@ class Cluster:
 
     def close(self) -> None:
         for process in self.living("dispatcher"):
-            process.service.shell.store.close()
+            if process.service is not None and process.service.shell is not None:
+                process.service.shell.store.close()
         self.world.close()
         shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -125,11 +131,18 @@ class Cluster:
 
     @property
     def dispatcher(self) -> Dispatcher | None:
-        return next((p.service for p in self.living("dispatcher")), None)
+        """The one that leads."""
+        return self._leader("dispatcher", lambda shell: int(shell.store.epoch))
 
     @property
     def resource_manager(self) -> ResourceManager | None:
-        return next((p.service for p in self.living("resourcemanager")), None)
+        """The one that leads."""
+        return self._leader("resourcemanager", lambda shell: int(shell.core.settings.epoch))
+
+    def _leader(self, program: str, epoch: Callable[[Any], int]) -> Any:
+        services = [process.service for process in self.living(program)]
+        lead = [x for x in services if x is not None and x.shell is not None]
+        return max(lead, key=lambda service: epoch(service.shell), default=None)
 
     @property
     def task_executors(self) -> list[tuple[SimulatedProcess, TaskExecutor]]:
@@ -146,18 +159,41 @@ class Cluster:
         return [(p, p.service) for p in processes if p.service is not None]
 
     def start_resource_manager(self) -> None:
-        if not self.living("resourcemanager"):
-            self.world.start("resourcemanager", self._conf().to_arguments())
+        """Those that are missing."""
+        self._start_masters("resourcemanager", RESOURCE_MANAGER_PORT)
 
     def start_dispatcher(self) -> None:
-        if not self.living("dispatcher"):
-            arguments = ["--resource-manager", f"{HOST}:{RESOURCE_MANAGER_PORT}"]
-            self.world.start("dispatcher", [*arguments, *self._conf().to_arguments()])
+        """Those that are missing."""
+        fixed = ["--resource-manager", f"{HOST}:{RESOURCE_MANAGER_PORT}"]
+        self._start_masters("dispatcher", DISPATCHER_PORT, () if self.shape.masters else fixed)
 
-    def _conf(self) -> Configuration:
+    def _start_masters(self, program: str, port: int, arguments: Sequence[str] = ()) -> None:
+        taken = {option(process.arguments, "--port") for process in self.living(program)}
+        for number in range(self.shape.masters or 1):
+            own_port = str(port + 10 * number)
+            if own_port in taken:
+                continue
+            process = self.world.start(
+                program, ["--port", own_port, *arguments, *self.conf().to_arguments()]
+            )
+            if self.shape.masters:  # its supervisor starts another one
+                process.on_end.append(
+                    lambda: self.world.after(
+                        self.world.between(0.3, 5.0),
+                        lambda: self._start_masters(program, port, arguments),
+                    )
+                )
+
+    def conf(self) -> Configuration:
         shape = self.shape
+        availability = {
+            options.HA_TYPE.key: "zookeeper",
+            options.ZOOKEEPER_QUORUM.key: "zookeeper:2181",
+            options.ZOOKEEPER_SESSION_TIMEOUT.key: f"{shape.session_timeout_s} s",
+        }
         return Configuration(
             {
+                **(availability if shape.masters else {}),
                 options.HEARTBEAT_INTERVAL.key: f"{shape.heartbeat_interval_s} s",
                 options.HEARTBEAT_TIMEOUT.key: f"{shape.heartbeat_timeout_s} s",
                 options.TASK_SLOTS.key: shape.slots,

@@ -42,14 +42,14 @@ class Failovers:
         lost = before.lost | _lost_in(job, event, before)
         if problem := _attempts_used(before, now, lost - before.lost - before.awaited):
             return problem
-        restarted = [
-            vertex
-            for vertex, (execution, state) in before.executions.items()
-            if vertex.current is not execution and state is not _S.RECONCILING  # then it is adopted
+        replaced = [
+            v for v, (execution, _) in before.executions.items() if v.current is not execution
         ]
+        # One that was looked for is adopted, or was not found and has failed.
+        restarted = [v for v in replaced if before.executions[v][1] is not _S.RECONCILING]
         if not restarted or now.full_restarts > before.full_restarts:
             return ""
-        roots = {v for v in restarted if before.executions[v][0].state is _S.FAILED}
+        roots = {v for v in replaced if before.executions[v][0].state is _S.FAILED}
         without_reason = [v for v in restarted if v not in _reached(job, roots, lost)]
         names = ", ".join(vertex.current.name for vertex in without_reason)
         return f"restarted without a reason: {names}" if names else ""

@@ -69,6 +69,8 @@ CHECKPOINT_KINDS = (
     *("CommitCheckpoint", "CommitCheckpoint answer"),
 )
 SORTS = ("kill", "pause", "break", "lose", "silence", "cut", "slow", "stale")
+# Of elected masters; "kill" and "pause" are of these, too.
+MASTERS_SORTS = ("kill", "pause", "isolate", "flap", "quorum")
 
 
 class Victim(Enum):
@@ -79,8 +81,10 @@ class Victim(Enum):
     SPARE = "a JobMaster without one"
     RESOURCE_MANAGER = "the ResourceManager"
     DISPATCHER = "the Dispatcher"
+    STANDBY = "an elected master that does not lead"
 
 
+MASTERS = (Victim.RESOURCE_MANAGER, Victim.DISPATCHER)  # those that can be elected
 # Who dies when a task has left a result; and when a checkpoint is complete, which outlives a
 # JobMaster.
 _WORKERS = (Victim.TASK, Victim.SLOT_PROCESS, Victim.SLOT_PROCESS, Victim.TASK_EXECUTOR)
@@ -147,7 +151,41 @@ class StaleMessages:
     """Masters of the past speak up, in all that could be harmful; nothing may come of it."""
 
 
-Fault = Kill | Pause | BreakStream | LoseNext | SilenceStream | Cut | SlowNetwork | StaleMessages
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Isolate:
+    """A master cannot reach ZooKeeper for a while; everybody else it can."""
+
+    victim: Victim
+    for_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlapSession:
+    """The connection of a leader with ZooKeeper breaks; its session goes on."""
+
+    victim: Victim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoseQuorum:
+    """ZooKeeper answers nobody."""
+
+    for_s: float
+
+
+Fault = (
+    Kill
+    | Pause
+    | BreakStream
+    | LoseNext
+    | SilenceStream
+    | Cut
+    | SlowNetwork
+    | StaleMessages
+    | Isolate
+    | FlapSession
+    | LoseQuorum
+)
 At = tuple[float, Fault]
 
 
@@ -168,6 +206,13 @@ def draw_faults(cluster: Cluster, until_s: float) -> list[At]:
     count = random.choice([0, 1, 2, 4, 8, 16, 32])
     sorts = random.sample(SORTS, random.randint(1, len(SORTS)))
     victims = random.sample(list(Victim), random.randint(1, 3))
+    if cluster.shape.masters:
+        elected = random.sample(MASTERS_SORTS, random.randint(1, len(MASTERS_SORTS)))
+        if cluster.shape.only_masters_fail:
+            sorts, victims = elected, [*MASTERS, Victim.STANDBY]
+        else:
+            sorts = sorted({*sorts, *elected})
+            victims += MASTERS
     kinds = random.sample(KINDS + CHECKPOINT_KINDS, random.randint(1, 4))
     drawn = [
         _draw_fault(cluster, random.choice(sorts), random.choice(victims), random.choice(kinds))
@@ -216,6 +261,17 @@ def _draw_fault(cluster: Cluster, sort: str, victim: Victim, kind: str) -> Fault
             return Cut(stream=random.choice(STREAMS), for_s=random.choice([0.5, 3.0, 10.0]))
         case "slow":
             return SlowNetwork(factor=random.choice([10.0, 100.0]), for_s=random.choice([1.0, 5.0]))
+        case "isolate":
+            return Isolate(
+                victim=random.choice([*MASTERS, *MASTERS, Victim.STANDBY]),
+                for_s=cluster.shape.session_timeout_s * random.choice([0.3, 0.9, 1.1, 2.0, 5.0]),
+            )
+        case "flap":
+            return FlapSession(victim=random.choice(MASTERS))
+        case "quorum":
+            return LoseQuorum(
+                for_s=cluster.shape.session_timeout_s * random.choice([0.3, 1.0, 3.0])
+            )
         case _:
             return StaleMessages()
 
@@ -246,8 +302,28 @@ def inject(cluster: Cluster, fault: Fault) -> None:
             world.after(fault.for_s, lambda: setattr(network, "slowness", 1.0))
         case StaleMessages():
             _speak_of_the_past(cluster)
+        case Isolate():
+            if (victim := _draw_victim(cluster, fault.victim)) is not None:
+                cluster.zookeeper.cut(victim, fault.for_s)
+        case FlapSession():
+            if (victim := _draw_victim(cluster, fault.victim)) is not None:
+                cluster.zookeeper.flap(victim)
+        case LoseQuorum():
+            cluster.zookeeper.lose_quorum(fault.for_s)
         case _:
             assert_never(fault)
+
+
+def _leader(cluster: Cluster, victim: Victim) -> SimulatedProcess | None:
+    program = "dispatcher" if victim is Victim.DISPATCHER else "resourcemanager"
+    leader = cluster.dispatcher if victim is Victim.DISPATCHER else cluster.resource_manager
+    return next((p for p in cluster.living(program) if p.service is leader is not None), None)
+
+
+def _standbys(cluster: Cluster) -> list[SimulatedProcess]:
+    leaders = (cluster.dispatcher, cluster.resource_manager)
+    masters = [*cluster.living("dispatcher"), *cluster.living("resourcemanager")]
+    return [process for process in masters if process.service not in leaders]
 
 
 def _kill(cluster: Cluster, fault: Kill) -> None:
@@ -274,10 +350,14 @@ def _draw_victim(
         if slot.tasks and job_id in (None, slot.job_id)
     ]
     match victim:
+        case Victim.RESOURCE_MANAGER | Victim.DISPATCHER if cluster.shape.masters:
+            return _leader(cluster, victim)
         case Victim.RESOURCE_MANAGER:
             living = cluster.living("resourcemanager")
         case Victim.DISPATCHER:
             living = cluster.living("dispatcher")
+        case Victim.STANDBY:
+            living = _standbys(cluster)
         case Victim.TASK:
             living = working
         case Victim.SLOT_PROCESS:

@@ -40,13 +40,16 @@ class Shape:
     deaths_after_progress: float = 0.0  # per complete checkpoint, or result that is kept
     heartbeat_interval_s: float = 2.0
     heartbeat_timeout_s: float = 8.0
+    masters: int = 0  # Dispatchers and ResourceManagers that are elected; 0: one each, fixed
+    session_timeout_s: float = 6.0  # theirs, with ZooKeeper
+    only_masters_fail: bool = False  # elected ones; nothing else goes wrong
 
 
 def draw_shape(world: World) -> Shape:
     random = world.random
     task_executors, slots = random.randint(1, 3), random.randint(1, 3)
     interval_s, timeout_s = random.choice([(2.0, 8.0), (2.0, 20.0), (5.0, 20.0)])
-    return Shape(
+    shape = Shape(
         task_executors=task_executors,
         slots=slots,
         max_slots=random.choice([0, 0, task_executors * slots + slots, 12]),
@@ -62,6 +65,21 @@ def draw_shape(world: World) -> Shape:
         heartbeat_interval_s=interval_s,
         heartbeat_timeout_s=timeout_s,
     )
+    masters = random.choice([0, 0, 2, 3])
+    if not masters:
+        return shape
+    shape = replace(shape, masters=masters, session_timeout_s=random.choice([2.0, 6.0]))
+    if random.random() < 0.3:
+        shape = replace(
+            shape,
+            only_masters_fail=True,
+            task_failures=0.0,
+            hanging_cancels=0.0,
+            crashes_at_start=0.0,
+            damaged_results=0.0,
+            deaths_after_progress=0.0,
+        )
+    return shape
 
 
 @dataclass(slots=True, kw_only=True)

@@ -23,6 +23,7 @@ import itertools
 import math
 import random
 import sys
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -86,6 +87,14 @@ class Handle:
         return self._when
 
 
+class BlockingExecutor(ABC):
+    """Runs what may block (threads.py)."""
+
+    @abstractmethod
+    def submit(self, work: Callable[..., Any], /, *args: Any) -> Any:
+        """Returns a future of the loop."""
+
+
 class VirtualLoop(asyncio.AbstractEventLoop):
     """Calls `on_error(process, where, error)` for exceptions that nothing catches."""
 
@@ -103,6 +112,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._order = itertools.count()
         self._in_order: dict[tuple[int, object], float] = {}  # last delivery per executor
         self._dead: list[ProcessState] = []
+        self.at_disposal: list[Callable[[], None]] = []
         self._disposed = False
         self._running = False
         self._stopped = False
@@ -267,6 +277,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
         """Runs `func` at once; its result comes after a while, in the executor's order."""
+        if isinstance(executor, BlockingExecutor):
+            return executor.submit(func, *args)
         future = self.create_future()
         try:
             result, error = func(*args), None
@@ -328,6 +340,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._disposed = True
         self._ready.clear()
         self._timers.clear()
+        for act in list(self.at_disposal):
+            act()
         with self._as_running_loop():
             for process in [*living, *self._dead]:
                 process.alive = False

@@ -10,22 +10,29 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dispatcher.job_store import Fenced
-from dispatcher.service import Dispatcher
+from dispatcher.job_store import job_store_facts
+from dispatcher.service import JOB_MASTERS_METHODS, Dispatcher
 from firesteel.common.config import Configuration, parse_definitions
 from firesteel.common.file_parts import ListedFile
-from firesteel.common.ids import TaskExecutorId
+from firesteel.common.high_availability import elected
+from firesteel.common.high_availability.zookeeper.contender import ZooKeeperElection
+from firesteel.common.high_availability.zookeeper.ensemble import Ensemble
+from firesteel.common.high_availability.zookeeper.leaders import ZooKeeperLeaders
+from firesteel.common.ids import Epoch, TaskExecutorId
+from firesteel.common.leader import FixedLeaders, Leaders, Office
 from firesteel.common.metrics import Registry
+from firesteel.errors import FiresteelError
 from jobmaster.service import JobMasterProcess
 from resourcemanager.core.workers import WorkerId
 from resourcemanager.epoch import EpochFile
 from resourcemanager.local_driver import LocalDriver
-from resourcemanager.service import ResourceManager
+from resourcemanager.service import PEERS_METHODS, ResourceManager
 from taskexecutor.configuration import settings_from
 from taskexecutor.shell import TaskExecutor
 from tests.simulation.results import SimulatedResults
 from tests.simulation.store import JudgedJobStore
 from tests.simulation.world import SimulatedProcess, WorkerHandle
+from tests.simulation.zookeeper import Client
 
 if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster
@@ -37,7 +44,8 @@ CORES = 2
 
 
 def option(arguments: Sequence[str], name: str) -> str:
-    return arguments[arguments.index(name) + 1]
+    """Empty if it is not given."""
+    return arguments[arguments.index(name) + 1] if name in arguments else ""
 
 
 def configuration(arguments: Sequence[str]) -> Configuration:
@@ -52,36 +60,46 @@ class Services:
 
     async def dispatcher(self, process: SimulatedProcess, arguments: Sequence[str]) -> None:
         cluster = self._cluster
+        conf = configuration(arguments)
+        election = None
+        if elected(conf):
+            facts = job_store_facts(cluster.store.url)
+            election = self._election(
+                process,
+                conf,
+                Office.DISPATCHER,
+                store_id=facts.store_id,
+                above=Epoch(facts.epoch),
+            )
         dispatcher = Dispatcher(
-            configuration(arguments),
+            conf,
             host=HOST,
-            port=DISPATCHER_PORT,
+            port=int(option(arguments, "--port")),
             directory=cluster.directory / "dispatcher",
             resource_manager=option(arguments, "--resource-manager"),
             registry=Registry(),
-            open_store=lambda epoch: JudgedJobStore(cluster.store, process),
+            election=election,
+            leaders=self.leaders(conf),
+            open_store=lambda epoch: JudgedJobStore(cluster.store, process, epoch),
             platform=process.platform,
         )
+        self._takes_office(process, dispatcher, election, JOB_MASTERS_METHODS)
         _stop_with(process, dispatcher.stop)
-        await dispatcher.start()
-        process.service = dispatcher
-        assert dispatcher.shell is not None
-        self._watch(process, dispatcher.shell.core)
-        process.announce_ready(address=dispatcher.address)
-        try:
-            await dispatcher.run()
-        except Fenced as error:
-            self._world.note(process.name, f"is fenced: {error}")
+        await self._run_master(process, dispatcher)
 
     async def resource_manager(self, process: SimulatedProcess, arguments: Sequence[str]) -> None:
         cluster = self._cluster
         conf = configuration(arguments)
         directory = cluster.directory / "resourcemanager"
+        election = None
+        if elected(conf):
+            election = self._election(process, conf, Office.RESOURCE_MANAGER)
         resource_manager = ResourceManager(
             conf,
             host=HOST,
-            port=RESOURCE_MANAGER_PORT,
+            port=int(option(arguments, "--port")),
             epochs=EpochFile(directory),
+            election=election,
             workers=LocalDriver(
                 directory=directory,
                 arguments=conf.to_arguments(),
@@ -92,13 +110,71 @@ class Services:
             ids=self._world.ids(),
             platform=process.platform,
         )
+        self._takes_office(process, resource_manager, election, PEERS_METHODS)
         _stop_with(process, resource_manager.stop)
-        await resource_manager.start()
-        process.service = resource_manager
-        assert resource_manager.shell is not None
-        self._watch(process, resource_manager.shell.core)
-        process.announce_ready(address=resource_manager.address)
-        await resource_manager.run()
+        await self._run_master(process, resource_manager)
+
+    async def _run_master(self, process: SimulatedProcess, service: Any) -> None:
+        try:
+            await service.start()
+            process.service = service
+            process.announce_ready(address=service.address)
+            await service.run()
+        except FiresteelError as error:  # it has lost its office, or nobody could elect it
+            self._world.note(process.name, f"ends: {error}")
+            raise SystemExit(1) from None
+
+    def _election(
+        self, process: SimulatedProcess, conf: Configuration, office: Office, **facts: Any
+    ) -> ZooKeeperElection:
+        ensemble = Ensemble.of(conf)
+        return ZooKeeperElection(
+            ensemble,
+            office,
+            client=Client(self._cluster.zookeeper, ensemble),  # type: ignore[arg-type]
+            clock=process.platform.clock.monotonic,
+            **facts,
+        )
+
+    def leaders(self, conf: Configuration) -> Leaders:
+        """For the process that runs."""
+        if not elected(conf):
+            return FixedLeaders()
+        ensemble = Ensemble.of(conf)
+        client = Client(self._cluster.zookeeper, ensemble)
+        return ZooKeeperLeaders(ensemble, client)  # type: ignore[arg-type]
+
+    def _takes_office(
+        self,
+        process: SimulatedProcess,
+        service: Any,
+        election: ZooKeeperElection | None,
+        peers: Sequence[str],
+    ) -> None:
+        """Watches what it does from when it leads on."""
+        offices = self._cluster.checkers.offices
+        office = Office.DISPATCHER if isinstance(service, Dispatcher) else Office.RESOURCE_MANAGER
+        open_gate = service._gate.open
+
+        def opened(servicer: Any) -> None:
+            if election is None:
+                self._watch(process, service.shell.core)
+                open_gate(servicer)
+                return
+            epoch = election.core.epoch
+            offices.granted(office, epoch, process)
+            self._watch(
+                process,
+                service.shell.core,
+                before=lambda: offices.acts(office, epoch, process),
+            )
+            open_gate(
+                Asked(
+                    servicer, peers, lambda method: offices.answers(office, epoch, process, method)
+                )
+            )
+
+        service._gate.open = opened
 
     def _find_workers(self, directory: Path) -> dict[WorkerId, Any]:
         """The TaskExecutors that run, also those of an earlier ResourceManager."""
@@ -115,6 +191,7 @@ class Services:
             platform=process.platform,
             registry=Registry(),
             ids=self._world.ids(),
+            leaders=self.leaders(configuration(arguments)),
             list_paths=_list_paths,
             job_built=lambda job: self._watch(
                 process,
@@ -140,6 +217,7 @@ class Services:
             directory=Path(option(arguments, "--dir")),
             metrics=Registry(),
             metrics_address="",
+            leaders=self.leaders(conf),
             results=SimulatedResults(process, self._cluster.results),  # type: ignore[arg-type]
             platform=process.platform,
             ids=ids,
@@ -156,6 +234,7 @@ class Services:
         process: SimulatedProcess,
         core: Any,
         check: Callable[[Any, Any], None] = lambda event, effects: None,
+        before: Callable[[], None] = lambda: None,
     ) -> None:
         """Notes every event of a core, and checks its invariants after each."""
         handle = core.handle
@@ -166,6 +245,7 @@ class Services:
             deadline = core.next_deadline()
             stale = any(event is old and applies() for old, applies in self._world.stale)
             try:
+                before()
                 effects = handle(event, now)
                 validate()
                 check(event, effects)
@@ -179,6 +259,20 @@ class Services:
             return effects
 
         core.handle = watched
+
+
+class Asked:
+    """A leader's servicer; `answers` hears of each call of a client."""
+
+    def __init__(self, servicer: Any, peers: Sequence[str], answers: Callable[[str], None]) -> None:
+        self._servicer = servicer
+        self._peers = peers
+        self._answers = answers
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._peers:
+            self._answers(name)
+        return getattr(self._servicer, name)
 
 
 def _stop_with(process: SimulatedProcess, stop: Callable[[], None]) -> None:

@@ -4,7 +4,7 @@ what is terminal stays as it is, and epochs only rise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +41,7 @@ class Disk:
     def __init__(self, world: World, directory: Path) -> None:
         self.world = world
         self.url = JobStore.sqlite_url(directory)
+        self.epoch = 0  # of the latest Dispatcher that has taken it over
         self.by_id: dict[JobId, StoredJob] = {}
         self.checkpoints: dict[JobId, list[int]] = {}  # complete ones, oldest first, by job
         self.on_checkpoint: list[Callable[[JobId], None]] = []  # one is complete
@@ -89,8 +90,9 @@ def _repeats(job: StoredJob, record: Record) -> bool:
 
 
 class JudgedJobStore(JobStore):
-    def __init__(self, disk: Disk, process: SimulatedProcess) -> None:
-        super().__init__(disk.url)
+    def __init__(self, disk: Disk, process: SimulatedProcess, epoch: int | None = None) -> None:
+        super().__init__(disk.url, epoch)
+        disk.epoch = max(disk.epoch, self.epoch)
         self._disk = disk
         self._process = process
         self._unanswered: Sequence[Record] = ()  # written, but the answer was lost
@@ -103,6 +105,7 @@ class JudgedJobStore(JobStore):
             world.note(self._process.name, "the disk: a write fails")
             raise _problem("disk I/O error")
         super().persist(records)
+        self._judge("records")
         if records != self._unanswered:
             for record in records:
                 disk.written(record)
@@ -118,6 +121,12 @@ class JudgedJobStore(JobStore):
             disk.world.note(self._process.name, "the disk: a checkpoint's row is not written")
             raise NotWritten("disk I/O error")
         super().commit_checkpoint(job_id, epoch, checkpoint, subsumed)
+        self._judge("a checkpoint")
+        if epoch < disk.by_id[job_id].epoch:
+            raise disk.world.failed(
+                f"job {job_id}: a JobMaster with epoch {epoch} has stored checkpoint"
+                f" {checkpoint.checkpoint_id}, after one with {disk.by_id[job_id].epoch} was started"
+            )
         committed = disk.checkpoints.setdefault(job_id, [])
         if checkpoint.checkpoint_id not in committed:
             if committed and checkpoint.checkpoint_id < committed[-1]:
@@ -128,6 +137,19 @@ class JudgedJobStore(JobStore):
             for heard in disk.on_checkpoint:
                 heard(job_id)
         self._answer()
+
+    def put_graph(self, graph: bytes, blob_hashes: Iterable[str] = ()) -> str:
+        graph_id = super().put_graph(graph, blob_hashes)
+        self._judge("a graph")
+        return graph_id
+
+    def _judge(self, what: str) -> None:
+        """No write of a lower epoch (invariant 20)."""
+        if self.epoch < self._disk.epoch:
+            raise self._disk.world.failed(
+                f"{self._process.name} (epoch {self.epoch}) has written {what}, after epoch"
+                f" {self._disk.epoch} took the store over (invariant 20)"
+            )
 
     def _answer(self) -> None:
         disk = self._disk

@@ -13,6 +13,7 @@ from tests.simulation.run import simulate
 SEEDS = 40
 GROUPS = 2
 WANTED = (
+    "leaders followed",
     "job restarts",
     "region restarts",
     "starts from a checkpoint",

@@ -229,6 +229,28 @@ async def test_a_leader_that_may_not_act_handles_nothing_and_what_has_come_goes_
     assert core.told == ["a heartbeat", (Tick(), 1.5)]
 
 
+async def test_a_permit_that_ends_before_the_leader_wakes_up_is_none() -> None:
+    class Flapping(Office):
+        """Announces once a permit that has ended by the time somebody looks."""
+
+        announced = False
+
+        async def acting(self) -> None:
+            if self.announced:
+                await super().acting()
+            self.announced = True
+
+    core, office = Recorder({"an event": Effects(commands=["stop"])}), Flapping()
+    driver = Driver(core, execute=lambda _: driver.stop(), permit=office)
+    driver.post("an event")
+    running = asyncio.create_task(driver.run())
+    await asyncio.sleep(0.01)
+    assert office.announced and core.told == []
+    office.may_act.set()
+    await asyncio.wait_for(running, PATIENCE_S)
+    assert core.told == ["an event"]
+
+
 async def test_a_leader_that_may_not_act_can_be_stopped() -> None:
     driver: Driver[str, str, str] = Driver(Recorder(), execute=lambda _: None, permit=Office())
     driver.post("an event")

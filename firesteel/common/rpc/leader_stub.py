@@ -13,7 +13,11 @@ Stub = TypeVar("Stub")
 
 
 class LeaderStub(Generic[Stub]):
-    """Owns the channel; an async context manager. A call that fails is tried again with `get`."""
+    """Owns the channel; an async context manager. A call that fails is tried again with `get`.
+
+    For one caller, which makes one call after another: `get` closes the channel to the leader of
+    before, and ends what goes on there.
+    """
 
     def __init__(
         self,

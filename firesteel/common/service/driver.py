@@ -94,12 +94,15 @@ class Driver(Generic[Event, Record, Command]):
     async def run(self) -> None:
         while not self._stopping:
             event = await self._next()
-            if self._permit is not None and not self._permit.acts():
+            waited = False
+            while self._permit is not None and not self._stopping and not self._permit.acts():
+                # Again and again: it may have ended before this has woken up.
                 await self._wait_for_permit(self._permit)
-                if isinstance(event, Tick):
-                    continue
+                waited = True
             if self._stopping or event is None:
                 return
+            if waited and isinstance(event, Tick):
+                continue
             effects = self.core.handle(event, self._clock())
             if effects.records and self._persist is not None:
                 await self._persist(effects.records)

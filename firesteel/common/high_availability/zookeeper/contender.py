@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import assert_never
 
 import structlog
@@ -57,6 +56,7 @@ class ZooKeeperElection:
         *,
         store_id: str = "",
         above: Epoch = NO_EPOCH,
+        client: Client | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.core = ElectionCore()
@@ -65,12 +65,11 @@ class ZooKeeperElection:
         self._store_id = store_id
         self._above = above
         self._clock = clock
-        self._client = Client(ensemble)
+        self._client = client or Client(ensemble)
         self._nodes: OfficeNodes | None = None
         self._driver: Driver[Event, None, Command] = Driver(
             self.core, execute=self._execute, clock=clock, name=f"election of {office.value}"
         )
-        self._requests = ThreadPoolExecutor(1, "zookeeper")
         self._running: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._changed = asyncio.Event()  # set by every command
@@ -89,7 +88,7 @@ class ZooKeeperElection:
             clock=self._clock,
         )
         try:
-            await self._loop.run_in_executor(self._requests, self._prepare, self._nodes)
+            await self._loop.run_in_executor(self._client.requests, self._prepare, self._nodes)
         except BaseException:
             await self.close()
             raise
@@ -137,7 +136,6 @@ class ZooKeeperElection:
             self._driver.stop()
             await self._running
         await asyncio.to_thread(self._client.disconnect)
-        self._requests.shutdown()
 
     # ---- inside
 
@@ -207,7 +205,7 @@ class ZooKeeperElection:
 
     def _request(self, request: Callable[[OfficeNodes], Event]) -> None:
         assert self._nodes is not None
-        self._requests.submit(self._carry, request, self._nodes)
+        self._client.requests.submit(self._carry, request, self._nodes)
 
     def _carry(self, request: Callable[[OfficeNodes], Event], nodes: OfficeNodes) -> None:
         """In the thread of requests."""

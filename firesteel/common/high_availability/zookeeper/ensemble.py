@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,7 +94,12 @@ class Ensemble:
 
 
 class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
-    """A client that connects for ever; its methods block, and may be called by any thread."""
+    """A client that connects for ever; its methods block, and may be called by any thread.
+
+    `requests` is a thread to call them in, one request after another.
+    """
+
+    requests: Executor
 
     def __init__(self, ensemble: Ensemble) -> None:
         def retry() -> KazooRetry:
@@ -108,6 +114,7 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
             command_retry=retry(),
             logger=_silent,
         )
+        self.requests = ThreadPoolExecutor(1, "zookeeper")
         self._ensemble = ensemble
         self.agreed_timeout_s = ensemble.session_timeout_s
         # ZooKeeper bounds what it is asked for, and kazoo keeps the answer to itself.
@@ -133,6 +140,7 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
         """Ends the session, and with it the leadership that hangs on it."""
         self.stop()
         self.close()
+        self.requests.shutdown()
 
 
 def _server(text: str) -> str:

@@ -7,7 +7,6 @@ another server of the ensemble, which is behind, says of an earlier leader is pa
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import structlog
@@ -66,11 +65,10 @@ class Retriever:
 class ZooKeeperLeaders:
     """See `Leaders`."""
 
-    def __init__(self, ensemble: Ensemble) -> None:
+    def __init__(self, ensemble: Ensemble, client: Client | None = None) -> None:
         self._ensemble = ensemble
-        self._client = Client(ensemble)
+        self._client = client or Client(ensemble)
         self._retrievers: dict[Office, Retriever] = {}
-        self._thread = ThreadPoolExecutor(1, "zookeeper")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._said: asyncio.TimerHandle | None = None
 
@@ -78,7 +76,7 @@ class ZooKeeperLeaders:
         if office not in self._retrievers:
             self._retrievers[office] = Retriever(office)
             if self._loop is not None:
-                self._thread.submit(self._watch, office)
+                self._client.requests.submit(self._watch, office)
         return self._retrievers[office]
 
     async def start(self) -> None:
@@ -86,13 +84,12 @@ class ZooKeeperLeaders:
         self._client.start_async()
         self._said = self._loop.call_later(CONNECT_TIMEOUT_S, self._say_if_away)
         for office in self._retrievers:
-            self._thread.submit(self._watch, office)
+            self._client.requests.submit(self._watch, office)
 
     async def close(self) -> None:
         if self._said is not None:
             self._said.cancel()
         await asyncio.to_thread(self._client.disconnect)
-        self._thread.shutdown()
 
     def _say_if_away(self) -> None:
         if not self._client.connected:

@@ -1,0 +1,55 @@
+"""Who leads: one at a time, each under an epoch higher than all before it (invariant 20)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from firesteel.common.ids import Epoch
+from firesteel.common.leader import NO_EPOCH, Office
+
+if TYPE_CHECKING:
+    from tests.simulation.world import SimulatedProcess, World
+
+
+class Offices:
+    """Of elected masters."""
+
+    def __init__(self, world: World) -> None:
+        self.changes = 0  # of leaders, after the first of each office
+        self._world = world
+        self._granted: dict[Office, Epoch] = {}  # the highest epoch
+        self._acted: dict[Office, tuple[Epoch, SimulatedProcess]] = {}  # under the highest epoch
+
+    def granted(self, office: Office, epoch: Epoch, process: SimulatedProcess) -> None:
+        """It takes the office."""
+        before = self._granted.get(office, NO_EPOCH)
+        if epoch <= before:
+            self._fail(process, f"{process.name} leads with epoch {epoch}, after epoch {before}")
+        self._granted[office] = epoch
+        self.changes += before != NO_EPOCH
+
+    def acts(self, office: Office, epoch: Epoch, process: SimulatedProcess) -> None:
+        """Its core is to handle an event."""
+        latest, by = self._acted.get(office, (NO_EPOCH, process))
+        if epoch < latest:
+            self._fail(
+                process, f"{process.name} (epoch {epoch}) acts after {by.name} (epoch {latest})"
+            )
+        if epoch == latest and by is not process:
+            self._fail(process, f"{process.name} and {by.name} act under epoch {epoch}")
+        self._acted[office] = epoch, process
+
+    def answers(self, office: Office, epoch: Epoch, process: SimulatedProcess, method: str) -> None:
+        """A client's call is let through."""
+        latest, by = self._acted.get(office, (NO_EPOCH, process))
+        if epoch < latest:
+            self._fail(
+                process,
+                f"{process.name} (epoch {epoch}) answers {method} after {by.name} (epoch {latest})"
+                " has acted",
+            )
+
+    def _fail(self, process: SimulatedProcess, why: str) -> None:
+        failed = self._world.failed(f"{why} (invariant 20)")
+        self._world.crashed(process, failed)  # whatever catches it
+        raise failed

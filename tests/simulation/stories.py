@@ -1,0 +1,73 @@
+"""Jobs and clusters of stories about single faults: nothing in them is drawn but delays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from firesteel.common.config import options
+from firesteel.common.rpc.convert import job_graph_to_proto
+from firesteel.common.states import JobStatus
+from jobmaster.testing import job, vertex
+from tests.simulation.cluster import Cluster
+from tests.simulation.faults import Fault, schedule
+from tests.simulation.jobs import Shape, SubmittedJob
+
+SHAPE = Shape(
+    task_executors=2,
+    slots=2,
+    max_slots=0,
+    spread=True,
+    spares=1,
+)
+SPLITS = 20
+ELECTED = replace(SHAPE, masters=3)
+REST_S = 100.0
+
+
+def bounded_job(
+    attempts: int, checkpoints: Path | None = None, *, interval: str = "1 s", splits: int = SPLITS
+) -> SubmittedJob:
+    """`checkpoints`: where there is one every `interval`."""
+    source = vertex(
+        "source", 2, coordinator=("sequence-source", {"start": 0, "end": splits, "split_rows": 1})
+    )
+    sink = vertex("sink", 3, coordinator=None if checkpoints else ("collect", {}))
+    config = {
+        options.RESTART_STRATEGY.key: "fixed-delay",
+        options.RESTART_ATTEMPTS.key: str(attempts),
+        options.HEARTBEAT_TIMEOUT.key: "8 s",
+    }
+    if checkpoints is not None:
+        config[options.CHECKPOINT_DIR.key] = str(checkpoints)
+        config[options.CHECKPOINT_INTERVAL.key] = interval
+    graph = replace(job(source, sink), config=config)
+    return SubmittedJob(
+        graph=graph,
+        message=job_graph_to_proto(graph),
+        endless=False,
+        splits={source.operators[0].operator_id: splits},
+    )
+
+
+def endless_job() -> SubmittedJob:
+    graph = job(vertex("source", 2), vertex("operator", 3))
+    return SubmittedJob(graph=graph, message=job_graph_to_proto(graph), endless=True, splits={})
+
+
+def run(seed: int, submitted: SubmittedJob, *faults: tuple[float, Fault]) -> JobStatus:
+    """Submits at 3 s, when everything is warm; returns how the job has ended. Chance has no other
+    part than delays.
+    """
+    with quiet_cluster(seed) as cluster:
+        cluster.at(3.0, lambda: cluster.submit(submitted))
+        schedule(cluster, *faults)
+        cluster.run(6.0)
+        cluster.rest(REST_S)
+        return cluster.store.by_id[submitted.graph.job_id].status
+
+
+def quiet_cluster(seed: int, shape: Shape = SHAPE) -> Cluster:
+    cluster = Cluster(seed, shape)
+    cluster.set_faults(False)
+    return cluster
