@@ -29,14 +29,14 @@ MUTANTS = (
         SIMULATION,
     ),
     Mutant(
-        "the store takes the row of a master that was replaced",
+        "the store takes the row of a master that was replaced (invariant 20)",
         "dispatcher/job_store.py",
         "if row is None or row.epoch != epoch or JobStatus[row.status].globally_terminal:",
         "if row is None or JobStatus[row.status].globally_terminal:",
         "tests/integration/test_job_store.py",
     ),
     Mutant(
-        "a TaskExecutor that was declared dead is listened to",
+        "a TaskExecutor that was declared dead is listened to (invariant 22)",
         "jobmaster/core/core.py",
         "        if execution is None or execution.terminal:\n"
         "            self.job.stale_messages += 1\n"
@@ -54,7 +54,7 @@ MUTANTS = (
         "tests/unit/resourcemanager/test_slot_manager.py",
     ),
     Mutant(
-        "a JobMaster keeps to itself that a TaskExecutor is dead",
+        "a JobMaster keeps to itself that a TaskExecutor is dead (invariant 22)",
         "jobmaster/core/core.py",
         "        self._task_executor_lost(task_executor_id, cause, now)\n\n    def _task_executor_lost(",
         "        self.job.out.pop()\n"
@@ -154,7 +154,7 @@ MUTANTS = (
         "tests/unit/operators/test_connectors.py",
     ),
     Mutant(
-        "what a checkpoint holds is committed by nobody after a failure",
+        "what a checkpoint holds is committed by nobody after a failure (invariant 23)",
         "taskexecutor/executor/connectors/writer_sink.py",
         "                self._committer.start_over()\n            self._commit_checkpoints()\n",
         "                self._committer.start_over()\n            self._in_checkpoints.clear()\n",
