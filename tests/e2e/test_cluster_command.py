@@ -162,6 +162,20 @@ def test_ctrl_c_of_a_program_cancels_its_job_and_ends_quietly(tmp_path: Path) ->
         assert alive == []
 
 
+def test_a_program_that_does_not_wait_is_told_what_becomes_of_its_job(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(
+        "from firesteel import Environment\n"
+        "from firesteel.connectors import SequenceSource\n"
+        "env = Environment()\n"
+        "env.from_source(SequenceSource(0, rate_per_s=100)).print()\n"
+        "env.execute_async('endless')\n"
+    )
+    with started([sys.executable, "job.py"], cwd=tmp_path) as run:
+        told, _ = run.communicate(timeout=PATIENCE_S)
+    assert re.fullmatch(r"job [0-9a-f]{32} was [A-Z]+ when the program ended, and ended .*\n", told)
+    assert run.returncode == 0
+
+
 def test_ctrl_c_cancels_the_job_and_leaves_nothing_behind(tmp_path: Path) -> None:
     job = tmp_path / "job.py"
     job.write_text(

@@ -62,6 +62,8 @@ class LocalCluster:
         self._address = ""
         self._keep = False
         self._clients: list[Client] = []
+        # Now, not in `start`: whoever registers after this is called while the cluster serves.
+        atexit.register(self.stop)
 
     @property
     def address(self) -> str:
@@ -90,7 +92,6 @@ class LocalCluster:
             temporary.sweep()
         path = self._given_directory or temporary.make()
         self._directory = ClusterDirectory(path)
-        atexit.register(self.stop)
         try:
             lifeline, self._lifeline = os.pipe()
             try:
