@@ -17,6 +17,7 @@ from firesteel.common.rpc.server import channel
 from firesteel.errors import ClusterUnreachable, FiresteelError
 
 if TYPE_CHECKING:
+    from firesteel.common.high_availability.zookeeper.ensemble import Ensemble
     from firesteel.common.high_availability.zookeeper.finder import LeaderFinder
 
 CONNECT_TIMEOUT_S = 2.0
@@ -101,10 +102,10 @@ class Connection:
             self._channel.close()
 
 
-def _finder(address: str, conf: Configuration) -> LeaderFinder:
+def ensemble_at(address: str, conf: Configuration) -> Ensemble:
+    """That of a zookeeper:// address; the rest is configured. Raises ClusterUnreachable."""
     # kazoo is imported by those who need it.
     from firesteel.common.high_availability.zookeeper.ensemble import Ensemble
-    from firesteel.common.high_availability.zookeeper.finder import LeaderFinder
 
     servers, _, path = address.removeprefix(ZOOKEEPER).partition("/")
     root, _, cluster_id = path.rpartition("/")
@@ -116,9 +117,17 @@ def _finder(address: str, conf: Configuration) -> LeaderFinder:
         }
     )
     try:
-        return LeaderFinder(Ensemble.of(conf), Office.DISPATCHER)
+        return Ensemble.of(conf)
     except ConfigurationError as error:
         raise ClusterUnreachable(f"{address} is not an address: {error}") from None
+
+
+def _finder(address: str, conf: Configuration) -> LeaderFinder:
+    from firesteel.common.high_availability.zookeeper.finder import LeaderFinder
+
+    ensemble = ensemble_at(address, conf)
+    try:
+        return LeaderFinder(ensemble, Office.DISPATCHER)
     except FiresteelError as error:
         raise ClusterUnreachable(str(error)) from None
 

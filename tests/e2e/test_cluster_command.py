@@ -101,6 +101,41 @@ def test_a_cluster_is_started_once_used_and_stopped(
     assert "Traceback" not in gone.stderr
 
 
+def test_several_masters_are_elected_without_an_ensemble_of_the_users(tmp_path: Path) -> None:
+    where = ("--dir", str(tmp_path))
+    keys = ("-D", "jobmanager.rpc.port=0", "-D", "metrics.reporter.prom.port=0")
+    start = ("cluster", "start", *where, *keys, "--no-wait", "--task-executors", "0")
+    nobody = firesteel(*start, "--masters", "2", "-D", "high-availability.type=none")
+    assert nobody.returncode == 1
+    assert "2 masters need somebody who elects the leaders" in nobody.stderr
+
+    begun = firesteel(*start, "--masters", "2")
+    assert begun.returncode == 0, begun.stdout + begun.stderr
+    try:
+        at = re.search(r"firesteel list -z (\S+)", begun.stdout)
+        assert at is not None, begun.stdout
+        status = firesteel("cluster", "status", *where).stdout
+        assert "three servers that this cluster has started" in status
+        assert len(re.findall(r"ResourceManager .* (?:leads|standby)", status)) == 2
+        assert len(re.findall(r"Dispatcher .* standby", status)) == 1
+        leader = re.search(r"Dispatcher +(\S+) +(\d+) +leads +1 ", status)
+        assert leader is not None, status
+        os.kill(int(leader[2]), signal.SIGTERM)
+
+        def another_leads() -> bool:
+            return re.search(r"Dispatcher +\S+ +\d+ +leads +2 ", status_now()) is not None
+
+        def status_now() -> str:
+            return firesteel("cluster", "status", *where).stdout
+
+        eventually(another_leads, "another Dispatcher leads")
+        assert firesteel("list", "-z", at[1]).returncode == 0
+    finally:
+        stopped = firesteel("cluster", "stop", *where)
+    assert stopped.returncode == 0, stopped.stdout + stopped.stderr
+    assert processes_of(tmp_path) == []
+
+
 def test_an_interrupted_start_leaves_nothing_or_says_what(tmp_path: Path) -> None:
     command_line = [sys.executable, "-m", "firesteel", "cluster", "start", "--dir", str(tmp_path)]
     command_line += ["--task-executors", "1", "--slots", "1"]

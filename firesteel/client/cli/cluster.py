@@ -12,6 +12,7 @@ import click
 from firesteel.client.cli.arguments import cluster_address, configuration, definitions_option
 from firesteel.client.cluster.directory import ClusterDirectory, ClusterState, default_directory
 from firesteel.common.config import Configuration, options
+from firesteel.common.high_availability import ZOOKEEPER
 from firesteel.errors import FiresteelError
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def cluster() -> None:
     epilog="\b\nExamples:\n"
     "  firesteel cluster start\n"
     "  firesteel cluster start --task-executors 4 --slots 1\n"
+    "  firesteel cluster start --masters 3\n"
+    "  firesteel cluster start --masters 3\n"
     "  firesteel cluster start --dir /tmp/second -D jobmanager.rpc.port=6124"
 )
 @click.option(
@@ -52,6 +55,15 @@ def cluster() -> None:
     type=click.IntRange(min=1),
     help="Slots of each TaskExecutor, one PySpark executor per slot. [default: 2]",
 )
+@click.option(
+    "--masters",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Dispatchers, and as many ResourceManagers, of which one each leads. They are elected by"
+    " the ZooKeeper servers of high-availability.zookeeper.quorum; if none are configured, three"
+    " are started here, for trying out.",
+)
 @directory_option
 @definitions_option()
 @click.option(
@@ -62,6 +74,7 @@ def cluster() -> None:
 def start(
     task_executors: int,
     slots: int | None,
+    masters: int,
     directory: Path | None,
     definitions: tuple[str, ...],
     wait: bool,
@@ -76,7 +89,7 @@ def start(
     where = ClusterDirectory(directory or default_directory())
     begin = time.monotonic()
     try:
-        state = start_detached(where, conf, task_executors=task_executors)
+        state = start_detached(where, conf, task_executors=task_executors, masters=masters)
         click.echo(
             f"Cluster started: Dispatcher at {state.dispatcher_address}, logs in {where.logs}."
         )
@@ -128,7 +141,7 @@ def _dir_option(where: ClusterDirectory, directory: Path | None) -> str:
 
 def _show_next_steps(state: ClusterState, where: ClusterDirectory, directory: Path | None) -> None:
     found = cluster_address(None, Configuration.load()) == state.dispatcher_address
-    at = "" if found else f" -m {state.dispatcher_address}"
+    at = "" if found else f" {_address_option(state.dispatcher_address)}"
     click.echo(
         "\nNext:\n"
         f"  firesteel run{at} job.py\n"
@@ -137,18 +150,32 @@ def _show_next_steps(state: ClusterState, where: ClusterDirectory, directory: Pa
     )
 
 
+def _address_option(address: str) -> str:
+    if not address.startswith(ZOOKEEPER):
+        return f"-m {address}"
+    servers, _, path = address.removeprefix(ZOOKEEPER).partition("/")
+    return f"-z {servers}/{path.rpartition('/')[2]}"
+
+
 @cluster.command()
 @directory_option
 def status(directory: Path | None) -> None:
-    """Shows the cluster's processes, slots and jobs."""
+    """Shows the cluster's processes, slots and jobs; of several masters, which of them lead."""
     from firesteel.client import render
     from firesteel.client.client import Client
 
     where = ClusterDirectory(directory or default_directory())
-    state = where.read()
-    with Client(state.dispatcher_address) as client:
-        overview = client.cluster_overview()
+    state, conf = where.read(), configuration()
     console = render.console()
+    if state.dispatcher_address.startswith(ZOOKEEPER):
+        from firesteel.client.connection import ensemble_at
+        from firesteel.common.high_availability.zookeeper.finder import incumbents
+
+        found = incumbents(ensemble_at(state.dispatcher_address, conf))
+        for part in render.masters(state, found):
+            console.print(part)
+    with Client(state.dispatcher_address, conf=conf) as client:
+        overview = client.cluster_overview()
     for part in render.cluster(state, overview, where.logs):
         console.print(part)
 

@@ -27,13 +27,21 @@ log = structlog.get_logger(__name__)
     metavar="N",
     help="Keep N TaskExecutors running.",
 )
-async def main(process: ServiceProcess, task_executors: int) -> None:
+@click.option(
+    "--masters",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Keep N Dispatchers and N ResourceManagers running.",
+)
+async def main(process: ServiceProcess, task_executors: int, masters: int) -> None:
     """Runs a cluster on this machine; `firesteel cluster start` starts it."""
     directory = ClusterDirectory(process.directory)
     try:
         directory.acquire()
         directory.sweep()
-        await _supervise(process, directory, task_executors)
+        await _supervise(process, directory, task_executors, masters)
     except (FiresteelError, StartFailed, OSError) as error:
         announce_ready(error=str(error))
         log.error("the cluster cannot run", reason=str(error))
@@ -43,10 +51,14 @@ async def main(process: ServiceProcess, task_executors: int) -> None:
 
 
 async def _supervise(
-    process: ServiceProcess, directory: ClusterDirectory, task_executors: int
+    process: ServiceProcess, directory: ClusterDirectory, task_executors: int, masters: int
 ) -> None:
     supervisor = Supervisor(
-        conf=process.conf, directory=directory, task_executors=task_executors, port=process.port
+        conf=process.conf,
+        directory=directory,
+        task_executors=task_executors,
+        port=process.port,
+        masters=masters,
     )
     stopping = asyncio.Event()
     process.on_stop(lambda signal_name: stopping.set())

@@ -31,6 +31,15 @@ class NoCluster(FiresteelError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MasterProcess:
+    """One of the masters that the supervisor keeps running. `office`: the value of an `Office`."""
+
+    office: str
+    address: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
     """What cluster.json holds while a cluster runs."""
 
@@ -42,6 +51,8 @@ class ClusterState:
     slots_per_task_executor: int
     started_ms: int
     version: str
+    masters: tuple[MasterProcess, ...] = ()
+    own_ensemble: bool = False  # the supervisor has started the ZooKeeper servers, too
 
 
 def default_directory() -> Path:
@@ -108,8 +119,10 @@ class ClusterDirectory:
                 f" start one with `firesteel cluster start --dir {self.path}`"
             )
         try:
-            return ClusterState(**json.loads((self.path / "cluster.json").read_text()))
-        except (OSError, ValueError, TypeError):
+            found = json.loads((self.path / "cluster.json").read_text())
+            found["masters"] = tuple(MasterProcess(**master) for master in found["masters"])
+            return ClusterState(**found)
+        except (OSError, ValueError, TypeError, KeyError):
             raise NoCluster(
                 f"the cluster on {self.path} is still starting; its logs are in {self.logs}"
             ) from None

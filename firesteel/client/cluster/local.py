@@ -45,6 +45,7 @@ class LocalCluster:
         *,
         task_executors: int = 2,
         slots: int | None = None,
+        masters: int = 1,
         directory: Path | None = None,
         port: int = 0,
     ) -> None:
@@ -53,6 +54,7 @@ class LocalCluster:
             conf.with_overrides({options.TASK_SLOTS.key: str(slots)}) if slots is not None else conf
         )
         self.task_executors = task_executors
+        self.masters = masters
         self.start_duration_s = 0.0
         self._given_directory = directory
         self._port = port
@@ -99,6 +101,7 @@ class LocalCluster:
                     self._directory,
                     self.conf,
                     task_executors=self.task_executors,
+                    masters=self.masters,
                     port=self._port,
                     lifeline=lifeline,
                 )
@@ -188,13 +191,20 @@ def _remove_all_but_logs(directory: Path) -> None:
 
 
 def start_detached(
-    directory: ClusterDirectory, conf: Configuration, *, task_executors: int
+    directory: ClusterDirectory, conf: Configuration, *, task_executors: int, masters: int = 1
 ) -> ClusterState:
     """Starts a cluster that outlives this process; returns when its Dispatcher serves.
 
     Raises FiresteelError.
     """
-    _start_supervisor(directory, conf, task_executors=task_executors, port=None, lifeline=None)
+    _start_supervisor(
+        directory,
+        conf,
+        task_executors=task_executors,
+        masters=masters,
+        port=None,
+        lifeline=None,
+    )
     return directory.read()
 
 
@@ -203,13 +213,14 @@ def _start_supervisor(
     conf: Configuration,
     *,
     task_executors: int,
+    masters: int,
     port: int | None,
     lifeline: int | None,
 ) -> BlockingChild:
     """Returns when the Dispatcher serves. Raises FiresteelError."""
     directory.logs.mkdir(parents=True, exist_ok=True)
     argv = [sys.executable, "-m", "firesteel.client.cluster", "--dir", str(directory.path)]
-    argv += ["--task-executors", str(task_executors)]
+    argv += ["--task-executors", str(task_executors), "--masters", str(masters)]
     argv += ["--port", str(port)] if port is not None else []
     try:
         supervisor = spawn_blocking(

@@ -1,5 +1,5 @@
-"""Starts the ResourceManager (which starts the TaskExecutors) and the Dispatcher, and keeps them
-running.
+"""Starts the ResourceManager (which starts the TaskExecutors) and the Dispatcher, or several of
+each, of which one leads, and keeps them running.
 
 Every process of the cluster holds the supervisor's lifeline, so they all end when it does. A dead
 Dispatcher or ResourceManager is restarted on its old port, where its peers reconnect.
@@ -9,20 +9,28 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import socket
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
 import firesteel
-from firesteel.client.cluster.directory import CLUSTER_ID, ClusterDirectory, ClusterState
+from firesteel.client.cluster.directory import (
+    CLUSTER_ID,
+    ClusterDirectory,
+    ClusterState,
+    MasterProcess,
+)
 from firesteel.common.backoff import Backoff
-from firesteel.common.config import Configuration, options
+from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.high_availability import elected, elected_address
 from firesteel.common.ids import random_id
+from firesteel.common.leader import Office
 from firesteel.common.process import Child, StartFailed, spawn
 
 log = structlog.get_logger(__name__)
@@ -33,54 +41,85 @@ LONGEST_RESTART_PAUSE_S = 10.0
 STEADY_S = 10.0  # the backoff of a service that lived this long starts over
 
 
+SERVERS = 3  # of an ensemble of the cluster's own
+_ZOOKEEPER = "zookeeper"
+_OF_OFFICE = {Office.RESOURCE_MANAGER: "resourcemanager", Office.DISPATCHER: "dispatcher"}
+
+
+class _Master(NamedTuple):
+    office: Office
+    module: str
+    port: int
+
+
 class Supervisor:
-    """`directory` must be acquired. `port`: the Dispatcher's, 0 for any free one."""
+    """`directory` must be acquired. `port`: the first Dispatcher's, 0 for any free one. `masters`:
+    Dispatchers, and as many ResourceManagers; if there are several and no ensemble is configured
+    that elects the leaders, ZooKeeper servers are started here, too.
+    """
 
     def __init__(
-        self, *, conf: Configuration, directory: ClusterDirectory, task_executors: int, port: int
+        self,
+        *,
+        conf: Configuration,
+        directory: ClusterDirectory,
+        task_executors: int,
+        port: int,
+        masters: int = 1,
     ) -> None:
+        own_ensemble = needs_ensemble(conf, masters)
         self._conf = conf
         self._directory = directory
         self._task_executors = task_executors
         self._host = conf.get(options.BIND_HOST)
         self._reserved: list[socket.socket] = []
-        self._dispatcher_port = port or self._reserve_port()
-        self._resource_manager_port = conf.get(options.RM_PORT) or self._reserve_port()
+        first = {Office.DISPATCHER: port, Office.RESOURCE_MANAGER: conf.get(options.RM_PORT)}
+        self._masters = {
+            module if number == 1 else f"{module}-{number}": _Master(
+                office, module, (number == 1 and first[office]) or self._reserve_port()
+            )
+            for office, module in _OF_OFFICE.items()
+            for number in range(1, masters + 1)
+        }
+        self._ensemble_ports = [self._reserve_port() for _ in range(3 * SERVERS * own_ensemble)]
         self._children: dict[str, Child] = {}
         self._keepers: list[asyncio.Task[None]] = []
+        self._started_ms = 0
         self.cluster_id = random_id()
         os.environ[CLUSTER_ID] = self.cluster_id
 
     async def start(self) -> ClusterState:
-        """Returns when both services serve, while the TaskExecutors warm up. Raises StartFailed."""
-        started = await asyncio.gather(
-            self._spawn("resourcemanager"), self._spawn("dispatcher"), return_exceptions=True
-        )
-        for failure in started:
-            if isinstance(failure, BaseException):
-                await self.stop()
-                raise failure
-        self._keepers = [
-            asyncio.create_task(self._keep(service))
-            for service in ("resourcemanager", "dispatcher")
-        ]
-        state = ClusterState(
-            cluster_id=self.cluster_id,
-            supervisor_pid=os.getpid(),
-            dispatcher_address=self._dispatcher_address,
-            resource_manager_address=self._resource_manager_address,
-            task_executors=self._task_executors,
-            slots_per_task_executor=self._conf.get(options.TASK_SLOTS),
-            started_ms=time.time_ns() // 1_000_000,
-            version=firesteel.__version__,
-        )
-        self._directory.write(state)
-        return state
+        """Returns when all masters serve, while the TaskExecutors warm up. Raises StartFailed."""
+        try:
+            if self._ensemble_ports:
+                shutil.rmtree(self._directory.path / _ZOOKEEPER, ignore_errors=True)
+                await self._spawn(_ZOOKEEPER)
+                quorum = self._children[_ZOOKEEPER].ready["quorum"]
+                self._conf = self._conf.with_overrides(
+                    {options.HA_TYPE.key: "zookeeper", options.ZOOKEEPER_QUORUM.key: quorum}
+                )
+            started = await asyncio.gather(
+                *(self._spawn(name) for name in self._masters), return_exceptions=True
+            )
+            for failure in started:
+                if isinstance(failure, BaseException):
+                    raise failure
+        except BaseException:
+            await self.stop()
+            raise
+        self._keepers = [asyncio.create_task(self._keep(name)) for name in self._children]
+        self._started_ms = time.time_ns() // 1_000_000
+        return self._write_state()
 
     async def stop(self) -> None:
+        """Masters end before the servers that elect them: none has to wait for a quorum."""
         for keeper in self._keepers:
             keeper.cancel()
-        await asyncio.gather(*(child.stop(STOP_GRACE_S) for child in self._children.values()))
+        children = dict(self._children)
+        ensemble = children.pop(_ZOOKEEPER, None)
+        await asyncio.gather(*(child.stop(STOP_GRACE_S) for child in children.values()))
+        if ensemble is not None:
+            await ensemble.stop(STOP_GRACE_S)
         for reserved in self._reserved:
             reserved.close()
 
@@ -89,57 +128,105 @@ class Supervisor:
         self._reserved.append(reserved)
         return port
 
-    async def _keep(self, service: str) -> None:
+    async def _keep(self, name: str) -> None:
         """Restarts the service whenever it ends."""
         backoff = Backoff(FIRST_RESTART_PAUSE_S, LONGEST_RESTART_PAUSE_S)
         while True:
             started = time.monotonic()
-            code = await self._children[service].wait()
+            code = await self._children[name].wait()
             if time.monotonic() - started > STEADY_S:
                 backoff.reset()
-            await self._restart(service, code, backoff)
+            await self._restart(name, code, backoff)
 
-    async def _restart(self, service: str, exit_code: int, backoff: Backoff) -> None:
+    async def _restart(self, name: str, exit_code: int, backoff: Backoff) -> None:
         """Tries until the service has started."""
         while True:
             pause_s = backoff.next()
-            log.error("restarting a service", service=service, exit_code=exit_code, pause_s=pause_s)
+            log.error("restarting a service", service=name, exit_code=exit_code, pause_s=pause_s)
             await asyncio.sleep(pause_s)
             try:
-                await self._spawn(service)
-                return
+                await self._spawn(name)
+                break
             except (StartFailed, OSError) as error:
-                log.error("a service did not start", service=service, reason=str(error))
+                log.error("a service did not start", service=name, reason=str(error))
+        self._write_state()
 
-    async def _spawn(self, service: str) -> None:
+    async def _spawn(self, name: str) -> None:
+        module, arguments = self._command(name)
         child = await spawn(
-            [sys.executable, "-m", service, *self._arguments(service), *self._conf.to_arguments()],
-            log_path=self._directory.logs / f"{service}.log",
+            [sys.executable, "-m", module, *arguments, *self._conf.to_arguments()],
+            log_path=self._directory.logs / f"{name}.log",
             cwd=self._directory.path,
         )
-        self._children[service] = child
-        log.info("service started", service=service, pid=child.pid, **child.ready)
+        self._children[name] = child
+        log.info("service started", service=name, pid=child.pid, **child.ready)
 
-    def _arguments(self, service: str) -> Sequence[str]:
+    def _command(self, name: str) -> tuple[str, Sequence[str]]:
+        """The service's module, and its arguments."""
+        if name == _ZOOKEEPER:
+            folder = str(self._directory.path / _ZOOKEEPER)
+            ports = ",".join(map(str, self._ensemble_ports))
+            return "firesteel.client.cluster.zookeeper", ["--dir", folder, "--ports", ports]
+        master = self._masters[name]
         common = ["--host", self._host, "--dir", str(self._directory.path)]
-        if service == "resourcemanager":
-            port, own = self._resource_manager_port, ["--task-executors", str(self._task_executors)]
+        if master.office is Office.RESOURCE_MANAGER:
+            own = ["--task-executors", str(self._task_executors)]
         else:
-            port, own = self._dispatcher_port, []
+            own = []
             if not elected(self._conf):
                 own = ["--resource-manager", self._resource_manager_address]
-        return [*common, "--port", str(port), *own]
+        return master.module, [*common, "--port", str(master.port), *own]
+
+    def _write_state(self) -> ClusterState:
+        """With the processes that there are now."""
+        state = ClusterState(
+            cluster_id=self.cluster_id,
+            supervisor_pid=os.getpid(),
+            dispatcher_address=self._dispatcher_address,
+            resource_manager_address=self._resource_manager_address,
+            masters=tuple(
+                MasterProcess(
+                    office=master.office.value,
+                    address=self._children[name].ready["address"],
+                    pid=self._children[name].pid,
+                )
+                for name, master in self._masters.items()
+            ),
+            own_ensemble=bool(self._ensemble_ports),
+            task_executors=self._task_executors,
+            slots_per_task_executor=self._conf.get(options.TASK_SLOTS),
+            started_ms=self._started_ms,
+            version=firesteel.__version__,
+        )
+        self._directory.write(state)
+        return state
 
     @property
     def _dispatcher_address(self) -> str:
         """As clients take it."""
         if elected(self._conf):
             return elected_address(self._conf)
-        return f"{self._host}:{self._dispatcher_port}"
+        return f"{self._host}:{self._masters['dispatcher'].port}"
 
     @property
     def _resource_manager_address(self) -> str:
-        return f"{self._host}:{self._resource_manager_port}"
+        return f"{self._host}:{self._masters['resourcemanager'].port}"
+
+
+def needs_ensemble(conf: Configuration, masters: int) -> bool:
+    """Whether so many masters of a kind have to be elected, by servers that are not configured.
+
+    Raises ConfigurationError.
+    """
+    if masters == 1 or elected(conf):
+        return False
+    if options.HA_TYPE.key in conf.to_dict():
+        raise ConfigurationError(
+            f"{masters} masters need somebody who elects the leaders, but {options.HA_TYPE.key} is"
+            f" none: set it to zookeeper and {options.ZOOKEEPER_QUORUM.key} to your servers, or"
+            " drop it, which starts ZooKeeper servers on this machine"
+        )
+    return True
 
 
 def reserved_port(host: str) -> tuple[socket.socket, int]:

@@ -1,7 +1,7 @@
 """Jobs, plans and clusters as tables and text for the terminal."""
 
 from firesteel.client.render.checkpoint_report import checkpoints
-from firesteel.client.render.cluster_report import cluster
+from firesteel.client.render.cluster_report import cluster, masters
 from firesteel.client.render.job_plan import plan
 from firesteel.client.render.job_progress import Pace, mostly, progress, states_text
 from firesteel.client.render.job_report import job
@@ -14,6 +14,7 @@ __all__ = [
     "cluster",
     "console",
     "job",
+    "masters",
     "mostly",
     "plan",
     "progress",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -15,16 +16,49 @@ from firesteel.client.render.tables import (
     cut,
     new_table,
 )
+from firesteel.common.high_availability import ZOOKEEPER
+from firesteel.common.leader import Office
 from firesteel.common.units import mib
+
+if TYPE_CHECKING:
+    from firesteel.common.high_availability.zookeeper.finder import Incumbent
+
+
+def masters(
+    state: ClusterState, incumbents: Mapping[Office, Incumbent]
+) -> Iterator[RenderableType]:
+    """Those that are elected: who leads, and who stands by."""
+    whose = ", three servers that this cluster has started" if state.own_ensemble else ""
+    yield f"Masters elected at {state.dispatcher_address}{whose}"
+    right = ("Pid", "Epoch")
+    table = new_table("Master", "Address", "Pid", "Role", "Epoch", "Since", right=right)
+    for master in state.masters:
+        office = Office(master.office)
+        held = incumbents.get(office)
+        if held is not None and held.leader.address == master.address:
+            role = ("leads", str(held.leader.epoch), clock(held.since_ms))
+        else:
+            role = ("standby", "", "")
+        table.add_row(office.holder, master.address, str(master.pid), *role)
+    here = {(Office(master.office), master.address) for master in state.masters}
+    for office, held in incumbents.items():
+        if (office, held.leader.address) not in here:
+            epoch, since = str(held.leader.epoch), clock(held.since_ms)
+            table.add_row(office.holder, held.leader.address, "", "leads", epoch, since)
+    yield table
+    for office in Office:
+        if office not in incumbents:
+            yield Text(f"No {office.holder} leads: one is being elected", style="bold red")
 
 
 def cluster(state: ClusterState, overview: ClusterOverview, logs: Path) -> Iterator[RenderableType]:
+    if not state.dispatcher_address.startswith(ZOOKEEPER):
+        yield (
+            f"Dispatcher {state.dispatcher_address},"
+            f" ResourceManager {state.resource_manager_address}"
+        )
     yield (
-        f"Dispatcher {state.dispatcher_address},"
-        f" ResourceManager {state.resource_manager_address}, version {overview.version}"
-    )
-    yield (
-        f"Running since {clock(state.started_ms)},"
+        f"Running since {clock(state.started_ms)}, version {overview.version},"
         f" supervisor pid {state.supervisor_pid}, logs in {logs}"
     )
     yield (

@@ -14,6 +14,7 @@ from firesteel.client import render
 from firesteel.client.cli.jobs import job_line
 from firesteel.client.cli.progress import Paces, PlainDisplay
 from firesteel.client.cluster import ClusterDirectory, ClusterExists, ClusterState, NoCluster
+from firesteel.client.cluster.directory import MasterProcess
 from firesteel.client.job_details import (
     Attempt,
     CheckpointDetails,
@@ -28,6 +29,9 @@ from firesteel.client.job_details import (
     Vertex,
 )
 from firesteel.common import units
+from firesteel.common.high_availability.zookeeper.finder import Incumbent
+from firesteel.common.ids import Epoch
+from firesteel.common.leader import Leader, Office
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 
@@ -326,6 +330,29 @@ def test_cluster_status_shows_slots_and_workers() -> None:
     assert "Slots: 1 free of 2, 2 warm, 3 missing" in text
     assert "Jobs: 1 running, 2 finished" in text
     assert re.search(r"e{32} +127.0.0.1:7001 +node +77 +2 +1 +2", text)
+
+
+def test_cluster_status_shows_who_leads_and_who_stands_by() -> None:
+    here = [("dispatcher", "1:1", 11), ("dispatcher", "1:2", 12), ("resource_manager", "1:3", 13)]
+    state = replace(
+        state_of(5),
+        dispatcher_address="zookeeper://zk:2181/firesteel/orders",
+        masters=tuple(MasterProcess(office=o, address=a, pid=p) for o, a, p in here),
+    )
+    elsewhere = {Office.DISPATCHER: Incumbent(Leader("2:9", Epoch(8)), 1000)}
+    text = printed(render.masters(state, elsewhere))
+    assert re.search(r"Dispatcher +1:1 +11 +standby *\n", text)
+    assert re.search(r"Dispatcher +2:9 +leads +8 ", text)
+    assert "No ResourceManager leads" in text
+    led = {
+        Office.DISPATCHER: Incumbent(Leader("1:2", Epoch(3)), 1000),
+        Office.RESOURCE_MANAGER: Incumbent(Leader("1:3", Epoch(1)), 1000),
+    }
+    text = printed(render.masters(state, led))
+    assert re.search(r"Dispatcher +1:1 +11 +standby", text)
+    assert re.search(r"Dispatcher +1:2 +12 +leads +3 ", text)
+    assert re.search(r"ResourceManager +1:3 +13 +leads +1 ", text)
+    assert "No ResourceManager" not in text
 
 
 def test_a_second_cluster_on_the_same_folder_is_refused_with_folder_and_pid(tmp_path: Path) -> None:

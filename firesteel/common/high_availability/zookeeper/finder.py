@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
+from typing import NamedTuple
 
 from kazoo.exceptions import (
     ConnectionLoss,
@@ -19,6 +21,33 @@ from firesteel.common.high_availability.zookeeper.nodes import decode
 from firesteel.common.leader import Leader, Office
 
 _READ_TIMEOUT_S = 10.0
+
+
+class Incumbent(NamedTuple):
+    """Who holds an office, and since when."""
+
+    leader: Leader
+    since_ms: int
+
+
+def incumbents(ensemble: Ensemble) -> dict[Office, Incumbent]:
+    """Those of all offices that are held now. Raises FiresteelError."""
+    found = {}
+    client = Client(ensemble)
+    try:
+        client.connect()
+        for office in Office:
+            reading = client.get_async(ensemble.leader(office))
+            with suppress(NoNodeError):
+                data, stat = reading.get(timeout=_READ_TIMEOUT_S)
+                found[office] = Incumbent(decode(data), stat.ctime)
+    except KazooTimeoutError:
+        raise ensemble.unreachable() from None
+    except KazooException as error:
+        raise ensemble.refused(error) from None
+    finally:
+        client.disconnect()
+    return found
 
 
 class LeaderFinder:
