@@ -45,7 +45,8 @@ def analyze_join(step: AnalysisStep, spec: JoinSpec) -> AnalyzedOutput:
         retracting=Retracting(
             who=step.operator_name,
             because="a row without a match goes when it gets one",
-            instead='use how="inner" there, or a window of the two: window_join(...)',
+            instead='use how="inner" there, or a join in event time, whose rows stay:'
+            " interval_join(...), window_join(...)",
         ),
     )
 

@@ -21,6 +21,7 @@ from firesteel.connectors import PostgresSink
 from firesteel.errors import FiresteelError
 from firesteel.plan.specs import (
     ApplySpec,
+    AsOfSpec,
     BroadcastProcessSpec,
     CoProcessSpec,
     CustomSpec,
@@ -67,11 +68,14 @@ def check_not_aggregating(step: AnalysisStep, spec: Spec) -> None:
     if not isinstance(spec, _AGGREGATING):
         return
     name = step.operator_name.removesuffix(" partial")
-    for given in step.inputs:
+    for number, given in enumerate(step.inputs):
         if given.retracting and not _takes_changes(spec):
+            instead = given.retracting.instead
+            if number == 1 and isinstance(spec, JoinSpec) and isinstance(spec.within, AsOfSpec):
+                instead = "join the rows before it: as_of_join finds the latest of them itself"
             raise FiresteelError(
                 f"{name}: it would count rows of {given.retracting.who!r} that are no longer"
-                f" valid: those are rows {_why(given.retracting)}; {given.retracting.instead}"
+                f" valid: those are rows {_why(given.retracting)}; {instead}"
             )
         if given.updating is not None:
             raise FiresteelError(
