@@ -137,6 +137,8 @@ class Checkers:
                     self._analyzed.add((job.job_id, job.epoch))
                 case commands.AdoptTasks(attempt_ids=attempt_ids):
                     self.adopted.update(attempt_ids)
+                case commands.DropAllCheckpoints():
+                    self._all_dropped(job)
                 case commands.TriggerCheckpoint():
                     self._triggered(job, command.checkpoint_id)
                 case commands.DeployTasks(tasks=tasks):
@@ -151,6 +153,15 @@ class Checkers:
                         self._rounds_from_checkpoint.add((*key, job.core.restarts))
                 case _:
                     pass
+
+    def _all_dropped(self, job: RunningJob) -> None:
+        """Only once the job's end is stored, and by its last JobMaster (invariants 4 and 7)."""
+        stored = self._cluster.store.by_id[JobId(job.job_id)]
+        if not stored.status.globally_terminal or job.epoch < stored.epoch:
+            raise self._failed(
+                f"job {job.job_id} ({stored.status.name}, epoch {stored.epoch}): its JobMaster with"
+                f" epoch {job.epoch} deletes its checkpoints (invariant 7)"
+            )
 
     def _triggered(self, job: RunningJob, checkpoint_id: int) -> None:
         """Ids strictly increase, under every master (invariant 8)."""
@@ -290,6 +301,21 @@ def every_job_ends_or_runs(cluster: Cluster) -> Iterator[str]:
             )
         elif not submitted.endless:
             yield f"job {job_id}: its input has an end, but it does not finish"
+
+
+def finished_jobs_ran(cluster: Cluster) -> Iterator[str]:
+    """Every subtask of a job that is FINISHED has finished once: no success without an execution
+    (invariant 3).
+    """
+    for job_id, submitted in cluster.jobs.items():
+        stored = cluster.store.by_id.get(job_id)
+        if stored is None or stored.status is not JobStatus.FINISHED:
+            continue
+        ran = {subtask_of(task) for task in cluster.checkers.finished.get(job_id, [])}
+        for vertex in submitted.graph.vertices:
+            for subtask in range(vertex.parallelism):
+                if (vertex.vertex_id, subtask) not in ran:
+                    yield f"job {job_id} is FINISHED; {vertex.name} ({subtask + 1}) never was"
 
 
 def no_task_restarts_by_a_masters_death(cluster: Cluster) -> Iterator[str]:
@@ -500,6 +526,7 @@ def running_jobs(cluster: Cluster) -> dict[str, RunningJob]:
 
 AT_REST: tuple[Callable[[Cluster], Iterator[str]], ...] = (
     every_job_ends_or_runs,
+    finished_jobs_ran,
     no_task_restarts_by_a_masters_death,
     slots_agree,
     slots_add_up,

@@ -187,7 +187,8 @@ class TaskCheckpoints:
             operators_finished=self.data_ended,
         )
         snapshot = self._snapshot(checkpoint_id)
-        if process.cluster.faults_on and process.world.chance(0.03):
+        declines = process.cluster.shape.declined_snapshots
+        if process.cluster.faults_on and process.world.chance(declines):
             answer.declined = "the disk is full"
             for handle in snapshot.databases:
                 self._tables.give_up(handle)

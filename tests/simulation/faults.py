@@ -12,6 +12,7 @@ Who exactly is hit, where there are several, is drawn from the seed.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -70,7 +71,7 @@ CHECKPOINT_KINDS = (
 )
 SORTS = ("kill", "pause", "break", "lose", "silence", "cut", "slow", "stale")
 # Of elected masters; "kill" and "pause" are of these, too.
-MASTERS_SORTS = ("kill", "pause", "isolate", "flap", "quorum")
+MASTERS_SORTS = ("kill", "stop", "pause", "isolate", "flap", "quorum")
 
 
 class Victim(Enum):
@@ -101,6 +102,13 @@ class Kill:
     silently: bool = False  # its machine is gone: no stream is reset
     back_after_s: float = 1.0
     job_id: JobId | None = None  # one that works for this job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """SIGTERM."""
+
+    victim: Victim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +183,7 @@ class LoseQuorum:
 
 Fault = (
     Kill
+    | Stop
     | Pause
     | BreakStream
     | LoseNext
@@ -249,6 +258,8 @@ def _draw_fault(cluster: Cluster, sort: str, victim: Victim, kind: str) -> Fault
                 silently=random.random() < 0.2,
                 back_after_s=random.choice([0.3, 3.0, 12.0]),
             )
+        case "stop":
+            return Stop(victim=random.choice([*MASTERS, Victim.STANDBY]))
         case "pause":
             return Pause(victim=victim, for_s=random.choice([0.5, 3.0, 10.0, 20.0, 30.0]))
         case "break":
@@ -282,6 +293,9 @@ def inject(cluster: Cluster, fault: Fault) -> None:
     match fault:
         case Kill():
             _kill(cluster, fault)
+        case Stop():
+            if (victim := _draw_victim(cluster, fault.victim)) is not None:
+                victim.signal(signal.SIGTERM)
         case Pause():
             if (victim := _draw_victim(cluster, fault.victim)) is not None:
                 victim.pause()

@@ -37,6 +37,7 @@ class Shape:
     failing_writes: float = 0.0  # per transaction of the job store
     lost_answers: float = 0.0  # of transactions that succeed
     damaged_results: float = 0.0  # per partition that is read
+    declined_snapshots: float = 0.03  # per task and checkpoint
     deaths_after_progress: float = 0.0  # per complete checkpoint, or result that is kept
     heartbeat_interval_s: float = 2.0
     heartbeat_timeout_s: float = 8.0
@@ -77,6 +78,7 @@ def draw_shape(world: World) -> Shape:
             hanging_cancels=0.0,
             crashes_at_start=0.0,
             damaged_results=0.0,
+            declined_snapshots=0.0,
             deaths_after_progress=0.0,
         )
     return shape

@@ -55,6 +55,17 @@ def endless_job() -> SubmittedJob:
     return SubmittedJob(graph=graph, message=job_graph_to_proto(graph), endless=True, splits={})
 
 
+def endless_job_with_checkpoints(checkpoints: Path) -> SubmittedJob:
+    submitted = endless_job()
+    config = {
+        options.CHECKPOINT_DIR.key: str(checkpoints),
+        options.CHECKPOINT_INTERVAL.key: "1 s",
+        options.RESTART_STRATEGY.key: "none",
+    }
+    graph = replace(submitted.graph, config=config)
+    return replace(submitted, graph=graph, message=job_graph_to_proto(graph))
+
+
 def run(seed: int, submitted: SubmittedJob, *faults: tuple[float, Fault]) -> JobStatus:
     """Submits at 3 s, when everything is warm; returns how the job has ended. Chance has no other
     part than delays.

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from firesteel.common.checkpoints.storage import METADATA
+from firesteel.common.ids import JobId
 from firesteel.common.states import JobStatus
+from tests.simulation.cluster import Cluster
 from tests.simulation.faults import (
     MASTERS,
     Fault,
@@ -19,11 +22,20 @@ from tests.simulation.faults import (
     Kill,
     LoseQuorum,
     Pause,
+    Stop,
     Victim,
     at,
     schedule,
 )
-from tests.simulation.stories import ELECTED, REST_S, bounded_job, endless_job, quiet_cluster
+from tests.simulation.loop import START_S
+from tests.simulation.stories import (
+    ELECTED,
+    REST_S,
+    bounded_job,
+    endless_job,
+    endless_job_with_checkpoints,
+    quiet_cluster,
+)
 
 
 @pytest.mark.parametrize("victim", MASTERS, ids=lambda victim: victim.name)
@@ -91,3 +103,101 @@ def test_an_ended_job_runs_under_no_later_dispatcher(status: JobStatus) -> None:
         assert submitted.submitted and submitted.refusals == []
         assert cluster.store.by_id[job_id].status is status
         assert cluster.checkers.tasks_started == ran
+
+
+@pytest.mark.parametrize("other_program", [False, True])
+def test_a_second_submission_deletes_nothing_of_a_running_job(
+    tmp_path: Path, other_program: bool
+) -> None:
+    """Nor does it start the job once more (invariant 4)."""
+    submitted = bounded_job(0, tmp_path, splits=60)
+    again = submitted
+    if other_program:
+        other = bounded_job(1, tmp_path, splits=60)
+        other.message.job_id = submitted.graph.job_id
+        again = replace(other, graph=submitted.graph)
+    with quiet_cluster(13, ELECTED) as cluster:
+        cluster.at(3.0, lambda: cluster.submit(submitted))
+        cluster.run(7.0)
+        job_id = submitted.graph.job_id
+        ran = cluster.checkers.tasks_started
+        assert ran and latest_metadata(cluster, job_id) in cluster.shared.files(job_id)
+        cluster.client.service.start(cluster.client.service.submit(again))
+        cluster.run(0.5)
+        assert again.submitted and len(again.refusals) == other_program
+        assert latest_metadata(cluster, job_id) in cluster.shared.files(job_id)
+        cluster.run(5.0)
+        cluster.rest(REST_S)
+        assert cluster.store.by_id[job_id].status is JobStatus.FINISHED
+        assert cluster.checkers.tasks_started == ran
+
+
+@pytest.mark.parametrize("victim", [*MASTERS, Victim.JOB_MASTER], ids=lambda victim: victim.name)
+def test_a_master_that_is_told_to_stop_deletes_nothing(tmp_path: Path, victim: Victim) -> None:
+    """Its job is not over: the next master goes on with the same tasks (invariant 7)."""
+    submitted = bounded_job(0, tmp_path, splits=60)
+    with quiet_cluster(14, ELECTED) as cluster:
+        cluster.at(3.0, lambda: cluster.submit(submitted))
+        schedule(cluster, at(7.0, Stop(victim=victim)))
+        cluster.run(7.0)
+        job_id = submitted.graph.job_id
+        cluster.run(0.6)
+        assert latest_metadata(cluster, job_id) in cluster.shared.files(job_id)
+        assert not cluster.store.by_id[job_id].status.globally_terminal
+        cluster.rest(REST_S)
+        assert cluster.store.by_id[job_id].status is JobStatus.FINISHED
+        assert cluster.checkers.started_again == []
+
+
+def test_checkpoints_go_on_while_and_after_zookeeper_is_away(tmp_path: Path) -> None:
+    """Their ids rise, also under the next JobMaster and Dispatcher (invariant 8; the store's judge
+    checks the order).
+    """
+    submitted = endless_job_with_checkpoints(tmp_path)
+    with quiet_cluster(15, ELECTED) as cluster:
+        job_id = submitted.graph.job_id
+        cluster.at(3.0, lambda: cluster.submit(submitted))
+        schedule(
+            cluster,
+            at(8.0, LoseQuorum(for_s=20.0)),
+            at(40.0, Kill(victim=Victim.DISPATCHER)),
+            at(41.0, Kill(victim=Victim.JOB_MASTER)),
+        )
+        complete = [0]
+        for until_s in (8.0, 27.0, 40.0, 80.0):
+            cluster.run(until_s - (cluster.world.now - START_S))
+            complete.append(cluster.store.checkpoints[job_id][-1])
+        assert complete == sorted(set(complete)), "some completed none"
+        assert cluster.checkers.started_again == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_checkpoint_whose_answer_dies_with_the_leader_is_known_to_be_stored(
+    tmp_path: Path, seed: int
+) -> None:
+    """The JobMaster asks the next Dispatcher, and deletes nothing before (invariant 5): at rest
+    every file of the latest checkpoint is there.
+    """
+    submitted = endless_job_with_checkpoints(tmp_path)
+    with quiet_cluster(seed, replace(ELECTED, lost_answers=1.0)) as cluster:
+        job_id = submitted.graph.job_id
+        cluster.at(3.0, lambda: cluster.submit(submitted))
+        cluster.run(7.0)
+        cluster.store.lost_answers = 1.0  # of every write, until the leader is gone
+        before = cluster.store.checkpoints[job_id][-1]
+        cluster.run(2.0)
+        ambiguous = cluster.store.checkpoints[job_id][-1]
+        assert ambiguous > before
+        schedule(cluster, at(9.1, Kill(victim=Victim.DISPATCHER)))
+        cluster.run(0.2)
+        cluster.store.lost_answers = 0.0
+        cluster.run(20.0)
+        cluster.rest(REST_S)
+        assert cluster.store.checkpoints[job_id][-1] > ambiguous
+        assert "deleting what a failed checkpoint" not in cluster.world.story("deleting what")
+
+
+def latest_metadata(cluster: Cluster, job_id: JobId) -> str:
+    """The file that the store's latest row leads to."""
+    latest = cluster.store.checkpoints[job_id][-1]
+    return str(cluster.shared.of_job(job_id) / f"chk-{latest}" / METADATA)
