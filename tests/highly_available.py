@@ -48,10 +48,19 @@ class Service:
         assert self.child is not None
         return psutil.Process(self.child.process.pid)
 
+    def wait(self) -> None:
+        """Returns when its process has ended."""
+        assert self.child is not None
+        self.child.process.wait(PATIENCE_S)
+
     @property
     def address(self) -> str:
+        return self.ready["address"]
+
+    @property
+    def ready(self) -> Mapping[str, str]:
         assert self.child is not None
-        return str(self.child.ready["address"])
+        return self.child.ready
 
     @property
     def runs(self) -> bool:
@@ -195,5 +204,5 @@ class HighlyAvailableCluster:
             keeper.join(PATIENCE_S)
         for service in self.services:
             if service.child is not None:
-                service.child.process.wait(PATIENCE_S)
+                service.wait()
         end_processes(self._id, timeout_s=_END_S)

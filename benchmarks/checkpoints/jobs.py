@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import tempfile
 import threading
 import time
@@ -56,6 +57,18 @@ def all_running(details: JobDetails) -> bool:
     return bool(current) and all(
         attempt is not None and attempt.state is ExecutionState.RUNNING for attempt in current
     )
+
+
+def job_masters(directory: Path, job_id: str) -> dict[int, int]:
+    """The pids of the job's JobMasters by epoch, as the logs of the cluster's folder tell."""
+    started = re.compile(
+        rf'process=jobmaster\[(\d+)\] event="job starts" job_id={job_id} .*epoch=(\d+)'
+    )
+    return {
+        int(epoch): int(pid)
+        for log in directory.rglob("jobmaster-*.log")
+        for pid, epoch in started.findall(log.read_text())
+    }
 
 
 def wait_until(client: Client, job_id: str, wanted: Callable[[JobDetails], bool]) -> JobDetails:

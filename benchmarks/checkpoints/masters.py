@@ -4,19 +4,18 @@ The job reads 1,000 numbers per second, counts them by key and writes the counts
 once: a file is there for readers when the checkpoint with its rows is complete. It takes one every
 second. Its JobMaster is killed (-9) again and again, each time after another part of the interval.
 Measured are the time until the job is RUNNING under the next JobMaster, and the longest time in
-which no file came, which without a death is the interval.
+which no file came, which without a death is the interval. What `elected` measures follows.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import signal
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.checkpoints import jobs
+from benchmarks.checkpoints import elected, jobs
 from firesteel import Environment
 from firesteel.client.client import Client
 from firesteel.client.cluster import LocalCluster
@@ -61,15 +60,8 @@ def attempts(details: JobDetails) -> set[str]:
 
 
 def job_master(cluster: LocalCluster, job_id: str) -> int:
-    """The pid of the one with the highest epoch, as the logs tell."""
-    started = re.compile(
-        rf'process=jobmaster\[(\d+)\] event="job starts" job_id={job_id} .*epoch=(\d+)'
-    )
-    found = {
-        int(epoch): int(pid)
-        for log in cluster.directory.rglob("jobmaster-*.log")
-        for pid, epoch in started.findall(log.read_text())
-    }
+    """The pid of the one with the highest epoch."""
+    found = jobs.job_masters(cluster.directory, job_id)
     return found[max(found)]
 
 
@@ -132,6 +124,7 @@ def run(share: float = 1.0) -> list[dict[str, Any]]:
             f"<= {GAP_GOAL_MS} ms",
             met=max(gaps) <= GAP_GOAL_MS,
         ),
+        *elected.run(share),
     ]
 
 

@@ -448,7 +448,12 @@ class Client:
         code, text = error.code(), error.details() or error.code().name
         match code:
             case grpc.StatusCode.UNAVAILABLE if _refused_by_standby(text):
-                return ClusterUnreachable(f"{text}: connect to the leader, or find it with -z")
+                hint = (
+                    ""
+                    if self._connection.elected
+                    else ": connect to the leader, or find it with -z"
+                )
+                return ClusterUnreachable(f"{text}{hint}")
             case grpc.StatusCode.UNAVAILABLE:
                 return ClusterUnreachable(
                     f"the cluster at {self.address} no longer answers; {START_HINT}"
