@@ -18,13 +18,17 @@ from typing import Protocol
 import psutil
 
 from firesteel.client.job_details import Attempt, JobDetails
+from firesteel.common.leader import Office
 from firesteel.errors import FiresteelError
+from tests.highly_available import HighlyAvailableCluster
 from tests.tunnels import Ends, Tunnels
+from tests.zookeeper import ZooKeeper
 
 from .conftest import Session, command, eventually, job_masters, logs_below, services
 
 CUT_MAX_S = 8.0  # longer than a heartbeat may be missing
 SHORT_S = 1.0  # a pause that nobody takes for a death
+MODULES = {Office.DISPATCHER: "dispatcher", Office.RESOURCE_MANAGER: "resourcemanager"}
 HEARTBEAT_TIMEOUT_S = 5.0  # of the job's: more than two of a TaskExecutor's heartbeats
 
 
@@ -41,6 +45,11 @@ class Fault(Enum):
     ZOMBIE_JOB_MASTER = "stop the JobMaster until another one has its job"
     RESET = "break the connections of two processes"
     CUT = "let nothing pass between two processes for a while"
+    STANDBY = "kill a standby"
+    HANDOVER = "stop a leader with SIGTERM"
+    ZOMBIE_DISPATCHER = "stop the leading Dispatcher until another one leads"
+    ZOOKEEPER = "kill a ZooKeeper server"
+    NO_QUORUM = "kill two of three ZooKeeper servers for a while"
 
 
 RESTARTS = (Fault.TASK, Fault.SLOT, Fault.TASK_EXECUTOR)
@@ -53,6 +62,21 @@ KILLS = (
     Fault.ZOMBIE_JOB_MASTER,  # and the Dispatcher
 )
 CUTS = (Fault.RESET, Fault.CUT)
+ELECTED = (  # where masters are
+    Fault.STANDBY,
+    Fault.HANDOVER,
+    Fault.ZOMBIE_DISPATCHER,
+    Fault.ZOOKEEPER,
+    Fault.NO_QUORUM,
+)
+OF_MASTERS = (  # they restart no task of a stream
+    Fault.JOB_MASTER,
+    Fault.DISPATCHER,
+    Fault.RESOURCE_MANAGER,
+    Fault.PAUSED_JOB_MASTER,
+    Fault.ZOMBIE_JOB_MASTER,
+    *ELECTED,
+)
 ENDS_A_BATCH = (Fault.JOB_MASTER, Fault.ZOMBIE_JOB_MASTER)  # it has no checkpoint
 
 
@@ -92,12 +116,21 @@ def drawn(seed: int, faults: dict[Fault, int]) -> list[Fault]:
 
 
 class Chaos:
-    """On the processes of one job. `tunnels`: those of its cluster, for cuts."""
+    """On the processes of one job. `tunnels`: those of its cluster, for cuts; `zookeeper`: of three
+    servers, where masters are elected.
+    """
 
     def __init__(
-        self, session: Session, job: Job, seed: int, tunnels: Tunnels | None = None
+        self,
+        session: Session,
+        job: Job,
+        seed: int,
+        tunnels: Tunnels | None = None,
+        zookeeper: ZooKeeper | None = None,
     ) -> None:
         self._session, self._job, self._tunnels = session, job, tunnels
+        self._zookeeper = zookeeper
+        self._mend: Callable[[], None] = _nothing
         self._whom = ""
         self._random = random.Random(seed)
         self._began = time.monotonic()
@@ -106,6 +139,8 @@ class Chaos:
     def inject(self, fault: Fault) -> None:
         """Returns when the job has committed rows again."""
         before, self._whom = self._job.latest_attempt, ""
+        adopted = fault in OF_MASTERS and not self._job.parts
+        attempts = self._attempt_ids() if adopted else set()
         self._act(fault)
         at = time.monotonic()
         if fault in RESTARTS:
@@ -116,9 +151,12 @@ class Chaos:
         self.happened.append(
             Happened(fault, self._whom, at - self._began, ended - at, self._job.committed)
         )
+        mend, self._mend = self._mend, _nothing
+        mend()
+        if adopted:
+            assert self._attempt_ids() == attempts, f"{fault.value} restarts no task"
 
     def _act(self, fault: Fault) -> None:
-        session = self._session
         match fault:
             case Fault.TASK:
                 self._job.poison()
@@ -129,9 +167,9 @@ class Chaos:
             case Fault.JOB_MASTER:
                 self._signal(self.job_master, signal.SIGKILL)
             case Fault.DISPATCHER:
-                self._signal(lambda: services(session, "dispatcher")[0], signal.SIGKILL)
+                self._signal(self._dispatcher, signal.SIGKILL)
             case Fault.RESOURCE_MANAGER:
-                self._signal(lambda: services(session, "resourcemanager")[0], signal.SIGKILL)
+                self._signal(self._resource_manager, signal.SIGKILL)
             case Fault.PAUSED_JOB_MASTER:
                 with stopped([self._found(self.job_master)]):
                     time.sleep(SHORT_S)
@@ -149,6 +187,21 @@ class Chaos:
                 assert self._tunnels is not None
                 with self._tunnels.silent(self._pair(self._tunnels)):
                     time.sleep(self._random.uniform(0.1, CUT_MAX_S))
+            case Fault.STANDBY:
+                self._signal(self._standby, signal.SIGKILL)
+            case Fault.HANDOVER:
+                office = self._random.choice(list(Office))
+                self._whom = office.holder
+                self._signal(lambda: self._leader(office), signal.SIGTERM)
+            case Fault.ZOMBIE_DISPATCHER:
+                self.displace(self._found(self._dispatcher))
+            case Fault.ZOOKEEPER:
+                self._crash(self._random.randrange(3))
+            case Fault.NO_QUORUM:
+                self._crash(*self._random.sample(range(3), 2))
+                time.sleep(self._random.uniform(0.1, CUT_MAX_S))
+                self._mend()
+                self._mend = _nothing
 
     def outlive(self, victim: psutil.Process) -> None:
         """It is stopped with all of its processes until the job runs without it. Then it acts on
@@ -174,10 +227,17 @@ class Chaos:
         """
         _orphan(victim)
         with stopped([victim]):
-            self._signal(lambda: services(self._session, "dispatcher")[0], signal.SIGKILL)
+            self._signal(self._dispatcher, signal.SIGKILL)
             self.succeeded(victim)
             self._job.progress("another JobMaster has taken over")
         eventually(lambda: _ended(victim), "the JobMaster that was replaced has ended")
+
+    def displace(self, victim: psutil.Process) -> None:
+        """It is stopped until another Dispatcher leads. When it goes on, it has to end."""
+        with stopped([victim]):
+            eventually(lambda: self._found(self._dispatcher) != victim, "another Dispatcher leads")
+            self._job.progress("another Dispatcher leads")
+        eventually(lambda: _ended(victim), "the Dispatcher that was displaced has ended")
 
     def succeeded(self, victim: psutil.Process) -> None:
         """Waits until another JobMaster has the job."""
@@ -213,6 +273,46 @@ class Chaos:
 
         eventually(tried, "the process is there")
         return found[0]
+
+    def _dispatcher(self) -> psutil.Process:
+        return self._leader(Office.DISPATCHER)
+
+    def _resource_manager(self) -> psutil.Process:
+        return self._leader(Office.RESOURCE_MANAGER)
+
+    def _leader(self, office: Office) -> psutil.Process:
+        """Or the only one. Raises LookupError while there is none."""
+        cluster = self._session.cluster
+        if isinstance(cluster, HighlyAvailableCluster):
+            return cluster.leading(office).process
+        return services(self._session, MODULES[office])[0]
+
+    def _standby(self) -> psutil.Process:
+        """Raises LookupError while there is none."""
+        cluster = self._session.cluster
+        assert isinstance(cluster, HighlyAvailableCluster)
+        office = self._random.choice(list(Office))
+        leading = cluster.leading(office)
+        standbys = [s for s in cluster.of(MODULES[office]) if s.runs and s is not leading]
+        self._whom = office.holder
+        return self._random.choice(standbys).process
+
+    def _crash(self, *servers: int) -> None:
+        """Of ZooKeeper, which `_mend` starts again."""
+        zookeeper = self._zookeeper
+        assert zookeeper is not None
+        self._whom = "its leader" if zookeeper.leader() in servers else ""
+        zookeeper.crash(*servers)
+
+        def mend() -> None:
+            for server in servers:
+                zookeeper.start(server)
+            zookeeper.wait_until_serving()
+
+        self._mend = mend
+
+    def _attempt_ids(self) -> set[str]:
+        return {attempt.attempt_id for attempt in self._attempts()}
 
     def _attempts(self) -> list[Attempt]:
         """Of all tasks, when all run; of those that run, if some have ended or not begun."""
@@ -261,6 +361,10 @@ class Chaos:
             worker.task_executor_id: psutil.Process(worker.pid)
             for worker in self._session.overview().task_executors
         }
+
+
+def _nothing() -> None:
+    pass
 
 
 def program(process: psutil.Process) -> str:

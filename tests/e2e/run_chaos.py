@@ -1,15 +1,21 @@
 """Random deaths and cuts on a cluster of its own, for as long as one likes.
 
-    python -m tests.e2e.run_chaos --seed 17 --kills 100      or for --minutes 60
+    python -m tests.e2e.run_chaos --seed 17 --kills 100      or for --minutes 60, or --masters 10
 
 First a job runs that writes each row once, then batch jobs, one after the other: half of the kills
 and of the time each. Ends with an error if a row was lost, doubled, taken back or shown too early, or
 if a batch has other rows than without faults. Prints who died or was cut off when, and how long
 it took until rows were committed again, or the batch had ended.
+
+With --masters, only the job that writes each row once runs, on a cluster whose masters are elected by
+three ZooKeeper servers and whose job store is PostgreSQL. That many of each kind of master die, twice
+as many tasks fail, and besides leaders are stopped, standbys die, and ZooKeeper has no quorum. It is
+an error, too, if a master's death has restarted a task.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import tempfile
@@ -25,26 +31,39 @@ from firesteel.client.cluster import LocalCluster
 from firesteel.common.config import Configuration
 from tests.e2e.batches import batch_jobs
 from tests.e2e.chaos import (
+    ELECTED,
     ENDS_A_BATCH,
     HEARTBEAT_TIMEOUT_S,
     KILLS,
     Chaos,
     Fault,
+    drawn,
     report,
 )
 from tests.e2e.conftest import SLOTS, WARM_S, Session, eventually
 from tests.e2e.exactly_once import exactly_once_job
+from tests.highly_available import HighlyAvailableCluster
+from tests.postgres import Postgres
 from tests.tunnels import PROXY, Tunnels
+from tests.zookeeper import ZooKeeper
 
 
 @click.command()
 @click.option("--seed", default=lambda: random.randrange(10**6), type=int, help="Who dies when.")
 @click.option("--kills", default=20, show_default=True, help="At least so many.")
 @click.option("--minutes", default=0.0, help="And for so long.")
-def main(seed: int, kills: int, minutes: float) -> None:
+@click.option(
+    "--masters",
+    default=0,
+    help="Instead: kill as many of each kind of master, where they are elected.",
+)
+def main(seed: int, kills: int, minutes: float, masters: int) -> None:
     """Kills, stops and cuts off processes of a cluster at random while jobs run."""
     click.echo(f"seed {seed}")
     warnings.simplefilter("ignore")  # of PostgreSQL's server, about XDG_RUNTIME_DIR
+    if masters:
+        elected(seed, masters)
+        return
     conf = Configuration.load(
         overrides={
             "metrics.reporter.prom.port": "0",
@@ -71,10 +90,51 @@ def main(seed: int, kills: int, minutes: float) -> None:
             tunnels.close()
 
 
+def elected(seed: int, each: int) -> None:
+    some = (each + 2) // 3
+    faults = {
+        Fault.TASK: 2 * each,
+        Fault.JOB_MASTER: each,
+        Fault.DISPATCHER: each,
+        Fault.RESOURCE_MANAGER: each,
+        Fault.ZOOKEEPER: each,
+        Fault.SLOT: some,
+        Fault.TASK_EXECUTOR: some,
+        Fault.ZOMBIE_JOB_MASTER: some,
+        **{fault: some for fault in ELECTED if fault is not Fault.ZOOKEEPER},
+    }
+    with contextlib.ExitStack() as stack:
+        zookeeper, store = ZooKeeper(), Postgres()
+        stack.callback(zookeeper.close)
+        stack.callback(store.close)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fs-chaos-")))
+        (folder / "cluster").mkdir()
+        overrides = {
+            "high-availability.cluster-id": folder.name,
+            "high-availability.zookeeper.client.session-timeout": "3 s",
+            "heartbeat.interval": "1 s",
+            "heartbeat.timeout": f"{HEARTBEAT_TIMEOUT_S:g} s",
+            "database.url": store.url.replace("postgresql://", "postgresql+psycopg2://"),
+        }
+        cluster = stack.enter_context(
+            HighlyAvailableCluster(zookeeper, folder / "cluster", overrides=overrides)
+        )
+        cluster.wait_for_slots(timeout_s=WARM_S)
+        rage = Rage(Session(cluster), folder, seed, zookeeper=zookeeper)
+        rage.masters(store.url, faults)
+
+
 class Rage:
-    def __init__(self, session: Session, folder: Path, seed: int, tunnels: Tunnels) -> None:
+    def __init__(
+        self,
+        session: Session,
+        folder: Path,
+        seed: int,
+        tunnels: Tunnels | None = None,
+        zookeeper: ZooKeeper | None = None,
+    ) -> None:
         self._session, self._folder, self._seed = session, folder, seed
-        self._tunnels = tunnels
+        self._tunnels, self._zookeeper = tunnels, zookeeper
         self._random = random.Random(seed)
 
     def stream(self, postgres: str, kills: int, for_s: float) -> None:
@@ -87,13 +147,32 @@ class Rage:
             click.echo("a stream; from each fault until it commits rows again:")
             job.progress("the start")
             chaos = Chaos(self._session, job, self._seed, self._tunnels)
-            self._inject(chaos, list(Fault), kills, for_s)
+            faults = [fault for fault in Fault if fault not in ELECTED]
+            self._inject(chaos, faults, kills, for_s)
         self._at_rest("every row counts once")
+
+    def masters(self, postgres: str, faults: dict[Fault, int]) -> None:
+        folder = self._folder / "stream"
+        folder.mkdir()
+        count = sum(faults.values())
+        with exactly_once_job(
+            self._session, folder, postgres, enough_for_s=count * 30.0, every_state=True
+        ) as job:
+            click.echo(f"a stream and {count} faults; from each until it commits rows again:")
+            job.progress("the start")
+            chaos = Chaos(self._session, job, self._seed, zookeeper=self._zookeeper)
+            try:
+                for fault in drawn(self._seed, faults):
+                    chaos.inject(fault)
+                    click.echo(report(chaos.happened[-1:]).splitlines()[0])
+            finally:
+                click.echo(report(chaos.happened))
+        self._at_rest("every row counts once, and no death of a master has restarted a task")
 
     def batches(self, kills: int, for_s: float) -> None:
         folder = self._folder / "batches"
         folder.mkdir()
-        faults = [fault for fault in Fault if fault not in ENDS_A_BATCH]
+        faults = [fault for fault in Fault if fault not in (*ENDS_A_BATCH, *ELECTED)]
         with batch_jobs(self._session, folder) as jobs:
             click.echo("batches; from each fault until the batch has ended:")
             chaos = Chaos(self._session, jobs, self._seed, self._tunnels)

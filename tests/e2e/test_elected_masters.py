@@ -1,4 +1,6 @@
-"""ZooKeeper without a quorum, a job store that is away, and both: what runs goes on."""
+"""Masters that are elected and die, one after the other, and ZooKeeper without a quorum, a job store
+that is away, and both: what runs goes on.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,22 @@ from tests.highly_available import HighlyAvailableCluster
 from tests.postgres import Postgres
 from tests.zookeeper import ZooKeeper
 
+from .chaos import Chaos, Fault, drawn, report
 from .conftest import WARM_S, Session, eventually, job_masters
 from .exactly_once import ExactlyOnceJob, exactly_once_job
 from .jobs import unbounded
 
+SEED = 1
+FAULTS = {
+    Fault.TASK: 2,
+    Fault.JOB_MASTER: 2,
+    Fault.DISPATCHER: 1,
+    Fault.RESOURCE_MANAGER: 1,
+    Fault.ZOOKEEPER: 1,
+    Fault.HANDOVER: 2,
+    Fault.STANDBY: 1,
+    Fault.ZOMBIE_DISPATCHER: 1,
+}  # `make chaos MASTERS=10` draws more, and others
 SESSION_S = 2.0
 AWAY_S = 2 * SESSION_S
 
@@ -42,14 +56,12 @@ def store() -> Iterator[Postgres]:
     store.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster(
-    zookeeper: ZooKeeper, store: Postgres, tmp_path: Path
+    zookeeper: ZooKeeper, store: Postgres, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[HighlyAvailableCluster]:
-    folder = tmp_path / "cluster"
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("elected")
     overrides = {
-        "high-availability.cluster-id": tmp_path.name,
         "high-availability.zookeeper.client.session-timeout": f"{SESSION_S:g} s",
         "database.url": store.url.replace("postgresql://", "postgresql+psycopg2://"),
     }
@@ -162,3 +174,18 @@ def test_jobs_run_on_without_zookeeper_without_their_store_and_without_both(
         store.start()
         job.progress("the return of both")
         unchanged.check()
+
+
+def test_rows_count_once_and_no_task_restarts_whichever_master_dies(
+    cluster: HighlyAvailableCluster, zookeeper: ZooKeeper, postgres: str, tmp_path: Path
+) -> None:
+    session = Session(cluster)
+    with exactly_once_job(session, tmp_path, postgres) as job:
+        chaos = Chaos(session, job, SEED, zookeeper=zookeeper)
+        job.progress("the start")
+        try:
+            for fault in drawn(SEED, FAULTS):
+                chaos.inject(fault)
+        finally:
+            print(report(chaos.happened))
+    eventually(lambda: session.free_slots() == 2, "nobody has anything of the job left")
