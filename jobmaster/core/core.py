@@ -201,6 +201,7 @@ class JobMasterCore:
                 )
                 job.out += job.checkpoints.requested(asked, now)
             case events.ResourceManagerConnected():
+                self._vacating.forget()
                 job.declare(force=True)
             case events.ResourcesShort():
                 if event.sequence == job.declared:

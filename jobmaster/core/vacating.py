@@ -41,7 +41,7 @@ class Vacating:
         self._moves: dict[TaskExecutorId, _Move] = {}
 
     def asked(self, event: events.VacateRequested, now: float) -> None:
-        """Repeated by a ResourceManager that does not know whether it was heard."""
+        """Again on every connection to the ResourceManager, as long as it wants that."""
         move = self._moves.setdefault(event.task_executor_id, _Move(event.forced))
         move.forced |= event.forced
         self._job.pool.vacate(event.task_executor_id, now)
@@ -52,6 +52,11 @@ class Vacating:
             self._job.pool.keep(task_executor_id)
             if not self._moves:
                 self._job.pool.reserve_nothing()
+
+    def forget(self) -> None:
+        """The ResourceManager may be another one, which knows of no drain."""
+        for task_executor_id in tuple(self._moves):
+            self.ended(task_executor_id)
 
     def advance(self, phase: Phase, now: float) -> Phase:
         """The next step, if the facts allow one."""

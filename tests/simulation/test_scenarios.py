@@ -4,11 +4,17 @@ history, for ever.
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from firesteel.common.ids import AllocationId, JobId
+from firesteel.common.rpc.convert import job_graph_to_proto
 from firesteel.common.states import JobStatus
+from resourcemanager.core.events import StopRequested
+from taskexecutor.shell import TaskExecutor
 from tests.simulation.faults import (
     CHECKPOINT_KINDS,
     KINDS,
@@ -208,3 +214,62 @@ def test_a_paused_resource_manager_declares_no_healthy_task_executor_dead(seed: 
         cluster.rest(REST_S)
         assert [process.name for process in cluster.living("taskexecutor")] == before
         assert "TaskExecutor lost" not in cluster.world.story("TaskExecutor lost")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_a_job_still_needs_is_known_to_the_next_resource_manager(seed: int) -> None:
+    """It dies while one job runs, and another one has some of its slots and waits for more."""
+    first, second = endless_job(), bounded_job(attempts=0)
+    second = replace(second, graph=replace(second.graph, job_id=JobId("b" * 32)))
+    second = replace(second, message=job_graph_to_proto(second.graph))
+    with quiet_cluster(seed) as cluster:
+        cluster.at(3.0, lambda: cluster.submit(first))
+        cluster.at(5.0, lambda: cluster.submit(second))
+        schedule(cluster, at(8.0, Kill(victim=Victim.RESOURCE_MANAGER)))
+        cluster.run(7.9)
+        before = {p.name: held_slots(service) for p, service in cluster.task_executors}
+        assert cluster.resource_manager is not None and cluster.resource_manager.shell is not None
+        assert cluster.resource_manager.shell.core.missing == 2
+        cluster.run(16.0)
+        assert cluster.resource_manager is not None and cluster.resource_manager.shell is not None
+        assert cluster.resource_manager.shell.core.missing == 2, "it was declared again"
+        after = {p.name: held_slots(service) for p, service in cluster.task_executors}
+        assert after == before, "none is lost, none doubled, and no TaskExecutor replaced"
+        cluster.cancel(first)
+        cluster.rest(REST_S)
+        assert cluster.store.by_id[second.graph.job_id].status is JobStatus.FINISHED
+
+
+def held_slots(task_executor: TaskExecutor) -> list[AllocationId | None]:
+    return [
+        None if slot.allocation is None else slot.allocation.allocation_id
+        for slot in task_executor.core.table.slots
+    ]
+
+
+@pytest.mark.parametrize("victim", [None, Victim.RESOURCE_MANAGER, Victim.JOB_MASTER])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_drain_uses_up_no_restart_whoever_dies_meanwhile(
+    tmp_path: Path, seed: int, victim: Victim | None
+) -> None:
+    """The cluster's own TaskExecutors are replaced; without its ResourceManager, a drain is over."""
+    submitted = bounded_job(attempts=0, checkpoints=tmp_path, splits=100)
+    with contextlib.ExitStack() as stack:
+        cluster = stack.enter_context(quiet_cluster(seed))
+        cluster.at(3.0, lambda: cluster.submit(submitted))
+        cluster.run(6.0)
+        before = {process.name for process in cluster.living("taskexecutor")}
+        assert cluster.resource_manager is not None
+        shell = cluster.resource_manager.shell
+        assert shell is not None
+        leaving = sorted(shell.core.table.executors)[0]
+        stop = StopRequested(request=1, task_executor_id=leaving, drain=True)
+        stack.enter_context(shell.stop_task_executor(stop))
+        if victim is not None:
+            schedule(cluster, at(6.0 + 0.3 * seed, Kill(victim=victim)))
+        cluster.run(30.0)
+        now = {process.name for process in cluster.living("taskexecutor")}
+        if victim is not Victim.RESOURCE_MANAGER:  # what it has started is idle one day
+            assert len(now) == 2 and len(before & now) == 1
+        cluster.rest(REST_S)
+        assert cluster.store.by_id[submitted.graph.job_id].status is JobStatus.FINISHED

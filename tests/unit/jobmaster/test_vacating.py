@@ -194,3 +194,14 @@ def test_a_job_that_stops_with_a_savepoint_is_left_alone() -> None:
     vacate(world, ONE)
     world.give_slots(OTHER, 1)
     assert not world.of(commands.CancelTasks)
+
+
+def test_another_resource_manager_knows_of_no_drain_until_it_says_so() -> None:
+    world = running(pipelines("a", "b"), (ONE, 1), (OTHER, 1))
+    vacate(world, ONE)
+    world.post(events.ResourceManagerConnected())
+    assert required(world) == 2
+    vacate(world, ONE)
+    assert required(world) == 3
+    world.give_slots(OTHER, 1)
+    assert world.of(commands.TriggerCheckpoint)
