@@ -23,6 +23,7 @@ from benchmarks.nexmark.programs import (
 from benchmarks.peers.run_firesteel import SLOTS, collected, configuration
 from firesteel import Environment
 from firesteel.client.cluster import LocalCluster
+from firesteel.common.config import options
 from firesteel.connectors import DiscardSink, FileSink
 from firesteel.datastream import DataStream
 
@@ -31,7 +32,9 @@ def main() -> None:
     kind, data, queries = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
 
     def program(query: str, small: bool) -> tuple[Environment, DataStream]:
-        env = Environment(parallelism=SLOTS)
+        # q20 keeps ten million bids with all of their texts.
+        on_disk = {options.STATE_BACKEND.key: "rocksdb"} if query in JOINS else {}
+        env = Environment(parallelism=SLOTS, configuration=on_disk)
         if kind == protocol.GENERATED:
             nexmark, rows = (
                 (CHECK_NEXMARK, CHECK_BIDS) if small else (NEXMARK, protocol.bids_in(data))

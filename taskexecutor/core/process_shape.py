@@ -62,5 +62,6 @@ def over_limit_text(slot: str, used_bytes: int, profile: ResourceProfile) -> str
     return (
         f"{slot} used {mib(used_bytes)}, its limit is {mib(profile.total_bytes)} ({parts}); raise "
         "taskmanager.slot.off-heap.size or the resources of the job's operators, or give the job "
-        "more parallelism"
+        "more parallelism; if state is what grows (joins, windows, aggregates), "
+        "state.backend.type: rocksdb keeps it on disk beyond its managed memory"
     )
