@@ -115,7 +115,7 @@ MUTANTS = (
         "dispatcher/job_store.py",
         "        if epoch != self.epoch:\n",
         "        if epoch < self.epoch:\n",
-        SIMULATION,
+        "tests/unit/dispatcher/test_job_store.py",
     ),
     Mutant(
         "the next ResourceManager does not know of allocations (invariant 19)",

@@ -86,6 +86,7 @@ class Victim(Enum):
 
 
 MASTERS = (Victim.RESOURCE_MANAGER, Victim.DISPATCHER)  # those that can be elected
+_FOLLOWERS = (Victim.JOB_MASTER, Victim.TASK_EXECUTOR)  # who hears of them from ZooKeeper
 # Who dies when a task has left a result; and when a checkpoint is complete, which outlives a
 # JobMaster.
 _WORKERS = (Victim.TASK, Victim.SLOT_PROCESS, Victim.SLOT_PROCESS, Victim.TASK_EXECUTOR)
@@ -161,7 +162,7 @@ class StaleMessages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isolate:
-    """A master cannot reach ZooKeeper for a while; everybody else it can."""
+    """A process cannot reach ZooKeeper for a while; everybody else it can."""
 
     victim: Victim
     for_s: float
@@ -274,7 +275,7 @@ def _draw_fault(cluster: Cluster, sort: str, victim: Victim, kind: str) -> Fault
             return SlowNetwork(factor=random.choice([10.0, 100.0]), for_s=random.choice([1.0, 5.0]))
         case "isolate":
             return Isolate(
-                victim=random.choice([*MASTERS, *MASTERS, Victim.STANDBY]),
+                victim=random.choice([*MASTERS, *MASTERS, *_FOLLOWERS, Victim.STANDBY]),
                 for_s=cluster.shape.session_timeout_s * random.choice([0.3, 0.9, 1.1, 2.0, 5.0]),
             )
         case "flap":

@@ -171,6 +171,32 @@ def test_checkpoints_go_on_while_and_after_zookeeper_is_away(tmp_path: Path) -> 
         assert cluster.checkers.started_again == []
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_nothing_is_written_through_a_dispatcher_that_was_replaced(
+    tmp_path: Path, seed: int
+) -> None:
+    """The JobMaster does not hear of the next one: it is cut off from ZooKeeper, too. The store
+    takes no checkpoint from the old one (invariant 20), and the job goes on.
+    """
+    submitted = endless_job_with_checkpoints(tmp_path)
+    with quiet_cluster(seed, ELECTED) as cluster:
+        job_id = submitted.graph.job_id
+        cluster.at(3.0, lambda: cluster.submit(submitted))
+        schedule(
+            cluster,
+            at(8.0, Isolate(victim=Victim.JOB_MASTER, for_s=20.0)),
+            at(8.0, Isolate(victim=Victim.DISPATCHER, for_s=30.0)),
+        )
+        cluster.run(27.0)
+        assert cluster.checkers.offices.changes == 1
+        assert cluster.world.story("has taken over the job store"), "nobody has tried"
+        stored = cluster.store.checkpoints[job_id][-1]
+        cluster.run(20.0)
+        assert cluster.store.checkpoints[job_id][-1] > stored
+        cluster.rest(REST_S)
+        assert cluster.checkers.started_again == []
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_checkpoint_whose_answer_dies_with_the_leader_is_known_to_be_stored(
     tmp_path: Path, seed: int
