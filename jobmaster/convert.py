@@ -347,7 +347,9 @@ class TaskExecutorMessages:
         unaligned_checkpoints: bool = False,
         state_backend: str = "",
         inline_bytes: int = 0,
+        recovers: bool = False,
     ) -> None:
+        """`recovers`: another JobMaster follows when this one is lost."""
         self._job_graph = job_graph
         self._epoch = epoch
         self._dispatcher_address = dispatcher_address
@@ -363,6 +365,7 @@ class TaskExecutorMessages:
             unaligned_checkpoints=unaligned_checkpoints,
             state_backend=state_backend,
             inline_bytes=inline_bytes,
+            recovers=recovers,
         )
         self._vertices = {VertexId(vertex.vertex_id): vertex for vertex in job_graph.vertices}
         self._edges = edges

@@ -117,6 +117,7 @@ class RunningJob:
             unaligned_checkpoints=checkpoints is not None and checkpoints.unaligned,
             state_backend=settings.state_backend,
             inline_bytes=checkpoints.inline_bytes if checkpoints is not None else 0,
+            recovers=checkpoints is not None or self.core.adoptable,
         )
         self._checkpoints = CheckpointStore(
             directory,
@@ -392,7 +393,10 @@ class RunningJob:
     def status_message(self, *, again: bool = False) -> dispatcher_pb2.JobStatusChanged:
         """`again`: what was reported before may be lost."""
         graph = self.core.graph
-        tells_analysis = self.core.job.schemas is not None
+        job = self.core.job
+        # Without checkpoints, only a job that can be adopted gets another JobMaster.
+        recovers = job.checkpoints.enabled or self.core.adoptable
+        tells_analysis = job.schemas is not None and recovers
         if again:
             self._analysis_reported = False
         analysis = self._analysis if tells_analysis and not self._analysis_reported else b""

@@ -219,7 +219,7 @@ def _tasks_submitted(
         blobs=tuple(blob_from_proto(blob) for blob in submit.blobs),
         dispatcher_address=submit.dispatcher_address,
         cancellation_timeout_s=_cancellation_timeout_s(submit.config, conf),
-        recovers=bool(submit.checkpoint_directory),
+        recovers=submit.recovers,
     )
 
 

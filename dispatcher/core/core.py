@@ -11,8 +11,9 @@ Rules (numbers are those of the invariants they keep):
   lost, and is answered with the job that exists, also with one that has ended (1, 2). Another graph
   under its id is refused. Neither touches anything of the job (4).
 * Only the JobMaster that was assigned last, with the last epoch, may report on a job.
-* A job that takes checkpoints and has lost its JobMaster gets another one, under the next epoch,
-  which adopts its tasks if they run: to go on with them, or to end them if it was being cancelled.
+* A job that has lost its JobMaster gets another one, under the next epoch, if it takes checkpoints,
+  or if its JobMaster has told that its tasks can be adopted without: the next one adopts them if
+  they run, to go on with them, or to end them if the job was being cancelled.
 """
 
 from __future__ import annotations
@@ -74,8 +75,10 @@ ADOPTION_GRACE_S = 10.0
 PROBE_INTERVAL_S = 1.0  # until a JobMaster that has not reported is asked again whether it lives
 LAST_MESSAGES_S = 1.0  # after a process's exit: to read what its stream still carries
 CANCEL_RETRY_S = 1.0
-# How often a job gets another JobMaster before it has stored a checkpoint under one.
+# How often a job gets another JobMaster before it has stored a checkpoint under one, or one has
+# lasted for a while.
 JOB_MASTERS_IN_A_ROW = 3
+LASTING_S = 60.0
 REMOVED = "it was removed (`firesteel remove`)"
 LOST_WHILE_DOWN = "its JobMaster ended while the cluster was down; run the job again"
 
@@ -480,7 +483,9 @@ class DispatcherCore:
 
     def _lose(self, job: Job, failure: str, now: float) -> None:
         """Its JobMaster is gone."""
-        recovers = job.recovers and job.lost_in_a_row < JOB_MASTERS_IN_A_ROW
+        if job.assigned_at is not None and now - job.assigned_at >= LASTING_S:
+            job.lost_in_a_row = 0
+        recovers = (job.recovers or job.may_run) and job.lost_in_a_row < JOB_MASTERS_IN_A_ROW
         if recovers and (job.may_run or not job.cancel_requested):
             job.lost_in_a_row += 1
             job.wait_for_another_master(failure, now)
@@ -562,6 +567,7 @@ class DispatcherCore:
         job.epoch += 1
         job.job_master_id = process.job_master_id
         job.job_master_address = process.address
+        job.assigned_at = now
         job.pid = process.pid
         process.job_id = job.job_id
         job.note(f"assigned to JobMaster process {process.pid} with epoch {job.epoch}", now)

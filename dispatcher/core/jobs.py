@@ -3,8 +3,8 @@
 A job's status is what its JobMaster reported last. A JobMaster reports its newest status, not every
 one, so a report may skip statuses: it is legal if JOB_TRANSITIONS leads to it in any number of
 steps. Besides, the Dispatcher ends jobs that have no JobMaster, by the events of `Ending`; one that
-takes checkpoints waits for another JobMaster instead: RECONCILING if its tasks run, or are being
-cancelled, and that one may adopt them, else RESTARTING.
+takes checkpoints, or can be adopted without, waits for another JobMaster instead: RECONCILING if
+its tasks run, or are being cancelled, and that one may adopt them, else RESTARTING.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class Job:
     confirmed: bool = False  # its JobMaster has reported: it has the graph and can be cancelled
     recovers: bool = False  # another JobMaster goes on with it when it has lost its own
     restart_history: str = ""  # as its JobMaster reports it, for its next one
-    analysis: bytes = b""  # the same
+    analysis: bytes = b""  # the same; empty: none, or its tasks cannot be adopted
+    assigned_at: float | None = None  # when it got its JobMaster, from this Dispatcher
     lost_in_a_row: int = 0  # JobMasters under which it has stored no checkpoint
     cancel_requested: bool = False
     cancel_again_at: float | None = None

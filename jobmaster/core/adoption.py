@@ -62,6 +62,13 @@ def can_adopt(job: Job) -> bool:
     )
 
 
+def adoptable(job: Job) -> bool:
+    """Whether the tasks alone tell all that there is to know, without a checkpoint, whenever the
+    JobMaster dies.
+    """
+    return can_adopt(job) and not job.divides and not job.coordinators.lists_paths
+
+
 class Adoption:
     """What has been heard, and what is waited for."""
 
@@ -258,11 +265,22 @@ class Adoption:
                         vertex.current, now, job.graph.attempts
                     )
 
+    def _finished_beside(self, job: Job, execution: Execution) -> Execution | None:
+        if job.checkpoints.latest is not None:
+            return None  # which has the splits that are not read
+        beside = (vertex.current for vertex in execution.vertex.job_vertex.vertices)
+        return next((other for other in beside if other.state is _S.FINISHED), None)
+
     def _take_over(self, job: Job, execution: Execution) -> str:
         """Returns why that is not possible; empty: it is done."""
         held = self._held.get(execution.attempt_id)
         if held is None:
             return f"it has not answered within {self._timeout_s:g} s"
+        if held.splits and (other := self._finished_beside(job, execution)) is not None:
+            return (
+                f"{other.name} has finished, and without a checkpoint nobody knows which splits of"
+                " the source it has read"
+            )
         for operator_id, places in held.splits.items():
             if problem := job.coordinators.adopt(execution, operator_id, places):
                 return problem

@@ -28,7 +28,7 @@ from firesteel.common.service.core import Effects, Tick
 from firesteel.common.states import ExecutionState, JobEvent, JobStatus
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events
-from jobmaster.core.adoption import Adoption, can_adopt
+from jobmaster.core.adoption import Adoption, adoptable, can_adopt
 from jobmaster.core.checkpoints.checkpoint import Kind
 from jobmaster.core.checkpoints.coordinator import Request
 from jobmaster.core.checkpoints.recovery import Recovery
@@ -111,6 +111,11 @@ class JobMasterCore:
 
     def now_ms(self, now: float) -> int:
         return self.job.now_ms(now)
+
+    @property
+    def adoptable(self) -> bool:
+        """Whether another JobMaster can adopt its tasks although there is no checkpoint."""
+        return adoptable(self.job)
 
     def waiting_for(self, now: float) -> str:
         """What the job waits for, as users read it; empty if for nothing."""
@@ -233,6 +238,7 @@ class JobMasterCore:
         job = self.job
         cancels = event.cancels and not job.invalid
         if event.adopts is None or not (cancels or can_adopt(job)):
+            assert event.adopts is None or job.checkpoints.enabled, "its tasks were to be adopted"
             self.phase = self.phase.start(job, now)
             return
         self.phase = Reconciling.enter(job, event.adopts, self._adoption_timeout_s, now)
@@ -264,7 +270,7 @@ class JobMasterCore:
             restarted=len(found.failed),
         )
         job.out.extend(self.coordinators.listings())
-        if not found.found and found.failed:
+        if not found.found and found.failed and job.checkpoints.enabled:
             self.graph.apply(JobEvent.NOT_FOUND, job.now_ms(now))
             job.start_over(now)
             self.phase = WaitingForSlots.enter(job, now)

@@ -61,7 +61,7 @@ class Job:
         self._failover = settings.failover
         self._policy = settings.scheduling
         # Whether subtasks are restarted without the others of their vertex.
-        self._divides = job_graph.batch or settings.failover is Failover.INDIVIDUAL
+        self.divides = job_graph.batch or settings.failover is Failover.INDIVIDUAL
         self.restart_strategy = new_strategy(
             settings.restart, lambda: int(ids.next(), 16) / 16**32, recovery.restarts
         )
@@ -161,7 +161,7 @@ class Job:
     def restart(self, vertices: Sequence[ExecutionVertex], now: float) -> None:
         """New attempts of these tasks, which have ended, beside others that go on."""
         self.restarts += 1
-        if self._divides:
+        if self.divides:
             for vertex in vertices:
                 self.coordinators.subtask_starts_over(vertex.current)
         else:
@@ -199,7 +199,7 @@ class Job:
         """Whether, because these tasks are to be restarted, all are."""
         if self._failover is Failover.FULL or self.checkpoints.ends_the_job:
             return True  # tasks that have ended for a savepoint must run again if it is not the end
-        return len(vertices) == len(self.graph.attempts) and not self._divides
+        return len(vertices) == len(self.graph.attempts) and not self.divides
 
     @cached_property
     def regions(self) -> Regions:
@@ -209,7 +209,7 @@ class Job:
         whole = [
             vertex_id
             for vertex_id, job_vertex in self.graph.by_id.items()
-            if not self._divides
+            if not self.divides
             or any(o.coordinator_kind == "collect" for o in job_vertex.vertex.operators)
         ]
         return Regions(self.graph, whole=whole)

@@ -1,8 +1,8 @@
 """JobMasters of the jobs that have slots here: connected, heard of, given up.
 
 A JobMaster whose stream stays broken, or that sends nothing, is given up after a while, and its
-slots are freed. Until then its tasks keep running: longer if its job takes checkpoints, because
-then another JobMaster follows, which adopts them. When the JobMaster comes back, or its successor
+slots are freed. Until then its tasks keep running: longer if another JobMaster follows, which
+adopts them. When the JobMaster comes back, or its successor
 with a higher epoch is named, it gets a hello with all that this TaskExecutor holds for the job.
 """
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import psutil
 import pyarrow.dataset as ds
 import pytest
 
@@ -14,14 +15,17 @@ from firesteel import Environment
 from firesteel.client.job_details import JobDetails
 from firesteel.common.checkpoints.metadata import read_metadata
 from firesteel.common.failpoints import Failpoint
+from firesteel.common.ids import stable_id
 from firesteel.common.states import ExecutionState
-from firesteel.connectors import FileSink, SequenceSource
+from firesteel.connectors import CollectSink, FileSink, SequenceSource
 from firesteel.errors import FiresteelError
 from jobmaster.core.checkpoints.recovery import CHECKPOINTS_PER_MASTER
 
 from .chaos import Chaos
-from .conftest import Session, eventually
+from .conftest import Session, eventually, job_masters
 from .exactly_once import exactly_once_job
+
+ROWS, READ_S = 10_000, 8.0
 
 
 def attempts(details: JobDetails) -> set[str]:
@@ -54,6 +58,24 @@ def test_the_death_of_a_job_master_restarts_no_task(
         assert attempts(details) == before, "those that the first JobMaster has started"
         job.await_few_checkpoints()
         job.await_few_shared_files()
+
+
+def test_a_job_without_checkpoints_goes_on_too(session: Session) -> None:
+    """A client gets each of its rows once, although nothing of it is stored anywhere."""
+    env = Environment(parallelism=2)
+    numbers = env.from_source(SequenceSource(0, ROWS, rate_per_s=ROWS / READ_S)).rebalance()
+    numbers.transform(lambda df: df.where("value >= 0")).sink_to(CollectSink(), uid="collected")
+    job_id = session.submit(env)
+    rows = session.client.fetch_results(job_id, stable_id("uid", "collected"))
+    read = next(rows)["value"].to_pylist()
+    before = attempts(session.client.job_details(job_id))
+    masters = job_masters(session.cluster.directory, job_id)
+    psutil.Process(masters[max(masters)]).kill()
+    read += [value for batch in rows for value in batch["value"].to_pylist()]
+    details = session.client.wait(job_id)
+    assert details.status.name == "FINISHED"
+    assert attempts(session.client.job_details(job_id)) == before
+    assert sorted(read) == list(range(ROWS))
 
 
 @pytest.mark.parametrize("drain", [False, True])

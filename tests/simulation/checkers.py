@@ -18,6 +18,7 @@ from jobmaster.shell import RunningJob
 from resourcemanager.core.slots import SlotState
 from taskexecutor.core.slots import ProcessState
 from taskexecutor.core.slots import SlotState as HeldState
+from tests.simulation.executor import CHUNKS, SimulatedTask
 from tests.simulation.failovers import Failovers
 from tests.simulation.ledger import Ledger
 from tests.simulation.offices import Offices
@@ -28,7 +29,6 @@ from tests.simulation.splits import SplitOwners, name_of
 if TYPE_CHECKING:
     from tests.simulation.checkpoints import Restored
     from tests.simulation.cluster import Cluster
-    from tests.simulation.executor import SimulatedTask
     from tests.simulation.world import SimulatedProcess
 
 ORPHANED_S = (
@@ -488,6 +488,25 @@ def splits_are_read_once(cluster: Cluster) -> Iterator[str]:
             yield f"job {job_id}: {wanted} splits, read were {dict(read)}"
 
 
+def collected_rows_are_kept_once(cluster: Cluster) -> Iterator[str]:
+    """What a finished job has collected is what the last attempts of its sinks have sent."""
+    dispatcher = cluster.dispatcher
+    for job_id, submitted in cluster.jobs.items():
+        stored = cluster.store.by_id.get(job_id)
+        if dispatcher is None or stored is None or stored.status is not JobStatus.FINISHED:
+            continue
+        sinks = {
+            operator.operator_id: vertex.parallelism
+            for vertex in submitted.graph.vertices
+            for operator in vertex.operators
+            if operator.coordinator_kind == "collect"
+        }
+        kept = {of.operator_id: of.chunks for of in dispatcher.shell.results.collected(job_id)}
+        wanted = {operator_id: CHUNKS * subtasks for operator_id, subtasks in sinks.items()}
+        if kept != wanted:
+            yield f"job {job_id}: chunks that were collected are {kept}, not {wanted}"
+
+
 def shared_files_are_those_referred_to(cluster: Cluster) -> Iterator[str]:
     """Nothing that can be reached is deleted, nothing that cannot be is kept (invariant 10)."""
     for job_id in running_jobs(cluster):
@@ -534,6 +553,7 @@ AT_REST: tuple[Callable[[Cluster], Iterator[str]], ...] = (
     ended_jobs_leave_no_files,
     tasks_agree,
     splits_are_read_once,
+    collected_rows_are_kept_once,
     shared_files_are_those_referred_to,
     processes_are_as_wanted,
 )

@@ -166,8 +166,9 @@ class SlotProcess:
                         notice.checkpoint_id, completed=notice.completed
                     )
             case "adopt":
-                for task in self._with_checkpoints(message.adopt.attempt_ids):
-                    self._answer_adoption(task)
+                for attempt_id in message.adopt.attempt_ids:
+                    if (adopted := self.tasks.get(attempt_id)) is not None:
+                        self._answer_adoption(adopted)
             case "release":
                 self._leave()
                 released = executor_pb2.SlotReleased(allocation_id=message.release.allocation_id)
@@ -178,19 +179,16 @@ class SlotProcess:
         return [task for task in found if task.checkpoints is not None and self.goes_on(task)]
 
     def _answer_adoption(self, task: SimulatedTask) -> None:
-        """Once it runs, between two elements."""
+        """Once it runs, between two elements: not while it waits for an acknowledgement."""
         if not self.goes_on(task):
             return
-        if task.state is not _S.RUNNING:
+        if task.state is not _S.RUNNING or task.chunk is not None:
             self.after(0.1, lambda: self._answer_adoption(task))
             return
-        assert task.checkpoints is not None
-        held = tasks_pb2.TaskHeld(
-            job_id=task.job_id,
-            attempt_id=task.attempt_id,
-            open_checkpoints=task.checkpoints.open,
-            data_ended=task.checkpoints.data_ended,
-        )
+        held = tasks_pb2.TaskHeld(job_id=task.job_id, attempt_id=task.attempt_id)
+        if task.checkpoints is not None:
+            held.open_checkpoints.extend(task.checkpoints.open)
+            held.data_ended = task.checkpoints.data_ended
         source = self._source(task)
         if source is not None:
             held.splits.add(operator_id=source.operator_id, places=task.reader.places)

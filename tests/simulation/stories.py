@@ -26,12 +26,16 @@ REST_S = 100.0
 
 
 def bounded_job(
-    attempts: int, checkpoints: Path | None = None, *, interval: str = "1 s", splits: int = SPLITS
+    attempts: int,
+    checkpoints: Path | None = None,
+    *,
+    interval: str = "1 s",
+    splits: int = SPLITS,
+    source: tuple[str, dict[str, object]] | None = None,
 ) -> SubmittedJob:
     """`checkpoints`: where there is one every `interval`."""
-    source = vertex(
-        "source", 2, coordinator=("sequence-source", {"start": 0, "end": splits, "split_rows": 1})
-    )
+    numbers = ("sequence-source", {"start": 0, "end": splits, "split_rows": 1})
+    reads = vertex("source", 2, coordinator=source or numbers)
     sink = vertex("sink", 3, coordinator=None if checkpoints else ("collect", {}))
     config = {
         options.RESTART_STRATEGY.key: "fixed-delay",
@@ -41,12 +45,12 @@ def bounded_job(
     if checkpoints is not None:
         config[options.CHECKPOINT_DIR.key] = str(checkpoints)
         config[options.CHECKPOINT_INTERVAL.key] = interval
-    graph = replace(job(source, sink), config=config)
+    graph = replace(job(reads, sink), config=config)
     return SubmittedJob(
         graph=graph,
         message=job_graph_to_proto(graph),
         endless=False,
-        splits={source.operators[0].operator_id: splits},
+        splits={reads.operators[0].operator_id: splits},
     )
 
 

@@ -63,10 +63,31 @@ def test_a_dead_worker_costs_one_restart(victim: Victim, silently: bool) -> None
     )
 
 
-def test_a_dead_job_master_fails_its_job_and_frees_its_slots() -> None:
-    assert (
-        run(4, bounded_job(attempts=5), at(5.0, Kill(victim=Victim.JOB_MASTER))) is JobStatus.FAILED
-    )
+def test_a_dead_job_master_fails_a_job_that_cannot_be_adopted_and_frees_its_slots() -> None:
+    files = ("file-source", {"paths": ["/data/*.csv"]})
+    submitted = bounded_job(attempts=5, source=files)
+    assert run(4, submitted, at(5.0, Kill(victim=Victim.JOB_MASTER))) is JobStatus.FAILED
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_dead_job_master_costs_no_restart_without_checkpoints(seed: int) -> None:
+    """Its rows are collected, each chunk once. If a source has finished beside another one, nobody
+    knows which splits it has read, and the job fails: it is never FINISHED without some of them.
+    """
+    submitted = bounded_job(0, splits=40)
+    with quiet_cluster(seed) as cluster:
+        cluster.at(3.0, lambda: cluster.submit(submitted))
+        schedule(cluster, at(4.5 + 0.9 * seed, Kill(victim=Victim.JOB_MASTER)))
+        cluster.run(9.0)
+        cluster.rest(REST_S)
+        stored = cluster.store.by_id[submitted.graph.job_id]
+        if stored.status is JobStatus.FAILED:
+            assert cluster.checkers.finished[submitted.graph.job_id]
+            assert seed > 6, "sources read for so long"
+            return
+        assert stored.status is JobStatus.FINISHED
+        assert stored.epoch == 2 and cluster.checkers.adopted
+        assert not cluster.checkers.happened()["job restarts"]
 
 
 @pytest.mark.parametrize("kind", CHECKPOINT_KINDS)

@@ -485,9 +485,9 @@ ADOPTION_TIMEOUT = _cluster.option(
     "jobmaster.adoption.timeout",
     "duration",
     30.0,
-    "When a job that takes checkpoints has lost its JobMaster, its tasks run on for this long, and "
-    "the next JobMaster waits for this long to hear of them. What it has not heard of then is "
-    "restarted.",
+    "When a job that gets another JobMaster has lost its own, its tasks run on for this long, and "
+    "the next JobMaster waits for this long to hear of them. What it has not heard of then has "
+    "failed, and is restarted.",
 )
 SPREAD_SLOTS = _cluster.option(
     "cluster.evenly-spread-out-slots",

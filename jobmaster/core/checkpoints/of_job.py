@@ -70,6 +70,10 @@ class JobCheckpoints:
         self._running = False
 
     @property
+    def enabled(self) -> bool:
+        return self.coordinator is not None
+
+    @property
     def settled(self) -> bool:
         """Whether it is known which checkpoint is the latest."""
         return self.coordinator is None or self.coordinator.settled

@@ -46,6 +46,10 @@ class Coordinators:
         """Whether all of them let the job start."""
         return all(coordinator.ready for coordinator in self.by_operator.values())
 
+    @property
+    def lists_paths(self) -> bool:
+        return any(coordinator.paths_to_list for coordinator in self.by_operator.values())
+
     def listings(self) -> list[Command]:
         """The paths to list before they are ready, or from now on."""
         return [

@@ -19,6 +19,7 @@ from dispatcher.core.commands import (
 from dispatcher.core.core import (
     ADOPTION_GRACE_S,
     JOB_MASTERS_IN_A_ROW,
+    LASTING_S,
     PROBE_INTERVAL_S,
     RECONNECT_GRACE_S,
     REMOVED,
@@ -655,6 +656,20 @@ def test_a_job_can_be_cancelled_while_it_has_no_job_master() -> None:
     out = harness.cancel()
     assert refusal(out) is None
     assert [record.status for record in of(JobEnded, out)] == [JobStatus.CANCELED]
+
+
+def test_a_job_without_checkpoints_gets_another_job_master_if_its_tasks_can_be_adopted() -> None:
+    harness = Harness().running()
+    harness.report(JobStatus.RUNNING, analysis=b"found")
+    for number in range(1, 2 * JOB_MASTERS_IN_A_ROW):
+        harness.pass_time(LASTING_S)
+        assert not of(JobEnded, harness.dies(number))
+        assert of(StartJob, harness.process(number + 1))[0].reconciles
+    last = 3 * JOB_MASTERS_IN_A_ROW - 1
+    for number in range(2 * JOB_MASTERS_IN_A_ROW, last):
+        assert not of(JobEnded, harness.dies(number))
+        harness.process(number + 1)
+    assert of(JobEnded, harness.dies(last)), "they have not lasted"
 
 
 @pytest.mark.parametrize("lost_first", [True, False])

@@ -49,9 +49,10 @@ def graph() -> JobGraph:
     return job(source, sink, partitioner=Partitioner.HASH)
 
 
-def settings(attempts: int = 0) -> JobSettings:
+def settings(attempts: int = 0, *, checkpoints: bool = True) -> JobSettings:
+    taken = CheckpointSettings(directory="/d", interval_s=10.0)
     return JobSettings(
-        checkpoints=CheckpointSettings(directory="/d", interval_s=10.0),
+        checkpoints=taken if checkpoints else None,
         restart=FixedDelay(attempts=attempts, delay_s=0.0),
         heartbeat_timeout_s=1000.0,
         adoption_timeout_s=GRACE_S,
@@ -63,8 +64,10 @@ class Handover:
     each source, and has stored a checkpoint. Then there is only what it leaves.
     """
 
-    def __init__(self, *, attempts: int = 0, checkpoint: bool = True) -> None:
-        first = World(graph(), settings())
+    def __init__(self, *, attempts: int = 0, checkpoint: bool = True, enabled: bool = True) -> None:
+        """`checkpoint`: it has stored one; `enabled`: the job takes any."""
+        self._settings = settings(attempts, checkpoints=enabled)
+        first = World(graph(), settings(checkpoints=enabled))
         first.start()
         self.offers = {name: first.give_slots(name, 1) for name in ("tm-1", "tm-2")}
         first.analyze()
@@ -73,7 +76,6 @@ class Handover:
         self.splits: dict[str, list[int]] = {e.attempt_id: [] for e in first.executions("source")}
         for execution in first.executions("source"):
             self.assign(execution)
-        self._attempts = attempts
         self.recovery = Recovery(epoch=2)
         if checkpoint:
             self.checkpoint_id, latest = self.take_checkpoint()
@@ -82,7 +84,7 @@ class Handover:
         self.second = self._second()
 
     def _second(self) -> World:
-        return World(graph(), settings(self._attempts), self.recovery, seed=b"second")
+        return World(graph(), self._settings, self.recovery, seed=b"second")
 
     def has_collected(self, by_attempt: dict[AttemptId, int]) -> None:
         """So many chunks of the sink are kept."""
@@ -517,3 +519,59 @@ def test_slots_of_tasks_that_are_not_adopted_are_given_back_first() -> None:
     sent = handover.connect("tm-1")
     answers = second.of(commands.AnswerSlots, sent)
     assert [a.rejected for a in answers] == [(handover.offers["tm-1"][0].allocation_id,)]
+
+
+def test_without_checkpoints_the_tasks_tell_all() -> None:
+    handover = Handover(checkpoint=False, enabled=False)
+    assert handover.first.core.adoptable
+    one, other = handover.first.executions("source")
+    lost = handover.assign(other, arrives=False)
+    handover.assign(one)
+    handover.adopt_all()
+    second = handover.second
+    assert second.core.graph.status is JobStatus.RUNNING
+    assert not second.of(commands.DeployTasks)
+    received = {attempt_id: len(found) for attempt_id, found in handover.splits.items()}
+    rest = places(second, [one, other], received)
+    held = [place for found in handover.splits.values() for place in found]
+    assert lost in rest and sorted(held + rest) == list(range(10))
+
+
+@pytest.mark.parametrize("attempts", [0, 1])
+def test_without_checkpoints_a_job_of_which_nothing_is_found_has_failed(attempts: int) -> None:
+    """It begins again only if its restart strategy says so."""
+    handover = Handover(checkpoint=False, enabled=False, attempts=attempts)
+    second = handover.begin()
+    second.post(events.SlotHoldersKnown(task_executor_ids=()))
+    second.pass_time(0.0)
+    assert "no TaskExecutor has the task any more" in _cause(second)
+    assert second.core.graph.status is (JobStatus.RESTARTING if attempts else JobStatus.FAILED)
+
+
+def test_without_a_checkpoint_nobody_knows_what_a_source_has_read_that_has_finished() -> None:
+    handover = Handover(checkpoint=False, enabled=False)
+    second = handover.begin()
+    (done, *others) = handover.first.executions()
+    handover.connect("tm-1", without=[done])
+    handover.connect("tm-2")
+    name = done.slot.task_executor_id  # type: ignore[union-attr]
+    handover.second.post(
+        events.TaskExecutorConnected(
+            task_executor_id=name,
+            connection=2,
+            host="127.0.0.1",
+            slots=tuple(handover.offers[name]),
+            tasks=(
+                events.TaskUpdate(done.attempt_id, FINISHED),
+                *(
+                    events.TaskUpdate(e.attempt_id, RUNNING)
+                    for e in handover.on(name)
+                    if e is not done
+                ),
+            ),
+            places={e.attempt_id: _place(e, handover.offers[name][0]) for e in handover.on(name)},
+        )
+    )
+    handover.answer(*others)
+    assert "nobody knows which splits" in _cause(second)
+    assert second.core.graph.status is JobStatus.FAILING

@@ -32,6 +32,7 @@ def test_each_slots_part_of_a_deployment_says_all_that_the_whole_says() -> None:
         unaligned_checkpoints=True,
         state_backend="rocksdb",
         inline_bytes=20_480,
+        recovers=True,
     )
     fields = {field.name for field in submit.DESCRIPTOR.fields}
     assert {field.name for field, _ in submit.ListFields()} == fields, "say something of each"
