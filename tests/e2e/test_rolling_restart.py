@@ -10,12 +10,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from firesteel import Environment
+from firesteel.client.cluster import LocalCluster
 from firesteel.client.job_details import JobDetails
+from firesteel.common.config import Configuration
 from firesteel.common.process import BlockingChild, spawn_blocking
 from firesteel.common.states import ExecutionState, JobStatus
+from tests.zookeeper import ZooKeeper
 
-from .conftest import PATIENCE_S, ROOT, SLOTS, Session, eventually, firesteel, services
-from .exactly_once import exactly_once_job
+from .conftest import (
+    PATIENCE_S,
+    ROOT,
+    SLOTS,
+    WARM_S,
+    Session,
+    eventually,
+    firesteel,
+    services,
+)
+from .exactly_once import ExactlyOnceJob, exactly_once_job
 from .jobs import nothing_left, unbounded
 
 
@@ -32,50 +44,74 @@ def runs(details: JobDetails) -> bool:
     return details.status is JobStatus.RUNNING and set(details.states) == {ExecutionState.RUNNING}
 
 
+def replace_masters(session: Session, job: ExactlyOnceJob, sent: signal.Signals) -> None:
+    for module in ("resourcemanager", "dispatcher"):
+        (former,) = services(session, module)
+        former.send_signal(sent)
+        eventually(
+            lambda of=module, pid=former.pid: [p for p in services(session, of) if p.pid != pid],
+            f"another {module} runs",
+        )
+        job.progress(f"the end of the {module}")
+
+
+def replace_task_executors(session: Session, job: ExactlyOnceJob, slots: int) -> None:
+    first = {each.task_executor_id for each in session.overview().task_executors}
+    assert len(first) == 2
+    for leaving in sorted(first):
+        before = session.client.job_details(job.job_id)
+        drained = firesteel("stop-task-executor", "-m", session.address, "--drain", leaving[:8])
+        assert drained.returncode == 0, drained.stderr + drained.stdout
+        assert f"Draining TaskExecutor {leaving}: it gets no new tasks." in drained.stdout
+        assert drained.stdout.endswith(f"TaskExecutor {leaving} has ended.\n")
+        job.progress(f"the end of TaskExecutor {leaving}")
+        after = session.wait_until(job.job_id, runs)
+        assert leaving not in places(after)
+        restarted = len(attempts(before)[0]) + (leaving in places(before))
+        assert {len(each) for each in attempts(after)} == {restarted}, "if it had tasks, once"
+        assert after.exceptions == ()
+
+    def replaced() -> bool:
+        overview = session.overview()
+        known = {each.task_executor_id for each in overview.task_executors}
+        return not first & known and overview.slots_total == slots
+
+    eventually(replaced, "others are in their places")
+
+
+def rolling_restart(
+    session: Session, folder: Path, postgres: str, slots: int, sent: signal.Signals
+) -> None:
+    never = {"restart-strategy.type": "none"}  # what counts as a failure ends the job
+    with exactly_once_job(session, folder, postgres, **never) as job:
+        job.progress("the start")
+        before = attempts(session.wait_until(job.job_id, runs))
+        replace_masters(session, job, sent)
+        eventually(lambda: session.overview().slots_total == slots, "all TaskExecutors are known")
+        after = attempts(session.wait_until(job.job_id, runs))
+        assert after == before, "masters take no task with them"
+        replace_task_executors(session, job, slots)
+
+
 def test_a_rolling_restart_loses_no_row_and_fails_nothing(
     session: Session, tmp_path: Path, postgres: str
 ) -> None:
-    never = {"restart-strategy.type": "none"}  # what counts as a failure ends the job
-    with exactly_once_job(session, tmp_path, postgres, every_state=True, **never) as job:
-        job.progress("the start")
-        before = session.client.job_details(job.job_id)
-        for module in ("resourcemanager", "dispatcher"):
-            (former,) = services(session, module)
-            former.kill()
-            eventually(
-                lambda of=module, pid=former.pid: [
-                    p for p in services(session, of) if p.pid != pid
-                ],
-                f"another {module} runs",
-            )
-            job.progress(f"the end of the {module}")
-        session.wait_until(job.job_id, runs)
-        eventually(lambda: session.overview().slots_total == 4, "all TaskExecutors are known")
-        details = session.client.job_details(job.job_id)
-        assert attempts(details) == attempts(before), "masters take no task with them"
+    rolling_restart(session, tmp_path, postgres, SLOTS, signal.SIGKILL)
 
-        first = {each.task_executor_id for each in session.overview().task_executors}
-        assert len(first) == 2
-        for number, leaving in enumerate(sorted(first)):
-            used = leaving in places(session.client.job_details(job.job_id))
-            restarts = len(attempts(session.client.job_details(job.job_id))[0])
-            arguments = ("-m", session.address, "--drain", leaving[:8])
-            drained = firesteel("stop-task-executor", *arguments)
-            assert drained.returncode == 0, drained.stderr + drained.stdout
-            assert f"Draining TaskExecutor {leaving}: it gets no new tasks." in drained.stdout
-            assert drained.stdout.endswith(f"TaskExecutor {leaving} has ended.\n")
-            job.progress(f"the end of TaskExecutor {number}")
-            details = session.wait_until(job.job_id, runs)
-            assert leaving not in places(details)
-            assert len(attempts(details)[0]) == restarts + used, "only what ran there"
-            assert details.exceptions == ()
-        eventually(
-            lambda: (
-                not first & {x.task_executor_id for x in session.overview().task_executors}
-                and session.overview().slots_total == 4
-            ),
-            "both are replaced",
-        )
+
+def test_neither_does_one_of_elected_masters(tmp_path: Path, postgres: str) -> None:
+    conf = {
+        "metrics.reporter.prom.port": "0",
+        "high-availability.type": "zookeeper",
+        "high-availability.zookeeper.client.session-timeout": "3 s",
+        "high-availability.cluster-id": tmp_path.name,
+    }
+    with contextlib.closing(ZooKeeper()) as zookeeper:
+        conf["high-availability.zookeeper.quorum"] = zookeeper.quorum
+        directory = tmp_path / "cluster"
+        with LocalCluster(Configuration(conf), slots=1, directory=directory) as cluster:
+            cluster.wait_for_slots(timeout_s=WARM_S)
+            rolling_restart(Session(cluster), tmp_path, postgres, 2, signal.SIGTERM)
 
 
 @contextlib.contextmanager

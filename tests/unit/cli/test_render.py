@@ -329,6 +329,15 @@ def test_cluster_status_shows_slots_and_workers() -> None:
     text = printed(render.cluster(state_of(5), overview, Path("/logs")))
     assert "Slots: 1 free of 2, 2 warm, 3 missing" in text
     assert "Jobs: 1 running, 2 finished" in text
+    assert "stopping" not in text
+    leaving = replace(worker, task_executor_id="f" * 32, stops=True)
+    overview = replace(overview, task_executors=(worker, leaving))
+    (row,) = [
+        line
+        for line in printed(render.cluster(state_of(5), overview, Path("/logs"))).splitlines()
+        if "stopping" in line
+    ]
+    assert "fff" in row
     assert re.search(r"e{32} +127.0.0.1:7001 +node +77 +2 +1 +2", text)
 
 
