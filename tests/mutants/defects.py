@@ -123,14 +123,14 @@ MUTANTS = (
         "            if status.allocation_id is None:\n                changed",
         "            if status.allocation_id is None or slot.state is SlotState.FREE:\n"
         "                changed",
-        SIMULATION,
+        "tests/unit/resourcemanager/test_slot_manager.py",
     ),
     Mutant(
         "the next Dispatcher runs a job again that has ended (invariant 1)",
         "dispatcher/core/core.py",
         "            if job.job_master_id is not None and not job.ended:\n                job.adopt",
         "            if job.job_master_id is not None:\n                job.adopt",
-        SIMULATION,
+        "tests/simulation/test_masters.py",
     ),
     Mutant(
         "tasks restore nothing",
