@@ -121,12 +121,24 @@ class ExecutionGraph:
         return execution
 
     def start_over(self, vertices: Iterable[ExecutionVertex], ids: IdSource, now_ms: int) -> None:
-        """A new attempt for each of these subtasks; all must have ended."""
+        """A new attempt for each of these subtasks; all must have ended. Those of one vertex get
+        the same number, also after an adoption of only some of them: sinks take what lower numbers
+        have left for abandoned.
+        """
         created = StateChange(ExecutionState.CREATED, now_ms)
+        vertices = list(vertices)
+        first: dict[VertexId, int] = {}
+        for vertex in vertices:
+            vertex_id = vertex.job_vertex.vertex.vertex_id
+            first[vertex_id] = max(
+                first.get(vertex_id, self.first_attempt), vertex.current.attempt + 1
+            )
         for vertex in vertices:
             del self.attempts[vertex.current.attempt_id]
             execution = vertex.new_attempt(
-                AttemptId(ids.next(AttemptId)), created, first=self.first_attempt
+                AttemptId(ids.next(AttemptId)),
+                created,
+                first=first[vertex.job_vertex.vertex.vertex_id],
             )
             self.attempts[execution.attempt_id] = execution
             for result in self.outputs_of(vertex.job_vertex.vertex.vertex_id):

@@ -340,6 +340,22 @@ def test_attempts_that_follow_have_numbers_of_their_own_master() -> None:
     assert {e.attempt for e in second.executions()} == {ATTEMPTS_PER_MASTER}
 
 
+def test_subtasks_that_were_adopted_and_those_that_were_lost_restart_under_one_number() -> None:
+    """A sink deletes what lower attempts of any subtask have left, which must not be those beside
+    it.
+    """
+    handover = Handover(attempts=1)
+    second = handover.begin()
+    handover.connect("tm-1")
+    handover.answer(*handover.on("tm-1"))
+    second.post(events.SlotHoldersKnown(task_executor_ids=(TaskExecutorId("tm-1"),)))
+    survivors = [e for e in second.executions() if not e.terminal]
+    assert survivors
+    second.report(survivors, ExecutionState.CANCELED)
+    second.pass_time(0.0)
+    assert {e.attempt for e in second.executions()} == {ATTEMPTS_PER_MASTER + 1}
+
+
 def test_checkpoints_go_on_under_ids_that_no_other_has() -> None:
     handover = Handover()
     handover.adopt_all()
