@@ -28,9 +28,9 @@ def main():
     print("runs", *sys.argv[1:], file=sys.stderr, flush=True)
     if "fails" in sys.argv:
         sys.exit(7)
-    announce_ready(pid=os.getpid(), parent=os.getppid())
     import signal
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+    announce_ready(pid=os.getpid(), parent=os.getppid())
     time.sleep(600)
 
 if __name__ == "__main__":
