@@ -269,7 +269,11 @@ class Shell:
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 raise FiresteelError(error.details()) from None
-            goes_on = "; the next one goes on to stop the job" if request.stop else ""
+            goes_on = ""
+            if request.stop and job.analysis:
+                goes_on = "; the next one goes on to stop the job, if its tasks still run"
+            elif request.stop:
+                goes_on = "; the job starts again, and is to be stopped again"
             raise FiresteelError(
                 f"the JobMaster of job {job.job_id} has ended before it answered{goes_on}:"
                 f" `firesteel show --checkpoints {job.job_id}` tells what is complete"

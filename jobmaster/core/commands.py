@@ -269,8 +269,8 @@ class SweepSharedFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportStatus:
-    """The job has a new status: report it to the Dispatcher at once; a terminal one with the
-    details to keep.
+    """The job has a new status, or has been analysed: report it to the Dispatcher at once; a
+    terminal status with the details to keep.
     """
 
     status: JobStatus

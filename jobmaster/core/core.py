@@ -158,6 +158,7 @@ class JobMasterCore:
             case events.SlotLost():
                 self._slots_lost((event.allocation_id,), event.error, now)
             case events.JobAnalyzed():
+                job.report_status()  # before anything is deployed: without it, no task is adopted
                 self.phase = self.phase.analyzed(job, event)
                 self._check_analysis(now)
             case events.AnalysisFailed():

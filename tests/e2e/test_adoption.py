@@ -78,8 +78,9 @@ def test_a_job_without_checkpoints_goes_on_too(session: Session) -> None:
     assert sorted(read) == list(range(ROWS))
 
 
+@pytest.mark.parametrize("drain", [False, True])
 def test_a_job_that_is_being_stopped_ends_with_a_savepoint_although_its_job_master_dies(
-    session: Session, tmp_path: Path, failpoints: Path
+    session: Session, tmp_path: Path, failpoints: Path, drain: bool
 ) -> None:
     """It dies when the savepoint is written, and not stored: nobody knows of that one."""
     out, savepoints = tmp_path / "out", tmp_path / "savepoints"
@@ -101,7 +102,7 @@ def test_a_job_that_is_being_stopped_ends_with_a_savepoint_although_its_job_mast
     before = attempts(session.client.job_details(job_id))
     (failpoints / Failpoint.METADATA_AFTER.value).touch()
     with pytest.raises(FiresteelError, match="the next one goes on to stop the job"):
-        session.client.stop(job_id)
+        session.client.stop(job_id, drain=drain)
     details = session.client.wait(job_id)
     assert details.status.name == "FINISHED"
     assert attempts(session.client.job_details(job_id)) == before

@@ -59,6 +59,16 @@ def settings(attempts: int = 0, *, checkpoints: bool = True) -> JobSettings:
     )
 
 
+def test_the_dispatcher_has_the_analysis_before_a_task_is_deployed() -> None:
+    """Whoever asks for the job's tasks to be stopped finds them, and so may the next JobMaster."""
+    world = World(graph(), settings())
+    world.start()
+    for name in ("tm-1", "tm-2"):
+        world.give_slots(name, 1)
+    sent = [type(command) for command in world.analyze()]
+    assert sent.index(commands.ReportStatus) < sent.index(commands.DeployTasks)
+
+
 class Handover:
     """The first JobMaster runs the job in a slot on each of two TaskExecutors, assigns a split to
     each source, and has stored a checkpoint. Then there is only what it leaves.
