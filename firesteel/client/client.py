@@ -336,7 +336,7 @@ class Client:
             for message in call:
                 yield stop_progress(message)
         except grpc.RpcError as error:
-            if error.code() is grpc.StatusCode.UNAVAILABLE:
+            if self._is_away(error):
                 raise self._error(error) from None
             raise FiresteelError(
                 f"TaskExecutor {task_executor_id}: {error.details() or error.code().name}"
@@ -422,7 +422,7 @@ class Client:
             except grpc.RpcError as error:
                 by_standby = _refused_by_standby(error.details() or "")
                 waits = self._connection.elected or (submitting and not by_standby)
-                if not waits or error.code() is not grpc.StatusCode.UNAVAILABLE:
+                if not waits or not self._is_away(error):
                     raise self._error(error, submitting=submitting) from None
                 away_since = self._away_since(error, away_since, elected_s=LEADER_TIMEOUT_S)
             time.sleep(RECONNECT_PAUSE_S)
@@ -438,11 +438,17 @@ class Client:
         since = now if since is None else since
         elected = self._connection.elected
         limit_s = elected_s if elected else RECONNECT_TIMEOUT_S
-        if error.code() is grpc.StatusCode.UNAVAILABLE and now - since <= limit_s:
+        if self._is_away(error) and now - since <= limit_s:
             if elected:
                 self._connection.follow()
             return since
         raise self._error(error) from None
+
+    def _is_away(self, error: grpc.RpcError) -> bool:
+        """A Dispatcher that stops cancels the calls that it is answering."""
+        return error.code() is grpc.StatusCode.UNAVAILABLE or (
+            error.code() is grpc.StatusCode.CANCELLED and not self._connection.closed
+        )
 
     def _error(self, error: grpc.RpcError, *, submitting: bool = False) -> FiresteelError:
         code, text = error.code(), error.details() or error.code().name
@@ -454,7 +460,7 @@ class Client:
                     else ": connect to the leader, or find it with -z"
                 )
                 return ClusterUnreachable(f"{text}{hint}")
-            case grpc.StatusCode.UNAVAILABLE:
+            case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
                 return ClusterUnreachable(
                     f"the cluster at {self.address} no longer answers; {START_HINT}"
                 )

@@ -40,6 +40,7 @@ class Connection:
         self._channel: grpc.Channel | None = None
         self._finder: LeaderFinder | None = None
         self._without_quorum = False
+        self.closed = False
         self.stub: Any = None
         try:
             if address.startswith(ZOOKEEPER):
@@ -87,6 +88,7 @@ class Connection:
             self.stub = DispatcherStub(self._channel)  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
+        self.closed = True
         self._close_channel()
         if self._finder is not None:
             self._finder.close()

@@ -17,6 +17,7 @@ from firesteel.common.states import JobStatus
 from firesteel.errors import ClusterUnreachable
 
 JOB = "a" * 32
+AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 STREAMS: dict[str, Callable[[Client], Iterator[Any]]] = {
     "watch": lambda client: client.watch_job(JOB),
     "rows": lambda client: client.fetch_results(JOB, "b" * 32),
@@ -25,15 +26,16 @@ STREAMS: dict[str, Callable[[Client], Iterator[Any]]] = {
 
 
 class Away(dispatcher_pb2_grpc.DispatcherServicer):
-    """Breaks off the first calls, and then answers."""
+    """Breaks off the first calls, as a Dispatcher that stops does, and then answers."""
 
-    def __init__(self, calls: int) -> None:
+    def __init__(self, calls: int, code: grpc.StatusCode) -> None:
         self.calls = calls
+        self._code = code
 
     def _unless_away(self, context: Any) -> None:
         self.calls -= 1
         if self.calls >= 0:
-            context.abort(grpc.StatusCode.UNAVAILABLE, "the Dispatcher is stopping")
+            context.abort(self._code, "the Dispatcher is stopping")
 
     def WatchJob(self, request: Any, context: Any) -> Iterator[Any]:
         self._unless_away(context)
@@ -50,12 +52,12 @@ class Away(dispatcher_pb2_grpc.DispatcherServicer):
 
 @pytest.fixture
 def connected(request: pytest.FixtureRequest) -> Iterator[Client]:
-    """To a Dispatcher that is away for so many calls."""
+    """To a Dispatcher that is away for so many calls, which end with this code."""
     server = grpc.server(futures.ThreadPoolExecutor(1))
     checker = health.HealthServicer()
     checker.set("firesteel.v1.Dispatcher", health_pb2.HealthCheckResponse.SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(checker, server)
-    dispatcher_pb2_grpc.add_DispatcherServicer_to_server(Away(request.param), server)  # type: ignore[no-untyped-call]
+    dispatcher_pb2_grpc.add_DispatcherServicer_to_server(Away(*request.param), server)  # type: ignore[no-untyped-call]
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     with Client(f"127.0.0.1:{port}") as connected:
@@ -64,7 +66,7 @@ def connected(request: pytest.FixtureRequest) -> Iterator[Client]:
 
 
 @pytest.mark.parametrize("stream", STREAMS)
-@pytest.mark.parametrize("connected", [1], indirect=True)
+@pytest.mark.parametrize("connected", [(1, code) for code in AWAY], indirect=True)
 def test_the_time_without_a_message_is_not_the_time_away(
     connected: Client, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,7 +76,7 @@ def test_the_time_without_a_message_is_not_the_time_away(
 
 
 @pytest.mark.parametrize("stream", STREAMS)
-@pytest.mark.parametrize("connected", [10], indirect=True)
+@pytest.mark.parametrize("connected", [(10, code) for code in AWAY], indirect=True)
 def test_a_dispatcher_that_is_away_for_too_long_is_told(
     connected: Client, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
