@@ -188,11 +188,13 @@ class CheckpointCoordinator:
         now: float,
         *,
         stopped: bool,
+        since_latest_s: float,
     ) -> list[Command]:
         """Tasks of an earlier master go on. `open_checkpoints`: those that each of them takes part
         in, and does not know the end of; `stops_with`: savepoints after which sources produce
         nothing; `asked`: the job is being stopped, and the savepoint with which it ends is not
-        stored; `stopped`: that is the latest one.
+        stored; `stopped`: that is the latest one; `since_latest_s`: its age, infinite if there is
+        none: the next one comes an interval after it, as if its master had lived.
 
         What is stored is complete: tasks that do not know that hear it now, and no others
         (invariant 15). Everything else is given up, and the job stopped again.
@@ -206,6 +208,8 @@ class CheckpointCoordinator:
             )
             for checkpoint_id in sorted(begun - complete)
         ]
+        if self._due is not None:
+            self._due -= min(max(since_latest_s, 0.0), self._due - now)
         latest = self.latest
         self._stopped = self._stopped or stopped
         if latest is not None and latest in begun:

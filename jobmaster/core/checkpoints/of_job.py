@@ -4,6 +4,7 @@ the metadata of what is complete, and the state that tasks restore.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import assert_never
 
@@ -176,8 +177,16 @@ class JobCheckpoints:
         """See CheckpointCoordinator.adopted."""
         if self.coordinator is None:
             return []
+        latest = self.latest
         adopted = self.coordinator.adopted(
-            open_checkpoints, stops_with, asked, now, stopped=stopped
+            open_checkpoints,
+            stops_with,
+            asked,
+            now,
+            stopped=stopped,
+            since_latest_s=(
+                math.inf if latest is None else (self._now_ms(now) - latest.timestamp_ms) / 1000
+            ),
         )
         return self._converted(adopted, now)
 

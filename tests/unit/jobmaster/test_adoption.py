@@ -248,6 +248,20 @@ def test_what_runs_goes_on() -> None:
     assert second.core.restarts == 0
 
 
+@pytest.mark.parametrize(("passed_s", "due_in_s"), [(14.0, 6.0), (25.0, 0.0), (5.0, 10.0)])
+def test_the_next_checkpoint_comes_an_interval_after_the_latest(
+    passed_s: float, due_in_s: float
+) -> None:
+    """That one was taken after 10 s, and the interval is as long. A clock may be behind."""
+    handover = Handover()
+    second = handover.second
+    second.now += passed_s
+    sent = handover.adopt_all()
+    if due_in_s:
+        assert not second.of(commands.TriggerCheckpoint, sent + second.pass_time(due_in_s - 0.1))
+    assert second.of(commands.TriggerCheckpoint, sent + second.pass_time(0.1))
+
+
 def test_no_split_is_assigned_before_it_is_known_who_has_which() -> None:
     handover = Handover()
     second = handover.begin()
