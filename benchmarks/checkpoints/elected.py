@@ -193,8 +193,10 @@ class Measured:
         dies = self._dying(with_leader=with_leader)
         task_executor_id = dies[-1].ready["task_executor_id"]
         job_master = max(masters := self._job_masters())
-        victims = [psutil.Process(masters[job_master]), *(each.process for each in dies)]
-        victims += dies[-1].process.children(recursive=True)
+        # The Dispatcher first: it would give the job another JobMaster, of this machine, too.
+        victims = [each.process for each in dies]
+        victims += [child for each in victims for child in each.children(recursive=True)]
+        victims.append(psutil.Process(masters[job_master]))
         with contextlib.ExitStack() as stack:
             gone = stack.enter_context(self._gone(leader)) if with_leader else []
             killed_ns = time.time_ns()
