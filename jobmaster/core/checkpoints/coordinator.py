@@ -124,7 +124,7 @@ class CheckpointCoordinator:
         return stopping or any(c.stops or c.drains for c in self._pending.values())
 
     def next_deadline(self) -> float | None:
-        deadlines = [checkpoint.expires_at for checkpoint in self._collecting()]
+        deadlines = [checkpoint.expires_at for checkpoint in self._unacknowledged()]
         if self._due is not None and self._may_begin:
             deadlines.append(self._due)
         return min(deadlines, default=None)
@@ -305,7 +305,7 @@ class CheckpointCoordinator:
 
     def tick(self, now: float) -> list[Command]:
         commands: list[Command] = []
-        for checkpoint in self._collecting():
+        for checkpoint in self._unacknowledged():
             if checkpoint.expires_at <= now:
                 commands += self._expire(checkpoint, now)
         commands += self._begin_requested(now)
@@ -425,6 +425,12 @@ class CheckpointCoordinator:
     def _collecting(self) -> list[Checkpoint]:
         found = self._pending.values()
         return [c for c in found if c.state is CheckpointState.COLLECTING]
+
+    def _unacknowledged(self) -> list[Checkpoint]:
+        """One that all have acknowledged may wait until an earlier one is stored: for as long as
+        the job store is away.
+        """
+        return [checkpoint for checkpoint in self._collecting() if not checkpoint.complete]
 
     def _awaiting(self, attempt_id: AttemptId, checkpoint_id: int) -> Checkpoint | None:
         """The checkpoint, if it waits for this task's answer."""

@@ -189,6 +189,18 @@ def test_only_so_many_are_retained() -> None:
     assert [d.checkpoint_id for d in of(c.sent, DropCheckpoint)] == [1, 2]
 
 
+def test_one_that_waits_for_an_earlier_one_to_be_stored_does_not_expire() -> None:
+    """The job store may be away for longer than a checkpoint may take."""
+    c = Coordination(max_concurrent=2, timeout_s=15.0)
+    first, second = c.begin(), c.begin()
+    c.acknowledge(first)
+    c.acknowledge(second)
+    assert c.coordinator.next_deadline() is None
+    assert c.do(c.coordinator.tick(c.now + 60.0)) == []
+    stored = c.do(c.coordinator.stored(first, c.now + 60.0))
+    assert [store.checkpoint.checkpoint_id for store in of(stored, StoreCheckpoint)] == [second]
+
+
 def test_a_savepoint_is_answered_not_retained_and_never_dropped_but_restored() -> None:
     c = Coordination()
     c.complete()
