@@ -12,7 +12,7 @@ from firesteel.common.job_graph import ResultType
 from firesteel.common.states import ExecutionState
 from jobmaster.core import events
 from jobmaster.core.execution_graph import Execution, ExecutionVertex
-from jobmaster.core.phases import Running
+from jobmaster.core.phases import Reconciling, Running
 from jobmaster.shell import RunningJob
 
 _S = ExecutionState
@@ -27,6 +27,8 @@ class _Seen:
     executions: dict[ExecutionVertex, tuple[Execution, ExecutionState]]
     awaited: frozenset[ExecutionVertex]  # which are restarted already
     lost: frozenset[ExecutionVertex]  # of whom a partition cannot be read
+    reconciles: bool
+    refused: frozenset[ExecutionVertex]  # by adoption, with all that this restarts
 
 
 class Failovers:
@@ -35,8 +37,9 @@ class Failovers:
 
     def check(self, job: RunningJob, event: Any) -> str:
         """Returns what is wrong."""
-        key, now = (job.job_id, job.epoch), _seen(job)
-        before, self._seen[key] = self._seen.get(key), now
+        key = job.job_id, job.epoch
+        before = self._seen.get(key)
+        now = self._seen[key] = _seen(job, before)
         if before is None:
             return ""
         lost = before.lost | _lost_in(job, event, before)
@@ -49,22 +52,29 @@ class Failovers:
         restarted = [v for v in replaced if before.executions[v][1] is not _S.RECONCILING]
         if not restarted or now.full_restarts > before.full_restarts:
             return ""
-        roots = {v for v in replaced if before.executions[v][0].state is _S.FAILED}
+        roots = {v for v in replaced if before.executions[v][0].state is _S.FAILED} | now.refused
         without_reason = [v for v in restarted if v not in _reached(job, roots, lost)]
         names = ", ".join(vertex.current.name for vertex in without_reason)
         return f"restarted without a reason: {names}" if names else ""
 
 
-def _seen(job: RunningJob) -> _Seen:
+def _seen(job: RunningJob, before: _Seen | None) -> _Seen:
     core = job.core
     phase = core.phase
     restarts = phase.restarts if isinstance(phase, Running) else ()
+    awaited = frozenset(vertex for restart in restarts for vertex in restart.vertices)
+    reconciles = isinstance(phase, Reconciling)
+    refused = frozenset[ExecutionVertex]() if before is None else before.refused
+    if before is not None and before.reconciles and not reconciles:
+        refused = awaited
     return _Seen(
         used=core.job.restart_strategy.history.used,
         full_restarts=core.job.full_restarts,
         executions={v: (v.current, v.current.state) for v in core.graph.execution_vertices()},
-        awaited=frozenset(vertex for restart in restarts for vertex in restart.vertices),
+        awaited=awaited,
         lost=frozenset(r.producer.vertices[n] for r in core.graph.results for n in r.lost),
+        reconciles=reconciles,
+        refused=refused,
     )
 
 
