@@ -10,6 +10,7 @@ import structlog
 
 from dispatcher.job_store import job_store_facts
 from dispatcher.service import Dispatcher, job_store_url
+from dispatcher.shared_storage import check_storage, claim_storage, storage_directory
 from firesteel.common.config import options
 from firesteel.common.high_availability import check_address, elected, election_of
 from firesteel.common.ids import Epoch
@@ -31,8 +32,8 @@ async def main(process: ServiceProcess, resource_manager: str) -> None:
     """Firesteel's Dispatcher: accepts jobs and runs each in a JobMaster process.
 
     Jobs, their files, collected rows and logs are kept in --dir; jobs in the database of
-    database.url, if that is set. With high-availability.type: zookeeper, one of several Dispatchers
-    leads, and the others wait.
+    database.url, if that is set, and files and rows in high-availability.storageDir. With
+    high-availability.type: zookeeper, one of several Dispatchers leads, and the others wait.
     """
     check_address(process.conf, "--resource-manager", resource_manager)
     host_label = socket.gethostname()
@@ -44,6 +45,7 @@ async def main(process: ServiceProcess, resource_manager: str) -> None:
         resource_manager=resource_manager,
         registry=process.registry,
         election=_election(process),
+        claim_storage=lambda: _claim_storage(process),
         host_label=host_label,
         log_path=process.log_path,
         platform=replace(SYSTEM, processes=ForkedProcesses()),
@@ -62,7 +64,17 @@ def _election(process: ServiceProcess) -> LeaderElection:
     if not elected(process.conf):
         return election_of(process.conf, Office.DISPATCHER)
     store_id, epoch = job_store_facts(job_store_url(process.conf, process.directory))
+    storage = storage_directory(process.conf, process.directory)
+    check_storage(storage, store_id=store_id, had_leader=epoch > 0)
     return election_of(process.conf, Office.DISPATCHER, store_id=store_id, above=Epoch(epoch))
+
+
+def _claim_storage(process: ServiceProcess) -> None:
+    """For the job store: nobody else leads now, so what is there was left by its leaders."""
+    storage = storage_directory(process.conf, process.directory)
+    if elected(process.conf) or storage != process.directory:
+        store_id, epoch = job_store_facts(job_store_url(process.conf, process.directory))
+        claim_storage(storage, store_id=store_id, had_leader=epoch > 0)
 
 
 if __name__ == "__main__":

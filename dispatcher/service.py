@@ -15,6 +15,7 @@ from dispatcher.blob_store import BlobStore
 from dispatcher.job_store import JobStore
 from dispatcher.results import ResultStore
 from dispatcher.servicer import DispatcherServicer
+from dispatcher.shared_storage import storage_directory
 from dispatcher.shell import Shell
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
 from firesteel.common.config import Configuration, options
@@ -53,12 +54,14 @@ class Dispatcher:
         host_label: str = "",
         log_path: Path | None = None,
         open_store: Callable[[Epoch | None], JobStore] | None = None,
+        claim_storage: Callable[[], None] = lambda: None,
         platform: Platform = SYSTEM,
     ) -> None:
         """`resource_manager`: its address, unless it is elected; `election`: None: it leads;
         `leaders`: None: found as configured.
         `open_store` takes the store over under an epoch, or the next one: by default the store at
-        `database.url`, or jobs.db in `directory`. `log_path`: of this process.
+        `database.url`, or jobs.db in `directory`. `claim_storage` is called before, and raises
+        FiresteelError if this Dispatcher must not lead. `log_path`: of this process.
         """
         transport = platform.transport
         self._server = transport.server([dispatcher_pb2.DESCRIPTOR.services_by_name["Dispatcher"]])
@@ -66,6 +69,8 @@ class Dispatcher:
         conf.get(options.PAYLOAD_LIMIT)  # a bad value fails the start, not the first submission
         self._conf = conf
         self._directory = directory
+        self._storage = storage_directory(conf, directory)
+        self._claim_storage = claim_storage
         self._registry = registry
         self._host_label = host_label
         self._log_path = log_path
@@ -118,14 +123,15 @@ class Dispatcher:
 
     async def _take_office(self) -> None:
         epoch = await self._election.granted()
+        self._claim_storage()
         store = self._open_store(epoch)
         self.shell = Shell(
             conf=self._conf,
             address=self.address,
             resource_manager=self._resource_manager,
             store=store,
-            blobs=BlobStore(self._directory / "blobs", self._conf.get(options.BLOB_LIMIT)),
-            results=ResultStore(self._directory / "spool"),
+            blobs=BlobStore(self._storage / "blobs", self._conf.get(options.BLOB_LIMIT)),
+            results=ResultStore(self._storage / "spool"),
             log_directory=self._directory / "logs",
             log_path=self._log_path,
             registry=self._registry,
@@ -135,7 +141,12 @@ class Dispatcher:
         )
         await self.shell.prepare()
         self._gate.open(DispatcherServicer(self.shell))
-        log.info("the Dispatcher leads", directory=str(self._directory), epoch=store.epoch)
+        log.info(
+            "the Dispatcher leads",
+            directory=str(self._directory),
+            storage=str(self._storage),
+            epoch=store.epoch,
+        )
 
     async def _lead(self) -> None:
         assert self.shell is not None, "it has taken office"

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,20 +14,25 @@ from pathlib import Path
 
 import psutil
 import pytest
+import xxhash
 
 from firesteel import Environment
+from firesteel._proto import dispatcher_pb2
 from firesteel.client.cli.arguments import find_cluster
 from firesteel.client.client import Client
 from firesteel.client.cluster import LocalCluster
+from firesteel.client.files import python_file
 from firesteel.client.job_details import JobDetails
 from firesteel.common.config import Configuration
 from firesteel.common.ids import Epoch
 from firesteel.common.leader import Leader
 from firesteel.common.process import BlockingChild, StartFailed, spawn_blocking
 from firesteel.common.states import ExecutionState, JobStatus
+from firesteel.connectors import CollectSink
 from firesteel.errors import ClusterUnreachable
 from tests.e2e.conftest import PATIENCE_S, WARM_S, eventually, job_masters
 from tests.e2e.jobs import nothing_left, unbounded
+from tests.postgres import Postgres
 from tests.zookeeper import ZooKeeper
 
 SESSION_S = 3.0
@@ -40,14 +45,22 @@ class Masters:
     module: str
     directory: Path
     arguments: list[str]
+    environment: dict[str, str]  # with secrets
     lifeline: int
     by_address: dict[str, BlockingChild] = field(default_factory=dict)
 
-    def start(self, *options: str) -> str:
-        """Returns its address."""
+    def start(self, *options: str, machine: str = "") -> str:
+        """Returns its address. `machine`: a folder of its own, instead of the shared one."""
+        directory = self.directory / machine
+        directory.mkdir(exist_ok=True)
         child = spawn_blocking(
-            [sys.executable, "-m", self.module, *self.arguments, *options],
-            log_path=self.directory / f"{self.module}-{len(self.by_address)}.log",
+            [
+                *(sys.executable, "-m", self.module, *self.arguments),
+                *("--dir", str(directory), *options),
+            ],
+            log_path=directory / f"{self.module}-{len(self.by_address)}.log",
+            env=self.environment,
+            cwd=directory if machine else None,
             lifeline=self.lifeline,
         )
         self.by_address[child.ready["address"]] = child
@@ -76,7 +89,9 @@ class HighlyAvailable:
 
 
 @contextmanager
-def masters(zookeeper: ZooKeeper, directory: Path) -> Iterator[HighlyAvailable]:
+def masters(
+    zookeeper: ZooKeeper, directory: Path, more: Mapping[str, str] | None = None
+) -> Iterator[HighlyAvailable]:
     """All processes end with the `with`, those that they have started too."""
     conf = Configuration(
         {
@@ -87,14 +102,17 @@ def masters(zookeeper: ZooKeeper, directory: Path) -> Iterator[HighlyAvailable]:
             "taskmanager.numberOfTaskSlots": "1",
             "metrics.reporter.prom.port": "0",
             "jobmanager.rpc.port": "0",
+            **(more or {}),
         }
     )
     read, write = os.pipe()
-    arguments = [*conf.to_arguments(), "--dir", str(directory)]
+    arguments, environment = conf.to_arguments(), dict(os.environ) | conf.to_environment()
     cluster = HighlyAvailable(
         conf,
-        Masters("dispatcher", directory, arguments, read),
-        Masters("resourcemanager", directory, [*arguments, "--task-executors=1"], read),
+        Masters("dispatcher", directory, arguments, environment, read),
+        Masters(
+            "resourcemanager", directory, [*arguments, "--task-executors=1"], environment, read
+        ),
     )
     try:
         yield cluster
@@ -190,6 +208,84 @@ def test_a_job_does_not_notice_the_deaths_of_leaders(zookeeper: ZooKeeper, tmp_p
             assert attempts(details) == before
             client.cancel(job_id)
             assert [d.status for d in watched][-1] is JobStatus.CANCELED
+
+
+@pytest.fixture
+def job_store() -> Iterator[str]:
+    """The URL of an empty one, in PostgreSQL."""
+    server = Postgres()
+    yield server.url.replace("postgresql://", "postgresql+psycopg2://")
+    server.close()
+
+
+def test_a_leader_on_another_machine_has_the_files_and_rows_of_jobs(
+    zookeeper: ZooKeeper, job_store: str, tmp_path: Path
+) -> None:
+    more = {"database.url": job_store}
+    more["high-availability.storageDir"] = f"file://{tmp_path}/storage"
+    shipped = tmp_path / "shipped.py"
+    shipped.write_text("ONE = 1\n")
+    with masters(zookeeper, tmp_path, more) as cluster:
+        dispatchers = cluster.dispatchers
+        machines = {dispatchers.start(machine=name): name for name in ("first", "second")}
+        cluster.resource_managers.start()
+        with cluster.client() as client:
+            eventually(
+                lambda: client.cluster_overview().slots_warm == 1, "a slot", patience_s=WARM_S
+            )
+            env = Environment(parallelism=1)
+            env.from_sequence(0, 99).sink_to(CollectSink())
+            graph = env.job_graph("collects")
+            collects = client.submit(graph, [python_file(str(shipped))])
+            client.wait(collects)
+            endless = client.submit(checkpointed(tmp_path / "checkpoints").job_graph("endless"))
+            watched = client.watch_job(endless)
+            before = attempts(next(d for d in watched if running(d)))
+
+            leader = client._connection._leader
+            assert leader is not None
+            dispatcher = psutil.Process(dispatchers.by_address[leader.address].process.pid)
+            on_machine = dispatcher.children(recursive=True)  # JobMasters, also those without a job
+            dispatchers.kill(leader.address)
+            for process in on_machine:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            eventually(lambda: 2 in job_masters(tmp_path, endless), "another JobMaster has the job")
+            eventually(lambda: running(client.job_details(endless)), "all tasks run")
+            follower = client._connection._leader
+            assert follower is not None and machines[follower.address] != machines[leader.address]
+            on_follower = tmp_path / machines[follower.address]
+            assert 2 in job_masters(on_follower, endless), "it runs on the follower's machine"
+            assert attempts(client.job_details(endless)) == before
+
+            (sink,) = [
+                operator.operator_id
+                for vertex in graph.vertices
+                for operator in vertex.operators
+                if operator.coordinator_kind == "collect"
+            ]
+            rows = client.fetch_table(collects, sink)["value"].to_pylist()
+            assert sorted(rows) == list(range(99))
+            blob = xxhash.xxh3_128_hexdigest(shipped.read_bytes())
+            asked = dispatcher_pb2.DownloadBlobRequest(hash=blob)
+            content = b"".join(chunk.data for chunk in client._dispatcher.DownloadBlob(asked))
+            assert content == shipped.read_bytes()
+            kept = [path for name in ("blobs", "spool") for path in tmp_path.glob(f"**/{name}")]
+            assert {path.parent for path in kept} == {tmp_path / "storage"}, "and nowhere else"
+            client.cancel(endless)
+            assert [d.status for d in watched][-1] is JobStatus.CANCELED
+
+
+def test_a_dispatcher_with_storage_of_its_own_does_not_start(
+    zookeeper: ZooKeeper, job_store: str, tmp_path: Path
+) -> None:
+    with masters(zookeeper, tmp_path, {"database.url": job_store}) as cluster:
+        cluster.dispatchers.start(machine="first")
+        with cluster.client() as client:
+            assert client.list_jobs() == []
+            with pytest.raises(StartFailed, match=f"{tmp_path}/second does not have the files and"):
+                cluster.dispatchers.start(machine="second")
+            assert client.list_jobs() == []
 
 
 def test_a_standby_names_the_leader(zookeeper: ZooKeeper, tmp_path: Path) -> None:

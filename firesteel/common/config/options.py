@@ -575,6 +575,13 @@ HA_CLUSTER_ID = _availability.option(
     "default",
     "Tells clusters apart that share an ensemble and its root path.",
 )
+HA_STORAGE_DIR = _availability.option(
+    "high-availability.storageDir",
+    "string",
+    "",
+    "Where the users' files and the collected rows of jobs are kept: a directory that all"
+    " Dispatchers have mounted, as a path or `file:///PATH`; empty: each Dispatcher's `--dir`.",
+)
 ZOOKEEPER_QUORUM: Option[list[str]] = _availability.option(
     "high-availability.zookeeper.quorum",
     "list",
