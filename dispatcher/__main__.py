@@ -10,7 +10,7 @@ import structlog
 
 from dispatcher.job_store import job_store_facts
 from dispatcher.service import Dispatcher, job_store_url
-from dispatcher.shared_storage import check_storage, claim_storage, storage_directory
+from dispatcher.shared_storage import SharedStorage
 from firesteel.common.config import options
 from firesteel.common.high_availability import check_address, elected, election_of
 from firesteel.common.ids import Epoch
@@ -64,17 +64,17 @@ def _election(process: ServiceProcess) -> LeaderElection:
     if not elected(process.conf):
         return election_of(process.conf, Office.DISPATCHER)
     store_id, epoch = job_store_facts(job_store_url(process.conf, process.directory))
-    storage = storage_directory(process.conf, process.directory)
-    check_storage(storage, store_id=store_id, had_leader=epoch > 0)
+    storage = SharedStorage.of(process.conf, process.directory)
+    storage.check(store_id=store_id, had_leader=epoch > 0)
     return election_of(process.conf, Office.DISPATCHER, store_id=store_id, above=Epoch(epoch))
 
 
 def _claim_storage(process: ServiceProcess) -> None:
     """For the job store: nobody else leads now, so what is there was left by its leaders."""
-    storage = storage_directory(process.conf, process.directory)
-    if elected(process.conf) or storage != process.directory:
+    if elected(process.conf) or process.conf.get(options.HA_STORAGE_DIR):
+        storage = SharedStorage.of(process.conf, process.directory)
         store_id, epoch = job_store_facts(job_store_url(process.conf, process.directory))
-        claim_storage(storage, store_id=store_id, had_leader=epoch > 0)
+        storage.claim(store_id=store_id, had_leader=epoch > 0)
 
 
 if __name__ == "__main__":

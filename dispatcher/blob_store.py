@@ -2,6 +2,9 @@
 
 Files that no stored job needs are dropped once no submission can be about to name them.
 
+With an object store that Dispatchers share, it has each of them before it is here, and what is not
+here is fetched when it is asked for.
+
 Nothing of a request but a checked hash becomes part of a path (invariant 24). A file appears under
 its name only when it is complete and has the hash that its name is.
 """
@@ -10,7 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +21,7 @@ from typing import BinaryIO
 
 import xxhash
 
+from firesteel.common.checkpoints.storage import CheckpointStorage, StorageError
 from firesteel.common.ids import IdSource, is_id
 from firesteel.errors import FiresteelError, PayloadTooLarge
 
@@ -34,8 +38,18 @@ class DiskFull(FiresteelError):
 
 
 class BlobStore:
-    def __init__(self, directory: Path, limit_bytes: int, ids: IdSource | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        limit_bytes: int,
+        ids: IdSource | None = None,
+        *,
+        copies: CheckpointStorage | None = None,
+    ) -> None:
+        """`copies`: of all files."""
         self._ids = ids or IdSource()
+        self._copies = copies
+        self._unneeded_since: dict[str, float] = {}  # copies of what is not here
         self._directory = directory
         self._limit_bytes = limit_bytes
         directory.mkdir(parents=True, exist_ok=True)
@@ -51,45 +65,74 @@ class BlobStore:
             )
         return self._directory / blob_hash
 
-    def has(self, blob_hash: str) -> bool:
-        return self.path(blob_hash).is_file()
-
     def missing(self, hashes: Iterable[str]) -> list[str]:
-        """The hashes to upload. The other files are kept for the job that is to name them."""
-        return [blob_hash for blob_hash in hashes if not self._keep(self.path(blob_hash))]
+        """The hashes to upload. The other files are kept for the job that is to name them. Raises
+        StorageError.
+        """
+        return [blob_hash for blob_hash in hashes if not self._keep(blob_hash)]
 
     def drop_unneeded(self, needed: Collection[str], now: float) -> list[str]:
         """Deletes files that are not `needed` and that no client asked for lately. Returns their
-        hashes. `now`: seconds since 1970.
+        hashes. `now`: seconds since 1970. Raises StorageError.
         """
         dropped = []
+        here = set()
         for path in self._directory.iterdir():
+            here.add(path.name)
             if not is_id(path.name) or path.name in needed:
                 continue
             with suppress(FileNotFoundError):  # another call was faster
                 if path.stat().st_mtime < now - SUBMIT_WITHIN_S:
                     path.unlink()
                     dropped.append(path.name)
+        if self._copies is not None:
+            elsewhere = set(self._copies.files()) - here - set(needed)
+            self._unneeded_since = {h: self._unneeded_since.get(h, now) for h in elsewhere}
+            old = (h for h, at in self._unneeded_since.items() if at < now - SUBMIT_WITHIN_S)
+            dropped += [h for h in old if h not in dropped]
+            self._copies.delete(dropped)
         return dropped
 
-    def _keep(self, path: Path) -> bool:
+    def _keep(self, blob_hash: str) -> bool:
         """Whether the file is here; if so, it counts as new."""
+        path = self.path(blob_hash)
         try:
             os.utime(path)
         except FileNotFoundError:
-            return False
+            return self._fetch(blob_hash, path)
         return True
+
+    def _fetch(self, blob_hash: str, path: Path) -> bool:
+        """Whether there was a copy. Raises StorageError."""
+        if self._copies is None or not self._copies.exists(blob_hash):
+            return False
+        part = self._part(blob_hash)
+        try:
+            part.write_bytes(self._copies.read_unchecked(blob_hash))
+            if (found := xxhash.xxh3_128_hexdigest(part.read_bytes())) != blob_hash:
+                raise StorageError(
+                    f"the file {blob_hash} of {self._copies.uri} is damaged: its content has the"
+                    f" hash {found}"
+                )
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
+        return True
+
+    def _part(self, blob_hash: str) -> Path:
+        return self._directory / f"{blob_hash}.{self._ids.next()[:8]}.part"
 
     def begin(self, blob_hash: str) -> Upload:
         path = self.path(blob_hash)
-        part = path.with_name(f"{blob_hash}.{self._ids.next()[:8]}.part")
-        return Upload(path, part, blob_hash, self._limit_bytes)
+        part = self._part(blob_hash)
+        return Upload(path, part, blob_hash, self._limit_bytes, self._copies)
 
-    def read(self, blob_hash: str) -> Iterator[bytes]:
-        """The content in chunks. Raises FileNotFoundError."""
-        with open(self.path(blob_hash), "rb") as file:
-            while chunk := file.read(CHUNK_BYTES):
-                yield chunk
+    def open(self, blob_hash: str) -> BinaryIO:
+        """Raises FileNotFoundError, BadBlob or StorageError."""
+        path = self.path(blob_hash)
+        if not path.exists():
+            self._fetch(blob_hash, path)
+        return open(path, "rb")
 
 
 class Upload:
@@ -97,8 +140,16 @@ class Upload:
     without `finish` keeps nothing.
     """
 
-    def __init__(self, path: Path, part: Path, blob_hash: str, limit_bytes: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        part: Path,
+        blob_hash: str,
+        limit_bytes: int,
+        copies: CheckpointStorage | None,
+    ) -> None:
         self._path = path
+        self._copies = copies
         self._hash = blob_hash
         self._limit_bytes = limit_bytes
         self._part = part
@@ -133,7 +184,7 @@ class Upload:
             raise _disk_error(error, self._path.parent) from error
 
     def finish(self) -> None:
-        """Raises BadBlob if the content has another hash."""
+        """Raises BadBlob if the content has another hash, or StorageError."""
         assert self._file is not None
         if self._digest.hexdigest() != self._hash:
             raise BadBlob(
@@ -143,6 +194,9 @@ class Upload:
         try:
             self._file.flush()
             os.fsync(self._file.fileno())
+            if self._copies is not None:
+                with open(self._part, "rb") as content:
+                    self._copies.write(self._hash, iter(lambda: content.read(CHUNK_BYTES), b""))
             os.replace(self._part, self._path)
         except OSError as error:
             raise _disk_error(error, self._path.parent) from error

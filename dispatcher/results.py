@@ -18,6 +18,10 @@ is complete. Rows of groups that are never shown come again in others, after a f
 show a group twice changes nothing; to show one that is not there is refused, because its rows would
 be lost.
 
+With an object store that Dispatchers share, a chunk is there before it is in the file, and DIR has
+what this Dispatcher has needed since it leads: the rows of a job are fetched when they are first
+asked for (`chunk_copies`).
+
 Blocking I/O: the shell appends in one thread, readers may be in others.
 """
 
@@ -27,6 +31,7 @@ import asyncio
 import errno
 import os
 import shutil
+import threading
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -34,12 +39,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+import structlog
+
+from dispatcher.chunk_copies import EVICTED, ChunkCopies
+from firesteel.common.checkpoints.storage import StorageError
 from firesteel.common.config import options
 from firesteel.common.units import shortest_duration, shortest_size
 from firesteel.errors import FiresteelError
 
 _HEAD_BYTES = 8  # the last one is the length of the label
-_EVICTED = "evicted"
+
+log = structlog.get_logger(__name__)
 
 
 class ResultsNotWritten(FiresteelError):
@@ -105,16 +115,23 @@ class Collected(NamedTuple):
 
 
 class ResultStore:
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, copies: ChunkCopies | None = None) -> None:
+        """`copies`: of all that is kept; then `directory` is emptied. Raises StorageError."""
         self._directory = directory
+        self._copies = copies
+        self._not_fetched: dict[str, int] = {}  # bytes by job, of which nothing is here
+        self._fetching = threading.Lock()
         self._open: dict[tuple[str, str], _ChunkFile] = {}  # newest generations, once written to
+        if copies is not None:
+            shutil.rmtree(directory, ignore_errors=True)  # other leaders may have added to it
+            self._not_fetched = copies.sizes()
         directory.mkdir(parents=True, exist_ok=True)
         self.total_bytes = sum(self.sizes().values())
 
     def begin(self, job_id: str, operator_id: str, generation: int) -> None:
         """Makes this the sink's generation; chunks of older ones are deleted.
 
-        Raises ChunkOutOfOrder or ResultsNotWritten.
+        Raises ChunkOutOfOrder, ResultsNotWritten or StorageError.
         """
         try:
             self._file(job_id, operator_id, generation)
@@ -131,9 +148,10 @@ class ResultStore:
         group: str = "",
         attempt_id: str = "",
     ) -> None:
-        """Hands the chunk to the operating system. Does nothing if it is there already.
+        """Hands the chunk to the operating system, or to the object store. Does nothing if it is
+        there already.
 
-        Raises ChunkOutOfOrder or ResultsNotWritten.
+        Raises ChunkOutOfOrder, ResultsNotWritten or StorageError.
         """
         try:
             file = self._file(job_id, operator_id, generation)
@@ -142,7 +160,11 @@ class ResultStore:
                     f"chunk {index} of operator {operator_id} came before chunk {file.chunks}"
                 )
             if index == file.chunks:
-                self.total_bytes += file.append(ipc_stream, group, attempt_id)
+                head = file.head(ipc_stream, group, attempt_id)
+                if self._copies is not None:
+                    record = head + ipc_stream
+                    self._copies.store(job_id, operator_id, generation, index, record)
+                self.total_bytes += file.append(head, ipc_stream, group, attempt_id)
         except OSError as error:
             raise _not_written(error, self._directory / job_id) from error
 
@@ -151,8 +173,9 @@ class ResultStore:
         return max(self._generations(job_id, operator_id), default=None)
 
     def collected(self, job_id: str) -> list[Collected]:
-        """By each sink of the job so far. Raises ResultsNotWritten."""
+        """By each sink of the job so far. Raises ResultsNotWritten or StorageError."""
         try:
+            self._fetch(job_id)
             names = {path.name for path in (self._directory / job_id).glob("*.chunks")}
             found = []
             for operator_id in sorted({name.partition("-")[0] for name in names}):
@@ -170,12 +193,18 @@ class ResultStore:
     def drop(self, job_id: str) -> None:
         for key in [key for key in self._open if key[0] == job_id]:
             del self._open[key]
+        self._not_fetched.pop(job_id, None)
         shutil.rmtree(self._directory / job_id, ignore_errors=True)
+        if self._copies is not None:
+            try:
+                self._copies.drop(job_id)
+            except StorageError as error:  # the next leader finds them
+                log.warning("collected rows cannot be deleted", job_id=job_id, reason=str(error))
         self.total_bytes = sum(self.sizes().values())
 
     def sizes(self) -> dict[str, int]:
-        """Bytes on disk, by job."""
-        sizes: dict[str, int] = {}
+        """Bytes on disk, or still in the object store, by job."""
+        sizes = dict(self._not_fetched)
         for path in self._directory.glob("*/*.chunks"):
             with suppress(FileNotFoundError):
                 sizes[path.parent.name] = sizes.get(path.parent.name, 0) + path.stat().st_size
@@ -183,12 +212,14 @@ class ResultStore:
 
     def jobs(self) -> list[str]:
         """Those of which anything is there."""
-        return [path.name for path in self._directory.iterdir()]
+        return [*self._not_fetched, *(path.name for path in self._directory.iterdir())]
 
     def keep_to(
         self, limits: Limits, ended_ms: Mapping[str, int], *, now_ms: int, more: int = 0
     ) -> dict[str, str]:
-        """Deletes the rows that are over the limits; returns why, by job. Raises OSError."""
+        """Deletes the rows that are over the limits; returns why, by job. Raises OSError or
+        StorageError.
+        """
         sizes = self.sizes()
         evicted = limits.to_evict(sizes, ended_ms, now_ms=now_ms, more=more)
         for job_id, why in evicted.items():
@@ -199,14 +230,19 @@ class ResultStore:
     def _evict(self, job_id: str, why: str) -> None:
         """The reason is there before the rows are gone: their readers look for it."""
         folder = self._directory / job_id
-        (folder / _EVICTED).write_text(why)
+        folder.mkdir(exist_ok=True)
+        (folder / EVICTED).write_text(why)
+        if self._copies is not None:
+            self._copies.evict(job_id, why)
+            self._not_fetched.pop(job_id, None)
         for path in folder.glob("*.chunks"):
             path.unlink(missing_ok=True)
 
     def evicted(self, job_id: str) -> str | None:
-        """Why the job's rows were deleted; None: they were not."""
+        """Why the job's rows were deleted; None: they were not. Raises StorageError."""
+        self._fetch(job_id)
         try:
-            return (self._directory / job_id / _EVICTED).read_text()
+            return (self._directory / job_id / EVICTED).read_text()
         except FileNotFoundError:
             return None
 
@@ -219,15 +255,29 @@ class ResultStore:
                     f"generation {generation} of operator {operator_id} is older than {newest}"
                 )
             (self._directory / job_id).mkdir(parents=True, exist_ok=True)
+            if self._copies is not None and generation not in existing:
+                self._copies.begin(job_id, operator_id, generation)
             file = _ChunkFile(self.path(job_id, operator_id, generation), generation)
             self._open[job_id, operator_id] = file
             for older in existing:
                 if older != generation:
                     self.path(job_id, operator_id, older).unlink(missing_ok=True)
+                    if self._copies is not None:
+                        self._copies.drop_generation(job_id, operator_id, older)
             self.total_bytes = sum(self.sizes().values())
         return file
 
+    def _fetch(self, job_id: str) -> None:
+        """Has the job's rows here. Raises StorageError."""
+        if self._copies is None or job_id not in self._not_fetched:
+            return
+        with self._fetching:
+            if job_id in self._not_fetched:
+                self._copies.fetch(job_id, self._directory / job_id)
+                self._not_fetched.pop(job_id, None)
+
     def _generations(self, job_id: str, operator_id: str) -> list[int]:
+        self._fetch(job_id)
         prefix, suffix = f"{operator_id}-", ".chunks"
         try:
             names = os.listdir(self._directory / job_id)
@@ -257,25 +307,28 @@ class _ChunkFile:
                 self._added(record.group, record.attempt_id)
                 self._end_bytes = record.end
 
-    def append(self, ipc_stream: bytes, group: str, attempt_id: str) -> int:
-        """Returns how many bytes were written."""
+    def head(self, ipc_stream: bytes, group: str, attempt_id: str) -> bytes:
+        """What is before the content of the next chunk. Raises ChunkOutOfOrder."""
         if group and not ipc_stream and group not in self._groups:
             raise ChunkOutOfOrder(
                 f"the rows {group} that a checkpoint holds are not among those of this job"
             )
         label = (f"{group} {attempt_id}" if attempt_id else group).encode()
-        head = len(ipc_stream).to_bytes(_HEAD_BYTES - 1, "little") + bytes([len(label)])
+        return len(ipc_stream).to_bytes(_HEAD_BYTES - 1, "little") + bytes([len(label)]) + label
+
+    def append(self, head: bytes, ipc_stream: bytes, group: str, attempt_id: str) -> int:
+        """Returns how many bytes were written."""
         try:
             with open(self._path, "r+b") as file:
                 file.truncate(self._end_bytes)
                 file.seek(self._end_bytes)
-                file.write(head + label)
+                file.write(head)
                 file.write(ipc_stream)
         except OSError:
             with suppress(OSError):  # the first error is the one to report
                 os.truncate(self._path, self._end_bytes)
             raise
-        written_bytes = len(head) + len(label) + len(ipc_stream)
+        written_bytes = len(head) + len(ipc_stream)
         self._end_bytes += written_bytes
         self._added(group, attempt_id)
         return written_bytes

@@ -12,10 +12,11 @@ from pathlib import Path
 import structlog
 
 from dispatcher.blob_store import BlobStore
+from dispatcher.chunk_copies import ChunkCopies
 from dispatcher.job_store import JobStore
 from dispatcher.results import ResultStore
 from dispatcher.servicer import DispatcherServicer
-from dispatcher.shared_storage import storage_directory
+from dispatcher.shared_storage import BLOBS, SPOOL, SharedStorage
 from dispatcher.shell import Shell
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
 from firesteel.common.config import Configuration, options
@@ -69,7 +70,7 @@ class Dispatcher:
         conf.get(options.PAYLOAD_LIMIT)  # a bad value fails the start, not the first submission
         self._conf = conf
         self._directory = directory
-        self._storage = storage_directory(conf, directory)
+        self._storage = SharedStorage.of(conf, directory)
         self._claim_storage = claim_storage
         self._registry = registry
         self._host_label = host_label
@@ -124,14 +125,22 @@ class Dispatcher:
     async def _take_office(self) -> None:
         epoch = await self._election.granted()
         self._claim_storage()
-        store = self._open_store(epoch)
+        store, storage = self._open_store(epoch), self._storage
+        rows = storage.copies.at(SPOOL) if storage.copies else None
         self.shell = Shell(
             conf=self._conf,
             address=self.address,
             resource_manager=self._resource_manager,
             store=store,
-            blobs=BlobStore(self._storage / "blobs", self._conf.get(options.BLOB_LIMIT)),
-            results=ResultStore(self._storage / "spool"),
+            blobs=BlobStore(
+                storage.directory / BLOBS,
+                self._conf.get(options.BLOB_LIMIT),
+                copies=storage.copies.at(BLOBS) if storage.copies else None,
+            ),
+            results=ResultStore(
+                storage.directory / SPOOL,
+                copies=ChunkCopies(rows, store.epoch) if rows else None,
+            ),
             log_directory=self._directory / "logs",
             log_path=self._log_path,
             registry=self._registry,
@@ -144,7 +153,7 @@ class Dispatcher:
         log.info(
             "the Dispatcher leads",
             directory=str(self._directory),
-            storage=str(self._storage),
+            storage=storage.uri,
             epoch=store.epoch,
         )
 

@@ -32,6 +32,7 @@ from firesteel._proto import (
     resource_manager_pb2,
 )
 from firesteel._proto.resource_manager_pb2_grpc import ResourceManagerStub
+from firesteel.common.checkpoints.storage import StorageError
 from firesteel.common.config import options
 from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.ids import JobId, is_id
@@ -91,7 +92,11 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
         return dispatcher_pb2.SubmitJobResponse(job_id=graph.job_id)
 
     async def _check_can_start(self, graph: job_graph_pb2.JobGraph, context: _Context) -> None:
-        missing = self._shell.blobs.missing(blob.hash for blob in graph.blobs)
+        hashes = [blob.hash for blob in graph.blobs]
+        try:
+            missing = await asyncio.to_thread(self._shell.blobs.missing, hashes)
+        except StorageError as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         if missing:
             names = ", ".join(blob.name for blob in graph.blobs if blob.hash in missing)
             await context.abort(
@@ -209,6 +214,8 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
                 )
         except ResultsGone as error:
             await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+        except StorageError as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         await self._unless_forgotten(job.job_id, "rows", context)  # while they were read
 
     async def FetchLogs(
@@ -243,12 +250,13 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
         self, request: dispatcher_pb2.MissingBlobsRequest, context: _Context
     ) -> dispatcher_pb2.MissingBlobsResponse:
         try:
-            return dispatcher_pb2.MissingBlobsResponse(
-                hashes=self._shell.blobs.missing(request.hashes)
-            )
+            missing = await asyncio.to_thread(self._shell.blobs.missing, list(request.hashes))
+            return dispatcher_pb2.MissingBlobsResponse(hashes=missing)
         except BadBlob as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-            raise AssertionError("abort raises") from None
+        except StorageError as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        raise AssertionError("abort raises")
 
     async def UploadBlob(
         self, chunks: AsyncIterator[dispatcher_pb2.BlobChunk], context: _Context
@@ -259,6 +267,8 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         except BadBlob as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except StorageError as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         except OSError as error:
             await context.abort(grpc.StatusCode.INTERNAL, f"the file could not be stored: {error}")
         raise AssertionError("abort raises")
@@ -281,7 +291,10 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
         self, request: dispatcher_pb2.DownloadBlobRequest, context: _Context
     ) -> AsyncIterator[dispatcher_pb2.BlobChunk]:
         try:
-            file = await asyncio.to_thread(open, self._shell.blobs.path(request.hash), "rb")
+            file = await asyncio.to_thread(self._shell.blobs.open, request.hash)
+        except StorageError as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            return
         except BadBlob as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
             return
@@ -428,6 +441,9 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             await self._shell.append_results(chunk)
         except ChunkOutOfOrder as error:
             await context.abort(grpc.StatusCode.OUT_OF_RANGE, str(error))
+        except StorageError as error:  # the JobMaster sends it again
+            log.warning("collected rows wait for their storage", reason=str(error))
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         except ResultsNotWritten as error:
             log.error("collected rows cannot be kept", job_id=chunk.job_id, reason=str(error))
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))

@@ -58,7 +58,7 @@ from dispatcher.savepoints import dispose_savepoint
 from firesteel._proto import dispatcher_pb2, job_graph_pb2, job_master_pb2, job_master_pb2_grpc
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.checkpoints.savepoint import read_restored
-from firesteel.common.checkpoints.storage import CheckpointStorage
+from firesteel.common.checkpoints.storage import CheckpointStorage, StorageAway, StorageError
 from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.high_availability import elected
 from firesteel.common.ids import JobId
@@ -477,7 +477,7 @@ class Shell:
                     self._result_limits, ended_ms, now_ms=now_ms, more=more_bytes
                 ),
             )
-        except OSError as error:
+        except (OSError, StorageError) as error:
             log.warning("collected rows cannot be deleted", reason=str(error))
             return
         for job_id, why in evicted.items():
@@ -599,9 +599,13 @@ class Shell:
 
     async def _drop_blobs(self) -> None:
         needed = await self._in_store(self.store.needed_blobs)
-        dropped = await asyncio.to_thread(
-            self.blobs.drop_unneeded, needed, self.platform.clock.time()
-        )
+        try:
+            dropped = await asyncio.to_thread(
+                self.blobs.drop_unneeded, needed, self.platform.clock.time()
+            )
+        except StorageError as error:
+            log.warning("files of jobs cannot be deleted", reason=str(error))
+            return
         if dropped:
             log.info("deleted files that no job needs any more", files=len(dropped))
 
@@ -626,8 +630,10 @@ class Shell:
             return
         # Its assignment is stored: from now on, no earlier JobMaster can add to them.
         checkpoints = await self._until_stored(lambda: self.store.checkpoints(command.job_id))
-        collected = await self._in_thread(
-            self._results_thread, lambda: self.results.collected(command.job_id)
+        collected = await self._until(
+            lambda: self._in_thread(
+                self._results_thread, lambda: self.results.collected(command.job_id)
+            )
         )
         start = dispatcher_pb2.StartJob(
             job_graph=graph,
@@ -692,10 +698,10 @@ class Shell:
         return await self._until(lambda: self._in_store(work))
 
     async def _until(self, work: Callable[[], Awaitable[T]]) -> T:
-        """While the job store is away, tries again."""
+        """While the job store, or the storage directory, is away, tries again."""
         async for attempt in tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type(
-                (sa.exc.OperationalError, sa.exc.InterfaceError)
+                (sa.exc.OperationalError, sa.exc.InterfaceError, StorageAway)
             ),  # a full disk, a database that restarts
             wait=tenacity.wait_exponential(multiplier=STORE_RETRY_FIRST_S, max=STORE_RETRY_MAX_S),
             before_sleep=self._store_failed,

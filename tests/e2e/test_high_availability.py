@@ -32,6 +32,7 @@ from firesteel.connectors import CollectSink
 from firesteel.errors import ClusterUnreachable
 from tests.e2e.conftest import PATIENCE_S, WARM_S, eventually, job_masters
 from tests.e2e.jobs import nothing_left, unbounded
+from tests.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore
 from tests.postgres import Postgres
 from tests.zookeeper import ZooKeeper
 
@@ -218,11 +219,19 @@ def job_store() -> Iterator[str]:
     server.close()
 
 
+@pytest.mark.parametrize("kind", ["mounted", "object store"])
 def test_a_leader_on_another_machine_has_the_files_and_rows_of_jobs(
-    zookeeper: ZooKeeper, job_store: str, tmp_path: Path
+    zookeeper: ZooKeeper, job_store: str, object_store: ObjectStore, tmp_path: Path, kind: str
 ) -> None:
-    more = {"database.url": job_store}
-    more["high-availability.storageDir"] = f"file://{tmp_path}/storage"
+    mounted = kind == "mounted"
+    more = {
+        "database.url": job_store,
+        "s3.access-key": ACCESS_KEY,
+        "s3.secret-key": SECRET_KEY,
+        "high-availability.storageDir": (
+            f"file://{tmp_path}/storage" if mounted else object_store.uri("ha")
+        ),
+    }
     shipped = tmp_path / "shipped.py"
     shipped.write_text("ONE = 1\n")
     with masters(zookeeper, tmp_path, more) as cluster:
@@ -270,8 +279,13 @@ def test_a_leader_on_another_machine_has_the_files_and_rows_of_jobs(
             asked = dispatcher_pb2.DownloadBlobRequest(hash=blob)
             content = b"".join(chunk.data for chunk in client._dispatcher.DownloadBlob(asked))
             assert content == shipped.read_bytes()
-            kept = [path for name in ("blobs", "spool") for path in tmp_path.glob(f"**/{name}")]
-            assert {path.parent for path in kept} == {tmp_path / "storage"}, "and nowhere else"
+            kept = {
+                path.parent for name in ("blobs", "spool") for path in tmp_path.glob(f"*/{name}")
+            }
+            own = {tmp_path / name for name in machines.values()}
+            assert kept & (own | {tmp_path / "storage"}) == (
+                {tmp_path / "storage"} if mounted else own
+            )
             client.cancel(endless)
             assert [d.status for d in watched][-1] is JobStatus.CANCELED
 

@@ -18,6 +18,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from operator import itemgetter
 from typing import Any, BinaryIO, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
@@ -205,11 +206,17 @@ class CheckpointStorage:
 
     def files(self) -> list[str]:
         """All files below this directory, ordered; unfinished ones too."""
-        return self._listed("File", recursive=True)
+        return list(self.sizes())
+
+    def sizes(self) -> dict[str, int]:
+        """In bytes, of all files below this directory, ordered; unfinished ones too."""
+        found = self._listed(recursive=True)
+        return {path: info.size for path, info in found if info.type.name == "File"}
 
     def directories(self) -> list[str]:
         """The names of those in this directory, ordered."""
-        return self._listed("Directory", recursive=False)
+        found = self._listed(recursive=False)
+        return [path for path, info in found if info.type.name == "Directory"]
 
     # -- inside
 
@@ -218,13 +225,15 @@ class CheckpointStorage:
             raise StorageError(f"{path!r} leads out of the directory {self.uri}")
         return f"{self._root}/{path}" if path else self._root
 
-    def _listed(self, kind: str, *, recursive: bool) -> list[str]:
+    def _listed(self, *, recursive: bool) -> list[tuple[str, Any]]:
         from pyarrow.fs import FileSelector
 
         selector = FileSelector(self._root, recursive=recursive, allow_not_found=True)
         with self._errors(f"the directory {self.uri} cannot be listed"):
             found = self._fs.get_file_info(selector)
-        return sorted(info.path[len(self._root) + 1 :] for info in found if info.type.name == kind)
+        return sorted(
+            ((info.path[len(self._root) + 1 :], info) for info in found), key=itemgetter(0)
+        )
 
     def _create_parent(self, path: str) -> None:
         if self._fs.type_name not in _WITHOUT_DIRECTORIES:

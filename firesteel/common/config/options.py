@@ -580,7 +580,8 @@ HA_STORAGE_DIR = _availability.option(
     "string",
     "",
     "Where the users' files and the collected rows of jobs are kept: a directory that all"
-    " Dispatchers have mounted, as a path or `file:///PATH`; empty: each Dispatcher's `--dir`.",
+    " Dispatchers have mounted, as a path or `file:///PATH`, or one in an object store, such as"
+    " `s3://BUCKET/PATH`; empty: each Dispatcher's `--dir`.",
 )
 ZOOKEEPER_QUORUM: Option[list[str]] = _availability.option(
     "high-availability.zookeeper.quorum",

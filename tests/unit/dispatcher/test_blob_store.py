@@ -34,7 +34,8 @@ def test_what_was_uploaded_is_there(store: BlobStore, tmp_path: Path) -> None:
     upload(store)
     upload(store)  # again is as good
     assert store.missing([HASH]) == []
-    assert b"".join(store.read(HASH)) == CONTENT
+    with store.open(HASH) as content:
+        assert content.read() == CONTENT
     assert files(tmp_path) == [HASH]
 
 
@@ -87,7 +88,7 @@ def test_what_an_earlier_process_left_unfinished_is_removed(tmp_path: Path) -> N
     ],
 )
 def test_no_name_but_a_hash_reaches_the_file_system(store: BlobStore, name: str) -> None:
-    for ask in (store.path, store.has, store.begin, lambda n: next(store.read(n))):
+    for ask in (store.path, store.begin, store.open, lambda name: store.missing([name])):
         with pytest.raises(BadBlob):
             ask(name)
 
