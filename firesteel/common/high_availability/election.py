@@ -87,6 +87,11 @@ class Displaced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Resigned:
+    """This contender is about to give the office up, if it has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFailed:
     """The last request failed, or nobody knows whether it did."""
 
@@ -102,6 +107,7 @@ Event = (
     | Vacant
     | Confirmed
     | Displaced
+    | Resigned
     | RequestFailed
 )
 
@@ -156,7 +162,7 @@ class ElectionState(Enum):
 TRANSITIONS: dict[ElectionState, frozenset[ElectionState]] = {
     # the office was granted
     ElectionState.STANDBY: frozenset({ElectionState.LEADING}),
-    # the lease ran out; the session ended, or somebody else has the office
+    # the lease ran out; the session ended, somebody else has the office, or it resigns
     ElectionState.LEADING: frozenset({ElectionState.PAUSED, ElectionState.ENDED}),
     # the lease was renewed in the same session; the same as above
     ElectionState.PAUSED: frozenset({ElectionState.LEADING, ElectionState.ENDED}),
@@ -226,6 +232,8 @@ class ElectionCore:
             case Displaced():
                 self._asking = False
                 self._end(f"{event.by} has its office")
+            case Resigned():
+                self._end("it has been stopped")
             case RequestFailed():
                 self._asking, self._ask_at = False, now + RETRY_S
             case Tick():

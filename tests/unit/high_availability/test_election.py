@@ -21,6 +21,7 @@ from firesteel.common.high_availability.election import (
     Pause,
     Renewed,
     RequestFailed,
+    Resigned,
     Resume,
     SessionLost,
     Suspended,
@@ -126,6 +127,13 @@ def test_a_leader_whose_session_is_over_never_leads_again(leader: ElectionCore, 
     assert commands(leader, connected(3), 3.0) == []
     assert commands(leader, granted(session_id=3, asked_at=3.0), 3.0) == []
     assert leader.next_deadline() is None
+
+
+def test_a_leader_that_resigns_acts_no_more(leader: ElectionCore) -> None:
+    """Its lease lasts for seconds, in which the next one leads."""
+    leader.handle(Resigned(), 1.0)
+    assert not leader.acts(1.0)
+    assert leader.state is ElectionState.ENDED
 
 
 def test_a_standby_goes_on_with_another_session() -> None:

@@ -28,6 +28,7 @@ from firesteel.common.high_availability.election import (
     Pause,
     Renewed,
     RequestFailed,
+    Resigned,
     Resume,
     SessionLost,
     Suspended,
@@ -135,6 +136,8 @@ class ZooKeeperElection:
             self._client.remove_listener(self._state_changed)
             self._driver.stop()
             await self._running
+        # The next leader may act before this process has ended: it answers nobody from now on.
+        self.core.handle(Resigned(), self._clock())
         await asyncio.to_thread(self._client.disconnect)
 
     # ---- inside
