@@ -117,6 +117,8 @@ class Checkers:
         statuses = [change.status for change in core.graph.timestamps]
         if (JobStatus.RECONCILING, JobStatus.RESTARTING) in itertools.pairwise(statuses[-3:]):
             self._analyzed.add(key)  # a new master found no task: nothing failed
+        if JobStatus.RECONCILING in statuses and not core.job.checkpoints.enabled:
+            self._analyzed.add(key)  # without checkpoints, what is not found has failed
         if not (attempts - current) & self._with_slots[key] and key not in self._analyzed:
             raise self._failed(
                 f"job {job.job_id}: restart {core.restarts} is of tasks that had no slots"

@@ -95,7 +95,7 @@ class CheckpointCoordinator:
         self.shared = SharedFiles(shared_files or {})
         # A retained checkpoint may refer to files that nobody knows: none is looked for.
         self._sweeps = settings.incremental and shared_files is not None
-        self._swept = False  # since the job runs
+        self._swept = False  # since the job runs, and no acknowledgement was lost
         self._settings = settings
         self._graph = graph
         self._snapshot_coordinators = snapshot_coordinators
@@ -167,8 +167,9 @@ class CheckpointCoordinator:
 
     def lost_messages(self, now: float) -> list[Command]:
         """Triggers and notices to tasks may be lost: what is being collected is given up, and the
-        tasks hear again what is complete.
+        tasks hear again what is complete. So may acknowledgements, whose files nobody knows.
         """
+        self._swept = False
         commands: list[Command] = []
         for checkpoint in self._collecting():
             cause = "the stream to a TaskExecutor broke: messages may be lost"

@@ -203,6 +203,16 @@ def test_what_dead_attempts_have_written_is_swept_once() -> None:
     assert of(c.complete(3, "shared/1-a", "shared/3-b"), SweepSharedFiles)
 
 
+def test_what_a_lost_acknowledgement_names_is_swept() -> None:
+    c = Incremental()
+    c.trigger()
+    c.complete(1, "shared/1-a")
+    c.trigger()
+    c.do(c.coordinator.lost_messages(c.now))
+    c.trigger()
+    assert of(c.complete(3, "shared/1-a", "shared/3-b"), SweepSharedFiles)
+
+
 def test_a_full_checkpoint_refers_to_no_earlier_one() -> None:
     c = Incremental()
     c.trigger()
