@@ -5,7 +5,6 @@ Each checker of the rest is a function of its own that yields what it finds wron
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -115,10 +114,8 @@ class Checkers:
             return
         current = frozenset(core.graph.attempts)
         statuses = [change.status for change in core.graph.timestamps]
-        if (JobStatus.RECONCILING, JobStatus.RESTARTING) in itertools.pairwise(statuses[-3:]):
-            self._analyzed.add(key)  # a new master found no task: nothing failed
-        if JobStatus.RECONCILING in statuses and not core.job.checkpoints.enabled:
-            self._analyzed.add(key)  # without checkpoints, what is not found has failed
+        if JobStatus.RECONCILING in statuses and not restarts:
+            self._analyzed.add(key)  # what is not found had its slot under the master before
         if not (attempts - current) & self._with_slots[key] and key not in self._analyzed:
             raise self._failed(
                 f"job {job.job_id}: restart {core.restarts} is of tasks that had no slots"

@@ -163,12 +163,10 @@ class ZooKeeperElection:
             self._loop.call_soon_threadsafe(self._driver.post, event)
 
     def _post_connected(self) -> None:
-        self._post(
-            Connected(
-                session_id=self._client.client_id[0],
-                session_timeout_s=self._client.agreed_timeout_s,
-            )
-        )
+        session = self._client.client_id
+        if session is not None:  # else it is over already: another one follows
+            timeout_s = self._client.agreed_timeout_s
+            self._post(Connected(session_id=session[0], session_timeout_s=timeout_s))
 
     def _state_changed(self, state: str) -> None:
         """In kazoo's thread."""

@@ -18,6 +18,7 @@ from kazoo.exceptions import (
     NoNodeError,
     RolledBackError,
     RuntimeInconsistency,
+    SessionExpiredError,
 )
 
 from firesteel.common.config import options
@@ -70,7 +71,7 @@ class OfficeNodes:
                 if (granted := self._take()) is not None:
                     return granted
                 continue
-            session_id = self.client.client_id[0]
+            session_id = _session_of(self.client)
             if stat.ephemeralOwner != session_id:
                 return Occupied(leader=decode(data))
             # The answer to an earlier attempt was lost.
@@ -88,7 +89,7 @@ class OfficeNodes:
                 leader, of_leader = self.client.get(self._leader)
             except NoNodeError:
                 return Displaced(by="nobody")
-            if of_leader.ephemeralOwner != self.client.client_id[0]:
+            if of_leader.ephemeralOwner != _session_of(self.client):
                 return Displaced(by=f"{decode(leader).address} (epoch {decode(leader).epoch})")
             asked_at = self.clock()
             transaction = self.client.transaction()
@@ -101,7 +102,7 @@ class OfficeNodes:
         """None: somebody was faster."""
         data, stat = self.client.get(self._epoch)
         epoch = Epoch(max(int(data or b"0"), self.above) + 1)
-        session_id, asked_at = self.client.client_id[0], self.clock()
+        session_id, asked_at = _session_of(self.client), self.clock()
         transaction = self.client.transaction()
         transaction.set_data(self._epoch, str(epoch).encode(), version=stat.version)
         transaction.create(self._leader, encode(Leader(self.address, epoch)), ephemeral=True)
@@ -133,6 +134,14 @@ def claim_cluster(client: Client, ensemble: Ensemble, store_id: str) -> None:
             f" {options.HA_CLUSTER_ID.key}. If that job store is gone for good, delete"
             f" {ensemble.job_store}"
         )
+
+
+def _session_of(client: Client) -> int:
+    """Raises SessionExpiredError if it is over, and the next one has not begun."""
+    if client.client_id is None:
+        raise SessionExpiredError()
+    session_id: int = client.client_id[0]
+    return session_id
 
 
 def _committed(transaction: Any) -> bool:
