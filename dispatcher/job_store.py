@@ -29,6 +29,7 @@ from dispatcher.core.records import (
     Record,
 )
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
+from firesteel.common.fencing import Refusals
 from firesteel.common.ids import JobId, JobMasterId, random_id
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError
@@ -140,11 +141,14 @@ class Ending(NamedTuple):
 class JobStore:
     """The jobs of one cluster. Opening it takes it over from the Dispatcher that had it."""
 
-    def __init__(self, url: str, epoch: int | None = None) -> None:
+    def __init__(
+        self, url: str, epoch: int | None = None, refusals: Refusals | None = None
+    ) -> None:
         """`url`: SQLAlchemy's, e.g. sqlite:////var/lib/firesteel/jobs.db or
         postgresql+psycopg2://...; `epoch`: as elected, else the next one of the store. Raises
-        Fenced if a later Dispatcher has the store.
+        Fenced if a later Dispatcher has the store. `refusals`: of transactions after that.
         """
+        self._refusals = refusals or Refusals()
         with _opening(url):
             self._engine = _engine(url)
             with self._engine.begin() as connection:
@@ -349,6 +353,12 @@ class JobStore:
         # SQLite knows no FOR UPDATE: there, BEGIN IMMEDIATE has locked the whole file.
         epoch = connection.execute(_LEADER).scalar_one()
         if epoch != self.epoch:
+            self._refusals.refuse(
+                "transaction of the job store",
+                sender="Dispatcher",
+                epoch=self.epoch,
+                in_force=epoch,
+            )
             raise Fenced(
                 f"another Dispatcher (epoch {epoch}) has taken over the job store from this one"
                 f" (epoch {self.epoch})"

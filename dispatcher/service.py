@@ -20,6 +20,7 @@ from dispatcher.shared_storage import BLOBS, SPOOL, SharedStorage
 from dispatcher.shell import Shell
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
 from firesteel.common.config import Configuration, options
+from firesteel.common.fencing import Refusals
 from firesteel.common.high_availability import leaders_of
 from firesteel.common.ids import Epoch
 from firesteel.common.leader import FixedElection, LeaderElection, Leaders, Office
@@ -75,8 +76,9 @@ class Dispatcher:
         self._registry = registry
         self._host_label = host_label
         self._log_path = log_path
+        refusals = Refusals()  # of this Dispatcher, by itself and its job store
         self._open_store = open_store or (
-            lambda epoch: JobStore(job_store_url(conf, directory), epoch)
+            lambda epoch: JobStore(job_store_url(conf, directory), epoch, refusals)
         )
         self._platform = platform
         self._leaders = leaders or leaders_of(conf)
@@ -84,7 +86,12 @@ class Dispatcher:
         self._election = election or FixedElection()
         self._stopping = asyncio.Event()
         self.shell: Shell | None = None  # while it leads
-        self._gate = Gate(DispatcherServicer, self._election, peers=JOB_MASTERS_METHODS)
+        self._gate = Gate(
+            DispatcherServicer, self._election, peers=JOB_MASTERS_METHODS, refusals=refusals
+        )
+        registry.add_source(
+            lambda: refusals.samples("flink_jobmanager_", {"host": self._host_label})
+        )
         dispatcher_pb2_grpc.add_DispatcherServicer_to_server(  # type: ignore[no-untyped-call]
             self._gate, self._server
         )
@@ -149,7 +156,7 @@ class Dispatcher:
             platform=self._platform,
         )
         await self.shell.prepare()
-        self._gate.open(DispatcherServicer(self.shell))
+        self._gate.open(DispatcherServicer(self.shell), store.epoch)
         log.info(
             "the Dispatcher leads",
             directory=str(self._directory),

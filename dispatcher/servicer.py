@@ -432,6 +432,8 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         job = self._shell.core.jobs.get(chunk.job_id)
         if job is None or job.epoch != chunk.epoch or job.status.globally_terminal:
+            if job is not None and chunk.epoch < job.epoch:
+                self._shell.core.refuse_job_master(job, "AppendResults", chunk.epoch)
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"job {chunk.job_id} is over,"
@@ -459,6 +461,9 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             )
             reached(Failpoint.ROW_COMMITTED)
         except Superseded as error:
+            job = self._shell.core.jobs.get(JobId(request.job_id))
+            if job is not None and request.epoch < job.epoch:
+                self._shell.core.refuse_job_master(job, "CommitCheckpoint", request.epoch)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         except NotWritten as error:
             await context.abort(

@@ -166,6 +166,7 @@ class Shell:
         self._stale_reports = registry.gauge(
             "flink_jobmanager_numStaleMessagesDropped", {"host": host}
         )
+        registry.add_source(lambda: self.core.refusals.samples("flink_jobmanager_", {"host": host}))
 
     @property
     def resource_manager(self) -> str:

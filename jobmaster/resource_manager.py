@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from firesteel._proto import common_pb2, resource_manager_pb2, resource_manager_pb2_grpc
+from firesteel.common.fencing import Refusals
 from firesteel.common.leader import LeaderRetriever
 from firesteel.common.rpc.link import Link
 from firesteel.common.service.platform import Transport
@@ -30,6 +31,7 @@ class ResourceManagerLink:
         self._post = post
         self._epoch = 0  # the highest that was heard on this connection
         self.dropped = 0  # messages of a ResourceManager that another one has replaced
+        self.refusals = Refusals()
         self._link: Link[
             resource_manager_pb2.JobMasterToResourceManager,
             resource_manager_pb2.ResourceManagerToJobMaster,
@@ -69,6 +71,12 @@ class ResourceManagerLink:
     def _received(self, message: resource_manager_pb2.ResourceManagerToJobMaster) -> None:
         if message.resource_manager_epoch < self._epoch:
             self.dropped += 1
+            self.refusals.refuse(
+                message.WhichOneof("message") or "",
+                sender="ResourceManager",
+                epoch=message.resource_manager_epoch,
+                in_force=self._epoch,
+            )
             return
         self._epoch = message.resource_manager_epoch
         event = convert.from_resource_manager(message)

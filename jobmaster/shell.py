@@ -271,8 +271,11 @@ class RunningJob:
 
     def samples(self) -> list[Sample]:
         now_ms = self._clock.time() * 1000
-        dropped = self._resource_manager.dropped
-        return job_metrics.samples(self.core, socket.gethostname(), now_ms, dropped=dropped)
+        host, link = socket.gethostname(), self._resource_manager
+        return [
+            *job_metrics.samples(self.core, host, now_ms, dropped=link.dropped),
+            *link.refusals.samples("flink_jobmanager_", {"host": host}),
+        ]
 
     # ---- commands
 

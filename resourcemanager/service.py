@@ -13,6 +13,7 @@ import structlog
 
 from firesteel._proto import job_logs_pb2, resource_manager_pb2, resource_manager_pb2_grpc
 from firesteel.common.config import Configuration, options
+from firesteel.common.fencing import Refusals
 from firesteel.common.ids import IdSource
 from firesteel.common.job_log.reader import LogFile
 from firesteel.common.leader import NO_EPOCH, FixedElection, LeaderElection
@@ -85,7 +86,10 @@ class ResourceManager:
         self._platform = platform
         self._stopping = asyncio.Event()
         self.shell: Shell | None = None  # while it leads
-        self._gate = Gate(ResourceManagerServicer, self._election, peers=PEERS_METHODS)
+        self._refusals = Refusals()
+        self._gate = Gate(
+            ResourceManagerServicer, self._election, peers=PEERS_METHODS, refusals=self._refusals
+        )
         resource_manager_pb2_grpc.add_ResourceManagerServicer_to_server(  # type: ignore[no-untyped-call]
             self._gate, self._server
         )
@@ -131,7 +135,7 @@ class ResourceManager:
             permit=self._election,
             platform=self._platform,
         )
-        self._gate.open(ResourceManagerServicer(self.shell))
+        self._gate.open(ResourceManagerServicer(self.shell), epoch)
         log.info("the ResourceManager leads", epoch=epoch)
 
     async def _lead(self) -> None:
@@ -152,7 +156,8 @@ class ResourceManager:
         }
 
     def metrics(self, labels: dict[str, str]) -> list[Sample]:
-        return [] if self.shell is None else self.shell.metrics(labels)
+        own = self._refusals.samples("flink_jobmanager_", labels)
+        return own if self.shell is None else [*own, *self.shell.metrics(labels)]
 
 
 def _worker_spec(conf: Configuration) -> WorkerSpec:

@@ -337,6 +337,7 @@ class TaskExecutor:
         stored = self.core.table.stored
         yield Sample("flink_taskmanager_storedPartitions", self._labels, stored.partitions)
         yield Sample("flink_taskmanager_storedBytes", self._labels, stored.size_bytes)
+        yield from self.core.table.refusals.samples("flink_taskmanager_", self._labels)
         for samples in list(self._samples.values()):
             for sample in samples:
                 yield sample._replace(labels={**self._labels, **sample.labels})

@@ -64,6 +64,7 @@ from dispatcher.core.records import (
     JobStatusChanged,
     Record,
 )
+from firesteel.common.fencing import Refusals
 from firesteel.common.ids import JobId
 from firesteel.common.service.core import Effects, Tick
 from firesteel.common.states import IllegalTransition, JobStatus
@@ -103,6 +104,7 @@ class DispatcherCore:
         self.table = JobTable(jobs, forgotten, history=history)
         self.processes = ProcessTable(spares=spares)
         self.stale_reports = 0  # dropped: not from the job's current JobMaster
+        self.refusals = Refusals()  # those of masters that were replaced
         self._wall_offset_s = wall_offset_s
         self._records: list[Record] = []
         self._commands: list[Command] = []
@@ -426,8 +428,15 @@ class DispatcherCore:
             self._reported_after_the_end(process, event.status)
         elif job.pid != process.pid or job.epoch != event.epoch:
             self.stale_reports += 1
+            if event.epoch < job.epoch:
+                self.refuse_job_master(job, "status", event.epoch)
         else:
             self._reported(job, process, event, now)
+
+    def refuse_job_master(self, job: Job, what: str, epoch: int) -> None:
+        self.refusals.refuse(
+            what, sender="JobMaster", epoch=epoch, in_force=job.epoch, job_id=job.job_id
+        )
 
     def _reported_after_the_end(self, process: JobMasterProcess, status: JobStatus) -> None:
         if status.globally_terminal:

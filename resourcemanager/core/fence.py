@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from firesteel.common.fencing import Refusals
 from firesteel.common.ids import Epoch, JobId, TaskExecutorId
 from resourcemanager.core.events import (
     Connection,
@@ -28,6 +29,7 @@ EPOCHS_REMEMBERED = 10_000
 class Fence:
     def __init__(self, epoch: Epoch) -> None:
         self.dropped: Counter[str] = Counter()
+        self.refusals = Refusals()  # those of masters that were replaced
         self.executor_on: dict[Connection, TaskExecutorId] = {}
         self.job_on: dict[Connection, JobId] = {}
         self._epoch = epoch
@@ -54,8 +56,10 @@ class Fence:
         """Whether a JobMaster with a higher epoch has registered for this job. If not, this is the
         newest one now.
         """
-        if event.epoch < self._newest_epoch.get(event.job_id, 0):
+        newest = self._newest_epoch.get(event.job_id, 0)
+        if event.epoch < newest:
             self.drop("epoch of another JobMaster")
+            self._refuse_job_master("registration", event.job_id, event.epoch, newest)
             return True
         self._newest_epoch.pop(event.job_id, None)
         self._newest_epoch[event.job_id] = event.epoch
@@ -91,12 +95,18 @@ class Fence:
         job = jobs[job_id]
         if event.epoch != job.epoch:
             self.drop("epoch of another JobMaster")
+            self._refuse_job_master(type(event).__name__, job_id, event.epoch, job.epoch)
             return None
         job.heard_at = now
         if isinstance(event, RequirementsDeclared) and event.sequence <= job.sequence:
             self.drop("declaration is older than the last")
             return None
         return job
+
+    def _refuse_job_master(self, what: str, job_id: JobId, epoch: int, in_force: int) -> None:
+        self.refusals.refuse(
+            what, sender="JobMaster", epoch=epoch, in_force=in_force, job_id=job_id
+        )
 
     # ------------------------------------------------------------ connections
 

@@ -60,6 +60,12 @@ class TaskExecutorCore:
             known = self.table.resource_manager_epoch
             if event.resource_manager_epoch < known and not registered:
                 self.table.dropped[type(event).__name__] += 1
+                self.table.refusals.refuse(
+                    type(event).__name__,
+                    sender="ResourceManager",
+                    epoch=event.resource_manager_epoch,
+                    in_force=known,
+                )
                 return True
             self.table.resource_manager_epoch = event.resource_manager_epoch
         elif isinstance(event, events.FromJobMaster):

@@ -21,6 +21,7 @@ def connect(table: SlotTable, job_id: JobId, address: str, epoch: Epoch, now: fl
     """
     job = table.jobs.get(job_id)
     if job is not None and epoch < job.epoch:
+        _refuse(table, job, "ConnectJobMaster", epoch)
         return f"job {job_id} has a newer JobMaster (epoch {job.epoch}, not {epoch})"
     if job is None:
         table.jobs[job_id] = Job(job_id=job_id, address=address, epoch=epoch, heard_at=now)
@@ -52,11 +53,19 @@ def admit(table: SlotTable, event: events.FromJobMaster, now: float) -> bool:
     job = table.jobs.get(event.job_id)
     if job is None or job.closed or event.job_master_epoch < job.epoch:
         table.dropped[type(event).__name__] += 1
+        if job is not None and event.job_master_epoch < job.epoch:
+            _refuse(table, job, type(event).__name__, event.job_master_epoch)
         return False
     job.epoch = event.job_master_epoch
     job.heard_at = now
     job.disconnected_at = None
     return True
+
+
+def _refuse(table: SlotTable, job: Job, what: str, epoch: Epoch) -> None:
+    table.refusals.refuse(
+        what, sender="JobMaster", epoch=epoch, in_force=job.epoch, job_id=job.job_id
+    )
 
 
 def connected(table: SlotTable, job_id: JobId, now: float) -> None:

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import NamedTuple, TypeVar
 
 from firesteel.common.backoff import Backoff
+from firesteel.common.fencing import Refusals
 from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, IdSource, JobId
 from firesteel.common.resources import ResourceProfile, SlotStatus
 from firesteel.common.states import ExecutionState, IllegalTransition
@@ -71,6 +72,7 @@ class SlotTable:
         # With the reason: late messages about them are answered.
         self.ended: OrderedDict[AllocationId, str] = OrderedDict()
         self.dropped: Counter[str] = Counter()  # stale or late messages, by type
+        self.refusals = Refusals()  # those of masters that were replaced
         self.report_due = False
         self.stored = Stored()  # by all jobs
         self._reported: tuple[tuple[SlotStatus, ...], Stored] = ((), Stored())

@@ -329,15 +329,21 @@ def test_a_leader_that_was_stopped_and_goes_on_leads_no_more(
             assert client.list_jobs() == []
             second = cluster.dispatchers.start()
             stopped = cluster.dispatchers.by_address[first].process
-            stopped.send_signal(signal.SIGSTOP)
-            try:
-                with Client(second, conf=cluster.conf) as other:
-                    eventually(lambda: leads(other), "the other one leads")
-            finally:
-                stopped.send_signal(signal.SIGCONT)
+            with Client(first, conf=cluster.conf) as late, ThreadPoolExecutor(1) as threads:
+                stopped.send_signal(signal.SIGSTOP)
+                try:
+                    asked = threads.submit(late.list_jobs)  # it waits where the leader will find it
+                    with Client(second, conf=cluster.conf) as other:
+                        eventually(lambda: leads(other), "the other one leads")
+                finally:
+                    stopped.send_signal(signal.SIGCONT)
+                with pytest.raises(ClusterUnreachable, match="this Dispatcher"):
+                    asked.result()
             assert stopped.wait(timeout=PATIENCE_S) == 1
             log = (tmp_path / "dispatcher-0.log").read_text()
             assert "the Dispatcher with epoch 1 no longer leads" in log
+            assert 'event="refused a master that was replaced" what="answer to ListJobs"' in log
+            assert "sender=Dispatcher epoch=1" in log
             assert client.list_jobs() == []
             assert client._connection._leader == Leader(second, Epoch(2))
 

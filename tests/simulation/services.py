@@ -156,10 +156,10 @@ class Services:
         office = Office.DISPATCHER if isinstance(service, Dispatcher) else Office.RESOURCE_MANAGER
         open_gate = service._gate.open
 
-        def opened(servicer: Any) -> None:
+        def opened(servicer: Any, of_epoch: int) -> None:
             if election is None:
                 self._watch(process, service.shell.core)
-                open_gate(servicer)
+                open_gate(servicer, of_epoch)
                 return
             epoch = election.core.epoch
             offices.granted(office, epoch, process)
@@ -171,7 +171,8 @@ class Services:
             open_gate(
                 Asked(
                     servicer, peers, lambda method: offices.answers(office, epoch, process, method)
-                )
+                ),
+                of_epoch,
             )
 
         service._gate.open = opened

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from firesteel.common.fencing import Refusals
 from firesteel.common.leader import LeaderElection
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -26,15 +27,24 @@ class Gate:
     """
 
     def __init__(
-        self, kind: type[Any], election: LeaderElection, *, peers: Collection[str]
+        self,
+        kind: type[Any],
+        election: LeaderElection,
+        *,
+        peers: Collection[str],
+        refusals: Refusals | None = None,
     ) -> None:
+        """`refusals`: of calls that come after the leader may not act any more."""
+        self._refusals = refusals or Refusals()
+        self._epoch = 0
         self._kind = kind
         self._election = election
         self._peers = peers
         self._servicer: Any = None
 
-    def open(self, servicer: Any) -> None:
-        self._servicer = servicer
+    def open(self, servicer: Any, epoch: int) -> None:
+        """`epoch`: of the leader that this master is now."""
+        self._servicer, self._epoch = servicer, epoch
 
     def __getattr__(self, name: str) -> Any:
         """The method of this name, as generated code registers it."""
@@ -48,7 +58,7 @@ class Gate:
                     async for answer in answers:
                         yield answer
                         if not self._passes(name):
-                            await self._refuse(context)
+                            await self._refuse(name, context)
 
             return streaming
 
@@ -63,8 +73,11 @@ class Gate:
 
     async def _check(self, name: str, context: _Context) -> None:
         if not self._passes(name):
-            await self._refuse(context)
+            await self._refuse(name, context)
 
-    async def _refuse(self, context: _Context) -> None:
+    async def _refuse(self, name: str, context: _Context) -> None:
+        if self._servicer is not None:
+            holder = self._kind.__name__.removesuffix("Servicer")
+            self._refusals.refuse(f"answer to {name}", sender=holder, epoch=self._epoch, in_force=0)
         refusal = self._election.refusal() or "this master does not serve yet"
         await context.abort(grpc.StatusCode.UNAVAILABLE, refusal)

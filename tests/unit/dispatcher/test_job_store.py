@@ -14,6 +14,7 @@ from dispatcher.core.records import (
     JobStatusChanged,
 )
 from dispatcher.job_store import Fenced, JobStore, job_store_facts
+from firesteel.common.fencing import Refusals
 from firesteel.common.ids import JobId, JobMasterId
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError
@@ -129,10 +130,12 @@ def test_opening_it_again_fences_the_earlier_one(url: str) -> None:
 def test_an_elected_epoch_fences_lower_ones(url: str) -> None:
     facts = job_store_facts(url)
     assert facts.epoch == 0 and job_store_facts(url).store_id == facts.store_id
-    elected, later = JobStore(url, 7), JobStore(url, 9)
+    refusals = Refusals()
+    elected, later = JobStore(url, 7, refusals), JobStore(url, 9)
     assert (elected.epoch, later.epoch) == (7, 9)
     with pytest.raises(Fenced, match=r"\(epoch 9\) has taken over .* \(epoch 7\)"):
         add(elected)
+    assert refusals.by_sender == {"Dispatcher": 1}
     for epoch in (8, 9):
         with pytest.raises(Fenced, match=rf"another Dispatcher \(epoch 9\).*\(epoch {epoch}\)"):
             JobStore(url, epoch)

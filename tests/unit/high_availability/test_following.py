@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from firesteel._proto import resource_manager_pb2, resource_manager_pb2_grpc
+from firesteel.common.fencing import Refusals
 from firesteel.common.high_availability.zookeeper.leaders import Retriever
 from firesteel.common.ids import Epoch
 from firesteel.common.leader import FixedElection, Leader, Office
@@ -109,7 +110,8 @@ class Overviews(ResourceManagerServicer):
 
 async def test_a_gate_refuses_clients_while_it_may_not_act_and_peers_until_it_leads() -> None:
     election = NotLeading()
-    gate = Gate(ResourceManagerServicer, election, peers=["ConnectTaskExecutor"])
+    refusals = Refusals()
+    gate = Gate(ResourceManagerServicer, election, peers=["ConnectTaskExecutor"], refusals=refusals)
     server = new_server([])
     resource_manager_pb2_grpc.add_ResourceManagerServicer_to_server(gate, server)  # type: ignore[no-untyped-call]
     address = bind(server, "127.0.0.1", 0)
@@ -124,10 +126,12 @@ async def test_a_gate_refuses_clients_while_it_may_not_act_and_peers_until_it_le
         assert refused.value.details() == "the leader is elsewhere:1"
         with pytest.raises(grpc.aio.AioRpcError):
             await stub.ConnectTaskExecutor().read()
-        gate.open(Overviews())
+        assert not refusals.by_sender, "a standby is no leader that was replaced"
+        gate.open(Overviews(), epoch=3)
         assert (await stub.ConnectTaskExecutor().read()).resource_manager_epoch == 1
         with pytest.raises(grpc.aio.AioRpcError):
             await stub.GetOverview(request)
+        assert refusals.by_sender == {"ResourceManager": 1}
         election.leads = True
         assert (await stub.GetOverview(request)).slots_total == 7
     await server.stop(None)

@@ -109,6 +109,7 @@ def test_messages_of_a_stale_resource_manager_are_dropped():
     )
     assert world.commands == []
     assert world.core.table.dropped["SlotRequested"] == 1
+    assert world.core.table.refusals.by_sender == {"ResourceManager": 1}
 
 
 def test_a_resource_manager_of_a_new_folder_is_heard_under_its_lower_epoch():

@@ -114,6 +114,7 @@ def test_messages_of_a_stale_job_master_are_dropped():
     world.free("a")  # by epoch 1
     assert world.state() is S.ACTIVE
     assert world.core.table.dropped["SlotsFreed"] == 1
+    assert world.core.table.refusals.by_sender == {"JobMaster": 1}
 
 
 def test_a_job_master_that_leaves_frees_all_of_its_slots():
