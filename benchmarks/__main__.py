@@ -166,6 +166,7 @@ def tables(rows: Iterable[Row]) -> list[Table]:
         "ours to it",
         "goal",
         "met",
+        "after a kill: all RUNNING",
     ):
         beside.add_column(
             column, justify="left" if column in ("what", "engine") else "right", overflow="fold"
@@ -189,9 +190,18 @@ def tables(rows: Iterable[Row]) -> list[Table]:
 def _add_engines(table: Table, row: Row) -> None:
     for number, (engine, fields) in enumerate(row["engines"].items()):
         what = "" if number else row["name"]
+        recovery = escape(fields.get("recovery", ""))
         if "reason" in fields:
             table.add_row(
-                what, engine, f"[red]{escape(fields['reason'])}[/]", "", "", "", _goal(fields), ""
+                what,
+                engine,
+                f"[red]{escape(fields['reason'])}[/]",
+                "",
+                "",
+                "",
+                _goal(fields),
+                "",
+                recovery,
             )
         else:
             by_clock, by_cpu = amount(fields["rows_per_s"]), amount(fields["rows_per_cpu_s"])
@@ -205,6 +215,7 @@ def _add_engines(table: Table, row: Row) -> None:
                 ratios[1],
                 _goal(fields),
                 _met(fields["met"]),
+                recovery,
             )
     table.add_section()
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.nexmark import data
+from benchmarks.nexmark import data, recovery
 from benchmarks.nexmark.protocol import (
     CSV,
     FLINK_JOINS,
@@ -30,7 +30,7 @@ from benchmarks.progress import Steps
 NAME = "nexmark"
 LARGEST = "q16"
 ENGINES = {PARQUET: (FIRESTEEL, SPARK), CSV: (FIRESTEEL, SPARK, FLINK), GENERATED: (FIRESTEEL,)}
-STEPS = 1 + sum(map(len, ENGINES.values()))
+STEPS = 2 + sum(map(len, ENGINES.values()))
 
 
 def queries_of(engine: str, kind: str) -> tuple[str, ...]:
@@ -56,6 +56,8 @@ def run(steps: Steps, flink: FlinkInstallation, bids: int) -> Iterator[dict[str,
     with tempfile.TemporaryDirectory(prefix="bench-nexmark-", dir=memory) as folder:
         with steps.step(f"{NAME}: writing {amount(bids)} bids as Parquet and as CSV"):
             data.write(Path(folder), bids)
+        with steps.step(f"{NAME}: after a kill -9 of a TaskExecutor, on {FIRESTEEL}"):
+            recoveries = _recoveries(min(bids, recovery.BIDS))
         for kind, engines in ENGINES.items():
             runs: dict[str, Runs | EngineFailed | NotInstalled] = {}
             for engine in engines:
@@ -69,7 +71,18 @@ def run(steps: Steps, flink: FlinkInstallation, bids: int) -> Iterator[dict[str,
                     if query in queries_of(engine, kind)
                 }
                 title = f"{query}, {kind}" + (" to Parquet" * writes_parquet(query, kind))
-                yield row(f"{title}, {amount(bids)} bids", results, goals(query, kind))
+                found = row(f"{title}, {amount(bids)} bids", results, goals(query, kind))
+                if kind == PARQUET and query in recoveries:
+                    found["engines"][FIRESTEEL]["recovery"] = recoveries[query]
+                yield found
+
+
+def _recoveries(bids: int) -> dict[str, str]:
+    try:
+        return dict(recovery.run(bids))
+    except Exception as error:  # the engines are still measured
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        return dict.fromkeys(recovery.REPRESENTATIVE, f"failed: {reason}")
 
 
 def _run(engine: str, kind: str, folder: str) -> Runs | EngineFailed:
