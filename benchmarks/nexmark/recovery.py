@@ -68,7 +68,7 @@ def submit(client: Client, query: str, data: Path, folder: Path) -> str:
 
 
 def in_the_middle(details: JobDetails) -> bool:
-    return jobs.all_running(details) and any(c.state == "COMPLETED" for c in details.checkpoints)
+    return have_run(details) and any(c.state == "COMPLETED" for c in details.checkpoints)
 
 
 def have_run(details: JobDetails) -> bool:
