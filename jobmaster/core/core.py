@@ -472,7 +472,9 @@ class JobMasterCore:
         lost = job.tasks.deployed_in(gone)
         lost += (e for e in missing if e.state is not ExecutionState.DEPLOYING)
         what = "the slot" if gone else "the task" if lost else "results that it kept"
-        partitions = job.partitions.reported(event.task_executor_id, event.partitions)
+        partitions = job.partitions.reported(
+            event.task_executor_id, event.partitions, self.phase.restarts_soon
+        )
         error = job.error(f"its TaskExecutor came back without {what}", now)
         self._executions_lost(lost, error, now, partitions=partitions)
         if self.phase.analyzes_in(gone):
@@ -582,7 +584,7 @@ class JobMasterCore:
             self.coordinators.attempt_ended(execution)
             return
         if isinstance(self.phase, Running):
-            job.partitions.read_by(execution)
+            job.partitions.read_by(execution, self.phase.restarts_soon)
             job.scheduler.schedule(job.strategy.after(execution.vertex), now, job.now_ms(now))
         job.out.extend(self.coordinators.attempt_finished(execution, now, self.graph.attempts))
         job.out.extend(job.checkpoints.finished(execution, now))

@@ -1,20 +1,26 @@
 """Partitions of BLOCKING results: which TaskExecutor keeps them, when they are lost, and when they
 are released. That follows from the graph: a partition is where its producer has finished.
 
-A partition is released when all consumers of its result have finished. From then on it counts as
-lost: if a consumer is restarted after all, its producer is, too.
+A partition is released when all consumers of its result have finished, and none of them is about
+to be restarted. From then on it counts as lost: if a consumer is restarted after all, its producer
+is, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from firesteel.common.ids import TaskExecutorId
 from firesteel.common.job_graph import ResultType
 from firesteel.common.results import ResultPartitionId
 from firesteel.common.states import ExecutionState
 from jobmaster.core.commands import Command, ReleasePartitions
-from jobmaster.core.execution_graph import Execution, ExecutionGraph, IntermediateResult
+from jobmaster.core.execution_graph import (
+    Execution,
+    ExecutionGraph,
+    ExecutionVertex,
+    IntermediateResult,
+)
 
 _FINISHED = ExecutionState.FINISHED
 
@@ -45,21 +51,28 @@ class Partitions:
             if execution.attempt == attempt and execution.state is _FINISHED:
                 result.lost.add(producer)
 
-    def read_by(self, finished: Execution) -> None:
-        """A task has finished: what nobody will read any more is released."""
+    def read_by(
+        self, finished: Execution, restarts_soon: Callable[[ExecutionVertex], bool]
+    ) -> None:
+        """A task has finished: what nobody will read any more is released. `restarts_soon`: whether
+        this will, in a restart that was decided on when the partitions were there.
+        """
         for result in self._graph.inputs_of(finished.vertex.job_vertex.vertex.vertex_id):
-            if result.edge.result_type is ResultType.BLOCKING and _is_read(result):
+            if result.edge.result_type is ResultType.BLOCKING and _is_read(result, restarts_soon):
                 self._release(_all_of(result))
                 result.lost.update(range(result.producer.parallelism))
 
     def reported(
-        self, task_executor_id: TaskExecutorId, partitions: Iterable[ResultPartitionId]
+        self,
+        task_executor_id: TaskExecutorId,
+        partitions: Iterable[ResultPartitionId],
+        restarts_soon: Callable[[ExecutionVertex], bool],
     ) -> tuple[ResultPartitionId, ...]:
         """A TaskExecutor that has reconnected keeps these; returns those that it has not and
         should. Releases what it missed.
         """
         found = frozenset(partitions)
-        read = {r.edge.result_id for r in self._blocking() if _is_read(r)}
+        read = {r.edge.result_id for r in self._blocking() if _is_read(r, restarts_soon)}
         self._release((task_executor_id, each) for each in sorted(found) if each.result_id in read)
         return tuple(each for each in self.kept_by(task_executor_id) if each not in found)
 
@@ -76,9 +89,11 @@ class Partitions:
             )
 
 
-def _is_read(result: IntermediateResult) -> bool:
+def _is_read(result: IntermediateResult, restarts_soon: Callable[[ExecutionVertex], bool]) -> bool:
     consumer = result.consumer
-    return consumer.counts[_FINISHED.value] == consumer.parallelism
+    if consumer.counts[_FINISHED.value] < consumer.parallelism:
+        return False
+    return not any(map(restarts_soon, consumer.vertices))
 
 
 def _all_of(

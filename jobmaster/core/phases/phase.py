@@ -9,6 +9,7 @@ from firesteel.common.ids import TaskExecutorId
 from firesteel.common.states import JobStatus
 from firesteel.errors import ErrorInfo
 from jobmaster.core import events
+from jobmaster.core.execution_graph import ExecutionVertex
 from jobmaster.core.job import Job
 from jobmaster.core.slots.slot import Slot
 
@@ -46,6 +47,10 @@ class Phase:
         """Records that something failed; returns whether the job fails because of it."""
         job.exceptions.failed(error)
         return True
+
+    def restarts_soon(self, vertex: ExecutionVertex) -> bool:
+        """Whether this will be restarted, although others go on."""
+        return False
 
     def analyzed(self, job: Job, event: events.JobAnalyzed) -> Phase:
         job.stale_messages += 1

@@ -216,6 +216,20 @@ def test_a_partition_that_cannot_be_read_is_produced_again(
     assert world.core.graph.status is JobStatus.FINISHED
 
 
+def test_what_is_read_to_its_end_is_kept_for_a_reader_that_is_to_be_restarted() -> None:
+    """It finishes while it is cancelled, because a task behind it has failed."""
+    world = begun(batch({"a": 1, "b": 1, "c": 1}, pipelined=(1,)), 1)
+    finish(world, "a")
+    assert deployed(world) == ["b0", "c0"]
+    fail(world, "c0")
+    world.report(world.executions("b"), S.FINISHED)
+    assert not world.of(commands.ReleasePartitions)
+    assert deployed(world) == ["b0", "c0"]
+    assert (attempts(world, "a"), attempts(world, "b")) == ([0], [1])
+    finish(world, "b")
+    assert world.of(commands.ReleasePartitions)
+
+
 def test_a_lost_task_executor_takes_its_partitions_with_it() -> None:
     world = begun(batch({"a": 2, "b": 2}), 1)
     finish(world, "a0")  # on te-1
