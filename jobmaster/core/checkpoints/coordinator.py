@@ -393,7 +393,10 @@ class CheckpointCoordinator:
             self.stale += 1
             if self._was_given_up(checkpoint_id):
                 return [DropSnapshots(checkpoint_id=checkpoint_id, snapshots=(snapshot,))]
-            return []  # the same message twice: its files are part of the checkpoint
+            # The same message twice, whose files are part of the checkpoint; or one so late that
+            # nobody knows: what it names is found among what is left over.
+            self._left_over, self._swept = True, False
+            return []
         checkpoint.snapshots[attempt_id] = snapshot
         if missing := self.shared.missing(checkpoint_id, snapshot.shared_files):
             name = checkpoint.plan.to_acknowledge[attempt_id].name
@@ -553,7 +556,7 @@ class CheckpointCoordinator:
         return commands
 
     def _was_given_up(self, checkpoint_id: int) -> bool:
-        """False, too, if nothing is known of it: better a file too many than one too few."""
+        """False, too, if nothing is known of it any more."""
         return any(
             ended.checkpoint_id == checkpoint_id and ended.state is CheckpointState.FAILED
             for ended in self.history

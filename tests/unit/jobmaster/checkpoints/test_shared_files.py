@@ -203,6 +203,19 @@ def test_what_dead_attempts_have_written_is_swept_once() -> None:
     assert of(c.complete(3, "shared/1-a", "shared/3-b"), SweepSharedFiles)
 
 
+def test_what_an_acknowledgement_names_that_comes_very_late_is_swept() -> None:
+    c = Incremental(tolerable_failures=100)
+    c.trigger()
+    c.complete(1, "shared/1-a")
+    first, *_ = tuple(c.graph.attempts)
+    for _ in range(20):
+        declined = c.trigger().checkpoint_id
+        c.do(c.coordinator.declined(first, declined, "no", c.now))
+    assert not of(c.written(2, "shared/2-b"), DropSnapshots)
+    last = c.trigger().checkpoint_id
+    assert of(c.complete(last, "shared/1-a"), SweepSharedFiles)
+
+
 def test_what_a_lost_acknowledgement_names_is_swept() -> None:
     c = Incremental()
     c.trigger()
