@@ -21,7 +21,7 @@ from dispatcher.core.jobs import Job
 from dispatcher.job_logs import cluster_logs
 from dispatcher.job_store import Fenced, NotWritten, Superseded
 from dispatcher.results import ChunkOutOfOrder, ResultsGone, ResultsNotWritten, follow
-from dispatcher.shell import Shell, wait_for_change
+from dispatcher.shell import NotLeading, Shell, wait_for_change
 from firesteel._proto import (
     common_pb2,
     dispatcher_pb2,
@@ -443,6 +443,8 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             await self._shell.append_results(chunk)
         except ChunkOutOfOrder as error:
             await context.abort(grpc.StatusCode.OUT_OF_RANGE, str(error))
+        except NotLeading as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         except StorageError as error:  # the JobMaster sends it again
             log.warning("collected rows wait for their storage", reason=str(error))
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))

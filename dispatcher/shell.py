@@ -94,6 +94,10 @@ EVICT_INTERVAL_S = 60.0
 JOB_MASTER_LOGS = "jobmaster-*.log"
 
 
+class NotLeading(FiresteelError):
+    """Another Dispatcher may lead: ask whoever does."""
+
+
 class Shell:
     """Owns the core, the streams to JobMasters and their processes; stores are given to it.
 
@@ -162,6 +166,7 @@ class Shell:
         self._tasks: set[asyncio.Task[None]] = set()
         self._log_directory = log_directory
         self._log_path = log_path
+        self._permit = permit
         self._running_jobs = registry.gauge("flink_jobmanager_numRunningJobs", {"host": host})
         self._stale_reports = registry.gauge(
             "flink_jobmanager_numStaleMessagesDropped", {"host": host}
@@ -438,22 +443,30 @@ class Shell:
     # ---- collected results
 
     async def append_results(self, chunk: AppendResults) -> None:
-        """Returns once the chunk is written. Raises ChunkOutOfOrder or ResultsNotWritten."""
+        """Returns once a leader has written it. Raises ChunkOutOfOrder, ResultsNotWritten,
+        StorageError or NotLeading.
+        """
         await self._make_room(len(chunk.ipc_stream))
         job = self.core.jobs.get(chunk.job_id)
         if job is None or job.epoch != chunk.epoch:  # by now
             raise ChunkOutOfOrder(f"job {chunk.job_id} has another JobMaster")
         key = chunk.job_id, chunk.operator_id, chunk.generation
-        await self._in_thread(
-            self._results_thread,
-            lambda: (
+
+        def write() -> None:
+            self._check_leads()  # whoever leads now has read what was written before
+            if chunk.ipc_stream or chunk.group:
                 self.results.append(
                     *key, chunk.index, chunk.ipc_stream, chunk.group, chunk.attempt_id
                 )
-                if chunk.ipc_stream or chunk.group
-                else self.results.begin(*key)
-            ),
-        )
+            else:
+                self.results.begin(*key)
+            self._check_leads()  # what was written since is not kept
+
+        await self._in_thread(self._results_thread, write)
+
+    def _check_leads(self) -> None:
+        if self._permit is not None and not self._permit.acts():
+            raise NotLeading("this Dispatcher does not know that it still leads")
 
     async def _make_room(self, more_bytes: int) -> None:
         """Deletes rows of ended jobs if the limit requires it. Raises ResultsNotWritten."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,12 @@ import pytest
 import sqlalchemy as sa
 
 from dispatcher.blob_store import BlobStore
+from dispatcher.convert import AppendResults
 from dispatcher.core.commands import StartJob
 from dispatcher.core.records import JobAdded, JobEnded, Record
 from dispatcher.job_store import JobStore
 from dispatcher.results import ResultStore
-from dispatcher.shell import Shell
+from dispatcher.shell import NotLeading, Shell
 from firesteel._proto import job_graph_pb2
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.config import Configuration
@@ -50,7 +51,20 @@ class NoProcesses:
         raise AssertionError("there are no processes")
 
 
-def shell_on(store: JobStore, tmp_path: Path) -> Shell:
+class Leads:
+    """A permit that is given and taken by hand."""
+
+    def __init__(self, answers: Iterable[bool]) -> None:
+        self._answers = iter(answers)
+
+    def acts(self) -> bool:
+        return next(self._answers)
+
+    async def acting(self) -> None:
+        await asyncio.Event().wait()
+
+
+def shell_on(store: JobStore, tmp_path: Path, permit: Leads | None = None) -> Shell:
     conf = Configuration.load()
     return Shell(
         conf=conf,
@@ -63,6 +77,7 @@ def shell_on(store: JobStore, tmp_path: Path) -> Shell:
         registry=Registry.from_configuration(conf),
         host="here",
         platform=replace(SYSTEM, processes=NoProcesses()),
+        permit=permit,
     )
 
 
@@ -153,3 +168,25 @@ async def test_a_job_is_started_once_the_store_can_be_read(tmp_path: Path) -> No
     assert shell.store_problem == "", "submissions are accepted"
     await shell.close()
     store.close()
+
+
+@pytest.mark.parametrize("leads", [(False,), (True, False)], ids=["before", "meanwhile"])
+async def test_who_may_not_lead_any_more_takes_no_rows(
+    store: JobStore, tmp_path: Path, leads: tuple[bool, ...]
+) -> None:
+    """The next leader has its own count of what is there."""
+    store.persist([JobAdded(job_id=JOB, name="a job", graph_id="g", start_ms=1)])
+    shell = shell_on(store, tmp_path, Leads(leads))
+    chunk = AppendResults(
+        job_id=JOB,
+        epoch=0,
+        operator_id="b" * 32,
+        generation=1,
+        index=0,
+        ipc_stream=b"rows",
+        group="",
+        attempt_id="",
+    )
+    with pytest.raises(NotLeading):
+        await shell.append_results(chunk)
+    await shell.close()
