@@ -15,6 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 import xxhash
+from kazoo.client import KazooClient
+from kazoo.security import CREATOR_ALL_ACL
 
 from firesteel import Environment
 from firesteel._proto import dispatcher_pb2
@@ -390,3 +392,23 @@ def test_what_cannot_be_reached_is_named_within_seconds(tmp_path: Path) -> None:
             Client(f"zookeeper://{quorum}/firesteel/default")
     for process in started:
         process.result()
+
+
+def test_a_part_of_zookeeper_that_is_not_this_clusters_is_named(
+    zookeeper: ZooKeeper, tmp_path: Path
+) -> None:
+    """Nobody may write there, or a cluster with another job store does."""
+    guarded = KazooClient(zookeeper.quorum, auth_data=[("digest", "owner:secret")])
+    guarded.start()
+    guarded.create("/guarded", acl=CREATOR_ALL_ACL)
+    guarded.stop()
+    guarded.close()
+    with masters(zookeeper, tmp_path) as cluster:
+        cluster.dispatchers.start()
+        problem = r"does not permit anybody to change /guarded/.*; check high-availability"
+        with pytest.raises(StartFailed, match=problem):
+            cluster.resource_managers.start(
+                "-D", "high-availability.zookeeper.path.root=/guarded", machine="guarded"
+            )
+        with pytest.raises(StartFailed, match="another cluster uses /firesteel/.*job store"):
+            cluster.dispatchers.start(machine="other")

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import AuthFailedError, KazooException, NoAuthError
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionLoss,
+    KazooException,
+    NoAuthError,
+    SessionExpiredError,
+)
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
@@ -89,6 +95,11 @@ class Ensemble:
             return FiresteelError(
                 f"ZooKeeper ({self}) does not permit {who} to change {self.root}; check"
                 f" {options.ZOOKEEPER_ROOT.key} and {options.ZOOKEEPER_AUTHORIZATION.key}"
+            )
+        if isinstance(error, (ConnectionLoss, SessionExpiredError)):
+            return EnsembleUnreachable(
+                f"ZooKeeper ({self}) has answered, and then no longer"
+                f" ({type(error).__name__}); start again when it does"
             )
         return FiresteelError(f"ZooKeeper ({self}) fails: {type(error).__name__}: {error}")
 
