@@ -133,6 +133,8 @@ class Dispatcher:
         epoch = await self._election.granted()
         self._claim_storage()
         store, storage = self._open_store(epoch), self._storage
+        if self._election.contested:
+            storage.lead(store.epoch)
         rows = storage.copies.at(SPOOL) if storage.copies else None
         self.shell = Shell(
             conf=self._conf,
@@ -153,6 +155,7 @@ class Dispatcher:
             registry=self._registry,
             host=self._host_label,
             permit=self._election,
+            replaced=lambda: storage.epoch() > store.epoch,
             platform=self._platform,
         )
         await self.shell.prepare()

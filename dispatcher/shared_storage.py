@@ -9,6 +9,11 @@ is there before a Dispatcher first takes over the store. So a Dispatcher that do
 although the store has had a leader, looks at another directory than that leader: one machine's own,
 or one that is not mounted. It must not lead, because it would answer with no rows for jobs that
 have some.
+
+A leader that ZooKeeper does not answer goes on to take rows, because jobs would wait, although
+another one may have been elected. So each leaves its epoch in DIR/leader before it reads what is
+there, and who has written something reads that afterwards: if it is still its own, whoever leads
+next will find what was written (invariant 20).
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ from firesteel.errors import FiresteelError
 
 BLOBS, SPOOL = "blobs", "spool"
 _MARKER = "job-store"
+_LEADER = "leader"
 _OPTION = options.HA_STORAGE_DIR.key
 
 
@@ -97,6 +103,18 @@ class SharedStorage(NamedTuple):
             self._files.write(_MARKER, [f"{store_id}\n".encode()])
         except StorageError as error:
             raise self._unusable(error) from error
+
+    def lead(self, epoch: int) -> None:
+        """Before anything is read here. Raises BadStorage."""
+        try:
+            self._files.write(_LEADER, [f"{epoch}\n".encode()])
+        except StorageError as error:
+            raise self._unusable(error) from error
+
+    def epoch(self) -> int:
+        """Of the latest leader; 0: none. Raises StorageError."""
+        files = self._files
+        return int(files.read_unchecked(_LEADER)) if files.exists(_LEADER) else 0
 
     @property
     def _files(self) -> CheckpointStorage:

@@ -118,6 +118,7 @@ class Shell:
         registry: Registry,
         host: str,
         permit: Permit | None = None,
+        replaced: Callable[[], bool] = lambda: False,
         platform: Platform = SYSTEM,
     ) -> None:
         self.conf = conf
@@ -167,6 +168,7 @@ class Shell:
         self._log_directory = log_directory
         self._log_path = log_path
         self._permit = permit
+        self._replaced = replaced
         self._running_jobs = registry.gauge("flink_jobmanager_numRunningJobs", {"host": host})
         self._stale_reports = registry.gauge(
             "flink_jobmanager_numStaleMessagesDropped", {"host": host}
@@ -453,20 +455,21 @@ class Shell:
         key = chunk.job_id, chunk.operator_id, chunk.generation
 
         def write() -> None:
-            self._check_leads()  # whoever leads now has read what was written before
+            self._check_leads()  # whoever leads now has read what there was
             if chunk.ipc_stream or chunk.group:
                 self.results.append(
                     *key, chunk.index, chunk.ipc_stream, chunk.group, chunk.attempt_id
                 )
             else:
                 self.results.begin(*key)
-            self._check_leads()  # what was written since is not kept
+            self._check_leads()  # it may have done so meanwhile
 
         await self._in_thread(self._results_thread, write)
 
     def _check_leads(self) -> None:
-        if self._permit is not None and not self._permit.acts():
-            raise NotLeading("this Dispatcher does not know that it still leads")
+        """Rows are taken without ZooKeeper, too, as long as nobody else has begun to lead."""
+        if self._permit is not None and not self._permit.acts() and self._replaced():
+            raise NotLeading("another Dispatcher leads")
 
     async def _make_room(self, more_bytes: int) -> None:
         """Deletes rows of ended jobs if the limit requires it. Raises ResultsNotWritten."""

@@ -74,3 +74,10 @@ def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BadStorage, match=f"{tmp_path}/file/ha cannot be written and read by"):
         at(tmp_path / "file" / "ha").check(store_id=MINE, had_leader=False)
+
+
+def test_a_leader_sees_that_another_one_has_followed(tmp_path: Path) -> None:
+    storage = at(tmp_path)
+    assert storage.epoch() == 0
+    storage.lead(7)
+    assert at(tmp_path).epoch() == 7

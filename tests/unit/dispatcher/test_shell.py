@@ -78,6 +78,7 @@ def shell_on(store: JobStore, tmp_path: Path, permit: Leads | None = None) -> Sh
         host="here",
         platform=replace(SYSTEM, processes=NoProcesses()),
         permit=permit,
+        replaced=lambda: True,
     )
 
 
@@ -171,7 +172,7 @@ async def test_a_job_is_started_once_the_store_can_be_read(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("leads", [(False,), (True, False)], ids=["before", "meanwhile"])
-async def test_who_may_not_lead_any_more_takes_no_rows(
+async def test_who_was_replaced_takes_no_rows(
     store: JobStore, tmp_path: Path, leads: tuple[bool, ...]
 ) -> None:
     """The next leader has its own count of what is there."""
