@@ -26,6 +26,7 @@ from firesteel.common.high_availability.zookeeper.finder import LeaderFinder
 from firesteel.common.ids import random_id
 from firesteel.common.leader import Leader, Office
 from firesteel.common.process import BlockingChild, spawn_blocking
+from tests.compose import HA_CONFIGURATION, ComposedService, services
 from tests.zookeeper import ZooKeeper
 
 PATIENCE_S = 60.0
@@ -68,7 +69,8 @@ class Service:
 
 
 class HighlyAvailableCluster:
-    """`masters` Dispatchers, as many ResourceManagers, and TaskExecutors, in one folder.
+    """The services of the `ha` profile of docker-compose.yml, in one folder: two Dispatchers, two
+    ResourceManagers, and one or two TaskExecutors.
 
     `keeps`: each is started again as soon as it ends; else by `start_what_ended`.
     """
@@ -78,29 +80,33 @@ class HighlyAvailableCluster:
         zookeeper: ZooKeeper,
         directory: Path,
         *,
-        masters: int = 2,
         task_executors: int = 2,
         slots: int = 2,
         keeps: bool = True,
         overrides: Mapping[str, str] | None = None,
     ) -> None:
         self.conf = Configuration.load(
-            overrides={
-                "high-availability.type": "zookeeper",
+            HA_CONFIGURATION,
+            {
                 "high-availability.zookeeper.quorum": zookeeper.quorum,
                 "high-availability.cluster-id": directory.name,
+                "high-availability.storageDir": f"file://{directory}/storage",
+                "database.url": f"sqlite:///{directory}/jobs.db",
                 "taskmanager.numberOfTaskSlots": str(slots),
                 "metrics.reporter.prom.port": "0",
                 "jobmanager.rpc.port": "0",
                 **(overrides or {}),
-            }
+            },
         )
         self.directory = directory
         self.slots = task_executors * slots
+        composed = list(services("ha", directory))
+        workers = [each for each in composed if each.module == "taskexecutor"]
+        surplus = workers[task_executors:]
         self.services = [
-            *(self._service("dispatcher", n, "--dir", str(directory)) for n in range(masters)),
-            *(self._service("resourcemanager", n, "--driver=none") for n in range(masters)),
-            *(self._service("taskexecutor", n) for n in range(task_executors)),
+            self._service(number, each)
+            for number, each in enumerate(composed)
+            if each not in surplus
         ]
         self._keeps = keeps
         self._id = random_id()
@@ -174,9 +180,10 @@ class HighlyAvailableCluster:
 
     # ---- inside
 
-    def _service(self, module: str, number: int, *arguments: str) -> Service:
-        arguments = (*self.conf.to_arguments(), *arguments)
-        return Service(module, arguments, self.directory / f"{module}-{number}.log")
+    def _service(self, number: int, composed: ComposedService) -> Service:
+        arguments = (*self.conf.to_arguments(), *composed.arguments)
+        log = self.directory / f"{composed.module}-{number}.log"
+        return Service(composed.module, arguments, log)
 
     def _start(self, service: Service) -> None:
         service.child = spawn_blocking(
