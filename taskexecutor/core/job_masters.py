@@ -123,13 +123,15 @@ def left(table: SlotTable, job_id: JobId, cause: str, now: float) -> None:
 
 
 def died(table: SlotTable, event: events.JobMasterDied, now: float) -> None:
-    """Another one follows if the job takes checkpoints: what runs waits for that one."""
+    """Another one may follow: tasks wait for that one, also those that have ended, since it is not
+    known whether anybody has heard of that.
+    """
     job = table.jobs.get(event.job_id)
     if job is None or job.closed or event.job_master_epoch < job.epoch:
         table.dropped["JobMasterDied"] += 1
         return
-    runs = any(slot.allocation and slot.allocation.running() for slot in table.slots_of(job.job_id))
-    if job.recovers and runs:
+    tasks = any(slot.allocation and slot.allocation.tasks for slot in table.slots_of(job.job_id))
+    if job.recovers and tasks:
         disconnected(table, job.job_id, now)
     else:
         left(table, job.job_id, event.cause, now)

@@ -80,6 +80,23 @@ def test_tasks_of_a_job_that_takes_checkpoints_wait_for_its_next_job_master():
     assert world.state() is S.ACTIVE
 
 
+def test_the_end_of_a_task_that_nobody_may_have_heard_of_waits_for_the_next_job_master():
+    world = recovering()
+    world.states(t=E.FINISHED)
+    world.handle(events.JobMasterDied(job_id=JOB, job_master_epoch=Epoch(1), cause="killed"))
+    assert world.state() is S.ACTIVE
+    changed = events.JobMasterChanged(
+        resource_manager_epoch=Epoch(1),
+        job_id=JOB,
+        job_master_address="jm:2",
+        job_master_epoch=Epoch(2),
+    )
+    world.handle(changed)
+    world.connect()
+    (task,) = world.only(commands.SendHello).tasks
+    assert task == events.HeldTask("t", E.FINISHED, PLACE, "a")
+
+
 def test_nobody_waits_for_a_job_master_for_ever():
     world = recovering()
     world.handle(events.JobMasterDied(job_id=JOB, job_master_epoch=Epoch(1), cause="killed"))
