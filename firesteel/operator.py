@@ -20,6 +20,7 @@ from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
+from firesteel.common.operator_messages import HeldSplit
 from firesteel.elements import StreamStatus, Watermark
 from firesteel.errors import FiresteelError
 
@@ -417,8 +418,8 @@ class SourceOperator(StreamOperator):
         return 0
 
     @property
-    def splits_held(self) -> Sequence[int]:
-        """The places of those splits, in the order in which they came."""
+    def splits_held(self) -> Sequence[HeldSplit]:
+        """Those splits, in the order in which they came."""
         return ()
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, assert_never
@@ -31,7 +32,7 @@ from firesteel.common.ids import (
     VertexId,
 )
 from firesteel.common.job_graph import JobEdge
-from firesteel.common.operator_messages import FromOperator, OperatorEvent
+from firesteel.common.operator_messages import FromOperator, HeldSplit, OperatorEvent
 from firesteel.common.rpc.convert import (
     edge_to_proto,
     error_from_proto,
@@ -43,17 +44,21 @@ from firesteel.common.rpc.convert import (
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.rpc.operator_events import operator_event_from_proto, operator_event_to_proto
 from firesteel.common.states import ExecutionState
+from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events
 from jobmaster.core.checkpoints.checkpoint import Snapshot
-from jobmaster.core.failover.restart_strategy import RestartHistory
+from jobmaster.core.coordinators.base import Json
+from jobmaster.core.failover.restart_strategy import RestartHistory, Verdict
 from jobmaster.core.slots.slot import SlotOffer
 
 # By number: quicker than calling the Enum, for messages with thousands of states.
 _STATES = tuple(ExecutionState)
 
 
-def restart_history_to_json(history: RestartHistory) -> str:
-    """Empty if there has been no restart."""
+def restart_history_to_json(history: RestartHistory, verdict: Verdict | None = None) -> str:
+    """Empty if there has been no restart, and the job is not failing."""
+    if verdict is not None:
+        return json.dumps({**asdict(history), "verdict": asdict(verdict)})
     return "" if history == RestartHistory() else json.dumps(asdict(history))
 
 
@@ -61,7 +66,17 @@ def restart_history_from_json(text: str) -> RestartHistory:
     if not text:
         return RestartHistory()
     found = json.loads(text)
+    found.pop("verdict", None)
     return RestartHistory(**{**found, "failed_at": tuple(found["failed_at"])})
+
+
+def verdict_from_json(text: str) -> Verdict | None:
+    """The same text; None: the job was not failing."""
+    found = json.loads(text).get("verdict") if text else None
+    if found is None:
+        return None
+    error = found["error"]
+    return Verdict(error=error and ErrorInfo(**error), delay_s=found["delay_s"])
 
 
 def collected_by_attempt(
@@ -206,7 +221,10 @@ def _held(task_executor_id: TaskExecutorId, held: tasks_pb2.TaskHeld) -> events.
     return events.TaskHeld(
         task_executor_id=task_executor_id,
         attempt_id=AttemptId(held.attempt_id),
-        splits={OperatorId(found.operator_id): tuple(found.places) for found in held.splits},
+        splits={
+            OperatorId(of.operator_id): tuple(map(HeldSplit, of.places, of.digests))
+            for of in held.splits
+        },
         open_checkpoints=tuple(held.open_checkpoints),
         stops_with=held.stops_with or None,
         data_ended=held.data_ended,
@@ -233,6 +251,18 @@ def analysis(result: tasks_pb2.AnalyzeResult) -> tuple[events.OperatorAnalysis, 
         )
         for found in result.schemas
     )
+
+
+def found_to_proto(found: Mapping[OperatorId, Json]) -> dict[str, bytes]:
+    """What sources have found to read, in AnalyzeResult for the next JobMaster."""
+    return {
+        operator_id: zlib.compress(json.dumps(of, separators=(",", ":")).encode())
+        for operator_id, of in found.items()
+    }
+
+
+def found_from_proto(found: Mapping[str, bytes]) -> dict[OperatorId, Json]:
+    return {OperatorId(o): json.loads(zlib.decompress(of)) for o, of in found.items()}
 
 
 def from_resource_manager(

@@ -35,7 +35,7 @@ from firesteel.common.rpc.link import Link
 from firesteel.common.service.platform import Platform
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError
-from jobmaster.convert import collected_by_attempt, restart_history_from_json
+from jobmaster.convert import collected_by_attempt, restart_history_from_json, verdict_from_json
 from jobmaster.core import events
 from jobmaster.core.checkpoints.recovery import Recovery
 from jobmaster.core.settings import JobSettings, settings_from
@@ -224,6 +224,7 @@ class JobMasterProcess:
         earlier = replace(
             recovery,
             restarts=restart_history_from_json(start.restart_history),
+            verdict=verdict_from_json(start.restart_history),
             collected=collected_by_attempt(start.collected),
         )
         job = RunningJob(

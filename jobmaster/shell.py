@@ -29,6 +29,7 @@ from firesteel.common.rpc.convert import job_graph_from_proto, state_number
 from firesteel.common.rpc.server import PORT_CLOSES_S
 from firesteel.common.service.driver import Driver
 from firesteel.common.service.platform import Platform
+from firesteel.common.units import MIB
 from firesteel.errors import FiresteelError
 from jobmaster import convert, job_metrics
 from jobmaster.checkpoint_details import checkpoint_details
@@ -45,6 +46,7 @@ from jobmaster.servicer import Sessions, metrics_in
 
 log = structlog.get_logger(__name__)
 
+_MAX_FOUND_BYTES = 16 * MIB  # compressed: some hundred thousand files
 _PROGRESS_INTERVAL_S = 0.05  # task states that change together are reported together
 # Details of a large job are costly: they are reused for this many times the time it took to build
 # them. Those of a job with fewer tasks are never older than the last change.
@@ -134,9 +136,9 @@ class RunningJob:
         self._metrics: dict[AttemptId, common_pb2.TaskMetrics] = {}
         self._adopts = start.analysis if start.reconciles else b""
         self._cancels: bool = start.cancels
-        # A serialised AnalyzeResult, for the next JobMaster; and whether it is reported.
-        self._analysis = start.analysis
-        self._analysis_reported = False
+        # For the next JobMaster, and with which version of what sources have found it was reported.
+        self._analysis = tasks_pb2.AnalyzeResult.FromString(start.analysis)
+        self._reported_version: int | None = None
         self._details: _BuiltDetails | None = None
         self._progress: asyncio.TimerHandle | None = None
         self._collected = CollectedRows(
@@ -173,10 +175,14 @@ class RunningJob:
             epoch=self.epoch,
             vertices=len(self.job_graph.vertices),
         )
-        adopts = None
+        adopts, found = None, tasks_pb2.AnalyzeResult.FromString(self._adopts)
         if self._adopts:
-            adopts = convert.analysis(tasks_pb2.AnalyzeResult.FromString(self._adopts))
-        self.post(events.JobStarted(adopts=adopts, cancels=self._cancels))
+            adopts = convert.analysis(found)
+        self.post(
+            events.JobStarted(
+                adopts=adopts, found=convert.found_from_proto(found.found), cancels=self._cancels
+            )
+        )
         await asyncio.gather(
             self.driver.run(),
             self._resource_manager.run(),
@@ -245,7 +251,7 @@ class RunningJob:
             self._metrics[AttemptId(metrics.attempt_id)] = metrics
 
     def keep_analysis(self, result: tasks_pb2.AnalyzeResult) -> None:
-        self._analysis, self._analysis_reported = result.SerializeToString(), False
+        self._analysis, self._reported_version = result, None
 
     def details_with_checkpoints(self) -> job_master_pb2.JobDetails:
         """With the subtasks' parts of checkpoints."""
@@ -397,13 +403,9 @@ class RunningJob:
         """`again`: what was reported before may be lost."""
         graph = self.core.graph
         job = self.core.job
-        # Without checkpoints, only a job that can be adopted gets another JobMaster.
-        recovers = job.checkpoints.enabled or self.core.adoptable
-        tells_analysis = job.schemas is not None and recovers
-        if again:
-            self._analysis_reported = False
-        analysis = self._analysis if tells_analysis and not self._analysis_reported else b""
-        self._analysis_reported = tells_analysis
+        version = self.core.found_version
+        news = again or version != self._reported_version
+        self._reported_version = version
         status, timestamp_ms = graph.timestamps[-1]
         return dispatcher_pb2.JobStatusChanged(
             job_id=self.job_id,
@@ -412,10 +414,23 @@ class RunningJob:
             timestamp_ms=timestamp_ms,
             tasks_by_state=graph.tasks_by_state(),
             final_details=self.details() if status.terminal else None,
-            restart_history=convert.restart_history_to_json(self.core.job.restart_strategy.history),
-            keeps_checkpoints=self.core.job.checkpoints.kept_after(status),
-            analysis=analysis,
+            restart_history=convert.restart_history_to_json(
+                job.restart_strategy.history, self.core.verdict
+            ),
+            keeps_checkpoints=job.checkpoints.kept_after(status),
+            analysis=self._for_next_master() if news and version is not None else b"",
         )
+
+    def _for_next_master(self) -> bytes:
+        """What the analysis of the plan and the sources have found; empty: too much to store."""
+        found = convert.found_to_proto(self.core.found)
+        size = sum(map(len, found.values()))
+        if size > _MAX_FOUND_BYTES:
+            self.log.warning("too many files for another JobMaster to adopt tasks", size=size)
+            return b""
+        self._analysis.found.clear()
+        self._analysis.found.update(found)
+        return self._analysis.SerializeToString(deterministic=True)
 
     def _report_status(self) -> None:
         if self._progress is not None:

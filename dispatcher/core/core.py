@@ -467,14 +467,17 @@ class DispatcherCore:
             self._acknowledge(process, event.status)
             return
         if event.analysis and event.analysis != job.analysis:
-            job.analysis = event.analysis
-            self._records.append(JobAnalyzed(job_id=job.job_id, analysis=job.analysis))
+            self._analyzed(job, event.analysis)
         if news or event.restart_history != job.restart_history:
             job.restart_history = event.restart_history
             self._status_changed(job)
         if first and job.cancel_requested:
             self._ask_to_cancel(job)
         self._commands.append(NotifyWatchers(job_id=job.job_id))
+
+    def _analyzed(self, job: Job, analysis: bytes) -> None:
+        job.analysis = analysis
+        self._records.append(JobAnalyzed(job_id=job.job_id, analysis=analysis))
 
     def _status_changed(self, job: Job) -> None:
         self._records.append(
@@ -494,10 +497,12 @@ class DispatcherCore:
         """Its JobMaster is gone."""
         if job.assigned_at is not None and now - job.assigned_at >= LASTING_S:
             job.lost_in_a_row = 0
-        recovers = (job.recovers or job.may_run) and job.lost_in_a_row < JOB_MASTERS_IN_A_ROW
+        recovers = (job.recovers or job.analysis) and job.lost_in_a_row < JOB_MASTERS_IN_A_ROW
         if recovers and (job.may_run or not job.cancel_requested):
             job.lost_in_a_row += 1
             job.wait_for_another_master(failure, now)
+            if not job.may_run and job.analysis:
+                self._analyzed(job, b"")  # the next one begins with nothing that could be adopted
             self._status_changed(job)
             self._commands.append(NotifyWatchers(job_id=job.job_id))
         elif job.cancel_requested:

@@ -4,7 +4,7 @@ A job's status is what its JobMaster reported last. A JobMaster reports its newe
 one, so a report may skip statuses: it is legal if JOB_TRANSITIONS leads to it in any number of
 steps. Besides, the Dispatcher ends jobs that have no JobMaster, by the events of `Ending`; one that
 takes checkpoints, or can be adopted without, waits for another JobMaster instead: RECONCILING if
-its tasks run, or are being cancelled, and that one may adopt them, else RESTARTING.
+its tasks run, or are being ended, and that one may adopt them, else RESTARTING.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ def _reachable(status: JobStatus) -> frozenset[JobStatus]:
     return frozenset(found | {status})
 
 
+_HAS_TASKS = frozenset({JobStatus.RUNNING, JobStatus.CANCELLING, JobStatus.FAILING})
 REPORTABLE = {status: _reachable(status) for status in JobStatus}
 
 
@@ -99,10 +100,9 @@ class Job:
 
     @property
     def may_run(self) -> bool:
-        """Whether it has tasks that its next JobMaster may adopt."""
-        status = self.status
-        return status is JobStatus.RECONCILING or (
-            status in (JobStatus.RUNNING, JobStatus.CANCELLING) and bool(self.analysis)
+        """Whether it has tasks that its next JobMaster may adopt, if only to end them."""
+        return self.status is JobStatus.RECONCILING or (
+            self.status in _HAS_TASKS and bool(self.analysis)
         )
 
     def report(self, status: JobStatus, now: float) -> bool:

@@ -7,8 +7,9 @@ repeated one changes nothing, and after a reconnect the coordinator asks for wha
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,18 @@ class SplitAssigned:
     number: int  # per attempt, from 0
     split_json: str
     place: int = 0  # in the order in which the source's splits are handed out
+
+
+class HeldSplit(NamedTuple):
+    """One that a source subtask was assigned, for a coordinator that has not assigned it."""
+
+    place: int
+    digest: int  # of the split, which another list of splits may have in another place
+
+    @classmethod
+    def of(cls, place: int, split_json: str) -> HeldSplit:
+        digest = hashlib.blake2b(split_json.encode(), digest_size=8).digest()
+        return cls(place, int.from_bytes(digest))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,21 +52,20 @@ class Reconciled:
 
 
 def can_adopt(job: Job) -> bool:
-    """Whether what the tasks and the latest checkpoint tell is all that there is to know."""
-    graph = job.graph.job_graph
-    return not (
-        job.invalid
-        or graph.batch
-        or not job.coordinators.ready  # files would be listed anew, and may be others
-        or any(edge.result_type is ResultType.BLOCKING for edge in graph.edges)
-    )
+    """Whether what the tasks tell, and what is stored, is all that there is to know."""
+    # A source of which it is not known what it had found may find something else.
+    return _streams(job) and job.coordinators.ready
 
 
 def adoptable(job: Job) -> bool:
-    """Whether the tasks alone tell all that there is to know, without a checkpoint, whenever the
-    JobMaster dies.
-    """
-    return can_adopt(job) and not job.divides and not job.coordinators.lists_paths
+    """The same without a checkpoint, whenever the JobMaster dies while the tasks run."""
+    return _streams(job) and not job.divides
+
+
+def _streams(job: Job) -> bool:
+    graph = job.graph.job_graph
+    blocking = any(edge.result_type is ResultType.BLOCKING for edge in graph.edges)
+    return not (job.invalid or graph.batch or blocking)
 
 
 class Adoption:
@@ -281,8 +280,8 @@ class Adoption:
                 f"{other.name} has finished, and without a checkpoint nobody knows which splits of"
                 " the source it has read"
             )
-        for operator_id, places in held.splits.items():
-            if problem := job.coordinators.adopt(execution, operator_id, places):
+        for operator_id, splits in held.splits.items():
+            if problem := job.coordinators.adopt(execution, operator_id, splits):
                 return problem
         return ""
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Never, assert_never
 
-from firesteel.common.ids import AllocationId, AttemptId, IdSource, TaskExecutorId
+from firesteel.common.ids import AllocationId, AttemptId, IdSource, OperatorId, TaskExecutorId
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.results import ResultPartitionId
 from firesteel.common.service.core import Effects, Tick
@@ -32,13 +32,16 @@ from jobmaster.core.adoption import Adoption, adoptable, can_adopt
 from jobmaster.core.checkpoints.checkpoint import Kind
 from jobmaster.core.checkpoints.coordinator import Request
 from jobmaster.core.checkpoints.recovery import Recovery
+from jobmaster.core.coordinators.base import Json
 from jobmaster.core.execution_graph import Execution
+from jobmaster.core.failover.restart_strategy import Verdict
 from jobmaster.core.invariants import validate
 from jobmaster.core.job import Job
 from jobmaster.core.phases import (
     Cancelling,
     Created,
     Ended,
+    Ending,
     Failing,
     Phase,
     Reconciling,
@@ -81,8 +84,12 @@ class JobMasterCore:
         self.phase: Phase = Created()
         self._vacating = Vacating(job)
         self._adoption_timeout_s = settings.adoption_timeout_s
+        self._earlier_verdict = recovery.verdict if recovery is not None else None
         self._hosts: dict[TaskExecutorId, str] = {}
-        self._reported: tuple[JobStatus, int] = (JobStatus.INITIALIZING, self.graph.version)
+        self._reported: tuple[object, int] = (
+            (JobStatus.INITIALIZING, None),
+            self.graph.version,
+        )
 
     # ---- the core's interface
 
@@ -116,6 +123,29 @@ class JobMasterCore:
     def adoptable(self) -> bool:
         """Whether another JobMaster can adopt its tasks although there is no checkpoint."""
         return adoptable(self.job)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """On the failure that the job is in, for another JobMaster; None: it is in none."""
+        if not isinstance(self.phase, Failing):
+            return None
+        return Verdict(error=self.exceptions.latest, delay_s=self.phase.restart_delay_s)
+
+    @property
+    def found_version(self) -> int | None:
+        """Increases with what `found` returns; None: nothing yet that another JobMaster can use."""
+        job = self.job
+        recovers = job.checkpoints.enabled or adoptable(job)
+        if job.schemas is None or not recovers or not job.coordinators.ready:
+            return None
+        return job.coordinators.found_version
+
+    @property
+    def found(self) -> dict[OperatorId, Json]:
+        """What sources have found to read since the latest checkpoint, for another JobMaster."""
+        latest = self.job.checkpoints.latest
+        operators = latest.operators if latest is not None else ()
+        return self.coordinators.found({o.operator_id: o.coordinator for o in operators})
 
     def waiting_for(self, now: float) -> str:
         """What the job waits for, as users read it; empty if for nothing."""
@@ -238,20 +268,42 @@ class JobMasterCore:
     def _started(self, event: events.JobStarted, now: float) -> None:
         job = self.job
         cancels = event.cancels and not job.invalid
-        if event.adopts is None or not (cancels or can_adopt(job)):
+        verdict = None if cancels or job.invalid else self._earlier_verdict
+        if event.adopts is not None:
+            self.coordinators.take_found(event.found)
+        if event.adopts is None or not (cancels or verdict is not None or can_adopt(job)):
             assert event.adopts is None or job.checkpoints.enabled, "its tasks were to be adopted"
-            self.phase = self.phase.start(job, now)
+            if verdict is not None and verdict.delay_s is None:
+                self._fail_as(verdict, now)
+            else:
+                self.phase = self.phase.start(job, now)
             return
         self.phase = Reconciling.enter(job, event.adopts, self._adoption_timeout_s, now)
         if cancels:
             self.phase = Cancelling.enter(job, now, self._adoption)
+        elif verdict is not None:
+            self._fail_as(verdict, now)
         else:
             self._check_analysis(now)
+
+    def _fail_as(self, verdict: Verdict, now: float) -> None:
+        """The job goes on failing, as under its earlier master."""
+        if verdict.error is not None:
+            self.exceptions.failed(verdict.error)
+        self._end_tasks(verdict.delay_s, now, "under its earlier JobMaster")
+
+    def _end_tasks(self, restart_delay_s: float | None, now: float, cause: str) -> None:
+        """Because of a failure; then the job is restarted, or FAILED."""
+        if isinstance(self.phase, Reconciling):
+            self.job.out.extend(self.coordinators.listings())  # for a restart
+        self.phase = Failing.enter(
+            self.job, restart_delay_s, now, cause=cause, adoption=self._adoption
+        )
 
     @property
     def _adoption(self) -> Adoption | None:
         """While tasks of an earlier master are being taken over."""
-        return self.phase.adoption if isinstance(self.phase, Reconciling | Cancelling) else None
+        return self.phase.adoption if isinstance(self.phase, Reconciling | Ending) else None
 
     def _check_analysis(self, now: float) -> None:
         job = self.job
@@ -319,8 +371,8 @@ class JobMasterCore:
         job.slot_wait.update(now, missing=job.lacks_slots)
         job.declare()
         job.free(self.pool.take_left(), "its TaskExecutor is to stop")
-        reported = (self.graph.status, self.graph.version)
-        if reported[0] is not self._reported[0]:
+        reported = ((self.graph.status, self.found_version), self.graph.version)
+        if reported[0] != self._reported[0]:
             job.report_status()
         elif reported[1] != self._reported[1]:
             job.out.append(commands.ReportProgress())
@@ -341,7 +393,7 @@ class JobMasterCore:
             return
         job.log("error", "job fails", cause=error.summary, task=error.task_name)
         delay_s = job.restart_strategy.delay_s(job.now_ms(now) / 1000) if restartable else None
-        self.phase = Failing.enter(job, delay_s, now, cause=error.summary)
+        self._end_tasks(delay_s, now, error.summary)
 
     def _tasks_failed(
         self,

@@ -10,11 +10,12 @@ from typing import NamedTuple, TypeAlias
 from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import AllocationId, AttemptId, OperatorId, TaskExecutorId, VertexId
-from firesteel.common.operator_messages import OperatorMessage
+from firesteel.common.operator_messages import HeldSplit, OperatorMessage
 from firesteel.common.results import ResultPartitionId
 from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
 from jobmaster.core.checkpoints.checkpoint import Snapshot
+from jobmaster.core.coordinators.base import Json
 from jobmaster.core.slots.slot import SlotOffer
 
 
@@ -50,6 +51,8 @@ class JobStarted:
 
     # What an earlier JobMaster's analysis found; the job's tasks may run, and are adopted then.
     adopts: tuple[OperatorAnalysis, ...] | None = None
+    # What its sources had found to read; of those whose list is not in the latest checkpoint.
+    found: Mapping[OperatorId, Json] = field(default_factory=dict)
     cancels: bool = False  # the job's user has cancelled it under that JobMaster
 
 
@@ -211,7 +214,7 @@ class TaskHeld:
 
     task_executor_id: TaskExecutorId
     attempt_id: AttemptId
-    splits: Mapping[OperatorId, Sequence[int]]  # by source: the places of all that it was assigned
+    splits: Mapping[OperatorId, Sequence[HeldSplit]]  # by source: all that it was assigned
     open_checkpoints: tuple[int, ...]  # that it takes part in, and does not know the end of
     stops_with: int | None  # its source waits for the end of this savepoint
     data_ended: bool

@@ -219,8 +219,12 @@ def _held(job_id: str, held: Held) -> tasks_pb2.TaskHeld:
         job_id=job_id,
         attempt_id=held.attempt_id,
         splits=[
-            tasks_pb2.HeldSplits(operator_id=operator_id, places=places)
-            for operator_id, places in held.splits.items()
+            tasks_pb2.HeldSplits(
+                operator_id=operator_id,
+                places=[split.place for split in splits],
+                digests=[split.digest for split in splits],
+            )
+            for operator_id, splits in held.splits.items()
         ],
         open_checkpoints=held.open_checkpoints,
         stops_with=held.stops_with or 0,

@@ -4,10 +4,15 @@ one adopts its tasks: not one of them is restarted, and the ledger is right all 
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
@@ -17,8 +22,8 @@ from firesteel.common.checkpoints.metadata import read_metadata
 from firesteel.common.failpoints import Failpoint
 from firesteel.common.ids import stable_id
 from firesteel.common.states import ExecutionState
-from firesteel.connectors import CollectSink, FileSink, SequenceSource
-from firesteel.errors import FiresteelError
+from firesteel.connectors import CollectSink, FileSink, FileSource, SequenceSource
+from firesteel.errors import FiresteelError, JobFailed
 from jobmaster.core.checkpoints.recovery import CHECKPOINTS_PER_MASTER
 
 from .chaos import Chaos
@@ -111,3 +116,91 @@ def test_a_job_that_is_being_stopped_ends_with_a_savepoint_although_its_job_mast
     assert [found.savepoint for found in second] == [True]
     rows = sorted(ds.dataset(out, format="parquet").to_table()["value"].to_pylist())
     assert rows == list(range(len(rows))) and rows, "each that was read, once"
+
+
+def test_files_found_without_a_checkpoint_are_read_once_under_the_next_job_master(
+    session: Session, tmp_path: Path
+) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    for number in range(4):
+        write(source, number)
+    env = Environment(parallelism=2)
+    numbers = env.from_source(
+        FileSource(str(source), format="csv", schema="value INT", watch="50 ms")
+    )
+    numbers.transform(lambda df: df.where("value >= 0")).sink_to(CollectSink(), uid="collected")
+    job_id = session.submit(env)
+    batches = session.client.fetch_results(job_id, stable_id("uid", "collected"))
+    read: list[int] = []
+
+    def read_all(count: int) -> None:
+        while len(read) < count:
+            read.extend(next(batches)["value"].to_pylist())
+
+    read_all(4)
+    write(source, 4)
+    read_all(5)
+    before = attempts(session.client.job_details(job_id))
+    for number in (5, 6):
+        masters = job_masters(session.cluster.directory, job_id)
+        psutil.Process(masters[max(masters)]).kill()
+        write(source, number)
+        read_all(number + 1)
+    details = session.client.job_details(job_id)
+    assert details.status.name == "RUNNING"
+    assert attempts(details) == before
+    assert sorted(read) == list(range(7))
+
+
+def write(folder: Path, number: int) -> None:
+    """A file of one row, under its name at once."""
+    (folder / f".{number}").write_text(f"{number}\n")
+    (folder / f".{number}").rename(folder / f"{number}.csv")
+
+
+def test_a_job_that_was_to_end_failed_is_not_run_again_when_its_job_master_dies(
+    session: Session, tmp_path: Path
+) -> None:
+    """It dies while a task cannot be cancelled yet."""
+    first, second, held = tmp_path / "first", tmp_path / "second", tmp_path / "held"
+    os.mkfifo(held)
+
+    def fails_or_holds(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            with contextlib.suppress(FileExistsError):
+                first.mkdir()
+                while not second.exists():
+                    time.sleep(0.01)
+                raise ValueError("a bug of the program's")
+            second.touch()
+            with held.open("rb"):  # which waits for a writer, cancelled or not
+                yield batch
+
+    env = Environment(
+        parallelism=2,
+        configuration={
+            "execution.checkpointing.interval": "1 h",
+            "execution.checkpointing.dir": str(tmp_path / "checkpoints"),
+            "restart-strategy.type": "none",
+        },
+    )
+    numbers = env.from_source(SequenceSource(0, 10**9, rate_per_s=2000))
+    numbers.map_in_arrow(fails_or_holds).print()
+    job_id = session.submit(env)
+    eventually(
+        lambda: any(
+            job.job_id == job_id and job.status.name == "FAILING"
+            for job in session.client.list_jobs()
+        ),
+        "the job is being ended",
+    )
+    before = attempts(session.client.job_details(job_id))
+    masters = job_masters(session.cluster.directory, job_id)
+    psutil.Process(masters[max(masters)]).kill()
+    with contextlib.suppress(OSError):  # there is no reader
+        os.close(os.open(held, os.O_WRONLY | os.O_NONBLOCK))
+    with pytest.raises(JobFailed, match="a bug of the program's"):
+        session.client.wait(job_id)
+    assert len(job_masters(session.cluster.directory, job_id)) == 2
+    assert attempts(session.client.job_details(job_id)) <= before, "nothing was restarted"

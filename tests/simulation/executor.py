@@ -191,7 +191,11 @@ class SlotProcess:
             held.data_ended = task.checkpoints.data_ended
         source = self._source(task)
         if source is not None:
-            held.splits.add(operator_id=source.operator_id, places=task.reader.places)
+            held.splits.add(
+                operator_id=source.operator_id,
+                places=[split.place for split in task.reader.held],
+                digests=[split.digest for split in task.reader.held],
+            )
         self._say(task_held=held)
 
     def _leave(self) -> None:

@@ -53,10 +53,10 @@ class SplitOwners:
 
     def held(self, job: RunningJob, event: events.TaskHeld) -> None:
         """What was sent to it and is not here will not come any more: it is nobody's."""
-        for operator_id, places in event.splits.items():
+        for operator_id, splits in event.splits.items():
             key = (job.job_id, operator_id)
             sent = self._sent.get(key, {}).get(event.attempt_id, {})
-            for place in sent.keys() - set(places):
+            for place in sent.keys() - {split.place for split in splits}:
                 self._owners[key][sent.pop(place)].discard(event.attempt_id)
 
 

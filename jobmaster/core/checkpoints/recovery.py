@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.checkpoints.metadata import CheckpointMetadata
 from firesteel.common.ids import AttemptId, OperatorId
-from jobmaster.core.failover.restart_strategy import RestartHistory
+from jobmaster.core.failover.restart_strategy import RestartHistory, Verdict
 
 CHECKPOINTS_PER_MASTER = 10**9
 ATTEMPTS_PER_MASTER = 10**6
@@ -30,6 +30,7 @@ class Recovery:
     # Of retained checkpoints of the job; None: those of one cannot be read.
     shared_files: Mapping[int, tuple[str, ...]] | None = field(default_factory=dict)
     restarts: RestartHistory = field(default_factory=RestartHistory)
+    verdict: Verdict | None = None  # on the failure that it is in; None: it is in none
     # How many chunks of each attempt are kept, by collect sink.
     collected: Mapping[OperatorId, Mapping[AttemptId, int]] = field(default_factory=dict)
     claimed: CompleteCheckpoint | None = None  # of another job, and this one's own from now on

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import AttemptId
-from firesteel.common.operator_messages import OperatorMessage
+from firesteel.common.operator_messages import HeldSplit, OperatorMessage
 
 Json: TypeAlias = Any  # what json.loads returns
 Options: TypeAlias = Mapping[str, Json]
@@ -88,7 +88,21 @@ class Coordinator:
         """How many splits the attempt was assigned, whether they have arrived or not."""
         return 0
 
-    def adopt(self, attempt_id: AttemptId, places: Sequence[int]) -> str:
+    @property
+    def found_version(self) -> int:
+        """Increases with what `found` returns."""
+        return 0
+
+    def found(self, snapshot: Json) -> Json:
+        """What it has found to read and another master would not find so again, besides what is in
+        this snapshot (None: there is none); as JSON. None: nothing.
+        """
+        return None
+
+    def take_found(self, found: Json) -> None:
+        """What `found` has returned under an earlier master. `restore` came before."""
+
+    def adopt(self, attempt_id: AttemptId, held: Sequence[HeldSplit]) -> str:
         """An attempt that an earlier master started was assigned these splits. `restore` came
         before. Returns why it cannot go on; empty: it can.
         """

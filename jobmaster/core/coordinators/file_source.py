@@ -61,6 +61,7 @@ class FileSourceEnumerator(SplitEnumerator):
         self._files: list[ListedFile] = []
         self._splits: list[_Split] = []
         self._seen: set[str] = set()
+        self._found_version = 0
         self._list_at: float | None = None  # None: not watched, or being listed
 
     @classmethod
@@ -98,6 +99,7 @@ class FileSourceEnumerator(SplitEnumerator):
         self._seen.update(file.path for file in new)
         self._splits += self._divided(new, len(self._files))
         self._files += new
+        self._found_version += len(new)
         if self._watch_s is not None:
             self._list_at = now + self._watch_s
         return self.serve_waiting()
@@ -122,8 +124,42 @@ class FileSourceEnumerator(SplitEnumerator):
             parts.append(FilePart(path, start, end - start, size, modified_ns))
         return json.dumps(to_json(parts), separators=(",", ":"))
 
+    @property
+    def found_version(self) -> int:
+        return self._found_version
+
+    def found(self, snapshot: Json) -> Json:
+        files, splits = _counts(snapshot)
+        if not self._listed or (snapshot is not None and len(self._files) <= files):
+            return None
+        return {
+            "behind": [files, splits],
+            "files": self._files[files:],
+            "splits": self._splits[splits:],
+        }
+
+    def take_found(self, found: Json) -> None:
+        """It may follow on an earlier checkpoint than the restored one, which then has the first of
+        these files. If it has others, files were listed again meanwhile, and these count for
+        nothing.
+        """
+        files = [ListedFile(*file) for file in found["files"]]
+        splits = [_Split(*split) for split in found["splits"]]
+        first_file, first_split = found["behind"]
+        known_files, known_splits = self._files[first_file:], self._splits[first_split:]
+        follows = len(self._files) >= first_file and len(self._splits) >= first_split
+        if (
+            follows
+            and files[: len(known_files)] == known_files
+            and splits[: len(known_splits)] == known_splits
+        ):
+            self._listed = True
+            self._files += files[len(known_files) :]
+            self._splits += splits[len(known_splits) :]
+            self._seen = {file.path for file in self._files}
+
     def snapshot(self) -> Json:
-        return {**super().snapshot(), "files": self._files, "splits": self._splits}
+        return {**super().snapshot(), "files": list(self._files), "splits": list(self._splits)}
 
     def restore(self, snapshot: Json) -> None:
         super().restore(snapshot)
@@ -157,3 +193,8 @@ class FileSourceEnumerator(SplitEnumerator):
 
     def _can_cut(self, path: str) -> bool:
         return self._cut and not path.lower().endswith(COMPRESSED)
+
+
+def _counts(snapshot: Json) -> tuple[int, int]:
+    """Of its files and splits."""
+    return (0, 0) if snapshot is None else (len(snapshot["files"]), len(snapshot["splits"]))

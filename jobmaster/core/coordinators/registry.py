@@ -8,7 +8,12 @@ from typing import TypeAlias
 from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import AttemptId, OperatorId
 from firesteel.common.job_graph import JobGraph
-from firesteel.common.operator_messages import OperatorMessage, Resend, WatermarkReported
+from firesteel.common.operator_messages import (
+    HeldSplit,
+    OperatorMessage,
+    Resend,
+    WatermarkReported,
+)
 from firesteel.common.states import ExecutionState
 from jobmaster.core.commands import Command, ListPaths, Log, SendOperatorMessage, SpoolChunk
 from jobmaster.core.coordinators import CollectCoordinator, Coordinator, create
@@ -45,10 +50,6 @@ class Coordinators:
     def ready(self) -> bool:
         """Whether all of them let the job start."""
         return all(coordinator.ready for coordinator in self.by_operator.values())
-
-    @property
-    def lists_paths(self) -> bool:
-        return any(coordinator.paths_to_list for coordinator in self.by_operator.values())
 
     def listings(self) -> list[Command]:
         """The paths to list before they are ready, or from now on."""
@@ -117,14 +118,31 @@ class Coordinators:
         answers = self.by_operator[operator_id].spooled(execution.attempt_id, sequence, problem)
         return [self._command(execution, operator_id, answer) for answer in answers]
 
-    def adopt(self, execution: Execution, operator_id: OperatorId, places: Sequence[int]) -> str:
+    @property
+    def found_version(self) -> int:
+        """Increases with what `found` returns."""
+        return sum(coordinator.found_version for coordinator in self.by_operator.values())
+
+    def found(self, snapshots: Mapping[OperatorId, Json]) -> dict[OperatorId, Json]:
+        """What they have found to read that is not in these snapshots, for another master."""
+        found = {o: c.found(snapshots.get(o)) for o, c in self.by_operator.items()}
+        return {operator_id: json for operator_id, json in found.items() if json is not None}
+
+    def take_found(self, found: Mapping[OperatorId, Json]) -> None:
+        for operator_id, json in found.items():
+            if (coordinator := self.by_operator.get(operator_id)) is not None:
+                coordinator.take_found(json)
+
+    def adopt(
+        self, execution: Execution, operator_id: OperatorId, held: Sequence[HeldSplit]
+    ) -> str:
         """Returns why the task, which an earlier master started, cannot go on with these splits;
         empty: it can.
         """
         coordinator = self.by_operator.get(operator_id)
         if coordinator is None:
             return f"its operator {operator_id} has no split enumerator"
-        return coordinator.adopt(execution.attempt_id, places)
+        return coordinator.adopt(execution.attempt_id, held)
 
     def take_kept(self, collected: Mapping[OperatorId, Mapping[AttemptId, int]]) -> None:
         for operator_id, by_attempt in collected.items():

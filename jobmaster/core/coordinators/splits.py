@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from firesteel.common.ids import AttemptId
 from firesteel.common.operator_messages import (
+    HeldSplit,
     OperatorMessage,
     SplitAssigned,
     SplitRequested,
@@ -112,13 +113,13 @@ class SplitEnumerator(Coordinator, ABC):
     def assigned(self, attempt_id: AttemptId) -> int:
         return len(self._owned.get(attempt_id, ()))
 
-    def adopt(self, attempt_id: AttemptId, places: Sequence[int]) -> str:
+    def adopt(self, attempt_id: AttemptId, held: Sequence[HeldSplit]) -> str:
         """What was assigned since the snapshot and has not arrived anywhere is nobody's."""
-        unknown = [place for place in places if place >= self.split_count()]
-        if unknown:
-            return (
-                f"it has split {unknown[0]}, which its source has found since the latest checkpoint"
-            )
+        for split in held:
+            place, count = split.place, self.split_count()
+            if place >= count or split != HeldSplit.of(place, self.split_json(place)):
+                return f"it has a split {place} that is not stored among those of its source"
+        places = [split.place for split in held]
         for place in places:
             if place in self._returned:
                 self._returned.remove(place)
@@ -126,7 +127,7 @@ class SplitEnumerator(Coordinator, ABC):
                 self._returned.extend(range(self._next, place))
                 self._next = place + 1
         heapq.heapify(self._returned)
-        self._owned[attempt_id] = list(places)
+        self._owned[attempt_id] = places
         return ""
 
     def attempt_ended(self, attempt_id: AttemptId) -> None:

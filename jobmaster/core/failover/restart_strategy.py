@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
+from firesteel.errors import ErrorInfo
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartHistory:
@@ -19,6 +21,14 @@ class RestartHistory:
     used: int = 0  # attempts, since the delay was reset if it ever is
     restarts_at: float | None = None  # when the last restart was to begin
     failed_at: tuple[float, ...] = ()  # the last failures, as many as decide
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """On a job whose tasks are being ended because of a failure, or to be moved elsewhere."""
+
+    error: ErrorInfo | None  # the last failure
+    delay_s: float | None  # until it is restarted; None: it ends FAILED
 
 
 class RestartStrategy(Protocol):

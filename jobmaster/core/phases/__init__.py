@@ -20,6 +20,7 @@ from jobmaster.core.phases.analyzing import Analyzing
 from jobmaster.core.phases.cancelling import Cancelling
 from jobmaster.core.phases.created import Created
 from jobmaster.core.phases.ended import Ended
+from jobmaster.core.phases.ending import Ending
 from jobmaster.core.phases.failing import Failing
 from jobmaster.core.phases.phase import Phase
 from jobmaster.core.phases.reconciling import Reconciling
@@ -32,6 +33,7 @@ __all__ = [
     "Cancelling",
     "Created",
     "Ended",
+    "Ending",
     "Failing",
     "Phase",
     "Reconciling",

@@ -6,14 +6,16 @@ from dataclasses import dataclass
 
 from firesteel.common.states import JobEvent, JobStatus
 from firesteel.errors import ErrorInfo
+from jobmaster.core.adoption import Adoption
 from jobmaster.core.job import Job
 from jobmaster.core.phases.ended import Ended
+from jobmaster.core.phases.ending import Ending
 from jobmaster.core.phases.phase import Phase
 from jobmaster.core.phases.restarting import Restarting
 
 
-@dataclass(frozen=True, slots=True)
-class Failing(Phase):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failing(Ending):
     """The first failure decides what follows; what fails meanwhile only joins it."""
 
     statuses = frozenset({JobStatus.FAILING})
@@ -21,20 +23,25 @@ class Failing(Phase):
     restart_delay_s: float | None  # the restart strategy's verdict; None: no restart
 
     @classmethod
-    def enter(cls, job: Job, restart_delay_s: float | None, now: float, *, cause: str) -> Failing:
+    def enter(
+        cls,
+        job: Job,
+        restart_delay_s: float | None,
+        now: float,
+        *,
+        cause: str,
+        adoption: Adoption | None = None,
+    ) -> Failing:
+        """`adoption`: the job's tasks are being taken over."""
         job.graph.apply(JobEvent.FAIL, job.now_ms(now), cause)
-        job.end_all_tasks(now)
-        return cls(restart_delay_s)
-
-    def waiting_for(self, job: Job, now: float) -> str:
-        return ""
+        return cls(adoption=adoption, restart_delay_s=restart_delay_s).begin(job, now)
 
     def record_failure(self, job: Job, error: ErrorInfo) -> bool:
         job.exceptions.also_failed(error)
         return False
 
-    def advance(self, job: Job, now: float) -> Phase:
-        if job.graph.live > 0 or not job.checkpoints.settled:
+    def ended(self, job: Job, now: float) -> Phase:
+        if not job.checkpoints.settled:
             return self
         if self.restart_delay_s is None:
             return Ended.enter(job, JobEvent.GIVE_UP, now)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from firesteel.common.operator_messages import HeldSplit
 from firesteel.connectors.source import Split
 from firesteel.elements import StreamStatus
 from firesteel.operator import SourceOperator
@@ -36,8 +37,8 @@ class SparkSourceStage(SparkStage, SourceOperator):
         return self._splits.received
 
     @property
-    def splits_held(self) -> Sequence[int]:
-        return self._splits.places
+    def splits_held(self) -> Sequence[HeldSplit]:
+        return self._splits.held
 
     def handle_coordinator_event(self, event: Any) -> None:
         self._splits.handle(event, self.context)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from firesteel.common.error_report import summary_of
+from firesteel.common.operator_messages import HeldSplit
 from firesteel.connectors.source import EndOfSplit, SourceReader, Split
 from firesteel.errors import FiresteelError
 from firesteel.operator import RuntimeContext, SourceOperator
@@ -66,8 +67,8 @@ class SplitReading(SourceOperator):
         return self._splits.received
 
     @property
-    def splits_held(self) -> Sequence[int]:
-        return self._splits.places
+    def splits_held(self) -> Sequence[HeldSplit]:
+        return self._splits.held
 
     def handle_coordinator_event(self, event: Any) -> None:
         self._splits.handle(event, self.context)

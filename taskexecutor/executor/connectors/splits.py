@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from firesteel.common.operator_messages import (
+    HeldSplit,
     Resend,
     SplitAssigned,
     SplitRequested,
@@ -57,14 +58,14 @@ class Splits:
     def __init__(self) -> None:
         self.waiting: deque[Begun] = deque()
         self.exhausted = False  # there will be no more
-        self.places: list[int] = []  # of those that this attempt has received
+        self.held: list[HeldSplit] = []  # those that this attempt has received
         self._requested = False
         self._place = 0  # of the split that is read
 
     @property
     def received(self) -> int:
         """By this attempt."""
-        return len(self.places)
+        return len(self.held)
 
     def begin(self) -> Begun:
         """The next of those that are waiting."""
@@ -94,7 +95,7 @@ class Splits:
         match event:
             case SplitAssigned():
                 if event.number == self.received:
-                    self.places.append(event.place)
+                    self.held.append(HeldSplit.of(event.place, event.split_json))
                     self._requested = False
                     self.waiting.append(Begun(json.loads(event.split_json), None, event.place))
             case SplitsExhausted():

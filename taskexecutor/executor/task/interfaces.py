@@ -16,6 +16,7 @@ from firesteel.common.checkpoints.state import OperatorSnapshot
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.ids import AttemptId, OperatorId
 from firesteel.common.job_graph import DistributionPattern, Partitioner
+from firesteel.common.operator_messages import HeldSplit
 from firesteel.common.results import StoredPartition
 from firesteel.elements import CheckpointBarrier, StreamElement, StreamEvent
 from taskexecutor.executor.exchange import BlockReason, Locations
@@ -167,7 +168,7 @@ class Held:
     """What the task has from earlier JobMasters, for one that adopts it."""
 
     attempt_id: AttemptId
-    splits: Mapping[OperatorId, Sequence[int]]  # their places, by source
+    splits: Mapping[OperatorId, Sequence[HeldSplit]]  # by source
     open_checkpoints: Sequence[int]  # that it takes part in, and does not know the end of
     stops_with: int | None  # its source waits for the end of this savepoint
     data_ended: bool

@@ -33,7 +33,12 @@ from firesteel.common.ids import OperatorId, ResultId
 from firesteel.common.job_graph import ResultType
 from firesteel.common.key_groups import key_group
 from firesteel.common.logs import task_context
-from firesteel.common.operator_messages import SplitAssigned, SplitsExhausted, ToOperator
+from firesteel.common.operator_messages import (
+    HeldSplit,
+    SplitAssigned,
+    SplitsExhausted,
+    ToOperator,
+)
 from firesteel.common.results import ResultPartitionId, StoredPartition
 from firesteel.common.states import ExecutionState
 from firesteel.elements import CheckpointBarrier
@@ -459,7 +464,7 @@ class StreamTask:
 
     def _held(self) -> Held:
         assert self._kind is not None and self._chain is not None
-        splits: dict[OperatorId, Sequence[int]] = {}
+        splits: dict[OperatorId, Sequence[HeldSplit]] = {}
         for operator in self.config.vertex.operators:
             node = self._chain.node_of(operator.operator_id)
             if operator.coordinator_kind and node and isinstance(node.operator, SourceOperator):

@@ -45,6 +45,7 @@ from dispatcher.core.jobs import Ending, Job
 from dispatcher.core.processes import STARTS_BEFORE_GIVING_UP
 from dispatcher.core.records import (
     JobAdded,
+    JobAnalyzed,
     JobAssigned,
     JobCancelRequested,
     JobEnded,
@@ -687,6 +688,33 @@ def test_tasks_of_a_job_that_is_cancelled_are_left_to_its_next_job_master(
     for status in (JobStatus.CANCELLING, JobStatus.CANCELED):
         harness.report(status, connection=2, epoch=2)
     assert harness.job.status is JobStatus.CANCELED
+
+
+@pytest.mark.parametrize("recovers", [True, False])
+def test_a_job_that_is_failing_is_ended_by_its_next_job_master(recovers: bool) -> None:
+    """That one hears what the first one has decided."""
+    harness = Harness().running(recovers=recovers)
+    harness.report(JobStatus.RUNNING, analysis=b"found")
+    harness.report(JobStatus.FAILING, restart_history="a verdict")
+    assert not of(JobEnded, harness.dies(1))
+    assert harness.job.status is JobStatus.RECONCILING
+    (start,) = of(StartJob, harness.process(2))
+    assert start.reconciles and start.restart_history == "a verdict"
+    harness.report(JobStatus.FAILED, connection=2, epoch=2)
+    assert harness.job.status is JobStatus.FAILED
+
+
+def test_a_job_without_checkpoints_that_is_being_restarted_is_restarted() -> None:
+    harness = Harness().running()
+    harness.report(JobStatus.RUNNING, analysis=b"found")
+    harness.report(JobStatus.RESTARTING)
+    out = harness.dies(1)
+    assert not of(JobEnded, out)
+    assert [record.analysis for record in of(JobAnalyzed, out)] == [b""]
+    (start,) = of(StartJob, harness.process(2))
+    assert not start.reconciles
+    harness.report(JobStatus.RUNNING, connection=2, epoch=2)
+    assert of(JobEnded, harness.dies(2)), "nobody knows whether tasks run again"
 
 
 def test_after_a_restart_a_job_that_takes_checkpoints_gets_another_job_master() -> None:

@@ -6,22 +6,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any, TypeAlias
 
 import pytest
 
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.checkpoints.metadata import CheckpointMetadata
+from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import AttemptId, TaskExecutorId
 from firesteel.common.job_graph import JobGraph, Partitioner
 from firesteel.common.operator_messages import (
     ChunkAcknowledged,
     ChunkCollected,
+    HeldSplit,
     Resend,
     SplitAssigned,
     SplitRequested,
 )
 from firesteel.common.states import ExecutionState, JobStatus
+from firesteel.common.units import MIB
 from firesteel.errors import ErrorInfo
+from jobmaster.convert import (
+    found_from_proto,
+    found_to_proto,
+    restart_history_from_json,
+    restart_history_to_json,
+    verdict_from_json,
+)
 from jobmaster.core import commands, events
 from jobmaster.core.checkpoints.checkpoint import Snapshot
 from jobmaster.core.checkpoints.recovery import (
@@ -30,21 +41,27 @@ from jobmaster.core.checkpoints.recovery import (
     Recovery,
 )
 from jobmaster.core.checkpoints.settings import CheckpointSettings
+from jobmaster.core.coordinators.splits import SplitEnumerator
 from jobmaster.core.execution_graph import Execution
-from jobmaster.core.failover.restart_strategy import FixedDelay
+from jobmaster.core.failover.restart_strategy import FixedDelay, Verdict
 from jobmaster.core.settings import JobSettings
 from jobmaster.core.slots.slot import SlotOffer
 from jobmaster.testing import World, job, operator_id, vertex
 
+Coordinated: TypeAlias = tuple[str, dict[str, Any]]
 RUNNING, FINISHED, FAILED = ExecutionState.RUNNING, ExecutionState.FINISHED, ExecutionState.FAILED
 SOURCE, SINK = operator_id("source"), operator_id("sink")
 GRACE_S = 30.0
 
 
-def graph() -> JobGraph:
+SPLITS: Coordinated = ("sequence-source", {"start": 0, "end": 100, "split_rows": 10})
+FILES: Coordinated = ("file-source", {"paths": ["/in/*"]})
+WATCHED: Coordinated = ("file-source", {"paths": ["/in/*"], "watch_s": 1.0})
+
+
+def graph(reads: Coordinated = SPLITS) -> JobGraph:
     """Two pipelines, each in a slot: a source of ten splits, and a sink that collects."""
-    splits = {"start": 0, "end": 100, "split_rows": 10}
-    source = vertex("source", 2, coordinator=("sequence-source", splits))
+    source = vertex("source", 2, coordinator=reads)
     sink = vertex("sink", 2, coordinator=("collect", {}))
     return job(source, sink, partitioner=Partitioner.HASH)
 
@@ -74,11 +91,21 @@ class Handover:
     each source, and has stored a checkpoint. Then there is only what it leaves.
     """
 
-    def __init__(self, *, attempts: int = 0, checkpoint: bool = True, enabled: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        attempts: int = 0,
+        checkpoint: bool = True,
+        enabled: bool = True,
+        reads: Coordinated = SPLITS,
+    ) -> None:
         """`checkpoint`: it has stored one; `enabled`: the job takes any."""
         self._settings = settings(attempts, checkpoints=enabled)
-        first = World(graph(), settings(checkpoints=enabled))
+        self._graph = graph(reads)
+        first = World(self._graph, settings(checkpoints=enabled))
         first.start()
+        if reads is not SPLITS:
+            listed(first, "abcdefghij")
         self.offers = {name: first.give_slots(name, 1) for name in ("tm-1", "tm-2")}
         first.analyze()
         first.report(first.executions(), ExecutionState.INITIALIZING, RUNNING)
@@ -91,14 +118,26 @@ class Handover:
             self.checkpoint_id, latest = self.take_checkpoint()
             stored = CompleteCheckpoint(checkpoint_id=self.checkpoint_id, path="/p")
             self.recovery = replace(self.recovery, checkpoints=(stored,), latest=latest)
+        self.tells()
         self.second = self._second()
 
+    def tells(self) -> None:
+        """The first JobMaster: what its sources have found, as it is stored."""
+        self.found = found_from_proto(found_to_proto(self.first.core.found))
+
     def _second(self) -> World:
-        return World(graph(), self._settings, self.recovery, seed=b"second")
+        return World(self._graph, self._settings, self.recovery, seed=b"second")
 
     def has_collected(self, by_attempt: dict[AttemptId, int]) -> None:
         """So many chunks of the sink are kept."""
         self.recovery = replace(self.recovery, collected={SINK: by_attempt})
+        self.second = self._second()
+
+    def was_failing(self, restart_delay_s: float | None) -> None:
+        """The first JobMaster was ending the tasks."""
+        error = ErrorInfo(summary="the first JobMaster's")
+        verdict = Verdict(error=error, delay_s=restart_delay_s)
+        self.recovery = replace(self.recovery, verdict=verdict)
         self.second = self._second()
 
     def restores(self, path: str) -> None:
@@ -108,7 +147,7 @@ class Handover:
 
     def take_checkpoint(self) -> tuple[int, CheckpointMetadata]:
         first = self.first
-        trigger = first.one(commands.TriggerCheckpoint, first.pass_time(10.0)[:1])
+        trigger = first.of(commands.TriggerCheckpoint, first.pass_time(10.0))[0]
         for execution in first.executions():
             first.post(
                 events.CheckpointAcknowledged(
@@ -140,7 +179,7 @@ class Handover:
             for v in graph().vertices
             for o in v.operators
         )
-        self.second.post(events.JobStarted(adopts=analysis, cancels=cancels))
+        self.second.post(events.JobStarted(adopts=analysis, found=self.found, cancels=cancels))
         return self.second
 
     def connect(
@@ -175,7 +214,7 @@ class Handover:
                 events.TaskHeld(
                     task_executor_id=execution.slot.task_executor_id,  # type: ignore[union-attr]
                     attempt_id=execution.attempt_id,
-                    splits={} if splits is None else {SOURCE: tuple(splits)},
+                    splits={} if splits is None else {SOURCE: self.held(splits)},
                     open_checkpoints=tuple(open_checkpoints),
                     stops_with=stops_with or None,
                     data_ended=data_ended,
@@ -183,6 +222,11 @@ class Handover:
                 )
             )
         return sent
+
+    def held(self, places: Iterable[int]) -> tuple[HeldSplit, ...]:
+        source = self.first.core.coordinators.by_operator[SOURCE]
+        assert isinstance(source, SplitEnumerator)
+        return tuple(HeldSplit.of(place, source.split_json(place)) for place in places)
 
     def on(self, name: str) -> list[Execution]:
         found = self.first.executions()
@@ -193,6 +237,12 @@ class Handover:
         self.connect("tm-1")
         self.connect("tm-2")
         return self.answer(*self.first.executions(), **answer)  # type: ignore[arg-type]
+
+
+def listed(world: World, names: str, *, modified_ns: int = 1) -> list[commands.Command]:
+    """There are files with these names; the last listing has ended."""
+    files = tuple(ListedFile(f"/in/{name}", 4 * MIB, modified_ns) for name in names)
+    return world.post(events.PathsListed(operator_id=SOURCE, files=files))
 
 
 def _request(execution: Execution, received: int) -> events.OperatorMessageReceived:
@@ -536,6 +586,83 @@ def test_a_job_is_canceled_when_all_is_known_and_nothing_runs_any_more(meanwhile
     assert not second.of(commands.DeployTasks)
 
 
+def canceled(handover: Handover, name: str) -> None:
+    """All tasks there have ended."""
+    updates = tuple(
+        events.TaskUpdate(e.attempt_id, ExecutionState.CANCELED) for e in handover.on(name)
+    )
+    handover.second.post(
+        events.TaskStatesReported(task_executor_id=TaskExecutorId(name), updates=updates)
+    )
+
+
+def test_a_job_that_was_to_end_failed_ends_failed_of_the_same_cause() -> None:
+    """Once all that its first JobMaster has left has ended."""
+    handover = Handover(attempts=3)
+    handover.was_failing(None)
+    second = handover.begin()
+    assert second.core.graph.status is JobStatus.FAILING
+    for name in ("tm-1", "tm-2"):
+        sent = handover.connect(name)
+        assert cancelled(second, sent) == {e.attempt_id for e in handover.on(name)}
+        assert second.core.graph.status is JobStatus.FAILING
+        canceled(handover, name)
+    assert second.core.graph.status is JobStatus.FAILED
+    assert _cause(second) == "the first JobMaster's"
+    assert not second.of(commands.DeployTasks)
+
+
+def test_a_job_that_was_to_be_restarted_is_and_no_attempt_is_used_up_twice() -> None:
+    handover = Handover(attempts=1)
+    handover.was_failing(5.0)
+    second = handover.begin()
+    for name in ("tm-1", "tm-2"):
+        handover.connect(name)
+        canceled(handover, name)
+    assert second.core.graph.status is JobStatus.RESTARTING
+    assert "in 5 s" in second.core.waiting_for(second.now)
+    second.pass_time(5.0)
+    assert second.core.job.restart_strategy.history.used == 0, "by this JobMaster"
+    assert second.core.graph.status is JobStatus.RUNNING
+    deployed = [task for command in second.of(commands.DeployTasks) for task in command.tasks]
+    assert len(deployed) == 4 and handover.checkpoint_id
+    assert {task.attempt for task in deployed} == {ATTEMPTS_PER_MASTER}
+
+
+def test_a_job_that_was_to_end_failed_before_it_ran_ends_failed() -> None:
+    handover = Handover(attempts=3)
+    handover.was_failing(None)
+    handover.second.start()
+    assert handover.second.core.graph.status is JobStatus.FAILED
+
+
+def test_what_a_failing_job_is_cancelled_for_is_its_user() -> None:
+    handover = Handover()
+    handover.was_failing(None)
+    second = handover.begin()
+    second.post(events.CancelRequested())
+    second.pass_time(GRACE_S)
+    assert second.core.graph.status is JobStatus.CANCELED
+
+
+@pytest.mark.parametrize("attempts", [0, 1])
+def test_the_verdict_on_a_failure_is_told_while_the_job_is_failing(attempts: int) -> None:
+    handover = Handover()
+    world = World(graph(), settings(attempts))
+    world.run(("tm-1", 2))
+    assert world.core.verdict is None
+    (one, *_) = world.executions("sink")
+    world.report([one], FAILED, error=ErrorInfo(summary="a bug"))
+    verdict = world.core.verdict
+    assert verdict is not None and verdict.error is not None
+    assert verdict.error.summary == "a bug"
+    assert verdict.delay_s == (0.0 if attempts else None)
+    stored = restart_history_to_json(world.core.job.restart_strategy.history, verdict)
+    assert verdict_from_json(stored) == verdict
+    assert restart_history_from_json(stored).used == attempts
+    assert verdict_from_json("") is None and handover.recovery.verdict is None
+
+
 def test_a_job_that_is_cancelled_does_not_wait_longer_for_what_nobody_reports() -> None:
     handover = Handover()
     second = handover.begin(cancels=True)
@@ -575,6 +702,75 @@ def test_without_checkpoints_the_tasks_tell_all() -> None:
     rest = places(second, [one, other], received)
     held = [place for found in handover.splits.values() for place in found]
     assert lost in rest and sorted(held + rest) == list(range(10))
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_files_are_those_that_the_first_job_master_has_found(enabled: bool) -> None:
+    """Without a checkpoint, too: they are stored with the analysis."""
+    handover = Handover(checkpoint=False, enabled=enabled, reads=FILES)
+    assert handover.first.core.adoptable
+    handover.adopt_all()
+    second, received = handover.second, {a: len(s) for a, s in handover.splits.items()}
+    assert not second.of(commands.ListPaths) and not second.of(commands.DeployTasks)
+    rest = places(second, handover.first.executions("source"), received)
+    held = [place for found in handover.splits.values() for place in found]
+    assert sorted(held + rest) == list(range(10))
+    source, known = (
+        world.core.coordinators.by_operator[SOURCE] for world in (second, handover.first)
+    )
+    assert isinstance(source, SplitEnumerator) and isinstance(known, SplitEnumerator)
+    assert [*map(source.split_json, range(10))] == [*map(known.split_json, range(10))]
+
+
+def test_files_that_were_found_since_the_checkpoint_are_told_at_once_and_adopted() -> None:
+    handover = Handover(reads=WATCHED)
+    (told,) = handover.first.of(commands.ReportStatus, listed(handover.first, "abcdefghijk"))
+    assert told.status is JobStatus.RUNNING
+    assert not handover.first.of(commands.ReportStatus, listed(handover.first, "abcdefghijk"))
+    handover.tells()
+    assert [len(of["files"]) for of in handover.found.values()] == [1], "the others are stored"
+    one, other = handover.first.executions("source")
+    while handover.assign(one) < 10:
+        pass
+    handover.adopt_all()
+    second = handover.second
+    assert not second.of(commands.DeployTasks)
+    assert second.of(commands.ListPaths), "for files that come later"
+    listed(second, "abcdefghijkl")
+    received = {attempt_id: len(found) for attempt_id, found in handover.splits.items()}
+    sent = second.post(_request(other, received[other.attempt_id]))
+    message = second.one(commands.SendOperatorMessage, sent).message
+    assert isinstance(message, SplitAssigned) and "/in/l" in message.split_json
+
+
+@pytest.mark.parametrize("stored", ["nothing", "another file in its place", "the same, changed"])
+def test_a_task_that_reads_a_file_that_is_not_stored_is_restarted(stored: str) -> None:
+    """With its region, and another one is given the file, once that is found."""
+    handover = Handover(attempts=1, reads=WATCHED)
+    listed(handover.first, "abcdefghijk")
+    (one, _) = handover.first.executions("source")
+    while handover.assign(one) < 10:
+        pass
+    if stored != "nothing":
+        handover.tells()
+        (source,) = handover.found.values()
+        ((path, size, modified_ns),) = source["files"]
+        source["files"] = (
+            [["/in/other", size, modified_ns]]
+            if stored == "another file in its place"
+            else [[path, size, modified_ns + 1]]
+        )
+    handover.adopt_all()
+    assert "split 10 that is not stored" in _cause(handover.second)
+    assert cancelled(handover.second, handover.second.sent)
+
+
+def test_a_source_whose_files_nobody_has_stored_starts_from_the_checkpoint_or_anew() -> None:
+    handover = Handover(checkpoint=False, reads=FILES)
+    handover.found = {}
+    second = handover.begin()
+    assert second.core.graph.status is JobStatus.RUNNING
+    assert second.of(commands.ListPaths) and not second.of(commands.AdoptTasks)
 
 
 @pytest.mark.parametrize("attempts", [0, 1])

@@ -402,3 +402,52 @@ def test_watched_files_are_listed_by_time_and_a_directory_that_vanishes_is_named
     assert paths_of([str(folder)], watched=True) == [
         str(folder / name) for name in ("b.csv", "a.csv", "c.csv")
     ]
+
+
+def of_another_master(
+    found: object, snapshot: object = None, *, watch_s: float = 1.0
+) -> FileSourceEnumerator:
+    """It restores the snapshot, and takes what was found since an earlier one, or since this."""
+    another = FileSourceEnumerator(paths=["/x"], watch_s=watch_s)
+    if snapshot is not None:
+        another.restore(json.loads(json.dumps(snapshot)))
+    another.take_found(json.loads(json.dumps(found)))
+    return another
+
+
+def test_what_was_found_is_told_from_the_latest_checkpoint_on() -> None:
+    enumerator = FileSourceEnumerator(paths=["/x"], watch_s=1.0)
+    assert enumerator.found(None) is None, "it is not listed"
+    enumerator.paths_listed(files("a", "b"), 10.0)
+    earlier, version = enumerator.snapshot(), enumerator.found_version
+    assert enumerator.found(earlier) is None
+    of_all = enumerator.found(None)
+    enumerator.paths_listed(files("a", "b", "c"), 11.0)
+    assert enumerator.found_version > version
+    later, since = enumerator.snapshot(), enumerator.found(earlier)
+    for another in (
+        of_another_master(enumerator.found(None)),
+        of_another_master(since, earlier),
+        of_another_master(since, later),
+    ):
+        assert another.ready
+        assert [ask_files(another, A) for _ in range(3)] == [["a"], ["b"], ["c"]]
+        assert another.paths_listed(files("a", "b", "c"), 12.0) == [], "they are not new"
+    assert of_another_master(of_all).split_count() == 2
+    nothing = FileSourceEnumerator(paths=["/x"], watch_s=1.0)
+    nothing.paths_listed([], 10.0)
+    assert of_another_master(nothing.found(None)).ready, "there are no files, as far as is known"
+
+
+def test_what_was_found_counts_for_nothing_beside_another_list() -> None:
+    enumerator = FileSourceEnumerator(paths=["/x"], watch_s=1.0)
+    enumerator.paths_listed(files("a"), 10.0)
+    earlier = json.loads(json.dumps(enumerator.snapshot()))
+    enumerator.paths_listed(files("a", "b"), 11.0)
+    since = enumerator.found(earlier)
+    enumerator.restore(earlier)
+    enumerator.paths_listed(files("a", "c", "b"), 12.0)
+    another = of_another_master(since, enumerator.snapshot())
+    assert [ask_files(another, A) for _ in range(3)] == [["a"], ["c"], ["b"]]
+    assert another.split_count() == 3
+    assert not of_another_master(since).ready, "what is before it is not known"
