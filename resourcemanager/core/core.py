@@ -64,7 +64,7 @@ class SlotManager:
         self._requests = SlotRequests(self.table, self.jobs, self._timers, self._commands)
         self._stops = Stops(self.table, self.jobs, self._commands)
         self._now = 0.0
-        self._started_at = 0.0
+        self._started_at = self._heartbeat_at = 0.0
 
     # ------------------------------------------------------------ the core's interface
 
@@ -91,12 +91,9 @@ class SlotManager:
             case events.Started():
                 self._started_at = self._now
                 self.workers.recover(event.previous_workers, self._now)
-                for worker_id in event.previous_workers:
-                    self._arm(
-                        Deadline.WORKER_START, worker_id, after_s=self.settings.recovery_timeout_s
-                    )
+                self._wait_for_recovering()
                 self._unsettled = True
-                self._arm(Deadline.HEARTBEAT, after_s=self.settings.heartbeat_interval_s)
+                self._arm_heartbeat()
             case events.TaskExecutorRegistered():
                 self._register_executor(event)
             case events.JobMasterRegistered():
@@ -598,8 +595,19 @@ class SlotManager:
                 case _:
                     assert_never(kind)
 
+    def _wait_for_recovering(self) -> None:
+        for worker_id in sorted(self.workers.recovering):
+            self._arm(Deadline.WORKER_START, worker_id, after_s=self.settings.recovery_timeout_s)
+
+    def _arm_heartbeat(self) -> None:
+        interval_s = self.settings.heartbeat_interval_s
+        self._heartbeat_at = self._now + interval_s
+        self._arm(Deadline.HEARTBEAT, after_s=interval_s)
+
     def _heartbeat(self) -> None:
-        self._arm(Deadline.HEARTBEAT, after_s=self.settings.heartbeat_interval_s)
+        if self._now - self._heartbeat_at > self.settings.heartbeat_interval_s:
+            self._wait_for_recovering()  # it might not act: nobody could register
+        self._arm_heartbeat()
         silent_since = self._now - self.settings.heartbeat_timeout_s
         cause = f"it has been silent for {self.settings.heartbeat_timeout_s:g} s"
         for executor in list(self.table.executors.values()):

@@ -307,6 +307,19 @@ def test_after_a_restart_nothing_is_matched_before_it_is_known_what_is_taken() -
     assert requested(rm) == []
 
 
+def test_workers_of_before_have_time_again_when_nobody_could_register_for_a_while() -> None:
+    """A leader may not act while ZooKeeper does not answer it."""
+    before = WorkerId("worker-1-before")
+    rm = quiet(initial_workers=1, worker=WORKER, recovery_timeout_s=10.0, heartbeat_interval_s=2.0)
+    rm.start(before)
+    rm.advance(3.0)
+    rm.now += 20.0  # without a Tick
+    rm.advance(9.9)
+    rm.register(before, worker_id=before)
+    assert not rm.sent(commands.Shutdown)
+    assert requested(rm) == []
+
+
 def test_a_worker_of_before_that_does_not_come_is_ended_and_replaced() -> None:
     before = WorkerId("worker-1-before")
     rm = quiet(initial_workers=1, worker=WORKER, recovery_timeout_s=2.0)
