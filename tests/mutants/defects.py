@@ -243,8 +243,8 @@ MUTANTS = (
     Mutant(
         "a result is released when its first consumer has finished (invariant 18)",
         "jobmaster/core/partitions.py",
-        "    return consumer.counts[_FINISHED.value] == consumer.parallelism\n",
-        "    return consumer.counts[_FINISHED.value] >= 1\n",
+        "    if consumer.counts[_FINISHED.value] < consumer.parallelism:\n",
+        "    if consumer.counts[_FINISHED.value] < 1:\n",
         SIMULATION,
     ),
     Mutant(

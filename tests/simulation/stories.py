@@ -31,11 +31,11 @@ def bounded_job(
     *,
     interval: str = "1 s",
     splits: int = SPLITS,
-    source: tuple[str, dict[str, object]] | None = None,
+    batch: bool = False,
 ) -> SubmittedJob:
     """`checkpoints`: where there is one every `interval`."""
     numbers = ("sequence-source", {"start": 0, "end": splits, "split_rows": 1})
-    reads = vertex("source", 2, coordinator=source or numbers)
+    reads = vertex("source", 2, coordinator=numbers)
     sink = vertex("sink", 3, coordinator=None if checkpoints else ("collect", {}))
     config = {
         options.RESTART_STRATEGY.key: "fixed-delay",
@@ -45,7 +45,7 @@ def bounded_job(
     if checkpoints is not None:
         config[options.CHECKPOINT_DIR.key] = str(checkpoints)
         config[options.CHECKPOINT_INTERVAL.key] = interval
-    graph = replace(job(reads, sink), config=config)
+    graph = replace(job(reads, sink), config=config, batch=batch)
     return SubmittedJob(
         graph=graph,
         message=job_graph_to_proto(graph),

@@ -64,8 +64,7 @@ def test_a_dead_worker_costs_one_restart(victim: Victim, silently: bool) -> None
 
 
 def test_a_dead_job_master_fails_a_job_that_cannot_be_adopted_and_frees_its_slots() -> None:
-    files = ("file-source", {"paths": ["/data/*.csv"]})
-    submitted = bounded_job(attempts=5, source=files)
+    submitted = bounded_job(attempts=5, batch=True)
     assert run(4, submitted, at(5.0, Kill(victim=Victim.JOB_MASTER))) is JobStatus.FAILED
 
 

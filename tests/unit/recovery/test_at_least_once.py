@@ -63,7 +63,8 @@ def test_rows_count_twice_only_after_a_failure_and_none_is_lost(
     }
     store, out = JobStore(), tmp_path / "out"
     with small_cluster(program(name, out, PARALLELISM, configuration), store) as cluster:
-        cluster.run_until(lambda: len(cluster.tasks("count")) == PARALLELISM, "it runs")
+        cluster.run_until(lambda: cluster.core.job.all_run, "all tasks run")
+        cluster.run_until(lambda: len(control.waiting) == PARALLELISM, "each has rows to count")
         wait_until_full(cluster, "Source: b")
         cluster.run_until(
             lambda: emitted(cluster, "Source: a") == PARALLELISM * FIRST_ROWS,
