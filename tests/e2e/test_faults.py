@@ -18,7 +18,7 @@ from firesteel.client.cluster import LocalCluster
 from firesteel.client.job_details import JobDetails
 from firesteel.common.config import Configuration
 from firesteel.common.states import ExecutionState, JobStatus
-from firesteel.connectors import FileSource
+from firesteel.connectors import SequenceSource
 from firesteel.datastream import DataStream
 from firesteel.errors import JobCanceled, JobFailed
 
@@ -248,16 +248,13 @@ def test_the_death_of_the_resource_manager_leaves_jobs_running(session: Session)
 
 
 def test_the_death_of_a_job_master_fails_a_job_that_cannot_be_adopted_and_no_other(
-    session: Session, tmp_path: Path
+    session: Session,
 ) -> None:
-    """It lists files, and takes no checkpoints: which it has assigned nobody knows."""
+    """It is a batch: who has read which of its results nobody else knows."""
     other = session.submit(endless(1))
     session.wait_until(other, all_running)
-    env = Environment(parallelism=1)
-    (tmp_path / "a.csv").write_text("1\n")
-    env.from_source(
-        FileSource(str(tmp_path), format="csv", schema="value BIGINT", watch="50 ms")
-    ).print()
+    env = Environment(parallelism=1, mode="batch")
+    env.from_source(SequenceSource(0, 10**6, rate_per_s=100)).print()
     job_id = session.submit(env)
     session.wait_until(job_id, all_running)
     job_master_of(session, job_id).kill()
