@@ -425,7 +425,7 @@ class DispatcherCore:
         if process is None:
             self.stale_reports += 1
         elif job is None or job.ended:
-            self._reported_after_the_end(process, event.status)
+            self._reported_after_the_end(process, job, event)
         elif job.pid != process.pid or job.epoch != event.epoch:
             self.stale_reports += 1
             if event.epoch < job.epoch:
@@ -438,12 +438,18 @@ class DispatcherCore:
             what, sender="JobMaster", epoch=epoch, in_force=job.epoch, job_id=job.job_id
         )
 
-    def _reported_after_the_end(self, process: JobMasterProcess, status: JobStatus) -> None:
-        if status.globally_terminal:
-            self._acknowledge(process, status)  # the acknowledgement was lost
-        else:
-            self.stale_reports += 1
-            self._commands.append(KillProcess(pid=process.pid))  # given up before it came back
+    def _reported_after_the_end(
+        self, process: JobMasterProcess, job: Job | None, event: JobStatusReported
+    ) -> None:
+        """Who is told that its job's end is stored deletes what the job has left."""
+        ended_so = job is None or (job.status, job.epoch) == (event.status, event.epoch)
+        if ended_so and event.status.globally_terminal:
+            self._acknowledge(process, event.status)  # the acknowledgement was lost
+            return
+        self.stale_reports += 1
+        if job is not None and event.epoch < job.epoch:
+            self.refuse_job_master(job, "status", event.epoch)
+        self._commands.append(KillProcess(pid=process.pid))  # given up before it came back
 
     def _reported(
         self, job: Job, process: JobMasterProcess, event: JobStatusReported, now: float
@@ -552,6 +558,8 @@ class DispatcherCore:
         for job in list(self.table):
             if job.cancel_again_at is not None and job.cancel_again_at <= now:
                 self._ask_to_cancel(job)
+            if job.probe_at is not None and job.probe_at <= now - PROBE_INTERVAL_S:
+                job.adopt_until = now + ADOPTION_GRACE_S  # nobody was asked for a while
             if job.adopt_until is not None and job.adopt_until <= now:
                 self._lose(job, LOST_WHILE_DOWN, now)
             if job.probe_at is not None and job.probe_at <= now:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dispatcher.core.commands import (
@@ -540,6 +542,31 @@ def test_after_a_restart_a_job_master_that_is_silent_is_given_up_after_a_while()
         probed(harness, JobMasterProbe.SILENT)
         harness.pass_time(PROBE_INTERVAL_S)
     assert harness.now == 100.0 + ADOPTION_GRACE_S
+
+
+def test_a_dispatcher_that_could_not_act_for_a_while_asks_again_before_it_gives_up() -> None:
+    harness = assigned()
+    probed(harness, JobMasterProbe.RUNS)
+    harness.now += 2 * ADOPTION_GRACE_S  # without a Tick
+    assert of(ProbeJobMaster, harness.pass_time(0.0))
+    assert harness.job.status is JobStatus.RUNNING
+    probed(harness, JobMasterProbe.RUNS)
+    assert harness.job.epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("epoch", "status"), [(1, JobStatus.FAILED), (2, JobStatus.FINISHED), (1, JobStatus.FINISHED)]
+)
+def test_only_the_job_master_that_has_ended_a_job_hears_that_its_end_is_stored(
+    epoch: int, status: JobStatus
+) -> None:
+    """Whoever hears it deletes the checkpoints."""
+    harness = Harness(jobs=[replace(stored(JobStatus.FAILED), epoch=2)])
+    harness.register(1, serves=JOB)
+    out = harness.report(status, epoch=epoch)
+    assert of(KillProcess, out) and not of(Acknowledge, out)
+    harness.register(2, serves=JOB)
+    assert of(Acknowledge, harness.report(JobStatus.FAILED, epoch=2, connection=2))
 
 
 def test_after_a_restart_a_job_that_waited_for_a_job_master_gets_one() -> None:
