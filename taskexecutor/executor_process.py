@@ -41,6 +41,12 @@ class _Running:
     slot_index: int
     child: Process | None = None
 
+    def end(self) -> None:
+        if self.child is None:
+            self.task.cancel()  # `spawn` then kills what it has started
+        else:
+            self.child.kill()
+
 
 class ExecutorProcesses:
     """All processes of one TaskExecutor. Posts ProcessDied and MemorySampled; ProcessReady comes
@@ -103,10 +109,8 @@ class ExecutorProcesses:
             executor_id=executor_id,
             reason=reason.splitlines()[0],
         )
-        if running.child is None:
-            running.task.cancel()  # `spawn` then kills what it has started
-        else:
-            running.child.kill()
+        # One that was told to start just now has not begun to: its end would not be noticed.
+        asyncio.get_running_loop().call_soon(running.end)
 
     async def stop(self) -> None:
         """Kills every process and returns when all are dead."""
