@@ -21,10 +21,14 @@ class Offices:
         self._acted: dict[Office, tuple[Epoch, SimulatedProcess]] = {}  # under the highest epoch
 
     def granted(self, office: Office, epoch: Epoch, process: SimulatedProcess) -> None:
-        """It takes the office."""
+        """It takes the office. If it was paused since its election, another one may have it: then
+        it does not act.
+        """
         before = self._granted.get(office, NO_EPOCH)
-        if epoch <= before:
-            self._fail(process, f"{process.name} leads with epoch {epoch}, after epoch {before}")
+        if epoch == before:
+            self._fail(process, f"{process.name} leads with epoch {epoch}, as another one does")
+        if epoch < before:
+            return
         self._granted[office] = epoch
         self.changes += before != NO_EPOCH
 

@@ -218,11 +218,15 @@ class Connection:
         """
         silent = self.blocked if paused is None else paused.paused
         process = self.processes[end]
-        if silent and self.is_open[end] and process.alive and not process.paused:
+        if silent and self.is_open[end] and process.alive:
             loop = self.network.loop
-            loop.deliver_at(loop.time(), process, self.lose, end, "keepalive watchdog timeout")
-            if not self.blocked:  # the other end finds it when it is resumed
-                self.carry(1 - end, self.lose, 1 - end, "Socket closed")
+            loop.deliver_at(loop.time(), process, self._give_up, end)  # once it is not paused
+
+    def _give_up(self, end: int) -> None:
+        if self.is_open[end]:
+            self.lose(end, "keepalive watchdog timeout")
+            # The other end finds it when it is resumed, or when something passes again.
+            self.carry(1 - end, self.lose, 1 - end, "Socket closed")
 
     def lose(self, end: int, why: str) -> None:
         """This end learns that the connection is gone."""
