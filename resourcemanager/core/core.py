@@ -583,6 +583,13 @@ class SlotManager:
                     self._unsettled |= self._requests.pause_over(TaskExecutorId(subject), index)
                 case Deadline.IDLE:
                     self._release_idle(self.table.executors[TaskExecutorId(subject)])
+                case Deadline.WORKER_START if WorkerId(subject) in self.workers.recovering:
+                    # Its tasks may run although it cannot find this ResourceManager.
+                    self.workers.overdue(WorkerId(subject))
+                    self._arm(
+                        Deadline.WORKER_START, WorkerId(subject), after_s=WORKER_START_TIMEOUT_S
+                    )
+                    self._unsettled = True
                 case Deadline.WORKER_START:
                     cause = "it did not register in time"
                     self._commands.append(

@@ -140,11 +140,17 @@ class Workers:
             )
         self.recovering.update(worker_ids)
 
+    def overdue(self, worker_id: WorkerId) -> None:
+        """It has not registered yet: others are started if they are needed, and it may still."""
+        self.recovering.discard(worker_id)
+        self.cordon(worker_id)
+
     def registered(self, worker_id: WorkerId, brought: WorkerSpec, now: float) -> None:
         """Its TaskExecutor has registered. A worker of an earlier ResourceManager is adopted."""
         if self.spec is not None:
             self.spec = brought  # more exact than what was derived from the configuration
         self.recovering.discard(worker_id)
+        self.uncordon(worker_id)
         worker = self.known.get(worker_id)
         if worker is None:
             self.known[worker_id] = Worker(

@@ -512,7 +512,8 @@ PREVIOUS_WORKER_TIMEOUT = _cluster.option(
     "duration",
     10.0,
     "How long a restarted ResourceManager waits for the TaskExecutors of its predecessor "
-    "before it matches slots or starts others.",
+    "before it matches slots or starts others. Those that do not register within two minutes more "
+    "are stopped.",
 )
 REQUIREMENTS_DELAY = _cluster.option(
     "slotmanager.requirement-check.delay",

@@ -6,6 +6,7 @@ from firesteel.common.ids import AllocationId
 from firesteel.common.resources import ResourceProfile
 from resourcemanager.core import commands, events
 from resourcemanager.core.events import WorkerId
+from resourcemanager.core.settings import WORKER_START_TIMEOUT_S
 from resourcemanager.testing import GIB, SLOT, WORKER, Harness, executor_id, free, job_id
 
 
@@ -320,14 +321,32 @@ def test_workers_of_before_have_time_again_when_nobody_could_register_for_a_whil
     assert requested(rm) == []
 
 
-def test_a_worker_of_before_that_does_not_come_is_ended_and_replaced() -> None:
+def test_a_worker_of_before_that_does_not_come_is_replaced_and_later_ended() -> None:
     before = WorkerId("worker-1-before")
     rm = quiet(initial_workers=1, worker=WORKER, recovery_timeout_s=2.0)
     rm.start(before)
     rm.advance(1.9)
     assert requested(rm) == []
     rm.advance(0.1)
-    assert [x.worker_id for x in rm.sent(commands.ReleaseWorker)] == [before]
     assert len(requested(rm)) == 1
+    assert not rm.sent(commands.ReleaseWorker), "its tasks may run: it cannot find the new leader"
+    rm.advance(WORKER_START_TIMEOUT_S)
+    assert before in [x.worker_id for x in rm.sent(commands.ReleaseWorker)]
     rm.register(before, worker_id=before)
     assert rm.sent(commands.Shutdown), "too late"
+
+
+def test_a_worker_of_before_that_comes_late_keeps_its_tasks() -> None:
+    before = WorkerId("worker-1-before")
+    rm = quiet(initial_workers=1, worker=WORKER, recovery_timeout_s=2.0)
+    rm.start(before)
+    rm.advance(2.0)
+    assert len(requested(rm)) == 1, "in its place"
+    rm.advance(100.0)
+    held = events.SlotStatus(
+        slot_index=0, profile=SLOT, allocation_id=AllocationId("a"), job_id=job_id("job")
+    )
+    rm.register(before, (held,), worker_id=before)
+    rm.advance(WORKER_START_TIMEOUT_S)
+    assert not rm.sent(commands.Shutdown)
+    assert before not in [x.worker_id for x in rm.sent(commands.ReleaseWorker)]
