@@ -94,22 +94,44 @@ def test_why_a_process_could_not_start_is_in_the_first_line(tmp_path: Path) -> N
     assert lines[1:3] == [f"the end of {log_path}:", "  importing"]
 
 
-async def test_a_process_whose_folder_cannot_be_made_is_reported_dead(tmp_path: Path) -> None:
-    posted: asyncio.Queue[events.Event] = asyncio.Queue()
+_START = commands.StartProcess(
+    executor_id=ExecutorId("e"),
+    slot_index=0,
+    shape=ProcessShape(heap_bytes=512 * MIB, cores=1, environment=Environment()),
+)
+
+
+def _processes(directory: Path, posted: asyncio.Queue[events.Event]) -> ExecutorProcesses:
     processes = ExecutorProcesses(
         Configuration({}),
-        directory=tmp_path,
+        directory=directory,
         host="127.0.0.1",
         task_executor_id="te",
         post=posted.put_nowait,
         platform=SYSTEM,
     )
     processes.start(link_address="unix:none")
+    return processes
+
+
+async def test_a_process_whose_folder_cannot_be_made_is_reported_dead(tmp_path: Path) -> None:
+    posted: asyncio.Queue[events.Event] = asyncio.Queue()
+    processes = _processes(tmp_path, posted)
     (tmp_path / "tmp").rmdir()
     (tmp_path / "tmp").touch()
-    shape = ProcessShape(heap_bytes=512 * MIB, cores=1, environment=Environment())
-    processes.run(commands.StartProcess(executor_id=ExecutorId("e"), slot_index=0, shape=shape))
+    processes.run(_START)
     died = await asyncio.wait_for(posted.get(), 60)
     await processes.stop()
     assert isinstance(died, events.ProcessDied)
     assert "Not a directory" in died.cause
+
+
+async def test_the_end_of_a_process_that_is_killed_as_it_is_started_is_noticed(
+    tmp_path: Path,
+) -> None:
+    posted: asyncio.Queue[events.Event] = asyncio.Queue()
+    processes = _processes(tmp_path, posted)
+    processes.run(_START)
+    processes.kill(_START.executor_id, "its slot needs another size")
+    assert isinstance(await asyncio.wait_for(posted.get(), 60), events.ProcessDied)
+    await processes.stop()
