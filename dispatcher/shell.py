@@ -235,7 +235,7 @@ class Shell:
                 job_id=JobId(graph.job_id),
                 name=graph.name,
                 graph_id=graph_id,
-                recovers=self._takes_checkpoints(graph),
+                recovers=graph.batch or self._takes_checkpoints(graph),
             )
         )
         if refusal is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, assert_never
 
@@ -126,6 +126,7 @@ def connected(
                 task.subtask,
                 task.attempt,
                 AllocationId(task.allocation_id),
+                _splits(task.splits),
             )
             for task in hello.tasks
         },
@@ -221,15 +222,20 @@ def _held(task_executor_id: TaskExecutorId, held: tasks_pb2.TaskHeld) -> events.
     return events.TaskHeld(
         task_executor_id=task_executor_id,
         attempt_id=AttemptId(held.attempt_id),
-        splits={
-            OperatorId(of.operator_id): tuple(map(HeldSplit, of.places, of.digests))
-            for of in held.splits
-        },
+        splits=_splits(held.splits),
         open_checkpoints=tuple(held.open_checkpoints),
         stops_with=held.stops_with or None,
         data_ended=held.data_ended,
         stops=events.Stopping(held.stops_into, held.drains) if held.stops_into else None,
     )
+
+
+def _splits(
+    splits: Iterable[tasks_pb2.HeldSplits],
+) -> dict[OperatorId, tuple[HeldSplit, ...]]:
+    return {
+        OperatorId(of.operator_id): tuple(map(HeldSplit, of.places, of.digests)) for of in splits
+    }
 
 
 def _analyzed(task_executor_id: TaskExecutorId, result: tasks_pb2.AnalyzeResult) -> events.Event:
@@ -263,6 +269,44 @@ def found_to_proto(found: Mapping[OperatorId, Json]) -> dict[str, bytes]:
 
 def found_from_proto(found: Mapping[str, bytes]) -> dict[OperatorId, Json]:
     return {OperatorId(o): json.loads(zlib.decompress(of)) for o, of in found.items()}
+
+
+def listed_to_proto(tasks: Iterable[events.ListedTask]) -> Iterator[tasks_pb2.ListedTask]:
+    """In AnalyzeResult for the next JobMaster."""
+    for task in tasks:
+        listed = tasks_pb2.ListedTask(
+            vertex_id=task.vertex_id,
+            subtask=task.subtask,
+            attempt=task.attempt,
+            attempt_id=task.attempt_id,
+        )
+        if (finished := task.finished) is not None:
+            listed.finished = True
+            listed.task_executor_id = finished.task_executor_id
+            listed.host, listed.slot_index = finished.host, finished.slot_index
+            for operator_id, places in finished.splits.items():
+                listed.splits.add(operator_id=operator_id, places=places)
+        yield listed
+
+
+def listed_from_proto(tasks: Iterable[tasks_pb2.ListedTask]) -> tuple[events.ListedTask, ...]:
+    return tuple(
+        events.ListedTask(
+            VertexId(task.vertex_id),
+            task.subtask,
+            task.attempt,
+            AttemptId(task.attempt_id),
+            events.FinishedTask(
+                TaskExecutorId(task.task_executor_id),
+                task.host,
+                task.slot_index,
+                {OperatorId(of.operator_id): tuple(of.places) for of in task.splits},
+            )
+            if task.finished
+            else None,
+        )
+        for task in tasks
+    )
 
 
 def from_resource_manager(

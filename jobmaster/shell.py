@@ -47,7 +47,9 @@ from jobmaster.servicer import Sessions, metrics_in
 log = structlog.get_logger(__name__)
 
 _MAX_FOUND_BYTES = 16 * MIB  # compressed: some hundred thousand files
-_PROGRESS_INTERVAL_S = 0.05  # task states that change together are reported together
+# Task states that change together are reported together, in a large job less often.
+_PROGRESS_INTERVAL_S = 0.05
+_PROGRESS_TASK_S = 5e-5
 # Details of a large job are costly: they are reused for this many times the time it took to build
 # them. Those of a job with fewer tasks are never older than the last change.
 _DETAILS_REUSE_FACTOR = 5
@@ -138,7 +140,7 @@ class RunningJob:
         self._cancels: bool = start.cancels
         # For the next JobMaster, and with which version of what sources have found it was reported.
         self._analysis = tasks_pb2.AnalyzeResult.FromString(start.analysis)
-        self._reported_version: int | None = None
+        self._reported_version: object = None
         self._details: _BuiltDetails | None = None
         self._progress: asyncio.TimerHandle | None = None
         self._collected = CollectedRows(
@@ -180,7 +182,10 @@ class RunningJob:
             adopts = convert.analysis(found)
         self.post(
             events.JobStarted(
-                adopts=adopts, found=convert.found_from_proto(found.found), cancels=self._cancels
+                adopts=adopts,
+                found=convert.found_from_proto(found.found),
+                listed=convert.listed_from_proto(found.listed),
+                cancels=self._cancels,
             )
         )
         await asyncio.gather(
@@ -342,8 +347,9 @@ class RunningJob:
                 self._report_status()
             case commands.ReportProgress():
                 if self._progress is None:
+                    tasks = len(self.core.graph.attempts)
                     self._progress = asyncio.get_running_loop().call_later(
-                        _PROGRESS_INTERVAL_S, self._report_status
+                        _PROGRESS_INTERVAL_S + tasks * _PROGRESS_TASK_S, self._report_status
                     )
             case commands.Log():
                 getattr(self.log, command.level)(command.text, **command.fields)
@@ -403,8 +409,8 @@ class RunningJob:
         """`again`: what was reported before may be lost."""
         graph = self.core.graph
         job = self.core.job
-        version = self.core.found_version
-        news = again or version != self._reported_version
+        version = (self.core.found_version, self.core.listed_version)
+        news = (again or version != self._reported_version) and version[0] is not None
         self._reported_version = version
         status, timestamp_ms = graph.timestamps[-1]
         return dispatcher_pb2.JobStatusChanged(
@@ -418,11 +424,13 @@ class RunningJob:
                 job.restart_strategy.history, self.core.verdict
             ),
             keeps_checkpoints=job.checkpoints.kept_after(status),
-            analysis=self._for_next_master() if news and version is not None else b"",
+            analysis=self._for_next_master() if news else b"",
         )
 
     def _for_next_master(self) -> bytes:
-        """What the analysis of the plan and the sources have found; empty: too much to store."""
+        """What the analysis of the plan and the sources have found, and which tasks have begun;
+        empty: too much to store.
+        """
         found = convert.found_to_proto(self.core.found)
         size = sum(map(len, found.values()))
         if size > _MAX_FOUND_BYTES:
@@ -430,6 +438,8 @@ class RunningJob:
             return b""
         self._analysis.found.clear()
         self._analysis.found.update(found)
+        del self._analysis.listed[:]
+        self._analysis.listed.extend(convert.listed_to_proto(self.core.listed))
         return self._analysis.SerializeToString(deterministic=True)
 
     def _report_status(self) -> None:

@@ -43,6 +43,7 @@ def from_task_executor(
                 slots=_slot_statuses(report.slots),
                 stored_partitions=report.stored_partitions,
                 stored_bytes=report.stored_bytes,
+                stored_jobs=frozenset(map(JobId, report.stored_jobs)),
             )
         case "slot_request_result":
             result = message.slot_request_result

@@ -5,6 +5,7 @@ check of all invariants.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import TypeVar
 
 from firesteel.common.ids import AllocationId, Epoch, IdSource, JobId, TaskExecutorId, stable_id
@@ -159,6 +160,7 @@ class Harness:
         sequence: int | None = None,
         epoch: Epoch = EPOCH,
         stored_partitions: int = 0,
+        stored_jobs: Iterable[JobId] = (),
     ) -> list[Command]:
         return self.handle(
             events.SlotsReported(
@@ -167,6 +169,7 @@ class Harness:
                 sequence=next(self._sequences) if sequence is None else sequence,
                 slots=statuses,
                 stored_partitions=stored_partitions,
+                stored_jobs=frozenset(stored_jobs),
             )
         )
 

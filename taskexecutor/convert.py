@@ -116,6 +116,7 @@ def to_resource_manager(
         slots=slot_statuses(command.slots),
         stored_partitions=command.stored.partitions,
         stored_bytes=command.stored.size_bytes,
+        stored_jobs=command.stored_jobs,
     )
     return resource_manager_pb2.TaskExecutorToResourceManager(slot_report=report)
 
@@ -271,6 +272,7 @@ def to_job_master(
                             subtask=task.place.subtask,
                             attempt=task.place.attempt,
                             allocation_id=task.allocation_id,
+                            splits=task.splits,
                         )
                         for task in command.tasks
                     ],
@@ -294,12 +296,12 @@ def to_job_master(
                     job_id=command.job_id,
                     changes=[
                         tasks_pb2.TaskStateChange(
-                            attempt_id=attempt,
-                            state=state_number(state),
+                            attempt_id=task.attempt_id,
+                            state=state_number(task.state),
                             error=error,
                             timestamp_ms=now_ms,
                         )
-                        for attempt, state in command.states
+                        for task in command.states
                     ],
                 )
             )
@@ -357,7 +359,11 @@ def from_executor(
                 executor_id=executor_id,
                 job_id=JobId(changes.job_id),
                 states=tuple(
-                    events.TaskState(AttemptId(change.attempt_id), ExecutionState(change.state))
+                    events.TaskState(
+                        AttemptId(change.attempt_id),
+                        ExecutionState(change.state),
+                        tuple(change.splits),
+                    )
                     for change in changes.changes
                 ),
                 message=job_master_pb2.TaskExecutorToJobMaster(task_states=changes),

@@ -61,6 +61,7 @@ class TaskEvent(Enum):
     FAIL = 7  # it was rejected or raised, its slot died, or no slot can be had
     ADOPT = 8  # a new master waits for the report of the worker that runs it
     RESTORED_FINISHED = 9  # it had finished in the checkpoint that is restored
+    NOT_BEGUN = 10  # under the earlier master, as far as anybody knows
 
 
 _T, _TE = ExecutionState, TaskEvent
@@ -108,6 +109,7 @@ TASK_TRANSITIONS: dict[ExecutionState, dict[TaskEvent, ExecutionState]] = {
         _TE.REPORTED_CANCELED: _T.CANCELED,
         _TE.CANCEL: _T.CANCELED,
         _TE.FAIL: _T.FAILED,
+        _TE.NOT_BEGUN: _T.CREATED,
     },
     _T.FINISHED: {},
     _T.CANCELED: {},

@@ -12,17 +12,21 @@ more. Until all have answered, no split is assigned and no checkpoint begins:
 * Of rows that are collected, the Dispatcher has told how many chunks of each attempt are kept.
   These are not taken again. A sink may wait for an acknowledgement, and answers only after it: so
   others are taken as soon as it is known which attempts there are.
+* Without checkpoints, the earlier master has listed the tasks that have begun, with the splits of
+  those that have finished. Of later ones, their TaskExecutors tell the same; others have not begun.
 * A checkpoint that is stored is complete, whether its tasks were notified or not: they are now. Any
   other one that a task takes part in is given up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from firesteel.common.ids import AllocationId, AttemptId, TaskExecutorId
+from firesteel.common.ids import AllocationId, AttemptId, ExecutorId, TaskExecutorId
 from firesteel.common.job_graph import ResultType
+from firesteel.common.resources import UNKNOWN
+from firesteel.common.results import ResultPartitionId
 from firesteel.common.states import ExecutionState, TaskEvent
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events
@@ -31,7 +35,7 @@ from jobmaster.core.checkpoints.coordinator import Request
 from jobmaster.core.execution_graph import Execution, ExecutionVertex
 from jobmaster.core.execution_graph.vertex import DEPLOYED
 from jobmaster.core.job import Job
-from jobmaster.core.slots.slot import SlotOffer
+from jobmaster.core.slots.slot import Slot, SlotOffer
 
 _S = ExecutionState
 # A process that has not reported yet will.
@@ -49,23 +53,20 @@ class Reconciled:
     failed: list[Execution]  # they cannot go on, though some of them still run
     error: ErrorInfo | None  # why, of the first of them
     found: bool  # whether any task runs, or has failed of its own
+    lost: Sequence[ResultPartitionId] = ()  # of BLOCKING results
 
 
 def can_adopt(job: Job) -> bool:
     """Whether what the tasks tell, and what is stored, is all that there is to know."""
     # A source of which it is not known what it had found may find something else.
-    return _streams(job) and job.coordinators.ready
+    return adoptable(job) and job.coordinators.ready
 
 
 def adoptable(job: Job) -> bool:
-    """The same without a checkpoint, whenever the JobMaster dies while the tasks run."""
-    return _streams(job) and not job.divides
-
-
-def _streams(job: Job) -> bool:
+    """The same, whatever the JobMaster has found when it dies while the tasks run."""
     graph = job.graph.job_graph
     blocking = any(edge.result_type is ResultType.BLOCKING for edge in graph.edges)
-    return not (job.invalid or graph.batch or blocking)
+    return not job.invalid and (job.lists_tasks or not blocking)
 
 
 class Adoption:
@@ -76,15 +77,29 @@ class Adoption:
         self._timeout_s = timeout_s
         self._holders: set[TaskExecutorId] | None = None  # of slots; None: not known
         self._connected: set[TaskExecutorId] = set()
-        self._adopted: set[AttemptId] = set()
+        self._begun: set[AttemptId] = set()  # as far as that is known
+        self._adopted: set[AttemptId] = set()  # of these, those whose place is known
         self._held: dict[AttemptId, events.TaskHeld] = {}
         self._error: ErrorInfo | None = None  # of the first task that failed meanwhile
+        self._lost: list[ResultPartitionId] = []  # that cannot be read any more
         self.collecting = False  # chunks of rows are taken
 
     # ---- what is heard
 
     def holders_known(self, task_executor_ids: Iterable[TaskExecutorId]) -> None:
         self._holders = set(task_executor_ids)
+
+    def take_listed(self, job: Job, tasks: Iterable[events.ListedTask], now: float) -> None:
+        """What the earlier master has told of tasks that had begun."""
+        for task in tasks:
+            vertex = job.graph.subtask(task.vertex_id, task.subtask)
+            if vertex is None:
+                continue
+            execution = job.graph.adopt(vertex, task.attempt_id, task.attempt, job.now_ms(now))
+            self._begun.add(task.attempt_id)
+            if task.finished is not None:
+                self._adopted.add(task.attempt_id)
+                self._finished(job, execution, task.finished, now)
 
     def connected(self, job: Job, event: events.TaskExecutorConnected, now: float) -> None:
         """Takes over the slots and tasks of this TaskExecutor."""
@@ -102,7 +117,7 @@ class Adoption:
             if execution.state in DEPLOYED
             and execution.slot is not None
             and execution.slot.task_executor_id == task_executor_id
-            and execution.attempt_id not in self._held
+            and not self._has_answered(job, execution)
         )
         if asked:
             job.out.append(
@@ -116,8 +131,9 @@ class Adoption:
         if self._holders is not None:
             self._holders.discard(task_executor_id)
 
-    def failed(self, error: ErrorInfo) -> None:
+    def failed(self, error: ErrorInfo, lost: Iterable[ResultPartitionId] = ()) -> None:
         self._error = self._error or error
+        self._lost += lost
 
     # ---- what follows
 
@@ -131,10 +147,10 @@ class Adoption:
         if not self._all_connected(job):
             return False
         count = job.graph.count
-        if len(self._held) < sum(map(count, DEPLOYED)):
+        if not job.lists_tasks and len(self._held) < sum(map(count, DEPLOYED)):
             return False  # asked after every answer: the tasks are looked at once all have come
         return all(
-            execution.attempt_id in self._held
+            self._has_answered(job, execution)
             for execution in job.graph.executions()
             if execution.state in DEPLOYED
         )
@@ -156,6 +172,11 @@ class Adoption:
         self._finish_unheard(job, now)
         self._collect(job)
         unheard = [e for e in job.graph.executions() if e.state is _S.RECONCILING]
+        if job.lists_tasks:
+            for execution in unheard:
+                if execution.attempt_id not in self._begun:
+                    execution.apply(TaskEvent.NOT_BEGUN, job.now_ms(now))
+            unheard = [e for e in unheard if e.attempt_id in self._begun]
         error = job.error(
             f"no TaskExecutor has the task any more, or none was heard of within"
             f" {self._timeout_s:g} s after the job's JobMaster was replaced",
@@ -176,7 +197,12 @@ class Adoption:
                 job.log("warning", "a task cannot be adopted", task=execution.name, cause=problem)
                 error = job.error(f"the task could not be adopted: {problem}", now)
                 failed.append(execution)
-        return Reconciled(failed, (self._error or error) if failed else None, found)
+        if job.lists_tasks:
+            torn = [vertex.current for vertex in job.torn()]
+            failed += [execution for execution in torn if execution not in failed]
+            self._lost += self._kept_nowhere(job)
+        wrong = failed or self._lost
+        return Reconciled(failed, (self._error or error) if wrong else None, found, self._lost)
 
     def notify(self, job: Job, now: float) -> None:
         """Tells the tasks what has become of checkpoints, and asks for what is unanswered."""
@@ -206,9 +232,24 @@ class Adoption:
     # ---- inside
 
     def _all_connected(self, job: Job) -> bool:
-        return job.graph.count(_S.RECONCILING) == 0 or (
-            self._holders is not None and self._holders <= self._connected
-        )
+        # One that had finished may have been started again: only its TaskExecutor knows.
+        unsure = job.lists_tasks and job.graph.count(_S.FINISHED) > 0
+        none_missing = job.graph.count(_S.RECONCILING) == 0 and not unsure
+        return none_missing or (self._holders is not None and self._holders <= self._connected)
+
+    def _has_answered(self, job: Job, execution: Execution) -> bool:
+        """Or need not: it has nothing that is not known."""
+        if execution.attempt_id in self._held:
+            return True
+        return not (job.checkpoints.enabled or job.coordinators.reads_splits(execution))
+
+    def _kept_nowhere(self, job: Job) -> list[ResultPartitionId]:
+        """Results of tasks that have finished, on TaskExecutors of which nothing was heard."""
+        slots = (e.slot for e in job.graph.executions() if e.state is _S.FINISHED)
+        gone = {slot.task_executor_id for slot in slots if slot is not None} - self._connected
+        return [
+            each for task_executor_id in gone for each in job.partitions.kept_by(task_executor_id)
+        ]
 
     def _collect(self, job: Job) -> None:
         if self.collecting:
@@ -231,7 +272,7 @@ class Adoption:
         place, current = event.places[update.attempt_id], vertex.current
         if update.attempt_id in self._adopted:
             return  # the TaskExecutor has connected again
-        if current.attempt_id in self._adopted and place.attempt < current.attempt:
+        if current.attempt_id in self._begun and place.attempt < current.attempt:
             return  # an earlier attempt than another TaskExecutor has
         if current.state is not _S.RECONCILING and not current.terminal:
             superseded = job.error("a later attempt of the task runs elsewhere", now)
@@ -243,15 +284,36 @@ class Adoption:
                 )
             )
             job.tasks.lost([current], superseded, now, job.now_ms(now))
+        if job.lists_tasks and current.state is _S.FINISHED:
+            job.coordinators.subtask_starts_over(current)  # what that has read is read again
+        self._begun.add(update.attempt_id)
         self._adopted.add(update.attempt_id)
-        execution = job.graph.adopt(vertex, update.attempt_id, place.attempt, job.now_ms(now))
+        execution = current
+        if current.attempt_id != update.attempt_id:
+            execution = job.graph.adopt(vertex, update.attempt_id, place.attempt, job.now_ms(now))
         offer = offers.get(place.allocation_id)
+        if job.lists_tasks and update.state is _S.FINISHED:
+            slot_index = offer.slot_index if offer is not None else -1
+            splits = {o: [split.place for split in of] for o, of in place.splits.items()}
+            finished = events.FinishedTask(event.task_executor_id, event.host, slot_index, splits)
+            self._finished(job, execution, finished, now)
+            return
         if not update.state.terminal and offer is not None:
             job.tasks.hold(execution, event, offer, now)
         change = _ADOPTED.get(update.state)
         live_without_slot = not update.state.terminal and execution.slot is None
         if change is not None and not live_without_slot:
             execution.apply(change, job.now_ms(now))
+
+    def _finished(
+        self, job: Job, execution: Execution, finished: events.FinishedTask, now: float
+    ) -> None:
+        """It need not run again, unless it has read what nobody knows."""
+        execution.slot = _former_slot(finished)
+        if problem := job.coordinators.adopt_finished(execution, finished.splits):
+            job.log("warning", "a task cannot be adopted", task=execution.name, cause=problem)
+        else:
+            execution.apply(TaskEvent.REPORTED_FINISHED, job.now_ms(now))
 
     def _finish_unheard(self, job: Job, now: float) -> None:
         """Tasks that had finished in the latest checkpoint are gone because they have."""
@@ -264,26 +326,31 @@ class Adoption:
                         vertex.current, now, job.graph.attempts
                     )
 
-    def _finished_beside(self, job: Job, execution: Execution) -> Execution | None:
-        if job.checkpoints.latest is not None:
-            return None  # which has the splits that are not read
-        beside = (vertex.current for vertex in execution.vertex.job_vertex.vertices)
-        return next((other for other in beside if other.state is _S.FINISHED), None)
-
     def _take_over(self, job: Job, execution: Execution) -> str:
         """Returns why that is not possible; empty: it is done."""
         held = self._held.get(execution.attempt_id)
         if held is None:
+            if self._has_answered(job, execution):
+                return ""
             return f"it has not answered within {self._timeout_s:g} s"
-        if held.splits and (other := self._finished_beside(job, execution)) is not None:
-            return (
-                f"{other.name} has finished, and without a checkpoint nobody knows which splits of"
-                " the source it has read"
-            )
         for operator_id, splits in held.splits.items():
             if problem := job.coordinators.adopt(execution, operator_id, splits):
                 return problem
         return ""
+
+
+def _former_slot(finished: events.FinishedTask) -> Slot:
+    """Where a task has run: nothing of it is this job's any more but results."""
+    return Slot(
+        allocation_id=AllocationId(""),
+        slot_index=finished.slot_index,
+        profile=UNKNOWN,
+        executor_id=ExecutorId(""),
+        data_address="",
+        task_executor_id=finished.task_executor_id,
+        host=finished.host,
+        requirement=UNKNOWN,
+    )
 
 
 def _newest(

@@ -34,6 +34,7 @@ from jobmaster.core.checkpoints.coordinator import Request
 from jobmaster.core.checkpoints.recovery import Recovery
 from jobmaster.core.coordinators.base import Json
 from jobmaster.core.execution_graph import Execution
+from jobmaster.core.execution_graph.vertex import DEPLOYED
 from jobmaster.core.failover.restart_strategy import Verdict
 from jobmaster.core.invariants import validate
 from jobmaster.core.job import Job
@@ -139,6 +140,19 @@ class JobMasterCore:
         if job.schemas is None or not recovers or not job.coordinators.ready:
             return None
         return job.coordinators.found_version
+
+    @property
+    def listed_version(self) -> tuple[int, ...]:
+        """Changes with what `listed` returns."""
+        if not self.job.lists_tasks:
+            return ()
+        count = self.graph.count
+        return count(ExecutionState.FINISHED), sum(map(count, DEPLOYED)), self.job.restarts
+
+    @property
+    def listed(self) -> Iterable[events.ListedTask]:
+        """Tasks that have begun, for another JobMaster."""
+        return self.job.listed() if self.job.lists_tasks else ()
 
     @property
     def found(self) -> dict[OperatorId, Json]:
@@ -272,13 +286,16 @@ class JobMasterCore:
         if event.adopts is not None:
             self.coordinators.take_found(event.found)
         if event.adopts is None or not (cancels or verdict is not None or can_adopt(job)):
-            assert event.adopts is None or job.checkpoints.enabled, "its tasks were to be adopted"
+            begins_anew = job.checkpoints.enabled or job.lists_tasks
+            assert event.adopts is None or begins_anew, "its tasks were to be adopted"
             if verdict is not None and verdict.delay_s is None:
                 self._fail_as(verdict, now)
             else:
                 self.phase = self.phase.start(job, now)
             return
-        self.phase = Reconciling.enter(job, event.adopts, self._adoption_timeout_s, now)
+        self.phase = Reconciling.enter(
+            job, event.adopts, event.listed, self._adoption_timeout_s, now
+        )
         if cancels:
             self.phase = Cancelling.enter(job, now, self._adoption)
         elif verdict is not None:
@@ -316,10 +333,11 @@ class JobMasterCore:
         """All that can be heard of the job's tasks is known."""
         job = self.job
         found = adoption.conclude(job, now)
+        begun = len(self.graph.attempts) - self.graph.count(ExecutionState.CREATED)
         job.log(
             "info",
             "tasks were adopted",
-            tasks=len(self.graph.attempts) - len(found.failed),
+            tasks=begun - len(found.failed),
             restarted=len(found.failed),
         )
         job.out.extend(self.coordinators.listings())
@@ -332,7 +350,10 @@ class JobMasterCore:
         self.phase = Running()
         self._follow(now)
         adoption.notify(job, now)
-        self._tasks_failed(found.failed, found.error, now)
+        self._tasks_failed(found.failed, found.error, now, lost=found.lost)
+        if job.lists_tasks and isinstance(self.phase, Running):
+            job.begin_others(now)
+            job.partitions.release_read(self.phase.restarts_soon)
 
     def _tick(self, now: float) -> None:
         job = self.job
@@ -410,7 +431,7 @@ class JobMasterCore:
         if error is None:
             return
         if isinstance(phase, Reconciling):
-            phase.adoption.failed(error)  # it is restarted once the others are known
+            phase.adoption.failed(error, lost)  # it is restarted once the others are known
             return
         if not isinstance(phase, Running):
             job.partitions.lose(lost)

@@ -35,6 +35,27 @@ class TaskPlace(NamedTuple):
     subtask: int
     attempt: int
     allocation_id: AllocationId
+    # That its source has read; of one that has finished, without checkpoints.
+    splits: Mapping[OperatorId, Sequence[HeldSplit]] = MappingProxyType({})
+
+
+class FinishedTask(NamedTuple):
+    """It need not run again as long as its results can be read."""
+
+    task_executor_id: TaskExecutorId  # which may keep them
+    host: str
+    slot_index: int
+    splits: Mapping[OperatorId, Sequence[int]]  # the places of those that its source has read
+
+
+class ListedTask(NamedTuple):
+    """What another JobMaster has to know of a task that has begun."""
+
+    vertex_id: VertexId
+    subtask: int
+    attempt: int
+    attempt_id: AttemptId
+    finished: FinishedTask | None  # None: it has not
 
 
 class OperatorAnalysis(NamedTuple):
@@ -53,6 +74,7 @@ class JobStarted:
     adopts: tuple[OperatorAnalysis, ...] | None = None
     # What its sources had found to read; of those whose list is not in the latest checkpoint.
     found: Mapping[OperatorId, Json] = field(default_factory=dict)
+    listed: tuple[ListedTask, ...] = ()  # tasks that have begun, if no checkpoint tells
     cancels: bool = False  # the job's user has cancelled it under that JobMaster
 
 

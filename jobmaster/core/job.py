@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Literal
 
 from firesteel.common.checkpoints.descriptions import StateDescriptions
-from firesteel.common.ids import AllocationId, IdSource, OperatorId, TaskExecutorId
+from firesteel.common.ids import AllocationId, IdSource, OperatorId, TaskExecutorId, VertexId
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.results import ResultPartitionId
 from firesteel.common.states import ExecutionState, TaskEvent
@@ -17,7 +17,7 @@ from jobmaster.core.checkpoints.of_job import JobCheckpoints
 from jobmaster.core.checkpoints.recovery import Recovery
 from jobmaster.core.coordinators import BadOptions
 from jobmaster.core.coordinators.registry import Coordinators
-from jobmaster.core.events import OperatorAnalysis
+from jobmaster.core.events import FinishedTask, ListedTask, OperatorAnalysis
 from jobmaster.core.execution_graph import (
     ExecutionGraph,
     ExecutionJobVertex,
@@ -41,6 +41,8 @@ from jobmaster.core.slots.wait import SlotWait
 from jobmaster.core.task_executors import TaskExecutors
 from jobmaster.core.tasks import Tasks
 
+_CREATED = ExecutionState.CREATED
+
 
 class Job:
     """State, and the commands of the event being handled. Phases and the core change it."""
@@ -62,6 +64,8 @@ class Job:
         self._policy = settings.scheduling
         # Whether subtasks are restarted without the others of their vertex.
         self.divides = job_graph.batch or settings.failover is Failover.INDIVIDUAL
+        # Whether another JobMaster is told which tasks have begun: no checkpoint tells it.
+        self.lists_tasks = settings.checkpoints is None
         self.restart_strategy = new_strategy(
             settings.restart, lambda: int(ids.next(), 16) / 16**32, recovery.restarts
         )
@@ -195,6 +199,47 @@ class Job:
         """
         return tasks_to_restart(self.regions, SlotsLost(tuple(failed), tuple(lost)))
 
+    def torn(self) -> list[ExecutionVertex]:
+        """Subtasks that have begun, and cannot go on with those that are to begin: they run
+        together, or have read rows that may come to others now.
+        """
+        created = [v for v in self.graph.execution_vertices() if v.current.state is _CREATED]
+        other_rows: set[VertexId] = set()
+        for job_vertex in self.graph.vertices:  # in topological order
+            vertex_id = job_vertex.vertex.vertex_id
+            if any(
+                result.edge.source_vertex_id in other_rows
+                for result in self.graph.inputs_of(vertex_id)
+            ) or any(
+                vertex.current.state is _CREATED and self.coordinators.reads_anew(vertex.current)
+                for vertex in job_vertex.vertices
+            ):
+                other_rows.add(vertex_id)
+        found = tasks_to_restart(self.regions, SlotsLost(tuple(created)), other_rows=other_rows)
+        return [vertex for vertex in found if vertex.current.state is not _CREATED]
+
+    def listed(self) -> Iterator[ListedTask]:
+        """Tasks that have begun, for another JobMaster."""
+        for vertex in self.graph.execution_vertices():
+            execution = vertex.current
+            finished = None
+            if execution.state is ExecutionState.FINISHED and (slot := execution.slot) is not None:
+                finished = FinishedTask(
+                    slot.task_executor_id,
+                    slot.host,
+                    slot.slot_index,
+                    self.coordinators.owned(execution),
+                )
+            elif execution.state not in DEPLOYED:
+                continue
+            yield ListedTask(
+                vertex.job_vertex.vertex.vertex_id,
+                vertex.subtask,
+                execution.attempt,
+                execution.attempt_id,
+                finished,
+            )
+
     def restarts_as_a_whole(self, vertices: Sequence[ExecutionVertex]) -> bool:
         """Whether, because these tasks are to be restarted, all are."""
         if self._failover is Failover.FULL or self.checkpoints.ends_the_job:
@@ -217,6 +262,12 @@ class Job:
     @cached_property
     def strategy(self) -> SchedulingStrategy:
         return scheduling_strategy(self._policy, self.graph, self.regions)
+
+    def begin_others(self, now: float) -> None:
+        """Those that have not begun under an earlier master."""
+        created = [v for v in self.graph.execution_vertices() if v.current.state is _CREATED]
+        if created:
+            self.schedule(created, now)
 
     def schedule(self, vertices: Sequence[ExecutionVertex], now: float) -> None:
         """Requests the slots of those that may start now, and have not finished in what is

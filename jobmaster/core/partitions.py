@@ -51,13 +51,29 @@ class Partitions:
             if execution.attempt == attempt and execution.state is _FINISHED:
                 result.lost.add(producer)
 
+    def replace_those_of(self, producers: Iterable[ExecutionVertex]) -> None:
+        """These will run again: who begins now waits for what they produce then."""
+        for vertex in producers:
+            for result in self._graph.outputs_of(vertex.job_vertex.vertex.vertex_id):
+                if result.edge.result_type is ResultType.BLOCKING:
+                    result.lost.add(vertex.subtask)
+
     def read_by(
         self, finished: Execution, restarts_soon: Callable[[ExecutionVertex], bool]
     ) -> None:
         """A task has finished: what nobody will read any more is released. `restarts_soon`: whether
         this will, in a restart that was decided on when the partitions were there.
         """
-        for result in self._graph.inputs_of(finished.vertex.job_vertex.vertex.vertex_id):
+        inputs = self._graph.inputs_of(finished.vertex.job_vertex.vertex.vertex_id)
+        self.release_read(restarts_soon, inputs)
+
+    def release_read(
+        self,
+        restarts_soon: Callable[[ExecutionVertex], bool],
+        among: Iterable[IntermediateResult] | None = None,
+    ) -> None:
+        """What nobody will read any more: of these results, or of all."""
+        for result in self._graph.results if among is None else among:
             if result.edge.result_type is ResultType.BLOCKING and _is_read(result, restarts_soon):
                 self._release(_all_of(result))
                 result.lost.update(range(result.producer.parallelism))

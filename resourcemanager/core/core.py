@@ -182,7 +182,7 @@ class SlotManager:
         for slot in executor.slots.values():
             if slot.state is SlotState.PENDING:  # the request was lost with the old connection
                 self._requests.send(slot, self._now)
-        for job_id in {slot.job_id for slot in executor.slots.values()}:
+        for job_id in {slot.job_id for slot in executor.slots.values()} | executor.stored_jobs:
             if job_id is not None and (job := self.jobs.get(job_id)) is not None:
                 self._introduce(job, executor)
         self._unsettled = True
@@ -216,6 +216,7 @@ class SlotManager:
                 self._unsettled |= bool(event.stored_partitions) != bool(executor.stored_partitions)
                 executor.stored_partitions = event.stored_partitions
                 executor.stored_bytes = event.stored_bytes
+                self._keeps_results_of(executor, event.stored_jobs)
                 self._reconcile(executor, event.slots)
             case events.SlotRequestAccepted(allocation_id=allocation_id):
                 if (slot := self._pending(executor, allocation_id)) is not None:
@@ -227,6 +228,14 @@ class SlotManager:
                 pass
             case _:
                 assert_never(event)
+
+    def _keeps_results_of(self, executor: TaskExecutor, jobs: frozenset[JobId]) -> None:
+        """Their JobMasters may be others than it knows."""
+        new, executor.stored_jobs = jobs - executor.stored_jobs, jobs
+        for job_id in sorted(new):
+            if (job := self.jobs.get(job_id)) is not None:
+                self._unsettled = True
+                self._introduce(job, executor)
 
     def _pending(self, executor: TaskExecutor, allocation_id: AllocationId) -> Slot | None:
         slot = self.table.slot_of(allocation_id)
@@ -389,9 +398,13 @@ class SlotManager:
         self._unsettled = True
 
     def _holders(self, job: Job) -> list[TaskExecutor]:
-        """Those with slots of the job, or with requests for them."""
+        """Those with slots of the job, with requests for them, or with results."""
         found = {slot.executor.task_executor_id for slot in self.table.slots_of(job.job_id)}
-        return [self.table.executors[each] for each in sorted(found)]
+        executors = self.table.executors
+        found |= {
+            each for each, executor in executors.items() if job.job_id in executor.stored_jobs
+        }
+        return [executors[each] for each in sorted(found)]
 
     def _introduce(self, job: Job, executor: TaskExecutor) -> None:
         """Its slots may still be an earlier JobMaster's, as far as it knows."""

@@ -60,6 +60,7 @@ class SlotsReported:
     slots: tuple[SlotStatus, ...]
     stored_partitions: int = 0  # of BLOCKING results
     stored_bytes: int = 0
+    stored_jobs: frozenset[JobId] = frozenset()  # whose they are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

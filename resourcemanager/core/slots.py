@@ -139,6 +139,7 @@ class TaskExecutor:
     remaining: ResourceProfile = UNKNOWN  # total without the profiles of its slots
     stored_partitions: int = 0  # of BLOCKING results, which jobs may still read
     stored_bytes: int = 0
+    stored_jobs: frozenset[JobId] = frozenset()  # these
 
     @property
     def idle(self) -> bool:

@@ -37,6 +37,7 @@ class ReportSlots:
     sequence: int  # strictly increasing
     slots: tuple[SlotStatus, ...]  # all of them
     stored: Stored = Stored()
+    stored_jobs: tuple[JobId, ...] = ()  # whose it is
 
 
 # ---- to a JobMaster

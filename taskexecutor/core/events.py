@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId, VertexId
 from firesteel.common.job_graph import Blob
@@ -232,6 +232,7 @@ class MemorySampled:
 class TaskState(NamedTuple):
     attempt_id: AttemptId
     state: ExecutionState
+    splits: tuple[Any, ...] = ()  # that its source has read, for another JobMaster
 
 
 class HeldTask(NamedTuple):
@@ -241,6 +242,7 @@ class HeldTask(NamedTuple):
     state: ExecutionState
     place: TaskPlace
     allocation_id: AllocationId
+    splits: tuple[Any, ...] = ()  # of one that has finished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,7 +86,9 @@ def connected(table: SlotTable, job_id: JobId, now: float) -> None:
                 allocations.offer_of(table, slot) for slot in held if slot.state is SlotState.ACTIVE
             ),
             tasks=tuple(
-                events.HeldTask(t.attempt_id, t.state, t.place, slot.allocation.allocation_id)
+                events.HeldTask(
+                    t.attempt_id, t.state, t.place, slot.allocation.allocation_id, t.splits
+                )
                 for slot in held
                 if slot.allocation
                 for t in slot.allocation.tasks.values()
@@ -124,14 +126,14 @@ def left(table: SlotTable, job_id: JobId, cause: str, now: float) -> None:
 
 def died(table: SlotTable, event: events.JobMasterDied, now: float) -> None:
     """Another one may follow: tasks wait for that one, also those that have ended, since it is not
-    known whether anybody has heard of that.
+    known whether anybody has heard of that, and so do results.
     """
     job = table.jobs.get(event.job_id)
     if job is None or job.closed or event.job_master_epoch < job.epoch:
         table.dropped["JobMasterDied"] += 1
         return
     tasks = any(slot.allocation and slot.allocation.tasks for slot in table.slots_of(job.job_id))
-    if job.recovers and tasks:
+    if job.recovers and (tasks or job.partitions):
         disconnected(table, job.job_id, now)
     else:
         left(table, job.job_id, event.cause, now)

@@ -75,7 +75,7 @@ class SlotTable:
         self.refusals = Refusals()  # those of masters that were replaced
         self.report_due = False
         self.stored = Stored()  # by all jobs
-        self._reported: tuple[tuple[SlotStatus, ...], Stored] = ((), Stored())
+        self._reported: tuple[object, ...] = ()
         self._report_sequence = 0
         self._commands: list[Command] = []
         self._history: deque[Happened] = deque(maxlen=HISTORY_MAX)
@@ -239,12 +239,18 @@ class SlotTable:
     def take_commands(self) -> list[Command]:
         """The commands of this event. A slot report comes last: it shows the state after them."""
         statuses, stored = self.statuses(), self.stored
-        if self.report_due or (statuses, stored) != self._reported:
+        stored_jobs = tuple(job.job_id for job in self.jobs.values() if job.partitions)
+        if self.report_due or (statuses, stored, stored_jobs) != self._reported:
             self._report_sequence += 1
-            self._reported = statuses, stored
+            self._reported = statuses, stored, stored_jobs
             self.report_due = False
             self._commands.append(
-                ReportSlots(sequence=self._report_sequence, slots=statuses, stored=stored)
+                ReportSlots(
+                    sequence=self._report_sequence,
+                    slots=statuses,
+                    stored=stored,
+                    stored_jobs=stored_jobs,
+                )
             )
         commands, self._commands = self._commands, []
         return commands

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from firesteel.common.backoff import Backoff
 from firesteel.common.ids import AllocationId, AttemptId, ExecutorId, JobId
@@ -114,6 +115,7 @@ class Task:
     attempt_id: AttemptId
     place: TaskPlace
     state: ExecutionState = ExecutionState.DEPLOYING
+    splits: tuple[Any, ...] = ()  # that its source has read; once it has finished
     cancelled: bool = False  # by the JobMaster, or because its slot is released
     cancel_deadline: float | None = None  # when it takes the slot's process with it
 

@@ -216,10 +216,11 @@ def states_reported(table: SlotTable, event: events.TaskStatesReported, now: flo
     if slot is None or held is None or held.job_id != event.job_id:
         table.dropped["TaskStatesReported"] += 1
         return
-    for attempt_id, state in event.states:
+    for attempt_id, state, splits in event.states:
         task = held.tasks.get(attempt_id)
         if task is not None and not task.state.terminal:
             table.set_task_state(slot, task, state)
+            task.splits = splits
     job = table.jobs[event.job_id]
     if not job.closed:
         results.keep(table, job, event.partitions)

@@ -16,6 +16,7 @@ from firesteel.common.checkpoints.metadata import (
 )
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.ids import AttemptId, JobId, OperatorId
+from firesteel.common.operator_messages import HeldSplit
 from firesteel.common.rpc.convert import (
     edge_from_proto,
     error_to_proto,
@@ -188,6 +189,7 @@ def task_state(
         change.partitions.extend(stored_partition_to_proto(stored) for stored in end.partitions)
         if end.unreadable is not None:
             change.unreadable.CopyFrom(partition_id_to_proto(end.unreadable))
+        change.splits.extend(_splits(end.splits))
     states = tasks_pb2.TaskStateChanges(job_id=job_id, changes=[change])
     return executor_pb2.ExecutorToTaskExecutor(task_states=states)
 
@@ -214,18 +216,22 @@ def checkpoint_answer(job_id: str, answer: CheckpointAnswer) -> executor_pb2.Exe
     return executor_pb2.ExecutorToTaskExecutor(checkpoint_answer=message)
 
 
+def _splits(held: Mapping[OperatorId, Sequence[HeldSplit]]) -> list[tasks_pb2.HeldSplits]:
+    return [
+        tasks_pb2.HeldSplits(
+            operator_id=operator_id,
+            places=[split.place for split in splits],
+            digests=[split.digest for split in splits],
+        )
+        for operator_id, splits in held.items()
+    ]
+
+
 def _held(job_id: str, held: Held) -> tasks_pb2.TaskHeld:
     return tasks_pb2.TaskHeld(
         job_id=job_id,
         attempt_id=held.attempt_id,
-        splits=[
-            tasks_pb2.HeldSplits(
-                operator_id=operator_id,
-                places=[split.place for split in splits],
-                digests=[split.digest for split in splits],
-            )
-            for operator_id, splits in held.splits.items()
-        ],
+        splits=_splits(held.splits),
         open_checkpoints=held.open_checkpoints,
         stops_with=held.stops_with or 0,
         data_ended=held.data_ended,

@@ -166,7 +166,7 @@ class Chaos:
             case Fault.SLOT:
                 self._signal(self._slot, signal.SIGKILL)
             case Fault.TASK_EXECUTOR:
-                self._signal(self._task_executor, signal.SIGKILL)
+                self._signal(self.task_executor, signal.SIGKILL)
             case Fault.JOB_MASTER:
                 self._signal(self.job_master, signal.SIGKILL)
             case Fault.DISPATCHER:
@@ -180,7 +180,7 @@ class Chaos:
                 with stopped([self._found(self._slot)]):
                     time.sleep(SHORT_S)
             case Fault.ZOMBIE:
-                self.outlive(self._found(self._task_executor))
+                self.outlive(self._found(self.task_executor))
             case Fault.ZOMBIE_JOB_MASTER:
                 self.replace(self._found(self.job_master))
             case Fault.RESET:
@@ -344,7 +344,7 @@ class Chaos:
         (line,) = (line for line in slots if f"--slot {attempt.slot_index}" in line)
         return slots[line]
 
-    def _task_executor(self) -> psutil.Process:
+    def task_executor(self) -> psutil.Process:
         """The same."""
         return self._workers()[self._random.choice(self._attempts()).task_executor_id]
 

@@ -8,7 +8,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -26,15 +26,19 @@ from firesteel.connectors import CollectSink, FileSink, FileSource, SequenceSour
 from firesteel.errors import FiresteelError, JobFailed
 from jobmaster.core.checkpoints.recovery import CHECKPOINTS_PER_MASTER
 
+from .batches import batch_jobs
 from .chaos import Chaos
 from .conftest import Session, eventually, job_masters
 from .exactly_once import exactly_once_job
 
 ROWS, READ_S = 10_000, 8.0
+_TO_BEGIN = (ExecutionState.CREATED, ExecutionState.SCHEDULED)
 
 
-def attempts(details: JobDetails) -> set[str]:
-    return {a.attempt_id for v in details.vertices for s in v.subtasks for a in s.attempts}
+def attempts(details: JobDetails, *, begun: bool = False) -> set[str]:
+    """`begun`: only those that have."""
+    found = (a for v in details.vertices for s in v.subtasks for a in s.attempts)
+    return {a.attempt_id for a in found if not begun or a.state not in _TO_BEGIN}
 
 
 def test_the_death_of_a_job_master_restarts_no_task(
@@ -157,6 +161,55 @@ def write(folder: Path, number: int) -> None:
     """A file of one row, under its name at once."""
     (folder / f".{number}").write_text(f"{number}\n")
     (folder / f".{number}").rename(folder / f"{number}.csv")
+
+
+def test_the_death_of_a_job_master_repeats_nothing_of_a_batch(
+    session: Session, tmp_path: Path
+) -> None:
+    """It dies under sources that read, and again when their results are read. Each task runs once,
+    also those that have finished, and those that begin later.
+    """
+    with batch_jobs(session, tmp_path, **{"restart-strategy.type": "none"}) as jobs:
+        job_id = jobs.job_id
+        begun = set[str]()
+        for read in (False, True):
+            details = session.wait_until(job_id, runs(read=read))
+            masters = job_masters(session.cluster.directory, job_id)
+            psutil.Process(masters[max(masters)]).kill()
+            begun |= attempts(details, begun=True)
+        jobs.progress("the death of two JobMasters")
+        ended = session.client.job_details(job_id)
+    assert len(job_masters(session.cluster.directory, job_id)) == 3
+    assert begun <= attempts(ended)
+    assert len(attempts(ended)) == sum(vertex.parallelism for vertex in ended.vertices)
+    assert not ended.exceptions
+
+
+def runs(*, read: bool) -> Callable[[JobDetails], bool]:
+    """All sources; or those that read what all sources have left."""
+
+    def holds(details: JobDetails) -> bool:
+        first, *others = details.vertices
+        running = ExecutionState.RUNNING
+        if not read:
+            return set(first.states) == {running}
+        return set(first.states) == {ExecutionState.FINISHED} and any(
+            running in vertex.states for vertex in others
+        )
+
+    return holds
+
+
+def test_a_batch_goes_on_when_its_job_master_and_a_task_executor_die_together(
+    session: Session, tmp_path: Path
+) -> None:
+    """What that TaskExecutor kept is produced again."""
+    with batch_jobs(session, tmp_path) as jobs:
+        session.wait_until(jobs.job_id, runs(read=True))
+        chaos = Chaos(session, jobs, 0)
+        for victim in (chaos.job_master(), chaos.task_executor()):
+            victim.kill()
+        jobs.progress("the death of the JobMaster and a TaskExecutor")
 
 
 def test_a_job_that_was_to_end_failed_is_not_run_again_when_its_job_master_dies(

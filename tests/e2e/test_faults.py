@@ -13,12 +13,12 @@ import psutil
 import pyarrow as pa
 import pytest
 
+from dispatcher.core.core import JOB_MASTERS_IN_A_ROW
 from firesteel import Environment, ResourceProfile
 from firesteel.client.cluster import LocalCluster
 from firesteel.client.job_details import JobDetails
 from firesteel.common.config import Configuration
 from firesteel.common.states import ExecutionState, JobStatus
-from firesteel.connectors import SequenceSource
 from firesteel.datastream import DataStream
 from firesteel.errors import JobCanceled, JobFailed
 
@@ -30,6 +30,7 @@ from .conftest import (
     command,
     eventually,
     job_master_pid,
+    job_masters,
     name,
     processes,
     services,
@@ -247,17 +248,16 @@ def test_the_death_of_the_resource_manager_leaves_jobs_running(session: Session)
     session.client.cancel(job_id)
 
 
-def test_the_death_of_a_job_master_fails_a_job_that_cannot_be_adopted_and_no_other(
-    session: Session,
-) -> None:
-    """It is a batch: who has read which of its results nobody else knows."""
+def test_a_job_whose_job_masters_die_again_and_again_fails_and_no_other(session: Session) -> None:
     other = session.submit(endless(1))
     session.wait_until(other, all_running)
-    env = Environment(parallelism=1, mode="batch")
-    env.from_source(SequenceSource(0, 10**6, rate_per_s=100)).print()
-    job_id = session.submit(env)
-    session.wait_until(job_id, all_running)
-    job_master_of(session, job_id).kill()
+    job_id = session.submit(endless(1))
+    for number in range(1, JOB_MASTERS_IN_A_ROW + 2):
+        masters: dict[int, int] = {}
+        while len(masters) < number:
+            session.wait_until(job_id, all_running)
+            masters = job_masters(session.cluster.directory, job_id)
+        psutil.Process(masters[max(masters)]).kill()
     with pytest.raises(
         JobFailed,
         match=r"exit code -9 \(killed by SIGKILL\)(.|\n)*it ends with(.|\n)*job_id=" + job_id,

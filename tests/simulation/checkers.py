@@ -20,6 +20,7 @@ from taskexecutor.core.slots import SlotState as HeldState
 from tests.simulation.executor import CHUNKS, SimulatedTask
 from tests.simulation.failovers import Failovers
 from tests.simulation.ledger import Ledger
+from tests.simulation.lineage import lineage_problems
 from tests.simulation.offices import Offices
 from tests.simulation.partitions import Partitions
 from tests.simulation.snapshots import Snapshots, subtask_of
@@ -487,6 +488,19 @@ def splits_are_read_once(cluster: Cluster) -> Iterator[str]:
             yield f"job {job_id}: {wanted} splits, read were {dict(read)}"
 
 
+def finished_tasks_read_what_counts(cluster: Cluster) -> Iterator[str]:
+    """Without checkpoints: each last attempt of a finished job has read what the last attempts of
+    its producers have produced, or earlier ones that have read the same splits.
+    """
+    for job_id, submitted in cluster.jobs.items():
+        stored = cluster.store.by_id.get(job_id)
+        if stored is None or stored.status is not JobStatus.FINISHED:
+            continue
+        if options.CHECKPOINT_INTERVAL.key in submitted.graph.config:
+            continue
+        yield from lineage_problems(job_id, cluster.checkers.finished.get(job_id, []))
+
+
 def collected_rows_are_kept_once(cluster: Cluster) -> Iterator[str]:
     """What a finished job has collected is what the last attempts of its sinks have sent."""
     dispatcher = cluster.dispatcher
@@ -552,6 +566,7 @@ AT_REST: tuple[Callable[[Cluster], Iterator[str]], ...] = (
     ended_jobs_leave_no_files,
     tasks_agree,
     splits_are_read_once,
+    finished_tasks_read_what_counts,
     collected_rows_are_kept_once,
     shared_files_are_those_referred_to,
     processes_are_as_wanted,

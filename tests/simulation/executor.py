@@ -58,6 +58,7 @@ class SimulatedTask:
     vertex: tasks_pb2.VertexDeployment
     sources: list[Partition]  # what it consumes
     stored: list[StoredAt]  # what it reads of BLOCKING results, and has not read yet
+    inputs: list[ResultPartitionId]  # all that it reads
     state: ExecutionState = _S.DEPLOYING
     cancelled: bool = False
     reader: Splits = field(default_factory=Splits)
@@ -189,14 +190,20 @@ class SlotProcess:
         if task.checkpoints is not None:
             held.open_checkpoints.extend(task.checkpoints.open)
             held.data_ended = task.checkpoints.data_ended
+        held.splits.extend(self._held(task))
+        self._say(task_held=held)
+
+    def _held(self, task: SimulatedTask) -> list[tasks_pb2.HeldSplits]:
         source = self._source(task)
-        if source is not None:
-            held.splits.add(
+        if source is None:
+            return []
+        return [
+            tasks_pb2.HeldSplits(
                 operator_id=source.operator_id,
                 places=[split.place for split in task.reader.held],
                 digests=[split.digest for split in task.reader.held],
             )
-        self._say(task_held=held)
+        ]
 
     def _leave(self) -> None:
         self.tasks.clear()
@@ -227,6 +234,7 @@ class SlotProcess:
                 continue
             vertex = vertices[deployment.vertex_id]
             blocking = {e.result_id for e in vertex.in_edges if _is_blocking(e)}
+            inputs = list(_inputs(vertex, deployment.subtask, locations))
             task = SimulatedTask(
                 job_id=submit.job_id,
                 attempt_id=deployment.attempt_id,
@@ -236,14 +244,11 @@ class SlotProcess:
                 vertex=vertex,
                 sources=[
                     (submit.job_id, *partition)
-                    for _, partition in _inputs(vertex, deployment.subtask, locations)
+                    for _, partition in inputs
                     if partition.result_id not in blocking
                 ],
-                stored=[
-                    found
-                    for found in _inputs(vertex, deployment.subtask, locations)
-                    if found[1].result_id in blocking
-                ],
+                stored=[found for found in inputs if found[1].result_id in blocking],
+                inputs=[partition for _, partition in inputs],
             )
             self.tasks[task.attempt_id] = task
             if submit.checkpoint_directory:
@@ -344,6 +349,7 @@ class SlotProcess:
             error=common_pb2.ErrorInfo(summary=problem) if problem else None,
             partitions=map(stored_partition_to_proto, stored),
             unreadable=partition_id_to_proto(unreadable) if unreadable else None,
+            splits=self._held(task) if state is _S.FINISHED and not task.checkpoints else (),
         )
         if state.terminal:
             self._publish(task, state)

@@ -12,7 +12,7 @@ from firesteel.common.job_graph import ResultType
 from firesteel.common.states import ExecutionState
 from jobmaster.core import events
 from jobmaster.core.execution_graph import Execution, ExecutionVertex
-from jobmaster.core.phases import Reconciling, Running
+from jobmaster.core.phases import Ending, Reconciling, Running
 from jobmaster.shell import RunningJob
 
 _S = ExecutionState
@@ -40,11 +40,13 @@ class Failovers:
         key = job.job_id, job.epoch
         before = self._seen.get(key)
         now = self._seen[key] = _seen(job, before)
-        if before is None:
-            return ""
+        if before is None or now.reconciles:
+            return ""  # a later attempt than the one that was heard of first may be adopted
         lost = before.lost | _lost_in(job, event, before)
         if problem := _attempts_used(before, now, lost - before.lost - before.awaited):
             return problem
+        if before.reconciles:
+            return ""  # what cannot be adopted may begin anew at once
         replaced = [
             v for v, (execution, _) in before.executions.items() if v.current is not execution
         ]
@@ -63,7 +65,7 @@ def _seen(job: RunningJob, before: _Seen | None) -> _Seen:
     phase = core.phase
     restarts = phase.restarts if isinstance(phase, Running) else ()
     awaited = frozenset(vertex for restart in restarts for vertex in restart.vertices)
-    reconciles = isinstance(phase, Reconciling)
+    reconciles = isinstance(phase, Reconciling | Ending) and phase.adoption is not None
     refused = frozenset[ExecutionVertex]() if before is None else before.refused
     if before is not None and before.reconciles and not reconciles:
         refused = awaited

@@ -10,7 +10,7 @@ from typing import Any
 
 from firesteel.common.ids import AttemptId, OperatorId
 from firesteel.common.operator_messages import SplitAssigned
-from firesteel.common.states import ExecutionState
+from firesteel.common.states import ExecutionState, JobStatus
 from jobmaster.core import commands, events
 from jobmaster.shell import RunningJob
 from tests.simulation.checkpoints import held_in
@@ -40,10 +40,10 @@ class SplitOwners:
             if attempt_id in owners:
                 continue
             attempts = job.core.graph.attempts  # the current ones
+            fails = job.core.graph.status is JobStatus.FAILING  # all tasks are to begin anew
+            gone = (*_GONE, ExecutionState.CANCELING) if fails else _GONE
             others = [
-                owner
-                for owner in owners
-                if owner in attempts and attempts[owner].state not in _GONE
+                owner for owner in owners if owner in attempts and attempts[owner].state not in gone
             ]
             if others:
                 return f"split {split} is given to attempt {attempt_id}; {others} has it"

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from firesteel.common.config import options
+from firesteel.common.job_graph import Partitioner, ResultType
 from firesteel.common.rpc.convert import job_graph_to_proto
 from firesteel.common.states import JobStatus
 from jobmaster.testing import job, vertex
@@ -31,7 +32,6 @@ def bounded_job(
     *,
     interval: str = "1 s",
     splits: int = SPLITS,
-    batch: bool = False,
 ) -> SubmittedJob:
     """`checkpoints`: where there is one every `interval`."""
     numbers = ("sequence-source", {"start": 0, "end": splits, "split_rows": 1})
@@ -45,12 +45,33 @@ def bounded_job(
     if checkpoints is not None:
         config[options.CHECKPOINT_DIR.key] = str(checkpoints)
         config[options.CHECKPOINT_INTERVAL.key] = interval
-    graph = replace(job(reads, sink), config=config, batch=batch)
+    graph = replace(job(reads, sink), config=config)
     return SubmittedJob(
         graph=graph,
         message=job_graph_to_proto(graph),
         endless=False,
         splits={reads.operators[0].operator_id: splits},
+    )
+
+
+def batch_job(attempts: int = 0) -> SubmittedJob:
+    """Three stages, the last of which a client collects."""
+    numbers = ("sequence-source", {"start": 0, "end": SPLITS, "split_rows": 1})
+    reads = vertex("source", 2, coordinator=numbers)
+    counts, sink = vertex("counts", 3), vertex("sink", 2, coordinator=("collect", {}))
+    graph = job(reads, counts, sink, partitioner=Partitioner.HASH)
+    edges = tuple(replace(edge, result_type=ResultType.BLOCKING) for edge in graph.edges)
+    config = {
+        options.RESTART_STRATEGY.key: "fixed-delay" if attempts else "none",
+        options.RESTART_ATTEMPTS.key: str(attempts),
+        options.HEARTBEAT_TIMEOUT.key: "8 s",
+    }
+    graph = replace(graph, edges=edges, config=config, batch=True)
+    return SubmittedJob(
+        graph=graph,
+        message=job_graph_to_proto(graph),
+        endless=False,
+        splits={reads.operators[0].operator_id: SPLITS},
     )
 
 

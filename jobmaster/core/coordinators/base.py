@@ -102,11 +102,23 @@ class Coordinator:
     def take_found(self, found: Json) -> None:
         """What `found` has returned under an earlier master. `restore` came before."""
 
-    def adopt(self, attempt_id: AttemptId, held: Sequence[HeldSplit]) -> str:
+    def adopt(self, attempt_id: AttemptId, subtask: int, held: Sequence[HeldSplit]) -> str:
         """An attempt that an earlier master started was assigned these splits. `restore` came
         before. Returns why it cannot go on; empty: it can.
         """
         return ""
+
+    def adopt_finished(self, attempt_id: AttemptId, subtask: int, places: Sequence[int]) -> str:
+        """The same of one that has finished, by the places of its splits."""
+        return ""
+
+    def owned(self, attempt_id: AttemptId) -> Sequence[int] | None:
+        """The places of the splits that the attempt was assigned; None: that is not known."""
+        return None
+
+    def reads_anew(self, subtask: int) -> bool:
+        """Whether the subtask's next attempt may read something else than its last one."""
+        return False
 
     def resent(self, attempt_id: AttemptId) -> None:
         """The attempt is asked to send again what is unanswered: messages of it may be lost."""

@@ -61,7 +61,6 @@ class FileSourceEnumerator(SplitEnumerator):
         self._files: list[ListedFile] = []
         self._splits: list[_Split] = []
         self._seen: set[str] = set()
-        self._found_version = 0
         self._list_at: float | None = None  # None: not watched, or being listed
 
     @classmethod
@@ -124,15 +123,12 @@ class FileSourceEnumerator(SplitEnumerator):
             parts.append(FilePart(path, start, end - start, size, modified_ns))
         return json.dumps(to_json(parts), separators=(",", ":"))
 
-    @property
-    def found_version(self) -> int:
-        return self._found_version
-
     def found(self, snapshot: Json) -> Json:
         files, splits = _counts(snapshot)
         if not self._listed or (snapshot is not None and len(self._files) <= files):
             return None
         return {
+            **(super().found(snapshot) or {}),
             "behind": [files, splits],
             "files": self._files[files:],
             "splits": self._splits[splits:],
@@ -157,6 +153,7 @@ class FileSourceEnumerator(SplitEnumerator):
             self._files += files[len(known_files) :]
             self._splits += splits[len(known_splits) :]
             self._seen = {file.path for file in self._files}
+            super().take_found(found)
 
     def snapshot(self) -> Json:
         return {**super().snapshot(), "files": list(self._files), "splits": list(self._splits)}

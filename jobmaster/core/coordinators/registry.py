@@ -18,6 +18,7 @@ from firesteel.common.states import ExecutionState
 from jobmaster.core.commands import Command, ListPaths, Log, SendOperatorMessage, SpoolChunk
 from jobmaster.core.coordinators import CollectCoordinator, Coordinator, create
 from jobmaster.core.coordinators.base import Json, Spool, UnexpectedMessage
+from jobmaster.core.coordinators.splits import SplitEnumerator
 from jobmaster.core.coordinators.watermark_alignment import Announcement, WatermarkAlignment
 from jobmaster.core.execution_graph import Execution
 
@@ -142,7 +143,35 @@ class Coordinators:
         coordinator = self.by_operator.get(operator_id)
         if coordinator is None:
             return f"its operator {operator_id} has no split enumerator"
-        return coordinator.adopt(execution.attempt_id, held)
+        return coordinator.adopt(execution.attempt_id, execution.vertex.subtask, held)
+
+    def adopt_finished(
+        self, execution: Execution, splits: Mapping[OperatorId, Sequence[int]]
+    ) -> str:
+        """The same of a task that has finished: why it has to run again."""
+        subtask = execution.vertex.subtask
+        for operator_id, places in splits.items():
+            if (coordinator := self.by_operator.get(operator_id)) is None:
+                return f"its operator {operator_id} has no split enumerator"
+            if problem := coordinator.adopt_finished(execution.attempt_id, subtask, places):
+                return problem
+        return ""
+
+    def owned(self, execution: Execution) -> dict[OperatorId, Sequence[int]]:
+        """The places of the splits that its sources were assigned."""
+        return {
+            operator_id: places
+            for operator_id, coordinator in self._coordinators_of(execution)
+            if (places := coordinator.owned(execution.attempt_id)) is not None
+        }
+
+    def reads_splits(self, execution: Execution) -> bool:
+        return any(isinstance(c, SplitEnumerator) for _, c in self._coordinators_of(execution))
+
+    def reads_anew(self, execution: Execution) -> bool:
+        """Whether what follows it may read something else than it did."""
+        subtask = execution.vertex.subtask
+        return any(c.reads_anew(subtask) for _, c in self._coordinators_of(execution))
 
     def take_kept(self, collected: Mapping[OperatorId, Mapping[AttemptId, int]]) -> None:
         for operator_id, by_attempt in collected.items():
@@ -247,6 +276,10 @@ class Coordinators:
         """For a checkpoint: those that have one."""
         found = {o: coordinator.snapshot() for o, coordinator in self.by_operator.items()}
         return {operator_id: json for operator_id, json in found.items() if json is not None}
+
+    def _coordinators_of(self, execution: Execution) -> list[tuple[OperatorId, Coordinator]]:
+        by_operator = self.by_operator
+        return [(o, by_operator[o]) for o in self._of(execution) if o in by_operator]
 
     def _of(self, execution: Execution) -> list[OperatorId]:
         """Operators of the task that have a coordinator or an alignment group."""

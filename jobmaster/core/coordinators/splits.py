@@ -43,6 +43,7 @@ class SplitEnumerator(Coordinator, ABC):
         # The splits of subtasks that had finished and start over; and attempts that have them.
         self._repeated: dict[int, list[int]] = {}
         self._repeating: set[AttemptId] = set()
+        self._found_version = 0
 
     @abstractmethod
     def split_count(self) -> int: ...
@@ -113,13 +114,45 @@ class SplitEnumerator(Coordinator, ABC):
     def assigned(self, attempt_id: AttemptId) -> int:
         return len(self._owned.get(attempt_id, ()))
 
-    def adopt(self, attempt_id: AttemptId, held: Sequence[HeldSplit]) -> str:
+    @property
+    def found_version(self) -> int:
+        return self._found_version
+
+    def found(self, snapshot: Json) -> Json:
+        """Which splits are to be repeated."""
+        return {"repeated": list(self._repeated.items())} if self._repeated else None
+
+    def take_found(self, found: Json) -> None:
+        for subtask, places in found.get("repeated", ()):
+            self._repeated[subtask] = places
+            self._taken(places)
+
+    def adopt(self, attempt_id: AttemptId, subtask: int, held: Sequence[HeldSplit]) -> str:
         """What was assigned since the snapshot and has not arrived anywhere is nobody's."""
         for split in held:
             place, count = split.place, self.split_count()
             if place >= count or split != HeldSplit.of(place, self.split_json(place)):
                 return f"it has a split {place} that is not stored among those of its source"
-        places = [split.place for split in held]
+        return self.adopt_finished(attempt_id, subtask, [split.place for split in held])
+
+    def adopt_finished(self, attempt_id: AttemptId, subtask: int, places: Sequence[int]) -> str:
+        if any(place >= self.split_count() for place in places):
+            return "it has read splits that are not stored among those of its source"
+        if (repeated := self._repeated.get(subtask)) is not None:
+            if list(places) != repeated[: len(places)]:
+                return "it has other splits than those that it is to read again"
+            self._repeating.add(attempt_id)
+        self._taken(places)
+        self._owned[attempt_id] = list(places)
+        return ""
+
+    def owned(self, attempt_id: AttemptId) -> Sequence[int] | None:
+        return self._owned.get(attempt_id)
+
+    def reads_anew(self, subtask: int) -> bool:
+        return subtask not in self._repeated
+
+    def _taken(self, places: Sequence[int]) -> None:
         for place in places:
             if place in self._returned:
                 self._returned.remove(place)
@@ -127,8 +160,6 @@ class SplitEnumerator(Coordinator, ABC):
                 self._returned.extend(range(self._next, place))
                 self._next = place + 1
         heapq.heapify(self._returned)
-        self._owned[attempt_id] = places
-        return ""
 
     def attempt_ended(self, attempt_id: AttemptId) -> None:
         self._waiting.pop(attempt_id, None)
@@ -137,8 +168,9 @@ class SplitEnumerator(Coordinator, ABC):
             heapq.heappush(self._returned, number)
 
     def subtask_starts_over(self, attempt_id: AttemptId, subtask: int, *, finished: bool) -> None:
-        if finished:
-            self._repeated.setdefault(subtask, self._owned.pop(attempt_id, []))
+        if finished and attempt_id in self._owned:
+            self._repeated.setdefault(subtask, self._owned.pop(attempt_id))
+            self._found_version += 1
         self.attempt_ended(attempt_id)
 
     def start_over(self) -> None:

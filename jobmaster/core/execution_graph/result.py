@@ -65,8 +65,8 @@ class IntermediateResult:
         self.edge = edge
         self.producer = producer
         self.consumer = consumer
-        # Producers that have finished, and whose partition of a BLOCKING result can no longer be
-        # read.
+        # Producers of whose partition of a BLOCKING result nobody begins to read: it can no longer
+        # be read, or they are about to produce it again.
         self.lost: set[int] = set()
         self.partitions = [
             IntermediateResultPartition(self, vertex) for vertex in producer.vertices

@@ -158,11 +158,14 @@ class _DisjointSets:
             self.join(numbers.start, number)
 
 
-def tasks_to_restart(regions: Regions, failure: Failure) -> list[ExecutionVertex]:
+def tasks_to_restart(
+    regions: Regions, failure: Failure, *, other_rows: Collection[VertexId] = ()
+) -> list[ExecutionVertex]:
     """All subtasks that need another attempt, in topological order; none if only partitions are
-    lost that have been read by all who would.
+    lost that have been read by all who would. `other_rows`: vertices of which another attempt may
+    produce other rows.
     """
-    search = _Search(regions)
+    search = _Search(regions, other_rows)
     match failure:
         case TaskFailed(vertex=vertex):
             search.begin((vertex,), ())
@@ -178,8 +181,9 @@ def tasks_to_restart(regions: Regions, failure: Failure) -> list[ExecutionVertex
 class _Search:
     """Breadth first, from what has failed."""
 
-    def __init__(self, regions: Regions) -> None:
+    def __init__(self, regions: Regions, other_rows: Collection[VertexId]) -> None:
         self._regions = regions
+        self._other_rows = other_rows
         self._graph = graph = regions.graph
         self._found: dict[int, None] = {}  # regions, in the order in which they were found
         self._lost = {r.edge.result_id: set(r.lost) for r in graph.results if r.lost}
@@ -268,7 +272,9 @@ class _Search:
 
     def _consumers(self, result: IntermediateResult, producer: int) -> None:
         """Rule 3."""
-        states = _ON_ITS_WAY if result.edge.partitioner in _DETERMINISTIC else _BEGUN
+        same = result.edge.partitioner in _DETERMINISTIC
+        same = same and result.edge.source_vertex_id not in self._other_rows
+        states = _ON_ITS_WAY if same else _BEGUN
         vertices = result.consumer.vertices
         consumers = result.consumers_of(producer)
         self._add(result.consumer, (c for c in consumers if vertices[c].current.state in states))

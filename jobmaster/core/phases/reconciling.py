@@ -9,6 +9,7 @@ from firesteel.common.ids import TaskExecutorId
 from firesteel.common.states import JobEvent, JobStatus, TaskEvent
 from jobmaster.core import events
 from jobmaster.core.adoption import Adoption
+from jobmaster.core.execution_graph import ExecutionVertex
 from jobmaster.core.job import Job
 from jobmaster.core.phases.phase import Phase
 
@@ -24,6 +25,7 @@ class Reconciling(Phase):
         cls,
         job: Job,
         analysis: Sequence[events.OperatorAnalysis],
+        listed: Sequence[events.ListedTask],
         timeout_s: float,
         now: float,
     ) -> Reconciling:
@@ -32,7 +34,12 @@ class Reconciling(Phase):
         job.graph.apply(JobEvent.ADOPT, job.now_ms(now))
         for execution in job.graph.executions():
             execution.apply(TaskEvent.ADOPT, job.now_ms(now))
-        return cls(Adoption(deadline=now + timeout_s, timeout_s=timeout_s))
+        adoption = Adoption(deadline=now + timeout_s, timeout_s=timeout_s)
+        adoption.take_listed(job, listed, now)
+        return cls(adoption)
+
+    def restarts_soon(self, vertex: ExecutionVertex) -> bool:
+        return True  # perhaps: nothing is released before that is known
 
     def deadline(self) -> float | None:
         return self.adoption.deadline

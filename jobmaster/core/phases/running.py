@@ -53,6 +53,7 @@ class Running(Phase):
     ) -> Running:
         """Cancels these tasks; then they are restarted, not before `at`."""
         job.end_tasks(vertices, now)
+        job.partitions.replace_those_of(vertices)
         wanted = dict.fromkeys(vertices)
         others = []
         for restart in self.restarts:

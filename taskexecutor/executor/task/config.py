@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from firesteel.common.ids import AttemptId, JobId, OperatorId
 from firesteel.common.job_graph import JobEdge, JobVertex
-from firesteel.common.operator_messages import OperatorEvent
+from firesteel.common.operator_messages import HeldSplit, OperatorEvent
 from firesteel.common.results import ResultPartitionId, StoredPartition
 from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
@@ -76,6 +77,8 @@ class TaskEnd(NamedTuple):
     metrics: TaskMetrics  # final values
     partitions: tuple[StoredPartition, ...] = ()  # FINISHED only: of BLOCKING results
     unreadable: ResultPartitionId | None = None  # FAILED only: because it could not be read
+    # FINISHED only, without checkpoints: those that its source has read.
+    splits: Mapping[OperatorId, Sequence[HeldSplit]] = MappingProxyType({})
 
 
 ReportState: TypeAlias = Callable[

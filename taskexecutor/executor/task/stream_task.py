@@ -111,6 +111,7 @@ class StreamTask:
         self._acknowledgement: Acknowledgement | None = None
         self._checkpoints: TaskCheckpoints | None = None
         self._stopping: _Stopping | None = None
+        self._input_ended = False  # and no checkpoint is to come
         self._loop = MailboxLoop(self._environment, self._timers)
         self._lifecycle = TaskLifecycle(self.info.task_name_with_subtask)
 
@@ -171,9 +172,11 @@ class StreamTask:
 
     def adopt(self, answer: Callable[[Held], None]) -> None:
         """Tells another JobMaster what the task has from earlier ones: between two elements, behind
-        all messages of theirs.
+        all messages of theirs; or at once if no message can change it any more.
         """
         self._mailbox.put_between(lambda: answer(self._held()))
+        if self._input_ended:
+            answer(self._held())
 
     def metrics(self) -> TaskMetrics:
         return self._metrics.read()
@@ -288,6 +291,10 @@ class StreamTask:
 
     def _finish_data(self, chain: OperatorChain, kind: TaskKind) -> None:
         drained = kind.drained
+        if self._checkpoints is None:
+            self._input_ended = True
+            while (mail := self._mailbox.take_between()) is not None:
+                mail()  # what follows may take long
         if drained:
             chain.advance_to_end_of_event_time()
         self._timers.quiesce()
@@ -429,7 +436,11 @@ class StreamTask:
         cause = {"cause": error.summary} if error is not None else {}
         _log.info("task state", state=state.name, attempt_id=self.info.attempt_id, **cause)
         try:
-            end = TaskEnd(self._metrics.read(), partitions, unreadable) if state.terminal else None
+            end = None
+            if state.terminal:
+                finished = state is ExecutionState.FINISHED and self._checkpoints is None
+                splits = self._splits_held() if finished else {}
+                end = TaskEnd(self._metrics.read(), partitions, unreadable, splits)
             self._services.report_state(self.info.attempt_id, state, error, end)
         except Exception:
             _log.exception("a task state could not be reported", state=state.name)
@@ -462,18 +473,22 @@ class StreamTask:
         if completed and stops:
             self._kind.stop()
 
-    def _held(self) -> Held:
-        assert self._kind is not None and self._chain is not None
+    def _splits_held(self) -> dict[OperatorId, Sequence[HeldSplit]]:
+        assert self._chain is not None
         splits: dict[OperatorId, Sequence[HeldSplit]] = {}
         for operator in self.config.vertex.operators:
             node = self._chain.node_of(operator.operator_id)
             if operator.coordinator_kind and node and isinstance(node.operator, SourceOperator):
                 splits[operator.operator_id] = tuple(node.operator.splits_held)
+        return splits
+
+    def _held(self) -> Held:
+        assert self._kind is not None
         checkpoints = self._checkpoints
         begun = checkpoints.open if checkpoints is not None else set()
         return Held(
             attempt_id=self.config.attempt_id,
-            splits=splits,
+            splits=self._splits_held(),
             open_checkpoints=sorted(begun | set(self._kind.open_checkpoints)),
             stops_with=self._kind.stops_with,
             data_ended=checkpoints is not None and checkpoints.data_ended,

@@ -14,7 +14,7 @@ from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.checkpoints.metadata import CheckpointMetadata
 from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import AttemptId, TaskExecutorId
-from firesteel.common.job_graph import JobGraph, Partitioner
+from firesteel.common.job_graph import JobGraph, Partitioner, ResultType
 from firesteel.common.operator_messages import (
     ChunkAcknowledged,
     ChunkCollected,
@@ -23,12 +23,15 @@ from firesteel.common.operator_messages import (
     SplitAssigned,
     SplitRequested,
 )
+from firesteel.common.results import ResultPartitionId
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.common.units import MIB
 from firesteel.errors import ErrorInfo
 from jobmaster.convert import (
     found_from_proto,
     found_to_proto,
+    listed_from_proto,
+    listed_to_proto,
     restart_history_from_json,
     restart_history_to_json,
     verdict_from_json,
@@ -52,6 +55,7 @@ Coordinated: TypeAlias = tuple[str, dict[str, Any]]
 RUNNING, FINISHED, FAILED = ExecutionState.RUNNING, ExecutionState.FINISHED, ExecutionState.FAILED
 SOURCE, SINK = operator_id("source"), operator_id("sink")
 GRACE_S = 30.0
+_BOTH = (TaskExecutorId("tm-1"), TaskExecutorId("tm-2"))
 
 
 SPLITS: Coordinated = ("sequence-source", {"start": 0, "end": 100, "split_rows": 10})
@@ -122,8 +126,11 @@ class Handover:
         self.second = self._second()
 
     def tells(self) -> None:
-        """The first JobMaster: what its sources have found, as it is stored."""
+        """The first JobMaster: what its sources have found, and which tasks have begun, as it is
+        stored.
+        """
         self.found = found_from_proto(found_to_proto(self.first.core.found))
+        self.listed = listed_from_proto(listed_to_proto(self.first.core.listed))
 
     def _second(self) -> World:
         return World(self._graph, self._settings, self.recovery, seed=b"second")
@@ -179,22 +186,41 @@ class Handover:
             for v in graph().vertices
             for o in v.operators
         )
-        self.second.post(events.JobStarted(adopts=analysis, found=self.found, cancels=cancels))
+        self.second.post(
+            events.JobStarted(
+                adopts=analysis, found=self.found, listed=self.listed, cancels=cancels
+            )
+        )
         return self.second
 
     def connect(
-        self, name: str, *, without: Iterable[Execution] = (), state: ExecutionState = RUNNING
+        self,
+        name: str,
+        *,
+        without: Iterable[Execution] = (),
+        finished: Iterable[Execution] = (),
+        state: ExecutionState = RUNNING,
     ) -> list[commands.Command]:
         """The TaskExecutor says what it holds."""
         held = [e for e in self.on(name) if e not in list(without)]
+        done = {e.attempt_id: FINISHED for e in finished}
         return self.second.post(
             events.TaskExecutorConnected(
                 task_executor_id=TaskExecutorId(name),
                 connection=1,
                 host="127.0.0.1",
                 slots=tuple(self.offers[name]),
-                tasks=tuple(events.TaskUpdate(e.attempt_id, state) for e in held),
-                places={e.attempt_id: _place(e, self.offers[name][0]) for e in held},
+                tasks=tuple(
+                    events.TaskUpdate(e.attempt_id, done.get(e.attempt_id, state)) for e in held
+                ),
+                places={
+                    e.attempt_id: _place(e, self.offers[name][0])._replace(
+                        splits={SOURCE: self.held(self.splits[e.attempt_id])}
+                        if e.attempt_id in done
+                        else {}
+                    )
+                    for e in held
+                },
             )
         )
 
@@ -784,30 +810,189 @@ def test_without_checkpoints_a_job_of_which_nothing_is_found_has_failed(attempts
     assert second.core.graph.status is (JobStatus.RESTARTING if attempts else JobStatus.FAILED)
 
 
-def test_without_a_checkpoint_nobody_knows_what_a_source_has_read_that_has_finished() -> None:
+def test_without_checkpoints_a_source_that_has_finished_meanwhile_tells_what_it_has_read() -> None:
     handover = Handover(checkpoint=False, enabled=False)
     second = handover.begin()
-    (done, *others) = handover.first.executions()
-    handover.connect("tm-1", without=[done])
-    handover.connect("tm-2")
-    name = done.slot.task_executor_id  # type: ignore[union-attr]
-    handover.second.post(
-        events.TaskExecutorConnected(
-            task_executor_id=name,
-            connection=2,
-            host="127.0.0.1",
-            slots=tuple(handover.offers[name]),
-            tasks=(
-                events.TaskUpdate(done.attempt_id, FINISHED),
-                *(
-                    events.TaskUpdate(e.attempt_id, RUNNING)
-                    for e in handover.on(name)
-                    if e is not done
-                ),
-            ),
-            places={e.attempt_id: _place(e, handover.offers[name][0]) for e in handover.on(name)},
-        )
-    )
+    second.post(events.SlotHoldersKnown(task_executor_ids=_BOTH))
+    done, *others = handover.first.executions()
+    handover.connect("tm-1", finished=[done])
+    handover.connect("tm-2", finished=[done])
     handover.answer(*others)
-    assert "nobody knows which splits" in _cause(second)
-    assert second.core.graph.status is JobStatus.FAILING
+    assert second.core.graph.status is JobStatus.RUNNING and not second.core.restarts
+    assert second.executions()[0].state is FINISHED
+    (other,) = (e for e in others if e in handover.first.executions("source"))
+    held = [place for found in handover.splits.values() for place in found]
+    rest = places(second, [other], {other.attempt_id: 1})
+    assert sorted(held + rest) == list(range(10))
+
+
+class BatchHandover:
+    """Two sources of splits → BLOCKING → two tasks, with a slot each: the first source has finished
+    on tm-1, and the other runs on tm-2.
+    """
+
+    def __init__(self, attempts: int = 0) -> None:
+        one_way = replace(graph().edges[0], result_type=ResultType.BLOCKING)
+        self.graph = replace(graph(), edges=(one_way,), batch=True)
+        self.settings = settings(attempts, checkpoints=False)
+        self.first = first = World(self.graph, self.settings)
+        first.start()
+        self.offers = {name: first.give_slots(name, 1) for name in ("tm-1", "tm-2")}
+        first.analyze()
+        self.sources = first.executions("source")
+        first.report(self.sources, RUNNING)
+        self.read: dict[str, list[int]] = {}
+        for source in self.sources:
+            self.read[source.attempt_id] = places_of_one(first, source, 3)
+        self.finish(self.sources[0])
+
+    def finish(self, *executions: Execution) -> None:
+        self.first.report(executions, FINISHED)
+
+    def run_the_others(self) -> list[Execution]:
+        self.finish(self.sources[1])
+        others = self.first.executions("sink")
+        self.first.report(others, RUNNING)
+        return others
+
+    def take_over(
+        self,
+        *names: str,
+        results: Iterable[Execution] = (),
+        running: Iterable[Execution] = (),
+        listed: Iterable[events.ListedTask] | None = None,
+    ) -> World:
+        """The TaskExecutors with these names live, and keep these results."""
+        second = World(self.graph, self.settings, Recovery(epoch=2), seed=b"second")
+        analysis = tuple(
+            events.OperatorAnalysis(o.operator_id, b"schema", "plan")
+            for v in self.graph.vertices
+            for o in v.operators
+        )
+        known = self.first.core.listed if listed is None else listed
+        second.post(
+            events.JobStarted(
+                adopts=analysis,
+                found=found_from_proto(found_to_proto(self.first.core.found)),
+                listed=listed_from_proto(listed_to_proto(known)),
+            )
+        )
+        second.post(events.SlotHoldersKnown(task_executor_ids=tuple(map(TaskExecutorId, names))))
+        for name in names:
+            held = [e for e in running if _is_on(e, name)]
+            second.post(
+                events.TaskExecutorConnected(
+                    task_executor_id=TaskExecutorId(name),
+                    connection=1,
+                    host="127.0.0.1",
+                    slots=tuple(self.offers[name]) if held else (),
+                    tasks=tuple(events.TaskUpdate(e.attempt_id, RUNNING) for e in held),
+                    places={e.attempt_id: _place(e, self.offers[name][0]) for e in held},
+                    data_address=f"{name}:9",
+                    partitions=tuple(
+                        ResultPartitionId(
+                            self.graph.edges[0].result_id, e.vertex.subtask, e.attempt
+                        )
+                        for e in results
+                        if _is_on(e, name)
+                    ),
+                )
+            )
+        for execution in running:
+            if execution.attempt_id in self.read:
+                source = self.first.core.coordinators.by_operator[SOURCE]
+                assert isinstance(source, SplitEnumerator)
+                read = self.read[execution.attempt_id]
+                held_splits = tuple(HeldSplit.of(n, source.split_json(n)) for n in read)
+                second.post(
+                    events.TaskHeld(
+                        task_executor_id=execution.slot.task_executor_id,  # type: ignore[union-attr]
+                        attempt_id=execution.attempt_id,
+                        splits={SOURCE: held_splits},
+                        open_checkpoints=(),
+                        stops_with=None,
+                        data_ended=False,
+                    )
+                )
+        return second
+
+
+def places_of_one(world: World, execution: Execution, count: int) -> list[int]:
+    found = []
+    for received in range(count):
+        sent = world.post(_request(execution, received))
+        message = world.one(commands.SendOperatorMessage, sent).message
+        assert isinstance(message, SplitAssigned)
+        found.append(message.place)
+    return found
+
+
+def _is_on(execution: Execution, name: str) -> bool:
+    return execution.slot is not None and execution.slot.task_executor_id == name
+
+
+def test_a_batch_goes_on_with_what_has_finished_runs_and_has_not_begun() -> None:
+    handover = BatchHandover()
+    done, goes_on = handover.sources
+    second = handover.take_over("tm-1", "tm-2", results=[done], running=[goes_on])
+    assert second.core.graph.status is JobStatus.RUNNING
+    assert [e.attempt_id for e in second.executions("source")] == [
+        e.attempt_id for e in handover.sources
+    ]
+    assert not second.of(commands.DeployTasks), "its consumers wait for the other source"
+    rest = places(second, [goes_on], {goes_on.attempt_id: 3})
+    assert sorted(sum(handover.read.values(), rest)) == list(range(10))
+    second.report(second.executions("source")[1:], FINISHED)
+    for name in ("tm-1", "tm-2"):
+        second.give_slots(name, 1)
+    deployed = [task for d in second.of(commands.DeployTasks) for task in d.tasks]
+    assert sorted(task.subtask for task in deployed) == [0, 1]
+    locations = second.of(commands.DeployTasks)[0].locations[0]
+    assert [locations.addresses[n] for n in locations.address_index] == ["tm-1:9", "tm-2:9"]
+    assert not second.core.restarts
+
+
+def test_a_result_that_is_gone_is_made_of_the_same_splits_by_the_next_job_master() -> None:
+    handover = BatchHandover(attempts=1)
+    done, goes_on = handover.sources
+    second = handover.take_over("tm-2", running=[goes_on])
+    assert "TaskExecutor has the task" in _cause(second), "tm-1 is gone, and an attempt is used"
+    again, other = second.executions("source")
+    assert again.attempt >= ATTEMPTS_PER_MASTER and other.attempt_id == goes_on.attempt_id
+    second.give_slots("tm-2", 1)
+    assert places(second, [again], {again.attempt_id: 0}) == handover.read[done.attempt_id]
+
+
+def test_a_source_that_is_to_repeat_splits_does_so_under_the_next_job_master() -> None:
+    """It has finished, its result is lost, and its next attempt has begun when the first dies."""
+    handover = BatchHandover(attempts=1)
+    done, goes_on = handover.sources
+    had = handover.read[done.attempt_id]
+    first = handover.first
+    first.post(events.TaskExecutorLost(task_executor_id=TaskExecutorId("tm-1"), cause="killed"))
+    handover.offers["tm-1"] = first.give_slots("tm-1", 1)
+    again = first.executions("source")[0]
+    first.report([again], RUNNING)
+    handover.read[again.attempt_id] = places_of_one(first, again, 1)
+    second = handover.take_over("tm-1", "tm-2", running=[again, goes_on])
+    assert not second.core.restarts
+    assert places(second, [again], {again.attempt_id: 1}) == had[1:]
+    rest = places(second, [goes_on], {goes_on.attempt_id: 3})
+    assert sorted([*had, *handover.read[goes_on.attempt_id], *rest]) == list(range(10))
+
+
+def test_who_has_read_rows_that_may_come_to_others_begins_again() -> None:
+    """Nobody knows that the second source had begun: it may read other splits."""
+    handover = BatchHandover(attempts=1)
+    readers = handover.run_the_others()
+    listed = [
+        task
+        for task in handover.first.core.listed
+        if task.attempt_id != handover.sources[1].attempt_id
+    ]
+    second = handover.take_over(
+        "tm-1", "tm-2", results=handover.sources, running=readers, listed=listed
+    )
+    cancelled = [a for c in second.of(commands.CancelTasks) for a in c.attempt_ids]
+    assert sorted(cancelled) == sorted(e.attempt_id for e in readers)
+    assert second.executions("source")[0].attempt_id == handover.sources[0].attempt_id

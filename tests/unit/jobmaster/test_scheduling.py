@@ -230,6 +230,22 @@ def test_what_is_read_to_its_end_is_kept_for_a_reader_that_is_to_be_restarted() 
     assert world.of(commands.ReleasePartitions)
 
 
+def test_nothing_begins_to_read_what_is_about_to_be_produced_again() -> None:
+    """b1 finishes while it is cancelled with its region, because b0's result cannot be read."""
+    graph = batch({"a": 2, "b": 2, "c": 2}, pipelined=(0,))
+    forward = replace(graph.edges[1], partitioner=Partitioner.FORWARD)
+    world = begun(replace(graph, edges=(graph.edges[0], forward)), 3)
+    finish(world, "a", "b0")
+    assert deployed(world) == ["b1", "c0"]
+    fail(world, "c0", ResultPartitionId(forward.result_id, 0, 0))
+    world.report(world.executions("b")[1:], S.FINISHED)
+    assert (attempts(world, "b"), attempts(world, "c")) == ([1, 1], [1, 0])
+    assert deployed(world) == ["a0", "a1", "b0", "b1"]
+    finish(world, "a", "b")
+    finish(world, "c")
+    assert world.core.graph.status is JobStatus.FINISHED
+
+
 def test_a_lost_task_executor_takes_its_partitions_with_it() -> None:
     world = begun(batch({"a": 2, "b": 2}), 1)
     finish(world, "a0")  # on te-1

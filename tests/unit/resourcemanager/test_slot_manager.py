@@ -251,6 +251,24 @@ def test_a_job_master_that_takes_a_job_over_is_told_who_holds_its_slots() -> Non
     assert rm.sent(commands.SlotHolders) == []
 
 
+def test_who_keeps_results_of_a_job_hears_of_its_next_job_master_and_is_named_to_it() -> None:
+    """Although none of its slots is the job's any more."""
+    rm = Harness()
+    rm.register("a", 1)
+    rm.register("b", 1)
+    rm.register_job("job")
+    rm.report("a", *free(0), stored_partitions=1, stored_jobs=[job_id("job")])
+    rm.register_job("job", epoch=2, address="jm:2")
+    (changed,) = rm.sent(commands.JobMasterChanged)
+    assert (changed.connection, changed.job_master_epoch) == (rm.connection("a"), 2)
+    rm.advance(REGISTRATION_S)
+    assert [told.task_executor_ids for told in rm.sent(commands.SlotHolders)] == [
+        (executor_id("a"),)
+    ]
+    rm.report("a", *free(0))
+    assert [told.task_executor_ids for told in rm.sent(commands.SlotHolders)] == [()]
+
+
 def test_a_job_master_that_reconnects_keeps_its_slots() -> None:
     rm = Harness()
     rm.register("a", 2)

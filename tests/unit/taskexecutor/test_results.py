@@ -89,6 +89,28 @@ def test_partitions_outlive_their_slot_and_process_and_are_named_when_connected_
     assert world.only(commands.ReportSlots).stored == (1, 10)
 
 
+def test_results_wait_for_the_next_job_master() -> None:
+    """Although the job has no slot here any more."""
+    world = World(slots=1)
+    world.ready()
+    world.give()
+    world.submit("t", recovers=True)
+    finished(world, stored())
+    assert world.only(commands.ReportSlots).stored_jobs == (JOB,)
+    world.free("a")
+    world.clean()
+    world.handle(events.JobMasterDied(job_id=JOB, job_master_epoch=Epoch(1), cause="killed"))
+    changed = events.JobMasterChanged(
+        resource_manager_epoch=Epoch(1),
+        job_id=JOB,
+        job_master_address="jm:2",
+        job_master_epoch=Epoch(2),
+    )
+    world.handle(changed)
+    world.connect()
+    assert world.only(commands.SendHello).partitions == (stored(),)
+
+
 @pytest.mark.parametrize("end", ["goodbye", "silence", "disconnected"])
 def test_all_are_deleted_when_the_job_master_has_gone_for_good(world: World, end: str) -> None:
     finished(world, stored())

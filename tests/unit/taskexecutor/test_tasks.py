@@ -45,7 +45,7 @@ def test_tasks_for_a_slot_that_is_gone_fail_with_the_reason():
     world.die(0)
     world.submit("t", allocation="a")
     report = world.only(commands.ReportTasks)
-    assert report.states == (("t", E.FAILED),)
+    assert report.states == (events.TaskState("t", E.FAILED),)
     assert "killed by SIGKILL" in report.reason
 
 
@@ -143,7 +143,7 @@ def test_cancelling_an_unknown_task_is_answered():
     world.ready()
     world.give()
     world.cancel("never-seen")
-    assert world.only(commands.ReportTasks).states == (("never-seen", E.CANCELED),)
+    assert world.only(commands.ReportTasks).states == (events.TaskState("never-seen", E.CANCELED),)
 
 
 def test_reports_of_a_former_job_are_dropped():
