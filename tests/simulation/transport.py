@@ -102,7 +102,7 @@ class Network:
                 if connection.processes[end] is process and connection.is_open[end]:
                     connection.is_open[end] = False
                     if silently:
-                        connection.block()
+                        connection.block(for_good=True)
                     else:
                         connection.carry(1 - end, connection.lose, 1 - end, "Socket closed")
 
@@ -129,6 +129,7 @@ class Connection:
         self.server_calls: dict[int, ServerCall] = {}
         self.local = channel.address.startswith("unix:")  # quick, and loses nothing
         self.blocked = False
+        self._for_good = False
         self._broken = False
         self._waiting: list[tuple[int, Callable[..., None], tuple[Any, ...]]] = []  # while blocked
         self._last_arrival = [0.0, 0.0]
@@ -196,17 +197,19 @@ class Connection:
                 when, self.processes[end], self.lose, end, "Connection reset by peer"
             )
 
-    def block(self) -> None:
-        """Nothing passes any more."""
-        if self.blocked:
+    def block(self, *, for_good: bool = False) -> None:
+        """Nothing passes any more. `for_good`: also if something unblocks it."""
+        if self._for_good or (self.blocked and not for_good):
             return
-        self.blocked = True
+        self.blocked, self._for_good = True, for_good
         for end in (CLIENT, SERVER):
             self.network.loop.call_later(
                 self.network.between(*KEEPALIVE_S), self.ping_unanswered, end, None
             )
 
     def unblock(self) -> None:
+        if self._for_good:
+            return
         self.blocked = False
         waiting, self._waiting = self._waiting, []
         for to, deliver, args in waiting:
