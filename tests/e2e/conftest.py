@@ -24,7 +24,7 @@ from firesteel.client.execution_context import ExecutionContext, active
 from firesteel.client.job_details import ClusterOverview, JobDetails
 from firesteel.common.config import Configuration
 from firesteel.common.failpoints import FOLDER
-from firesteel.errors import FiresteelError
+from firesteel.errors import ClusterUnreachable, FiresteelError
 from firesteel.program import Program
 
 ROOT = Path(__file__).parents[2]
@@ -72,12 +72,13 @@ class Session:
         )
 
     def overview(self) -> ClusterOverview:
-        """Of a ResourceManager that answers, which it may do late."""
+        """Of a Dispatcher and a ResourceManager that answer, which they may do late."""
         overview: list[ClusterOverview] = []
 
         def answered() -> bool:
-            overview[:] = [self.client.cluster_overview()]
-            return not overview[0].resource_manager_problem
+            with contextlib.suppress(ClusterUnreachable):
+                overview[:] = [self.client.cluster_overview()]
+            return bool(overview) and not overview[0].resource_manager_problem
 
         eventually(answered, "the ResourceManager answers")
         return overview[0]
