@@ -77,7 +77,6 @@ OF_MASTERS = (  # they restart no task of a stream
     Fault.ZOMBIE_JOB_MASTER,
     *ELECTED,
 )
-ENDS_A_BATCH = (Fault.JOB_MASTER, Fault.ZOMBIE_JOB_MASTER)  # it has no checkpoint
 
 
 class Job(Protocol):

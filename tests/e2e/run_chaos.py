@@ -32,7 +32,6 @@ from firesteel.common.config import Configuration
 from tests.e2e.batches import batch_jobs
 from tests.e2e.chaos import (
     ELECTED,
-    ENDS_A_BATCH,
     HEARTBEAT_TIMEOUT_S,
     KILLS,
     Chaos,
@@ -172,7 +171,7 @@ class Rage:
     def batches(self, kills: int, for_s: float) -> None:
         folder = self._folder / "batches"
         folder.mkdir()
-        faults = [fault for fault in Fault if fault not in (*ENDS_A_BATCH, *ELECTED)]
+        faults = [fault for fault in Fault if fault not in ELECTED]
         with batch_jobs(self._session, folder) as jobs:
             click.echo("batches; from each fault until the batch has ended:")
             chaos = Chaos(self._session, jobs, self._seed, self._tunnels)
