@@ -12,8 +12,8 @@ Rules (numbers are those of the invariants they keep):
   under its id is refused. Neither touches anything of the job (4).
 * Only the JobMaster that was assigned last, with the last epoch, may report on a job.
 * A job that has lost its JobMaster gets another one, under the next epoch, if it takes checkpoints,
-  or if its JobMaster has told that its tasks can be adopted without: the next one adopts them if
-  they run, to go on with them, or to end them if the job was being cancelled.
+  is a batch, or if its JobMaster has told that its tasks can be adopted without: the next one
+  adopts them if they run, to go on with them, or to end them if the job was being cancelled.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class Adoption:
     def __init__(self, *, deadline: float, timeout_s: float) -> None:
         self.deadline = deadline
         self._timeout_s = timeout_s
-        self._holders: set[TaskExecutorId] | None = None  # of slots; None: not known
+        self._holders: set[TaskExecutorId] | None = None  # of slots or results; None: not known
         self._connected: set[TaskExecutorId] = set()
         self._begun: set[AttemptId] = set()  # as far as that is known
         self._adopted: set[AttemptId] = set()  # of these, those whose place is known

@@ -280,7 +280,7 @@ class ResourceManagerConnected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotHoldersKnown:
-    """The TaskExecutors that hold slots of the job: all of them, as the ResourceManager knows."""
+    """The TaskExecutors with slots or results of the job: all, as the ResourceManager knows."""
 
     task_executor_ids: tuple[TaskExecutorId, ...]
 

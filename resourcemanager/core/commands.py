@@ -64,7 +64,9 @@ class JobMasterChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotHolders:
-    """To a JobMaster that takes a job over: all TaskExecutors that hold slots of it."""
+    """To a JobMaster that takes a job over: all TaskExecutors that hold slots of it,
+    or results.
+    """
 
     connection: Connection
     task_executor_ids: tuple[TaskExecutorId, ...]

@@ -41,7 +41,7 @@ class Deadline(Enum):
     REQUEST = "a slot request was not answered"
     UNCLEAR = "a slot may be tried again"
     IDLE = "a TaskExecutor has been idle for long"
-    HOLDERS = "a JobMaster is told who holds slots of its job"
+    HOLDERS = "a JobMaster is told who holds slots or results of its job"
     WORKER_START = "a worker has not registered"
     SETTLE = "match gathered requirements, or start another worker after a failure"
 

@@ -121,6 +121,20 @@ class World:
     def connect(self) -> list[commands.Command]:
         return self.handle(events.JobMasterConnected(job_id=JOB))
 
+    def lose_job_master(self) -> list[commands.Command]:
+        return self.handle(events.JobMasterDied(**JM, cause="killed"))
+
+    def replace_job_master(self) -> list[commands.Command]:
+        """The ResourceManager names the next one."""
+        return self.handle(
+            events.JobMasterChanged(
+                resource_manager_epoch=Epoch(1),
+                job_id=JOB,
+                job_master_address="jm:2",
+                job_master_epoch=Epoch(2),
+            )
+        )
+
     def give(self, allocation: str = "a", index: int = 0, **more: Any) -> None:
         """A slot, all the way to an accepted offer."""
         assert self.request(allocation, index, **more).accepted

@@ -61,16 +61,10 @@ def recovering() -> World:
 
 def test_tasks_of_a_job_that_takes_checkpoints_wait_for_its_next_job_master():
     world = recovering()
-    world.handle(events.JobMasterDied(job_id=JOB, job_master_epoch=Epoch(1), cause="killed"))
+    world.lose_job_master()
     world.pass_time(29)
     assert world.none(commands.CancelInProcess)
-    changed = events.JobMasterChanged(
-        resource_manager_epoch=Epoch(1),
-        job_id=JOB,
-        job_master_address="jm:2",
-        job_master_epoch=Epoch(2),
-    )
-    world.handle(changed)
+    world.replace_job_master()
     connect = world.only(commands.ConnectJobMaster)
     assert (connect.address, connect.epoch) == ("jm:2", 2)
     world.connect()
@@ -83,15 +77,9 @@ def test_tasks_of_a_job_that_takes_checkpoints_wait_for_its_next_job_master():
 def test_the_end_of_a_task_that_nobody_may_have_heard_of_waits_for_the_next_job_master():
     world = recovering()
     world.states(t=E.FINISHED)
-    world.handle(events.JobMasterDied(job_id=JOB, job_master_epoch=Epoch(1), cause="killed"))
+    world.lose_job_master()
     assert world.state() is S.ACTIVE
-    changed = events.JobMasterChanged(
-        resource_manager_epoch=Epoch(1),
-        job_id=JOB,
-        job_master_address="jm:2",
-        job_master_epoch=Epoch(2),
-    )
-    world.handle(changed)
+    world.replace_job_master()
     world.connect()
     (task,) = world.only(commands.SendHello).tasks
     assert task == events.HeldTask("t", E.FINISHED, PLACE, "a")
@@ -99,7 +87,7 @@ def test_the_end_of_a_task_that_nobody_may_have_heard_of_waits_for_the_next_job_
 
 def test_nobody_waits_for_a_job_master_for_ever():
     world = recovering()
-    world.handle(events.JobMasterDied(job_id=JOB, job_master_epoch=Epoch(1), cause="killed"))
+    world.lose_job_master()
     world.pass_time(31)
     assert world.only(commands.CancelInProcess).attempt_ids == ("t",)
 
@@ -109,7 +97,7 @@ def test_a_dead_job_master_of_a_job_without_checkpoints_is_given_up_at_once():
     world.ready()
     world.give()
     world.submit("t")
-    world.handle(events.JobMasterDied(job_id=JOB, job_master_epoch=Epoch(1), cause="killed"))
+    world.lose_job_master()
     assert world.only(commands.CancelInProcess).attempt_ids == ("t",)
 
 

@@ -99,14 +99,8 @@ def test_results_wait_for_the_next_job_master() -> None:
     assert world.only(commands.ReportSlots).stored_jobs == (JOB,)
     world.free("a")
     world.clean()
-    world.handle(events.JobMasterDied(job_id=JOB, job_master_epoch=Epoch(1), cause="killed"))
-    changed = events.JobMasterChanged(
-        resource_manager_epoch=Epoch(1),
-        job_id=JOB,
-        job_master_address="jm:2",
-        job_master_epoch=Epoch(2),
-    )
-    world.handle(changed)
+    world.lose_job_master()
+    world.replace_job_master()
     world.connect()
     assert world.only(commands.SendHello).partitions == (stored(),)
 
