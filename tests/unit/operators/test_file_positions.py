@@ -22,7 +22,13 @@ from taskexecutor.executor.connectors.files import csv_blocks, parquet_groups
 from taskexecutor.executor.connectors.files.csv_blocks import CsvBlocks
 from taskexecutor.executor.connectors.files.csv_columns import CsvFormat
 from taskexecutor.executor.connectors.files.parquet_groups import ParquetGroups
-from taskexecutor.executor.connectors.files.pieces import Columns, ForSpark, PartReader, Place
+from taskexecutor.executor.connectors.files.pieces import (
+    Columns,
+    ForSpark,
+    PartReader,
+    Place,
+    Wanted,
+)
 from taskexecutor.executor.connectors.files.position import SplitProgress
 from taskexecutor.executor.spark.schemas import to_spark
 
@@ -86,7 +92,9 @@ def behind(
         first = rest[0]
         end = first.start + first.length
         rest[0] = first._replace(start=place.start, length=end - place.start)
-    return reader.pieces(rest, SCHEMA.names, Limit(limit_bytes), first=place.part, skip=place.rows)
+    return reader.pieces(
+        rest, Wanted(SCHEMA.names), Limit(limit_bytes), first=place.part, skip=place.rows
+    )
 
 
 def in_order(pieces: Iterator[Columns | ForSpark]) -> list[object]:

@@ -5,12 +5,18 @@ ranges for Spark where it may not. The content of a block decides, not the file'
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from firesteel.common.file_parts import FilePart
 from firesteel.common.units import MIB
 from taskexecutor.executor.connectors.files.csv_columns import BOM, CsvFormat, Lines
-from taskexecutor.executor.connectors.files.pieces import Block, Differs, Files, PartReader
+from taskexecutor.executor.connectors.files.pieces import (
+    Block,
+    Differs,
+    Files,
+    PartReader,
+    Wanted,
+)
 
 _BLOCK_BYTES = 2 * MIB  # of text
 _LINE_BYTES = 64 * 1024  # are read behind a block at first, for its last line
@@ -28,13 +34,7 @@ class CsvBlocks(PartReader):
         self._refused = 0  # parts in a row that began with something for Spark
         self._skipped = 0  # of the parts that follow, so many are not looked at
 
-    def _of(
-        self,
-        part: FilePart,
-        names: Collection[str],
-        dictionaries: bool,
-        late: Collection[str],
-    ) -> Iterator[Block | FilePart]:
+    def _of(self, part: FilePart, wanted: Wanted) -> Iterator[Block | FilePart]:
         if self._skipped or self._files.compressed(part.path):
             self._skipped = max(0, self._skipped - 1)
             yield part
@@ -51,7 +51,9 @@ class CsvBlocks(PartReader):
                 start = stop  # from where Spark reads if what follows is refused
                 stop = _end_of_block(file, start, end)
                 block = lines(file, start, stop)
-                table = self._format.columns(block, names, first=start == 0, late=late)
+                table = self._format.columns(
+                    block, wanted.names, first=start == 0, late=wanted.late
+                )
                 self._refused = 0
                 if table.num_rows:
                     yield Block(table, start, 0, stop)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from firesteel.common.file_parts import FilePart
@@ -23,6 +24,7 @@ from taskexecutor.executor.connectors.files.pieces import (
     Differs,
     Files,
     PartReader,
+    Wanted,
     is_plain,
 )
 
@@ -84,14 +86,8 @@ class ParquetGroups(PartReader):
         self._schema = schema
         self._corrected = corrected
 
-    def _of(
-        self,
-        part: FilePart,
-        names: Collection[str],
-        dictionaries: bool,
-        late: Collection[str],
-    ) -> Iterator[Block | FilePart]:
-        fields = [field for field in self._schema if field.name in names]
+    def _of(self, part: FilePart, wanted: Wanted) -> Iterator[Block | FilePart]:
+        fields = [field for field in self._schema if field.name in wanted.names]
         end = part.start + part.length
         start, begun = part.start, False  # nothing behind it has been handed over, or something
         try:
@@ -99,6 +95,8 @@ class ParquetGroups(PartReader):
                 file = _opened(stream)
                 places = self._checked(file, fields)
                 groups = _groups(file.metadata, part.start, end)
+                if wanted.rows is not None:
+                    groups = self._with_wanted_rows(stream, groups, wanted.rows)
                 for group, middle in groups:
                     if begun:
                         start, begun = middle, False
@@ -106,7 +104,7 @@ class ParquetGroups(PartReader):
                     behind = end if group == groups[-1].number else middle + 1
                     read, every = 0, file.metadata.row_group(group).num_rows
                     reader = file
-                    if dictionaries and (
+                    if wanted.dictionaries and (
                         repeated := _repeated(file.metadata, group, fields, places)
                     ):
                         reader = _opened(stream, metadata=file.metadata, read_dictionary=repeated)
@@ -124,6 +122,18 @@ class ParquetGroups(PartReader):
                 ) from reason
             self._for_spark = f"{part.path}: {reason}"
             yield part._replace(start=start, length=end - start)
+
+    def _with_wanted_rows(
+        self, stream: pa.NativeFile, groups: list[_Group], wanted: pc.Expression
+    ) -> list[_Group]:
+        """Those that may have some, by the least and the greatest values that the file has of its
+        groups.
+        """
+        if not groups:
+            return groups
+        fragment = ds.ParquetFileFormat().make_fragment(stream)
+        left = {group.id for group in fragment.subset(wanted, schema=self._schema).row_groups}
+        return [group for group in groups if group.number in left]
 
     def _checked(self, file: pq.ParquetFile, fields: Sequence[pa.Field]) -> dict[str, int]:
         """Where the file has these columns. Raises Differs unless both read the same values."""

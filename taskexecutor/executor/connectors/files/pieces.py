@@ -9,6 +9,7 @@ from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from firesteel.common.file_parts import FilePart
 from firesteel.errors import FiresteelError
@@ -38,6 +39,17 @@ class ForSpark(NamedTuple):
 
 
 Piece: TypeAlias = Columns | ForSpark
+
+
+class Wanted(NamedTuple):
+    """Of the rows of parts."""
+
+    names: Collection[str]  # the columns
+    rows: pc.Expression | None = None  # those for which it is not true may be left out
+    # Columns of which values may be chosen before any is looked at; texts may be dictionaries in
+    # which each row has a value of its own.
+    late: Collection[str] = ()
+    dictionaries: bool = False  # columns of texts may be some
 
 
 class Block(NamedTuple):
@@ -84,27 +96,24 @@ class PartReader(ABC):
     def pieces(
         self,
         parts: Sequence[FilePart],
-        names: Collection[str],
+        wanted: Wanted,
         size: Size,
         *,
         first: int = 0,
         skip: int = 0,
-        dictionaries: bool = False,
-        late: Collection[str] = (),
     ) -> Generator[Piece, None, None]:
-        """The rows of the parts, in order: tables that have the columns `names`, and parts that
-        Spark must read.
+        """The rows of the parts, in order: tables that have the columns, and parts that Spark must
+        read.
 
         `first`: the number of the first part. `skip`: the first rows, which have been read.
-        `dictionaries`: columns of texts may be some. `late`: columns of which values may be chosen
-        before any is looked at; texts may be dictionaries in which each row has a value of its own.
         """
         tables: list[pa.Table] = []
         end = Place(first)
         size_bytes = 0
         left: ForSpark | None = None
         for number, part in enumerate(parts, first):
-            for found in self._of(part, names, dictionaries, late):
+            # The rows to skip are counted with those that nobody wants.
+            for found in self._of(part, wanted._replace(rows=None) if skip else wanted):
                 if isinstance(found, FilePart):
                     if tables:
                         yield Columns(pa.concat_tables(tables), end)
@@ -155,13 +164,7 @@ class PartReader(ABC):
             yield Columns(pa.concat_tables(tables), end)
 
     @abstractmethod
-    def _of(
-        self,
-        part: FilePart,
-        names: Collection[str],
-        dictionaries: bool,
-        late: Collection[str],
-    ) -> Iterator[Block | FilePart]:
+    def _of(self, part: FilePart, wanted: Wanted) -> Iterator[Block | FilePart]:
         """The rows of one part, in order. Behind a part, or the end of one, nothing follows."""
 
     def _with_values(self, table: pa.Table, path: str) -> pa.Table:

@@ -29,6 +29,7 @@ from taskexecutor.executor.connectors.files.pieces import (
     ForSpark,
     PartReader,
     Piece,
+    Wanted,
     bytes_of,
 )
 from taskexecutor.executor.connectors.files.position import EVERY_ROW, SplitProgress
@@ -101,7 +102,6 @@ class FileStage(SparkSourceStage):
                 self._specs,
                 self._watermarks,
                 meter,
-                readers_skip_rows=source.format == "parquet",
             )
 
     def close(self) -> None:
@@ -197,15 +197,8 @@ class FileStage(SparkSourceStage):
         else:
             every = self._source.malformed is not None  # then all columns must fit the schema
             names = self._source_schema.names if every else plan.columns
-            pieces = reader.pieces(
-                parts,
-                names,
-                self._size,
-                first=numbers[0],
-                skip=position.rows,
-                dictionaries=plan.takes_dictionaries,
-                late=plan.late,
-            )
+            wanted = Wanted(names, plan.wanted, plan.late, dictionaries=plan.takes_dictionaries)
+            pieces = reader.pieces(parts, wanted, self._size, first=numbers[0], skip=position.rows)
         self._group = _Group(parts, numbers[-1] + 1, columns, reader, plan, pieces)
         return self._group
 

@@ -35,6 +35,7 @@ class GroupedColumns:
 
     takes_dictionaries = False
     late: frozenset[str] = frozenset()
+    wanted = None  # all rows
 
     def __init__(
         self,

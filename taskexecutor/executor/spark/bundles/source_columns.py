@@ -6,6 +6,7 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from firesteel.operator import PlanMeter
 from firesteel.plan.specs import Spec, WatermarkSpec
@@ -27,6 +28,7 @@ from taskexecutor.executor.spark.plans.kept import (
     keep,
 )
 from taskexecutor.executor.spark.plans.leaf_columns import leaf_columns
+from taskexecutor.executor.spark.plans.least_and_greatest import wanted_rows
 from taskexecutor.executor.spark.plans.row_observer import RowObserver
 from taskexecutor.executor.spark.plans.row_partials import GivenRows
 from taskexecutor.executor.spark.schemas import to_arrow
@@ -48,19 +50,14 @@ class ColumnPlans:
         specs: Sequence[Spec],
         watermarks: WatermarkSpec | None,
         meter: PlanMeter,
-        *,
-        readers_skip_rows: bool = False,
     ) -> None:
-        """The columns' names must be distinct. `readers_skip_rows`: Spark's own readers leave out
-        parts of a file by what it says of their values; there is no plan where they might.
-        """
+        """The columns' names must be distinct."""
         self._engine = engine
         self._schema = schema
         self._specs = tuple(specs)
         self._watermarks = watermarks
         self._meter = meter
-        self._readers_skip_rows = readers_skip_rows
-        self._key = cache_key(schema, specs, "columns", watermarks, readers_skip_rows)
+        self._key = cache_key(schema, specs, "columns", watermarks)
         self._attempts = ATTEMPTS
         self._plan: SourcePlan | None = None
 
@@ -112,10 +109,9 @@ class ColumnPlans:
             given = leaf_columns(engine, kept.physical)
             if given is not None:
                 return GroupedColumns(engine, kept, given, time, self._meter)
-        if self._readers_skip_rows and rows.may_skip_rows(engine, kept.physical):
-            self._attempts = 0
-            raise NotKept("Spark's own reader may leave out rows that a condition does not want")
-        return ColumnPlan(ColumnBundles(engine, kept), observer or time, self._meter)
+        # Rows that no operator wants have a time, too.
+        wanted = wanted_rows(kept.physical) if time is None else None
+        return ColumnPlan(ColumnBundles(engine, kept), wanted, observer or time, self._meter)
 
     @property
     def _time_is_plain(self) -> bool:
@@ -146,6 +142,7 @@ class SourcePlan(CachedPlan, Protocol):
     columns: set[str]  # the names of those that it needs
     takes_dictionaries: bool  # in place of texts
     late: frozenset[str]  # columns that are of rows that stay, and that nothing is computed with
+    wanted: pc.Expression | None  # true of each row that it wants, and maybe of others
 
     @property
     def frame(self) -> DataFrame: ...
@@ -168,9 +165,15 @@ class ColumnPlan:
     takes_dictionaries = True
 
     def __init__(
-        self, bundles: ColumnBundles, times: RowObserver | str | None, meter: PlanMeter
+        self,
+        bundles: ColumnBundles,
+        wanted: pc.Expression | None,
+        times: RowObserver | str | None,
+        meter: PlanMeter,
     ) -> None:
-        """`times`: what sees the event times, or the column that has them."""
+        """`wanted`: see SourcePlan; `times`: what sees the event times, or the column that has
+        them.
+        """
         self._bundles = bundles
         self._times = times
         self.meter = meter
@@ -179,6 +182,7 @@ class ColumnPlan:
         # The names of those that it needs.
         self.columns = {*bundles.columns, *([times] if isinstance(times, str) else [])}
         self.late = bundles.late
+        self.wanted = wanted
 
     @property
     def frame(self) -> DataFrame:

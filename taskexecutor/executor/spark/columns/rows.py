@@ -35,8 +35,6 @@ _ROOM_BYTES = 2**31 - 2**20  # of a bundle: the JVM maps at most 2 GiB in one pi
 _KEPT_BYTES = 40 * MIB  # of memory, from one bundle to the next
 _ALIGNMENT = 64
 _NOWHERE = -(2**63)  # instead of the place of a buffer
-_TRANSPARENT = frozenset({"ColumnarToRowExec", "WholeStageCodegenExec", "InputAdapter"})
-_NEVER_SKIP = frozenset({"IsNotNull", "StringContains", "StringEndsWith"})
 
 
 def frame(engine: SparkEngine, schema: StructType, spool: Any = None) -> DataFrame:
@@ -78,33 +76,6 @@ def columns_read(engine: SparkEngine, physical: Any) -> list[str]:
 def is_scan(batch_scan: Any) -> bool:
     """Whether this BatchScanExec is a leaf that `frame` has made."""
     return _kind(batch_scan.scan()) == "FiresteelScan"
-
-
-def may_skip_rows(engine: SparkEngine, physical: Any) -> bool:
-    """Whether a plan over `frame` has conditions that let Spark's own readers leave out parts of a
-    file, by the least and the greatest values there.
-    """
-    session: Any = engine.session
-    strategy = singleton(
-        session._jvm, "org.apache.spark.sql.execution.datasources.DataSourceStrategy"
-    )
-
-    def among(node: Any, over_scan: list[Any]) -> bool:
-        if _kind(node) == "FilterExec":
-            over_scan = [node.condition()]
-        elif _kind(node) == "BatchScanExec":
-            return any(skips(condition) for condition in over_scan)
-        elif _kind(node) not in _TRANSPARENT:
-            over_scan = []
-        return any(among(child, over_scan) for child in _items(node.children()))
-
-    def skips(condition: Any) -> bool:
-        if _kind(condition) == "And":
-            return skips(condition.left()) or skips(condition.right())
-        found = strategy.translateFilter(condition, True)
-        return bool(found.isDefined() and _kind(found.get()) not in _NEVER_SKIP)
-
-    return among(physical, [])
 
 
 def _items(seq: Any) -> list[Any]:
