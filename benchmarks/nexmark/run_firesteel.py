@@ -33,7 +33,7 @@ def main() -> None:
 
     def program(query: str, small: bool) -> tuple[Environment, DataStream]:
         # q20 keeps ten million bids with all of their texts.
-        on_disk = {options.STATE_BACKEND.key: "rocksdb"} if query in JOINS else {}
+        on_disk = {options.STATE_BACKEND.key: "rocksdb"} if query in protocol.JOINS else {}
         env = Environment(parallelism=SLOTS, configuration=on_disk)
         if kind == protocol.GENERATED:
             nexmark, rows = (
