@@ -18,7 +18,7 @@ from taskexecutor.executor.connectors.files.pieces import (
     Wanted,
 )
 
-_BLOCK_BYTES = 2 * MIB  # of text
+_BLOCK_BYTES = 4 * MIB  # of text
 _LINE_BYTES = 64 * 1024  # are read behind a block at first, for its last line
 _LONGEST_LINE_BYTES = 16 * MIB
 _MOST_SKIPPED = 64
