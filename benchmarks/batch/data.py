@@ -33,13 +33,15 @@ _NOW = np.datetime64("1995-06-17")  # what was shipped by then may be returned
 Ints = npt.NDArray[np.int64]
 
 
-def write(folder: Path, scale: float, seed: int = 1) -> int:
-    """Writes `folder`/customer, /orders and /lineitem. Returns the size in bytes."""
+def write(folder: Path, scale: float, seed: int = 1, file_orders: int = FILE_ORDERS) -> int:
+    """Writes `folder`/customer, /orders and /lineitem. Returns the size in bytes. `file_orders`: so
+    many orders, and their lines, are in a file.
+    """
     chance = np.random.default_rng(seed)
     customers = int(CUSTOMERS * scale)
     _write(folder, "customer", 0, _customers(chance, customers))
-    for number, start in enumerate(range(0, int(ORDERS * scale), FILE_ORDERS)):
-        count = min(FILE_ORDERS, int(ORDERS * scale) - start)
+    for number, start in enumerate(range(0, int(ORDERS * scale), file_orders)):
+        count = min(file_orders, int(ORDERS * scale) - start)
         orders, lines = _orders(chance, start, count, customers)
         _write(folder, "orders", number, orders)
         _write(folder, "lineitem", number, lines)

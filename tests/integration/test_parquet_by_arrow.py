@@ -347,6 +347,25 @@ def test_what_statistics_say_loses_no_row(
     compare()
 
 
+def test_files_are_left_out_by_what_their_folders_give(engine: SparkEngine, tmp_path: Path) -> None:
+    files = []
+    for day in ("2024-01-01", "2024-01-02", "__HIVE_DEFAULT_PARTITION__"):
+        (tmp_path / f"day={day}").mkdir()
+        files.append(tmp_path / f"day={day}" / "x.parquet")
+        pq.write_table(pa.table({"n": [1, 2]}), files[-1])
+    source = FileSource(str(tmp_path), format="parquet", schema="n LONG, day DATE")
+    for condition, rows, expected in (
+        ("day > DATE'2024-01-01'", 2, 2),
+        ("day IS NULL OR n > 1", 4, 6),
+        ("day = DATE'2024-01-01' AND n = 2", 1, 2),
+        ("day = DATE'2024-01-01' AND n = 3", 0, 0),
+        ("day <= DATE'2024-01-01' OR n = 3", 2, 2),
+    ):
+        harness = reader(engine, source, lambda df, condition=condition: df.where(condition))
+        assert len(read(harness, *files)) == rows, condition
+        assert by_arrow(harness) == expected, condition
+
+
 def test_statistics_do_not_know_of_nan(engine: SparkEngine, tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table({"d": [1.0, float("nan")]}), path)

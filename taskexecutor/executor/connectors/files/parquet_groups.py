@@ -7,8 +7,11 @@ A row group belongs to the range that has its middle, as Spark counts it.
 from __future__ import annotations
 
 import json
+import operator
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import reduce
+from itertools import starmap
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -55,6 +58,7 @@ _ENCODINGS = frozenset(
 _SPARK_VERSION = b"org.apache.spark.version"
 _LEGACY_CALENDAR = b"org.apache.spark.legacyDateTime"
 _FIRST_CORRECTED = b"3.0.0"  # as a text, as Spark compares it
+_TRUE = pc.scalar(True)
 _OPTIONS = frozenset({"basepath", "mergeschema", "recursivefilelookup"})  # not about reading
 
 
@@ -96,7 +100,7 @@ class ParquetGroups(PartReader):
                 places = self._checked(file, fields)
                 groups = _groups(file.metadata, part.start, end)
                 if wanted.rows is not None:
-                    groups = self._with_wanted_rows(stream, groups, wanted.rows)
+                    groups = self._with_wanted_rows(part, stream, groups, wanted.rows)
                 for group, middle in groups:
                     if begun:
                         start, begun = middle, False
@@ -124,15 +128,19 @@ class ParquetGroups(PartReader):
             yield part._replace(start=start, length=end - start)
 
     def _with_wanted_rows(
-        self, stream: pa.NativeFile, groups: list[_Group], wanted: pc.Expression
+        self, part: FilePart, stream: pa.NativeFile, groups: list[_Group], wanted: pc.Expression
     ) -> list[_Group]:
-        """Those that may have some, by the least and the greatest values that the file has of its
-        groups.
+        """Those that may have some, by the values that the file's path gives, and by the least and
+        the greatest ones that the file has of its groups.
         """
         if not groups:
             return groups
-        fragment = ds.ParquetFileFormat().make_fragment(stream)
-        left = {group.id for group in fragment.subset(wanted, schema=self._schema).row_groups}
+        given = self._files.values(part.path)
+        fragment = ds.ParquetFileFormat().make_fragment(
+            stream, partition_expression=reduce(operator.and_, starmap(_is, given.items()), _TRUE)
+        )
+        schema = pa.schema([*self._schema, *(pa.field(name, given[name].type) for name in given)])
+        left = {group.id for group in fragment.subset(wanted, schema=schema).row_groups}
         return [group for group in groups if group.number in left]
 
     def _checked(self, file: pq.ParquetFile, fields: Sequence[pa.Field]) -> dict[str, int]:
@@ -169,6 +177,10 @@ class ParquetGroups(PartReader):
                 raise Differs("its dates may be of another calendar")
         elif version < _FIRST_CORRECTED or _LEGACY_CALENDAR in keys:
             raise Differs("its dates are of another calendar")
+
+
+def _is(name: str, value: pa.Scalar) -> pc.Expression:
+    return pc.field(name) == value if value.is_valid else pc.field(name).is_null()
 
 
 def _opened(stream: pa.NativeFile, **options: object) -> pq.ParquetFile:
