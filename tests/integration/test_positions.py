@@ -247,11 +247,24 @@ def test_a_source_of_files_goes_on_at_any_position(
 def test_filters_that_readers_are_given_are_part_of_a_position(
     engine: SparkEngine, tmp_path: Path
 ) -> None:
-    """With them, Spark reads Parquet."""
-    paths = [write(tmp_path, "parquet", file) for file in range(2)]
-    source = FileSource(str(tmp_path), format="parquet")
+    paths = [write(tmp_path, "orc", file) for file in range(2)]
+    source = FileSource(str(tmp_path), format="orc")
     program = Program(engine, source, lambda rows: rows.transform(lambda df: df.where("n > 30")))
     assert check(program, split_over(paths, cut=True), by_arrow=0) > 6
+
+
+def test_rows_that_nobody_wants_are_left_out_behind_any_position(
+    engine: SparkEngine, tmp_path: Path
+) -> None:
+    for file in range(2):
+        table = pa.table({"n": [(7 * n) // 10 for n in range(100)]})
+        pq.write_table(table, tmp_path / f"{file}.parquet", row_group_size=10)
+    source = FileSource(str(tmp_path), format="parquet")
+    program = Program(
+        engine, source, lambda rows: rows.transform(lambda df: df.where("n < 20 OR n = 50"))
+    )
+    split = split_over([tmp_path / f"{file}.parquet" for file in range(2)], cut=True)
+    assert check(program, split, by_arrow=80) > 6
 
 
 def test_many_small_files_are_one_bundle(engine: SparkEngine, tmp_path: Path) -> None:

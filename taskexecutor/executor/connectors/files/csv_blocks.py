@@ -34,7 +34,7 @@ class CsvBlocks(PartReader):
         self._refused = 0  # parts in a row that began with something for Spark
         self._skipped = 0  # of the parts that follow, so many are not looked at
 
-    def _of(self, part: FilePart, wanted: Wanted) -> Iterator[Block | FilePart]:
+    def _of(self, part: FilePart, wanted: Wanted, begun_before: bool) -> Iterator[Block | FilePart]:
         if self._skipped or self._files.compressed(part.path):
             self._skipped = max(0, self._skipped - 1)
             yield part

@@ -7,16 +7,12 @@ A row group belongs to the range that has its middle, as Spark counts it.
 from __future__ import annotations
 
 import json
-import operator
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import reduce
-from itertools import starmap
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from firesteel.common.file_parts import FilePart
@@ -30,6 +26,7 @@ from taskexecutor.executor.connectors.files.pieces import (
     Wanted,
     is_plain,
 )
+from taskexecutor.executor.spark.plans.least_and_greatest import Bounds, MayBeWanted
 
 _BATCH_ROWS = 16_384
 _BATCH_BYTES = 4 * MIB  # of a batch, on average
@@ -58,7 +55,6 @@ _ENCODINGS = frozenset(
 _SPARK_VERSION = b"org.apache.spark.version"
 _LEGACY_CALENDAR = b"org.apache.spark.legacyDateTime"
 _FIRST_CORRECTED = b"3.0.0"  # as a text, as Spark compares it
-_TRUE = pc.scalar(True)
 _OPTIONS = frozenset({"basepath", "mergeschema", "recursivefilelookup"})  # not about reading
 
 
@@ -90,7 +86,7 @@ class ParquetGroups(PartReader):
         self._schema = schema
         self._corrected = corrected
 
-    def _of(self, part: FilePart, wanted: Wanted) -> Iterator[Block | FilePart]:
+    def _of(self, part: FilePart, wanted: Wanted, begun_before: bool) -> Iterator[Block | FilePart]:
         fields = [field for field in self._schema if field.name in wanted.names]
         end = part.start + part.length
         start, begun = part.start, False  # nothing behind it has been handed over, or something
@@ -100,7 +96,14 @@ class ParquetGroups(PartReader):
                 places = self._checked(file, fields)
                 groups = _groups(file.metadata, part.start, end)
                 if wanted.rows is not None:
-                    groups = self._with_wanted_rows(part, stream, groups, wanted.rows)
+                    groups = [
+                        group
+                        for place, group in enumerate(groups)
+                        if (begun_before and not place)
+                        or self._may_be_wanted(
+                            part, file.metadata.row_group(group.number), wanted.rows
+                        )
+                    ]
                 for group, middle in groups:
                     if begun:
                         start, begun = middle, False
@@ -127,21 +130,20 @@ class ParquetGroups(PartReader):
             self._for_spark = f"{part.path}: {reason}"
             yield part._replace(start=start, length=end - start)
 
-    def _with_wanted_rows(
-        self, part: FilePart, stream: pa.NativeFile, groups: list[_Group], wanted: pc.Expression
-    ) -> list[_Group]:
-        """Those that may have some, by the values that the file's path gives, and by the least and
-        the greatest ones that the file has of its groups.
+    def _may_be_wanted(
+        self, part: FilePart, group: pq.RowGroupMetaData, may_be_wanted: MayBeWanted
+    ) -> bool:
+        """By the values that the file's path gives, and by the least and the greatest ones that the
+        file has of the group.
         """
-        if not groups:
-            return groups
-        given = self._files.values(part.path)
-        fragment = ds.ParquetFileFormat().make_fragment(
-            stream, partition_expression=reduce(operator.and_, starmap(_is, given.items()), _TRUE)
-        )
-        schema = pa.schema([*self._schema, *(pa.field(name, given[name].type) for name in given)])
-        left = {group.id for group in fragment.subset(wanted, schema=schema).row_groups}
-        return [group for group in groups if group.number in left]
+        values = self._files.values(part.path).items()
+        known = {name: Bounds(value.as_py(), value.as_py()) for name, value in values}
+        columns = map(group.column, range(group.num_columns))
+        for column in columns:
+            bounds = _bounds(column)
+            if bounds is not None:
+                known.setdefault(column.path_in_schema, bounds)
+        return may_be_wanted(known)
 
     def _checked(self, file: pq.ParquetFile, fields: Sequence[pa.Field]) -> dict[str, int]:
         """Where the file has these columns. Raises Differs unless both read the same values."""
@@ -179,8 +181,17 @@ class ParquetGroups(PartReader):
             raise Differs("its dates are of another calendar")
 
 
-def _is(name: str, value: pa.Scalar) -> pc.Expression:
-    return pc.field(name) == value if value.is_valid else pc.field(name).is_null()
+def _bounds(column: pq.ColumnChunkMetaData) -> Bounds | None:
+    """None if the file does not say."""
+    found = column.statistics
+    try:
+        if found is None:
+            return None
+        if found.has_null_count and found.null_count == column.num_values:
+            return Bounds(None, None)
+        return Bounds(found.min, found.max) if found.has_min_max else None
+    except (ValueError, OverflowError, NotImplementedError, pa.ArrowException):
+        return None  # of a type whose values are not known here, or of years that Python has not
 
 
 def _opened(stream: pa.NativeFile, **options: object) -> pq.ParquetFile:

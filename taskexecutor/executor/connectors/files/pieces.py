@@ -9,10 +9,10 @@ from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from firesteel.common.file_parts import FilePart
 from firesteel.errors import FiresteelError
+from taskexecutor.executor.spark.plans.least_and_greatest import MayBeWanted
 
 
 class Place(NamedTuple):
@@ -45,7 +45,7 @@ class Wanted(NamedTuple):
     """Of the rows of parts."""
 
     names: Collection[str]  # the columns
-    rows: pc.Expression | None = None  # those for which it is not true may be left out
+    rows: MayBeWanted | None = None  # parts without any of these may be left out
     # Columns of which values may be chosen before any is looked at; texts may be dictionaries in
     # which each row has a value of its own.
     late: Collection[str] = ()
@@ -112,8 +112,7 @@ class PartReader(ABC):
         size_bytes = 0
         left: ForSpark | None = None
         for number, part in enumerate(parts, first):
-            # The rows to skip are counted with those that nobody wants.
-            for found in self._of(part, wanted._replace(rows=None) if skip else wanted):
+            for found in self._of(part, wanted, skip > 0):
                 if isinstance(found, FilePart):
                     if tables:
                         yield Columns(pa.concat_tables(tables), end)
@@ -164,8 +163,10 @@ class PartReader(ABC):
             yield Columns(pa.concat_tables(tables), end)
 
     @abstractmethod
-    def _of(self, part: FilePart, wanted: Wanted) -> Iterator[Block | FilePart]:
-        """The rows of one part, in order. Behind a part, or the end of one, nothing follows."""
+    def _of(self, part: FilePart, wanted: Wanted, begun_before: bool) -> Iterator[Block | FilePart]:
+        """The rows of one part, in order. Behind a part, or the end of one, nothing follows.
+        `begun_before`: the first rows have been read, and must be among them to be counted.
+        """
 
     def _with_values(self, table: pa.Table, path: str) -> pa.Table:
         """With the columns that the file's path gives, each in its place."""

@@ -6,7 +6,6 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from firesteel.operator import PlanMeter
 from firesteel.plan.specs import Spec, WatermarkSpec
@@ -28,7 +27,7 @@ from taskexecutor.executor.spark.plans.kept import (
     keep,
 )
 from taskexecutor.executor.spark.plans.leaf_columns import leaf_columns
-from taskexecutor.executor.spark.plans.least_and_greatest import wanted_rows
+from taskexecutor.executor.spark.plans.least_and_greatest import MayBeWanted, wanted_rows
 from taskexecutor.executor.spark.plans.row_observer import RowObserver
 from taskexecutor.executor.spark.plans.row_partials import GivenRows
 from taskexecutor.executor.spark.schemas import to_arrow
@@ -142,7 +141,7 @@ class SourcePlan(CachedPlan, Protocol):
     columns: set[str]  # the names of those that it needs
     takes_dictionaries: bool  # in place of texts
     late: frozenset[str]  # columns that are of rows that stay, and that nothing is computed with
-    wanted: pc.Expression | None  # true of each row that it wants, and maybe of others
+    wanted: MayBeWanted | None  # parts without rows that it wants may be left out
 
     @property
     def frame(self) -> DataFrame: ...
@@ -167,7 +166,7 @@ class ColumnPlan:
     def __init__(
         self,
         bundles: ColumnBundles,
-        wanted: pc.Expression | None,
+        wanted: MayBeWanted | None,
         times: RowObserver | str | None,
         meter: PlanMeter,
     ) -> None:

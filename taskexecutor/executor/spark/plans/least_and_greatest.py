@@ -4,31 +4,63 @@ of which the least and the greatest values show that no row is wanted.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from functools import reduce
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from typing import Any, NamedTuple, TypeAlias
 
 _TRANSPARENT = frozenset({"ColumnarToRowExec", "WholeStageCodegenExec", "InputAdapter"})
-_Compare = Callable[[Any, Any], Any]
-_COMPARISONS: dict[str, tuple[_Compare, _Compare]] = {  # the same with its sides exchanged, too
-    "LessThan": (operator.lt, operator.gt),
-    "LessThanOrEqual": (operator.le, operator.ge),
-    "GreaterThan": (operator.gt, operator.lt),
-    "GreaterThanOrEqual": (operator.ge, operator.le),
-    "EqualTo": (operator.eq, operator.eq),
+_INTEGERS = frozenset({"tinyint", "smallint", "int", "bigint"})
+_EPOCHS = {"timestamp": datetime(1970, 1, 1, tzinfo=UTC), "timestamp_ntz": datetime(1970, 1, 1)}
+
+
+class Bounds(NamedTuple):
+    """Of a column's values in some rows: integers, texts, dates, times or decimals. None: there are
+    no values.
+    """
+
+    least: Any
+    greatest: Any
+
+
+# Whether some row may be wanted, by the bounds of the columns that are known.
+MayBeWanted: TypeAlias = Callable[[Mapping[str, Bounds]], bool]
+
+_Test = Callable[[Bounds, Any], bool]
+
+
+def _less(bounds: Bounds, value: Any) -> bool:
+    return bool(bounds.least < value)
+
+
+def _at_most(bounds: Bounds, value: Any) -> bool:
+    return bool(bounds.least <= value)
+
+
+def _greater(bounds: Bounds, value: Any) -> bool:
+    return bool(bounds.greatest > value)
+
+
+def _at_least(bounds: Bounds, value: Any) -> bool:
+    return bool(bounds.greatest >= value)
+
+
+def _equal(bounds: Bounds, value: Any) -> bool:
+    return bool(bounds.least <= value <= bounds.greatest)
+
+
+_COMPARISONS: dict[str, tuple[_Test, _Test]] = {  # the same with its sides exchanged, too
+    "LessThan": (_less, _greater),
+    "LessThanOrEqual": (_at_most, _at_least),
+    "GreaterThan": (_greater, _less),
+    "GreaterThanOrEqual": (_at_least, _at_most),
+    "EqualTo": (_equal, _equal),
 }
-_TIMES = {"timestamp": pa.timestamp("us", "UTC"), "timestamp_ntz": pa.timestamp("us")}
-_INTEGERS = {"tinyint": pa.int8(), "smallint": pa.int16(), "int": pa.int32(), "bigint": pa.int64()}
 
 
-def wanted_rows(physical: Any) -> pc.Expression | None:
-    """For a plan over `columns.rows.frame`: true of each row that the condition over its leaf
-    chooses, and maybe of others. None if that says nothing.
+def wanted_rows(physical: Any) -> MayBeWanted | None:
+    """For a plan over `columns.rows.frame`: by the condition over its leaf. None if that says
+    nothing.
 
     Numbers with a fraction say nothing: the statistics of files do not know of NaN, which is
     greater than all others to Spark.
@@ -50,50 +82,77 @@ def _over_leaf(node: Any, condition: Any) -> Any:
     return next((each for each in found if each is not None), None)
 
 
-def _wanted(condition: Any) -> pc.Expression | None:
+def _wanted(condition: Any) -> MayBeWanted | None:
     kind = _kind(condition)
     if kind in ("And", "Or"):
         left, right = _wanted(condition.left()), _wanted(condition.right())
         if left is not None and right is not None:
-            return left & right if kind == "And" else left | right
+            return _both(left, right) if kind == "And" else _either(left, right)
         return (left if right is None else right) if kind == "And" else None
     if kind in _COMPARISONS:
-        compare, exchanged = _COMPARISONS[kind]
+        test, exchanged = _COMPARISONS[kind]
         column, value = condition.left(), condition.right()
         if _kind(column) == "Literal":
-            column, value, compare = value, column, exchanged
-        return _compared(column, [value], compare)
+            column, value, test = value, column, exchanged
+        return _compared(column, [value], test)
     if kind == "In":
-        return _compared(condition.value(), _items(condition.list()), operator.eq)
+        return _compared(condition.value(), _items(condition.list()), _equal)
     if kind == "StartsWith":
-        return _compared(condition.left(), [condition.right()], operator.ge)
+        return _compared(condition.left(), [condition.right()], _begins)
     return None
 
 
-def _compared(column: Any, values: list[Any], compare: _Compare) -> pc.Expression | None:
-    """Whether the column compares so with any of these values."""
-    if _kind(column) != "AttributeReference" or any(_kind(each) != "Literal" for each in values):
-        return None
-    scalars = [_scalar(each) for each in values if each.value() is not None]
-    if not scalars or None in scalars:
-        return None
-    field = pc.field(str(column.name()))
-    return reduce(operator.or_, (compare(field, scalar) for scalar in scalars))
+def _both(left: MayBeWanted, right: MayBeWanted) -> MayBeWanted:
+    return lambda bounds: left(bounds) and right(bounds)
 
 
-def _scalar(literal: Any) -> pa.Scalar | None:
+def _either(left: MayBeWanted, right: MayBeWanted) -> MayBeWanted:
+    return lambda bounds: left(bounds) or right(bounds)
+
+
+def _begins(bounds: Bounds, start: str) -> bool:
+    return bool(bounds.greatest >= start and bounds.least[: len(start)] <= start)
+
+
+def _compared(column: Any, literals: list[Any], test: _Test) -> MayBeWanted | None:
+    """Whether the column compares so with any of these constants."""
+    if _kind(column) != "AttributeReference" or any(_kind(each) != "Literal" for each in literals):
+        return None
+    values = [_value(each) for each in literals if each.value() is not None]
+    if not values or None in values:
+        return None
+    name = str(column.name())
+
+    def may_be_wanted(known: Mapping[str, Bounds]) -> bool:
+        bounds = known.get(name)
+        if bounds is None:
+            return True
+        if bounds.least is None:
+            return False
+        try:
+            return any(test(bounds, value) for value in values)
+        except TypeError:  # a file has other values than it says
+            return True
+
+    return may_be_wanted
+
+
+def _value(literal: Any) -> Any:
+    """None if there is no such value here."""
     kind, value = str(literal.dataType().simpleString()), literal.value()
-    if kind in _INTEGERS:
-        return pa.scalar(int(value), _INTEGERS[kind])
-    if kind == "string":  # in the order of its bytes
-        return pa.scalar(str(value.toString()))
-    if kind == "date":
-        return pa.scalar(int(value), pa.int32()).cast(pa.date32())
-    if kind in _TIMES:
-        return pa.scalar(int(value), pa.int64()).cast(_TIMES[kind])
-    if kind.startswith("decimal("):
-        precision, scale = literal.dataType().precision(), literal.dataType().scale()
-        return pa.scalar(Decimal(str(value.toString())), pa.decimal128(precision, scale))
+    try:
+        if kind in _INTEGERS:
+            return int(value)
+        if kind == "string":  # compared by their characters as by the bytes of their UTF-8
+            return str(value.toString())
+        if kind == "date":
+            return date(1970, 1, 1) + timedelta(days=int(value))
+        if kind in _EPOCHS:
+            return _EPOCHS[kind] + timedelta(microseconds=int(value))
+        if kind.startswith("decimal("):
+            return Decimal(str(value.toString()))
+    except OverflowError:  # Spark's years are more
+        return None
     return None
 
 
