@@ -25,8 +25,10 @@ from taskexecutor.executor.connectors.files import parquet_groups
 from taskexecutor.executor.connectors.files.parquet_groups import ParquetGroups
 from taskexecutor.executor.connectors.files.pieces import Columns, ForSpark, Piece, Wanted
 from taskexecutor.executor.spark.columns import distinct
+from taskexecutor.executor.spark.columns.rows import frame as leaf_of
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.schemas import from_ddl, to_arrow
+from taskexecutor.executor.spark.plans.wanted_rows import wanted_rows
+from taskexecutor.executor.spark.schemas import from_ddl, to_arrow, to_spark
 from taskexecutor.executor.timing import bundle_time
 from tests.integration.file_splits import cut_split, parts_of
 from tests.integration.test_csv_by_arrow import by_arrow, by_spark
@@ -345,6 +347,38 @@ def test_what_statistics_say_loses_no_row(
         both.rows(counted=False)
 
     compare()
+
+
+@pytest.mark.parametrize("dictionaries", [False, True])
+def test_single_rows_are_left_out(engine: SparkEngine, dictionaries: bool) -> None:
+    times = [datetime(2024, 1, 1, tzinfo=UTC) + timedelta(seconds=n) for n in range(100)]
+    table = pa.table(
+        {
+            "n": [None if n % 10 == 9 else n for n in range(100)],
+            "s": [None if n % 10 == 9 else f"{n:02}" for n in range(100)],
+            "t": pa.array(times, pa.timestamp("us", "UTC")),
+            "p": pa.array([Decimal(n) / 100 for n in range(100)], pa.decimal128(5, 2)),
+        }
+    )
+    schema = to_spark(table.schema)
+    if dictionaries:
+        table = table.set_column(1, "s", table["s"].dictionary_encode())
+    for condition, left in (
+        ("n < 10", 9),
+        ("20 > n AND n % 2 = 0", 18),
+        ("n IN (3, 5, 9, null) OR s = '08'", 3),
+        ("s LIKE '4%'", 9),
+        ("s <= '10' AND p >= 0.05", 5),
+        ("p = 0.5 OR t < TIMESTAMP'2024-01-01 00:00:02Z'", 3),
+        ("n < 76", 69),
+        ("n < 90", 100),  # those that are left out would be too few
+        ("n < 10 OR n % 2 = 0", 100),
+        ("n + 1 < 10", 100),
+    ):
+        frame = leaf_of(engine, schema).where(condition)
+        wanted = wanted_rows(frame._jdf.queryExecution().executedPlan())
+        found = table if wanted is None else wanted.of(table)
+        assert found.num_rows == left, condition
 
 
 def test_files_are_left_out_by_what_their_folders_give(engine: SparkEngine, tmp_path: Path) -> None:

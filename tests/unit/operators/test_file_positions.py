@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -30,6 +31,7 @@ from taskexecutor.executor.connectors.files.pieces import (
     Wanted,
 )
 from taskexecutor.executor.connectors.files.position import SplitProgress
+from taskexecutor.executor.spark.plans.wanted_rows import Bounds, WantedRows
 from taskexecutor.executor.spark.schemas import to_spark
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
@@ -84,8 +86,23 @@ def parts_of(path: Path, cuts: Sequence[int]) -> list[FilePart]:
     ]
 
 
+class Sevens(WantedRows):
+    """Every seventh number."""
+
+    def may_be(self, bounds: Mapping[str, Bounds]) -> bool:
+        least, greatest = bounds["n"]
+        return bool(least <= greatest // 7 * 7)
+
+    def mask(self, table: pa.Table) -> pa.ChunkedArray:
+        return pc.equal(pc.multiply(pc.divide(table["n"], 7), 7), table["n"])
+
+
 def behind(
-    reader: PartReader, parts: Sequence[FilePart], place: Place, limit_bytes: int
+    reader: PartReader,
+    parts: Sequence[FilePart],
+    place: Place,
+    limit_bytes: int,
+    rows: WantedRows | None = None,
 ) -> Iterator[Columns | ForSpark]:
     rest = list(parts[place.part :])
     if place.start:
@@ -93,11 +110,11 @@ def behind(
         end = first.start + first.length
         rest[0] = first._replace(start=place.start, length=end - place.start)
     return reader.pieces(
-        rest, Wanted(SCHEMA.names), Limit(limit_bytes), first=place.part, skip=place.rows
+        rest, Wanted(SCHEMA.names, rows), Limit(limit_bytes), first=place.part, skip=place.rows
     )
 
 
-def in_order(pieces: Iterator[Columns | ForSpark]) -> list[object]:
+def in_order(pieces: Iterable[Columns | ForSpark]) -> list[object]:
     """The numbers that Arrow reads, and the ranges for Spark, each with its first row."""
     found: list[object] = []
     for piece in pieces:
@@ -126,15 +143,35 @@ def test_tables_go_on_at_any_place(format: str, data: st.DataObject) -> None:
             )
             parts += parts_of(path, data.draw(st.lists(st.integers(1, 2000), max_size=3), "cuts"))
         limits = st.integers(1, 2000)
-        pieces = list(behind(make(), parts, Place(0), data.draw(limits, "limit")))
-        whole = in_order(iter(pieces))
-        assert whole == in_order(behind(make(), parts, Place(0), data.draw(limits)))
+        rows = data.draw(st.sampled_from([None, Sevens()]), "rows")
+
+        def wanted(pieces: Iterable[Columns | ForSpark]) -> list[object]:
+            found = in_order(pieces)
+            return [n for n in found if rows is None or not isinstance(n, int) or n % 7 == 0]
+
+        pieces = list(behind(make(), parts, Place(0), data.draw(limits, "limit"), rows))
+        whole = wanted(pieces)
+        assert whole == wanted(behind(make(), parts, Place(0), data.draw(limits)))
         for number, piece in enumerate(pieces):
             place = piece.end if isinstance(piece, Columns) else Place(piece.numbers[-1] + 1)
-            before = in_order(iter(pieces[: number + 1]))
+            before = wanted(pieces[: number + 1])
             patch.setattr(parquet_groups, "_BATCH_ROWS", data.draw(st.integers(1, 20)))
-            rest = in_order(behind(make(), parts, place, data.draw(limits)))
+            rest = wanted(behind(make(), parts, place, data.draw(limits), rows))
             assert before + rest == whole, place
+
+
+def test_rows_that_are_not_wanted_are_counted(tmp_path: Path) -> None:
+    for format, (make, _) in FORMATS.items():
+        path = tmp_path / format
+        table = pa.table([pa.array(range(30)), pa.array(["s"] * 30)], schema=SCHEMA)
+        if format == "parquet":
+            pq.write_table(table, path)
+        else:
+            path.write_text("".join(f"{n},s\n" for n in range(30)))
+        (piece,) = behind(make(), parts_of(path, ()), Place(0, 0, 10), 10**6, Sevens())
+        assert isinstance(piece, Columns)
+        assert (piece.rows, piece.end) == (20, Place(1))
+        assert piece.table["n"].to_pylist() == [14, 21, 28]
 
 
 def test_rows_are_skipped_in_tables_whoever_has_read_them(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from taskexecutor.executor.connectors.files.pieces import (
     Wanted,
     is_plain,
 )
-from taskexecutor.executor.spark.plans.least_and_greatest import Bounds, MayBeWanted
+from taskexecutor.executor.spark.plans.wanted_rows import Bounds, WantedRows
 
 _BATCH_ROWS = 16_384
 _BATCH_BYTES = 4 * MIB  # of a batch, on average
@@ -131,7 +131,7 @@ class ParquetGroups(PartReader):
             yield part._replace(start=start, length=end - start)
 
     def _may_be_wanted(
-        self, part: FilePart, group: pq.RowGroupMetaData, may_be_wanted: MayBeWanted
+        self, part: FilePart, group: pq.RowGroupMetaData, wanted: WantedRows
     ) -> bool:
         """By the values that the file's path gives, and by the least and the greatest ones that the
         file has of the group.
@@ -143,7 +143,7 @@ class ParquetGroups(PartReader):
             bounds = _bounds(column)
             if bounds is not None:
                 known.setdefault(column.path_in_schema, bounds)
-        return may_be_wanted(known)
+        return wanted.may_be(known)
 
     def _checked(self, file: pq.ParquetFile, fields: Sequence[pa.Field]) -> dict[str, int]:
         """Where the file has these columns. Raises Differs unless both read the same values."""

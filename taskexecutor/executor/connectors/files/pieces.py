@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from firesteel.common.file_parts import FilePart
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.spark.plans.least_and_greatest import MayBeWanted
+from taskexecutor.executor.spark.plans.wanted_rows import WantedRows
 
 
 class Place(NamedTuple):
@@ -28,6 +28,8 @@ class Columns(NamedTuple):
 
     table: pa.Table
     end: Place
+    rows: int  # that have been read for it, with those that are not wanted
+    size_bytes: int  # of what was read, as it counts for `Size`
 
 
 class ForSpark(NamedTuple):
@@ -40,12 +42,14 @@ class ForSpark(NamedTuple):
 
 Piece: TypeAlias = Columns | ForSpark
 
+_READ_PER_RUN = 8  # a row that is left out costs at least as little, beside one that Spark runs
+
 
 class Wanted(NamedTuple):
     """Of the rows of parts."""
 
     names: Collection[str]  # the columns
-    rows: MayBeWanted | None = None  # parts without any of these may be left out
+    rows: WantedRows | None = None  # others may be left out
     # Columns of which values may be chosen before any is looked at; texts may be dictionaries in
     # which each row has a value of its own.
     late: Collection[str] = ()
@@ -107,16 +111,12 @@ class PartReader(ABC):
 
         `first`: the number of the first part. `skip`: the first rows, which have been read.
         """
-        tables: list[pa.Table] = []
-        end = Place(first)
-        size_bytes = 0
+        collected = _Collected(Place(first), wanted.rows)
         left: ForSpark | None = None
         for number, part in enumerate(parts, first):
             for found in self._of(part, wanted, skip > 0):
                 if isinstance(found, FilePart):
-                    if tables:
-                        yield Columns(pa.concat_tables(tables), end)
-                        tables, size_bytes = [], 0
+                    yield from collected.handed_over()
                     if left is None:
                         left = ForSpark([], [], skip)
                     left.parts.append(found)
@@ -131,36 +131,31 @@ class PartReader(ABC):
                     yield left
                     left = None
                 table = self._with_values(found.table.slice(skipped), part.path)
-                if tables and tables[-1].schema != table.schema:
-                    yield Columns(pa.concat_tables(tables), end)
-                    tables, size_bytes = [], 0
+                if collected.schema != table.schema:
+                    yield from collected.handed_over()
                 rows = found.rows + skipped
                 while table.num_rows > 1 and bytes_of(table) > 2 * size.limit_bytes:
                     cut = max(1, table.num_rows * size.limit_bytes // bytes_of(table))
                     rows += cut
-                    tables.append(table.slice(0, cut))
-                    yield Columns(pa.concat_tables(tables), Place(number, found.start, rows))
-                    tables, size_bytes = [], 0
+                    collected.add(table.slice(0, cut), Place(number, found.start, rows))
+                    yield from collected.handed_over()
                     table = table.slice(cut)
-                tables.append(table)
-                size_bytes += bytes_of(table)
                 if found.end is None:
                     end = Place(number, found.start, rows + table.num_rows)
                 elif found.end < part.start + part.length:
                     end = Place(number, found.end)
                 else:
                     end = Place(number + 1)
-                if size_bytes >= size.limit_bytes:
-                    yield Columns(pa.concat_tables(tables), end)
-                    tables, size_bytes = [], 0
+                collected.add(table, end)
+                if collected.size_bytes >= size.limit_bytes:
+                    yield from collected.handed_over()
             if skip:
                 raise FiresteelError(
                     f"{part.path}: the position is behind {skip} rows more than there are"
                 )
         if left is not None:
             yield left
-        if tables:
-            yield Columns(pa.concat_tables(tables), end)
+        yield from collected.handed_over()
 
     @abstractmethod
     def _of(self, part: FilePart, wanted: Wanted, begun_before: bool) -> Iterator[Block | FilePart]:
@@ -177,6 +172,38 @@ class PartReader(ABC):
         for name, value in values.items():
             columns[name] = pa.chunked_array([pa.repeat(value, table.num_rows)])
         return pa.table({name: columns[name] for name in self._names if name in columns})
+
+
+class _Collected:
+    """Tables of one schema until they are handed over."""
+
+    def __init__(self, end: Place, wanted: WantedRows | None) -> None:
+        self._end = end
+        self._wanted = wanted
+        self._tables: list[pa.Table] = []
+        self._rows = 0
+        self.size_bytes = 0
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        return self._tables[0].schema if self._tables else None
+
+    def add(self, table: pa.Table, end: Place) -> None:
+        """`end`: of the table."""
+        chosen = table if self._wanted is None else self._wanted.of(table)
+        self._tables.append(chosen)
+        self._rows += table.num_rows
+        self._end = end
+        size_bytes = bytes_of(chosen)
+        if chosen is not table:
+            size_bytes = max(size_bytes, bytes_of(table) // _READ_PER_RUN)
+        self.size_bytes += size_bytes
+
+    def handed_over(self) -> Iterator[Columns]:
+        if self._tables:
+            table = pa.concat_tables(self._tables)
+            yield Columns(table, self._end, self._rows, self.size_bytes)
+            self._tables, self._rows, self.size_bytes = [], 0, 0
 
 
 def bytes_of(table: pa.Table) -> int:

@@ -30,7 +30,6 @@ from taskexecutor.executor.connectors.files.pieces import (
     PartReader,
     Piece,
     Wanted,
-    bytes_of,
 )
 from taskexecutor.executor.connectors.files.position import EVERY_ROW, SplitProgress
 from taskexecutor.executor.connectors.files.readers import ARROW_FORMATS, ArrowReaders
@@ -222,19 +221,21 @@ class FileStage(SparkSourceStage):
     # -- by Arrow
 
     def _run_columns(self, group: _Group, piece: Columns, begun_s: float) -> int:
-        plan, table = group.plan, piece.table
+        plan = group.plan
         assert plan is not None
-        with self.context.time("spark"), self._engine.cancelling(self._job_group, self._cancelled):
-            self._check_schema(plan.frame)
-            assert self._output_schema is not None
-            self._emit(plan.run(table, self._output_schema, self._job_group))
-            self._show_plan(plan.frame)
-            self._progress.seen(plan.latest_us)
-        self.context.counter(ARROW_COUNTER).inc(table.num_rows)
-        self.context.count_bundle(table.num_rows)
-        self._size.took(self.context.busy_s - begun_s, bytes_of(table))
+        if piece.table.num_rows:
+            engine, run = self._engine, self._job_group
+            with self.context.time("spark"), engine.cancelling(run, self._cancelled):
+                self._check_schema(plan.frame)
+                assert self._output_schema is not None
+                self._emit(plan.run(piece.table, self._output_schema, run))
+                self._show_plan(plan.frame)
+                self._progress.seen(plan.latest_us)
+        self.context.counter(ARROW_COUNTER).inc(piece.rows)
+        self.context.count_bundle(piece.rows)
+        self._size.took(self.context.busy_s - begun_s, piece.size_bytes)
         self._progress.reached(*piece.end)
-        return int(table.num_rows)
+        return piece.rows
 
     # -- by Spark, with a plan that is kept
 

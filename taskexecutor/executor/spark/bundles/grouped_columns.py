@@ -17,7 +17,7 @@ from taskexecutor.executor.spark.columns.bundles import ColumnBundles
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.plans.kept import KeptPlan
 from taskexecutor.executor.spark.plans.leaf_columns import BySecond, LeafColumn, decoded
-from taskexecutor.executor.spark.plans.least_and_greatest import MayBeWanted
+from taskexecutor.executor.spark.plans.wanted_rows import WantedRows
 from taskexecutor.executor.spark.schemas import conform, to_arrow
 
 _SECOND_US = 1_000_000
@@ -36,7 +36,7 @@ class GroupedColumns:
 
     takes_dictionaries = False
     late: frozenset[str] = frozenset()
-    wanted: MayBeWanted | None = None  # all rows
+    wanted: WantedRows | None = None  # all rows
 
     def __init__(
         self,

@@ -27,9 +27,9 @@ from taskexecutor.executor.spark.plans.kept import (
     keep,
 )
 from taskexecutor.executor.spark.plans.leaf_columns import leaf_columns
-from taskexecutor.executor.spark.plans.least_and_greatest import MayBeWanted, wanted_rows
 from taskexecutor.executor.spark.plans.row_observer import RowObserver
 from taskexecutor.executor.spark.plans.row_partials import GivenRows
+from taskexecutor.executor.spark.plans.wanted_rows import WantedRows, wanted_rows
 from taskexecutor.executor.spark.schemas import to_arrow
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class SourcePlan(CachedPlan, Protocol):
     columns: set[str]  # the names of those that it needs
     takes_dictionaries: bool  # in place of texts
     late: frozenset[str]  # columns that are of rows that stay, and that nothing is computed with
-    wanted: MayBeWanted | None  # parts without rows that it wants may be left out
+    wanted: WantedRows | None  # others may be left out
 
     @property
     def frame(self) -> DataFrame: ...
@@ -166,7 +166,7 @@ class ColumnPlan:
     def __init__(
         self,
         bundles: ColumnBundles,
-        wanted: MayBeWanted | None,
+        wanted: WantedRows | None,
         times: RowObserver | str | None,
         meter: PlanMeter,
     ) -> None:

@@ -1,0 +1,227 @@
+"""What a plan's conditions ask of its leaf's rows, for readers that leave out rows which none of
+them lets pass: parts of a file by its least and greatest values, and single rows by their own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_TRANSPARENT = frozenset({"ColumnarToRowExec", "WholeStageCodegenExec", "InputAdapter"})
+_INTEGERS = frozenset({"tinyint", "smallint", "int", "bigint"})
+_EPOCHS = {"timestamp": datetime(1970, 1, 1, tzinfo=UTC), "timestamp_ntz": datetime(1970, 1, 1)}
+_WHOLE_SHARE = 0.75  # with so many rows wanted, leaving the others out costs more than it saves
+
+
+class Bounds(NamedTuple):
+    """Of a column's values in some rows: integers, texts, dates, times or decimals. None: there are
+    no values.
+    """
+
+    least: Any
+    greatest: Any
+
+
+class WantedRows(ABC):
+    """A condition that holds for all rows that are wanted, and maybe for others."""
+
+    @abstractmethod
+    def may_be(self, bounds: Mapping[str, Bounds]) -> bool:
+        """Whether there may be some, by the bounds of the columns that are known."""
+
+    @abstractmethod
+    def mask(self, table: pa.Table) -> pa.ChunkedArray | None:
+        """A boolean, or null for false, for each row. None: all may be wanted."""
+
+    def of(self, table: pa.Table) -> pa.Table:
+        """The table without rows that are not wanted, if they are many."""
+        mask = self.mask(table)
+        if mask is None or (pc.sum(mask).as_py() or 0) > _WHOLE_SHARE * table.num_rows:
+            return table
+        return table.filter(mask)
+
+
+def wanted_rows(physical: Any) -> WantedRows | None:
+    """For a plan over `columns.rows.frame`: by the condition over its leaf. None if that says
+    nothing.
+
+    Numbers with a fraction say nothing: to Spark, NaN is equal to itself and greater than all
+    others, which neither the statistics of files nor Arrow's comparisons know.
+    """
+    condition = _over_leaf(physical, None)
+    return None if condition is None else _wanted(condition)
+
+
+@dataclass(frozen=True)
+class _Both(WantedRows):
+    left: WantedRows
+    right: WantedRows
+
+    def may_be(self, bounds: Mapping[str, Bounds]) -> bool:
+        return self.left.may_be(bounds) and self.right.may_be(bounds)
+
+    def mask(self, table: pa.Table) -> pa.ChunkedArray | None:
+        left, right = self.left.mask(table), self.right.mask(table)
+        if left is None or right is None:
+            return left if right is None else right
+        return pc.and_(left, right)
+
+
+@dataclass(frozen=True)
+class _Either(WantedRows):
+    left: WantedRows
+    right: WantedRows
+
+    def may_be(self, bounds: Mapping[str, Bounds]) -> bool:
+        return self.left.may_be(bounds) or self.right.may_be(bounds)
+
+    def mask(self, table: pa.Table) -> pa.ChunkedArray | None:
+        left, right = self.left.mask(table), self.right.mask(table)
+        return None if left is None or right is None else pc.or_kleene(left, right)
+
+
+class _Test(NamedTuple):
+    """Of a column against a constant."""
+
+    may_pass: Callable[[Bounds, Any], bool]  # some value within the bounds
+    passes: Callable[[Any, Any], Any]  # each value of an Arrow array
+
+
+_LESS = _Test(lambda bounds, value: bounds.least < value, pc.less)
+_AT_MOST = _Test(lambda bounds, value: bounds.least <= value, pc.less_equal)
+_GREATER = _Test(lambda bounds, value: bounds.greatest > value, pc.greater)
+_AT_LEAST = _Test(lambda bounds, value: bounds.greatest >= value, pc.greater_equal)
+_EQUAL = _Test(lambda bounds, value: bounds.least <= value <= bounds.greatest, pc.equal)
+_BEGINS = _Test(
+    lambda bounds, start: bounds.greatest >= start and bounds.least[: len(start)] <= start,
+    lambda values, start: pc.starts_with(values, start.as_py()),
+)
+
+_COMPARISONS = {  # the same with its sides exchanged, too
+    "LessThan": (_LESS, _GREATER),
+    "LessThanOrEqual": (_AT_MOST, _AT_LEAST),
+    "GreaterThan": (_GREATER, _LESS),
+    "GreaterThanOrEqual": (_AT_LEAST, _AT_MOST),
+    "EqualTo": (_EQUAL, _EQUAL),
+}
+
+
+@dataclass(frozen=True)
+class _Compared(WantedRows):
+    """The column compares so with any of the constants."""
+
+    column: str
+    values: tuple[Any, ...]
+    test: _Test
+
+    def may_be(self, bounds: Mapping[str, Bounds]) -> bool:
+        found = bounds.get(self.column)
+        if found is None:
+            return True
+        if found.least is None:
+            return False
+        try:
+            return any(self.test.may_pass(found, value) for value in self.values)
+        except TypeError:  # a file has other values than it says
+            return True
+
+    def mask(self, table: pa.Table) -> pa.ChunkedArray | None:
+        if self.column not in table.column_names:
+            return None
+        column = table.column(self.column)
+        kind = column.type
+        if not pa.types.is_dictionary(kind):
+            return self._passing(column, kind)
+        chunks = []
+        for chunk in column.chunks:
+            passing = self._passing(chunk.dictionary, kind.value_type)
+            if passing is None:
+                return None
+            chunks.append(passing.take(chunk.indices))
+        return pa.chunked_array(chunks, pa.bool_())
+
+    def _passing(self, values: Any, kind: pa.DataType) -> Any:
+        try:
+            constants = [pa.scalar(value, kind) for value in self.values]
+        except (pa.ArrowException, OverflowError):  # no value of the column is equal to it
+            return None
+        if self.test is _EQUAL and len(constants) > 1:
+            return pc.is_in(values, pa.array(constants, kind))
+        (constant,) = constants
+        return self.test.passes(values, constant)
+
+
+def _over_leaf(node: Any, condition: Any) -> Any:
+    """The condition of the filter right over the leaf, if there is one."""
+    kind = _kind(node)
+    if kind == "BatchScanExec":
+        return condition
+    if kind == "FilterExec":
+        condition = node.condition()
+    elif kind not in _TRANSPARENT:
+        condition = None
+    found = (_over_leaf(child, condition) for child in _items(node.children()))
+    return next((each for each in found if each is not None), None)
+
+
+def _wanted(condition: Any) -> WantedRows | None:
+    kind = _kind(condition)
+    if kind in ("And", "Or"):
+        left, right = _wanted(condition.left()), _wanted(condition.right())
+        if left is not None and right is not None:
+            return _Both(left, right) if kind == "And" else _Either(left, right)
+        return (left if right is None else right) if kind == "And" else None
+    if kind in _COMPARISONS:
+        test, exchanged = _COMPARISONS[kind]
+        column, value = condition.left(), condition.right()
+        if _kind(column) == "Literal":
+            column, value, test = value, column, exchanged
+        return _compared(column, [value], test)
+    if kind == "In":
+        return _compared(condition.value(), _items(condition.list()), _EQUAL)
+    if kind == "StartsWith":
+        return _compared(condition.left(), [condition.right()], _BEGINS)
+    return None
+
+
+def _compared(column: Any, literals: list[Any], test: _Test) -> WantedRows | None:
+    if _kind(column) != "AttributeReference" or any(_kind(each) != "Literal" for each in literals):
+        return None
+    values = [_value(each) for each in literals if each.value() is not None]
+    if not values or None in values:
+        return None
+    return _Compared(str(column.name()), tuple(values), test)
+
+
+def _value(literal: Any) -> Any:
+    """None if there is no such value here."""
+    kind, value = str(literal.dataType().simpleString()), literal.value()
+    try:
+        if kind in _INTEGERS:
+            return int(value)
+        if kind == "string":  # compared by their characters as by the bytes of their UTF-8
+            return str(value.toString())
+        if kind == "date":
+            return date(1970, 1, 1) + timedelta(days=int(value))
+        if kind in _EPOCHS:
+            return _EPOCHS[kind] + timedelta(microseconds=int(value))
+        if kind.startswith("decimal("):
+            return Decimal(str(value.toString()))
+    except OverflowError:  # Spark's years are more
+        return None
+    return None
+
+
+def _items(seq: Any) -> list[Any]:
+    return [seq.apply(index) for index in range(seq.size())]
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
