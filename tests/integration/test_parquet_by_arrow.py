@@ -313,6 +313,7 @@ def test_row_groups_without_wanted_rows_are_left_out(engine: SparkEngine, tmp_pa
 CONDITIONS = (
     "n > 3",
     "b <= 0 AND h IN (-1, 0, 1)",
+    "1.10 * i > 1000.555 AND n * 0.001 <= 12345678.9 OR 0.3 * b < 0.9",
     "i <=> 7 OR i >= 100 OR i IN (-1, null)",
     "day BETWEEN DATE'1900-01-01' AND DATE'2030-01-01'",
     "t >= TIMESTAMP'2000-01-01 00:00:00Z' OR l < TIMESTAMP_NTZ'2000-01-01 00:00:00'",
@@ -371,6 +372,10 @@ def test_single_rows_are_left_out(engine: SparkEngine, dictionaries: bool) -> No
         ("s <= '10' AND p >= 0.05", 5),
         ("p = 0.5 OR t < TIMESTAMP'2024-01-01 00:00:02Z'", 3),
         ("n < 76", 69),
+        ("0.9 * n < 9 AND 0.9 * n >= 4.5", 4),  # 5 to 8
+        ("n * 1.5 > 142.5 OR 4 >= 0.4 * n", 3 + 10),  # from 96 on, and to 10
+        ("-0.9 * n > -9", 100),
+        ("0.9 * n < null OR 0.9D * n < 9", 100),
         ("n < 90", 100),  # those that are left out would be too few
         ("n < 10 OR n % 2 = 0", 100),
         ("n + 1 < 10", 100),

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from fractions import Fraction
+from math import ceil, floor
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -183,6 +185,8 @@ def _wanted(condition: Any) -> WantedRows | None:
         column, value = condition.left(), condition.right()
         if _kind(column) == "Literal":
             column, value, test = value, column, exchanged
+        if _kind(column) == "Multiply":
+            return _scaled(column, value, test)
         return _compared(column, [value], test)
     if kind == "In":
         return _compared(condition.value(), _items(condition.list()), _EQUAL)
@@ -200,9 +204,42 @@ def _compared(column: Any, literals: list[Any], test: _Test) -> WantedRows | Non
     return _Compared(str(column.name()), tuple(values), test)
 
 
+def _scaled(product: Any, literal: Any, test: _Test) -> WantedRows | None:
+    """For whole numbers times a positive decimal, such as `0.9 * price < 100`: by the least or the
+    greatest of them that the comparison allows. Such a product is exact if its type has a digit
+    more than both factors.
+    """
+    factors = product.left(), product.right()
+    kinds = [str(each.dataType().simpleString()) for each in (*factors, product, literal)]
+    if not all(kind.startswith("decimal(") for kind in kinds):
+        return None
+    left, right, exact = (each.dataType().precision() for each in (*factors, product))
+    if exact != left + right + 1:
+        return None
+    factor, cast = factors if _kind(factors[0]) == "Literal" else reversed(factors)
+    if _kind(factor) != "Literal" or _kind(literal) != "Literal" or _kind(cast) != "Cast":
+        return None
+    column = cast.child()
+    if _kind(column) != "AttributeReference" or column.dataType().simpleString() not in _INTEGERS:
+        return None
+    by, value = _value(factor), _value(literal)
+    if by is None or value is None or by <= 0:
+        return None
+    border = Fraction(value) / Fraction(by)
+    if test in (_LESS, _AT_MOST):
+        most = floor(border) if test is _AT_MOST else ceil(border) - 1
+        return _Compared(str(column.name()), (most,), _AT_MOST)
+    if test in (_GREATER, _AT_LEAST):
+        least = ceil(border) if test is _AT_LEAST else floor(border) + 1
+        return _Compared(str(column.name()), (least,), _AT_LEAST)
+    return None
+
+
 def _value(literal: Any) -> Any:
-    """None if there is no such value here."""
+    """None if there is no such value here, or if it is null."""
     kind, value = str(literal.dataType().simpleString()), literal.value()
+    if value is None:
+        return None
     try:
         if kind in _INTEGERS:
             return int(value)
