@@ -194,19 +194,27 @@ def by_spark(harness: OperatorHarness) -> OperatorHarness:
 class Both:
     """Two readers of one source; Spark reads all files of the second one."""
 
-    def __init__(self, engine: SparkEngine, path: Path, **options: Any) -> None:
+    def __init__(
+        self, engine: SparkEngine, path: Path, where: str | None = None, **options: Any
+    ) -> None:
         self.tags = tags = (MALFORMED_TAG,) if options.get("malformed") == "side_output" else ()
         options = {"schema": COLUMNS, **options}
         self.path = path
+        self.own_counters = {"numRecordsReadByArrow"}
+        if where is not None:
+            self.own_counters.add("numRecordsIn")  # Spark's reader leaves out rows, too
         path.touch()
         self.harnesses = []
         for _ in range(2):
             env = Environment(parallelism=1)
             late = Watermarks.bounded("t", max_out_of_orderness="1 s")
             files = FileSource(str(path), format="csv", **options)
-            env.from_source(
-                files, watermarks=late if "t TIME" in options["schema"] else None
-            ).print()
+            if where is not None:
+                rows = env.from_source(files).transform(lambda df: df.where(where))
+            else:
+                timed = "t TIME" in options["schema"]
+                rows = env.from_source(files, watermarks=late if timed else None)
+            rows.print()
             self.harnesses.append(source_of(engine, env, tags))
         by_spark(self.harnesses[1])
 
@@ -223,7 +231,7 @@ class Both:
             counters = {
                 name: counter.value
                 for name, counter in harness.metrics.counters.items()
-                if name != "numRecordsReadByArrow"
+                if name not in self.own_counters
             }
             times = list(harness.watermarks_us)
             side = [row for tag in self.tags for b in harness.side(tag) for row in b.to_pylist()]
@@ -265,6 +273,8 @@ _NASTY = st.lists(st.tuples(_LINES, _ENDS).map(b"".join), max_size=12)
         {"sep": ";", "malformed": "drop"},
         {"sep": "|", "schema": "s STRING", "header": True},
         {"sep": "\t"},
+        {"where": "n > 3 OR s = 'a'"},
+        {"where": "n < 3", "malformed": "side_output"},
     ],
     ids=lambda options: ", ".join(options) or "plain",
 )

@@ -100,6 +100,9 @@ def test_malformed_rows_are_dropped_and_counted_whatever_columns_are_used(
         good = [{"a": 1, "b": "one"}, {"a": 2, "b": "two"}]
         assert read(harness, file) == [{name: row[name] for name in columns} for row in good]
         assert dict(harness.metrics.counters)["numMalformedRecordsDropped"].value == 3
+    harness = reader(engine, source(file, "drop"), lambda df: df.where("a > 1"))
+    assert read(harness, file) == [{"a": 2, "b": "two"}]
+    assert harness.metrics.counters["numMalformedRecordsDropped"].value == 3
 
 
 @pytest.mark.parametrize("file", ["csv", "json"], indirect=True)

@@ -23,7 +23,7 @@ from firesteel.connectors import FileSource
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.connectors.files import parquet_groups
 from taskexecutor.executor.connectors.files.parquet_groups import ParquetGroups
-from taskexecutor.executor.connectors.files.pieces import Columns, ForSpark, Piece, Wanted
+from taskexecutor.executor.connectors.files.pieces import Columns, ForSpark, Piece, Rows, Wanted
 from taskexecutor.executor.spark.columns import distinct
 from taskexecutor.executor.spark.columns.rows import frame as leaf_of
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
@@ -382,8 +382,7 @@ def test_single_rows_are_left_out(engine: SparkEngine, dictionaries: bool) -> No
     ):
         frame = leaf_of(engine, schema).where(condition)
         wanted = wanted_rows(frame._jdf.queryExecution().executedPlan())
-        found = table if wanted is None else wanted.of(table)
-        assert found.num_rows == left, condition
+        assert Rows.of(table, wanted).table.num_rows == left, condition
 
 
 def test_files_are_left_out_by_what_their_folders_give(engine: SparkEngine, tmp_path: Path) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Mapping
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from taskexecutor.executor.connectors.files import csv_columns, csv_regular
 from taskexecutor.executor.connectors.files.csv_columns import CsvFormat, Lines
 from taskexecutor.executor.connectors.files.csv_regular import RegularText
-from taskexecutor.executor.connectors.files.pieces import Differs, bytes_of
+from taskexecutor.executor.connectors.files.pieces import Differs, Wanted, bytes_of
+from taskexecutor.executor.spark.plans.wanted_rows import Bounds, WantedRows
 
 SCHEMA = pa.schema(
     [
@@ -80,6 +81,11 @@ def test_columns_are_those_that_arrow_parses(
         found = _columns(lines)
         patched.setattr(csv_regular, "_LATE_ROWS", 1)
         assert found == _columns(lines, late={"s", "n"})
+        if found is not None:
+            rows = _Less(5)
+            chosen = rows.chosen(found)
+            few = found if chosen is None else found.take(pa.array(chosen))
+            assert few == _columns(lines, late={"s"}, rows=rows)
         patched.setattr(csv_columns.RegularText, "of", lambda *_: None)
         assert found == _columns(lines)
 
@@ -117,16 +123,34 @@ def test_late_texts_are_in_the_text_until_they_are_taken() -> None:
     text = b"".join(b"%d,text %d\n" % (n, n) if n % 9 else b"%d,\n" % n for n in range(5000))
     schema = pa.schema([("n", pa.int64()), ("s", pa.string())])
     format = CsvFormat.of(schema, {}, "UTC")
-    table = format.columns(Lines(text, 0, len(text)), ["s"], first=False, late=["s"])
+    table = format.rows(Lines(text, 0, len(text)), Wanted(["s"], late=["s"]), first=False).table
     late = table.column("s").chunk(0)
     assert late.dictionary.buffers()[2].size >= len(text)
     assert bytes_of(table.slice(0, 2500)) < bytes_of(table) < 4 * len(text)
     assert late.slice(8, 2).dictionary_decode().to_pylist() == ["text 8", None]
 
 
-def _columns(lines: Lines, late: Collection[str] = ()) -> Any:
+class _Less(WantedRows):
+    """Than a number."""
+
+    columns = frozenset({"n"})
+
+    def __init__(self, than: int) -> None:
+        self._than = than
+
+    def may_be(self, bounds: Mapping[str, Bounds]) -> bool:
+        return True
+
+    def mask(self, table: pa.Table) -> pa.ChunkedArray:
+        return pc.less(table["n"], self._than)
+
+
+def _columns(
+    lines: Lines, late: Collection[str] = (), rows: WantedRows | None = None
+) -> pa.Table | None:
+    wanted = Wanted(READ, rows, late)
     try:
-        table = CsvFormat.of(SCHEMA, {}, "UTC").columns(lines, READ, first=False, late=late)
+        table = CsvFormat.of(SCHEMA, {}, "UTC").rows(lines, wanted, first=False).table
     except Differs:
         return None
     return table.cast(pa.schema([field for field in SCHEMA if field.name in READ]))

@@ -51,12 +51,10 @@ class CsvBlocks(PartReader):
                 start = stop  # from where Spark reads if what follows is refused
                 stop = _end_of_block(file, start, end)
                 block = lines(file, start, stop)
-                table = self._format.columns(
-                    block, wanted.names, first=start == 0, late=wanted.late
-                )
+                rows = self._format.rows(block, wanted, first=start == 0)
                 self._refused = 0
-                if table.num_rows:
-                    yield Block(table, start, 0, stop)
+                if rows.read:
+                    yield Block(rows, start, 0, stop, stop - start)
         except (Differs, OSError) as reason:
             self._for_spark = f"{part.path} from byte {start}: {reason}"
             self._refused += 1

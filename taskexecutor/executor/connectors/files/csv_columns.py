@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from taskexecutor.executor.connectors.files.csv_regular import RegularText
-from taskexecutor.executor.connectors.files.pieces import Differs, is_plain
+from taskexecutor.executor.connectors.files.pieces import Differs, Rows, Wanted, is_plain
 
 _LONGEST_DECIMAL = 38  # with a scale of as many digits it fits into Arrow's largest decimal
 _MOST_COLUMNS = 20_000  # Spark's limit is 20480
@@ -90,11 +90,9 @@ class CsvFormat:
             utc=time_zone in ("UTC", "Etc/UTC"),
         )
 
-    def columns(
-        self, lines: Lines, names: Collection[str], *, first: bool, late: Collection[str] = ()
-    ) -> pa.Table:
-        """The lines' values in these columns, or one more. `first`: the file begins with them.
-        `late`: see `PartReader.pieces`. Raises Differs.
+    def rows(self, lines: Lines, wanted: Wanted, *, first: bool) -> Rows:
+        """The lines' values in the wanted columns, or one more. `first`: the file begins with them.
+        Raises Differs.
         """
         text, start, end = lines
         if first:
@@ -106,14 +104,14 @@ class CsvFormat:
             raise Differs("a byte order mark")
         # Spark leaves out lines of blanks; in all other files, Arrow finds them too short.
         may_be_blank = self.separator == "\t" or len(self.schema) == 1
-        read = set(names)
+        read = set(wanted.names)
         if may_be_blank or not read:
             read.add(self.schema.names[0])
         included = [name for name in self.schema.names if name in read]
         if not (quoted or may_be_blank or self.null):
             regular = RegularText.of(text, start, end, self.separator, len(self.schema))
             if regular is not None:
-                return self._of_regular(regular, included, late)
+                return self._of_regular(regular, included, wanted)
         texts = self._split(pa.py_buffer(text).slice(start, end - start), included, quoted)
         if may_be_blank:
             for chunk in texts.column(0).chunks:
@@ -125,20 +123,37 @@ class CsvFormat:
             )
             for column, field in zip(texts.columns, fields, strict=True)
         ]
-        return pa.table(columns, schema=pa.schema(fields))
+        return Rows.of(pa.table(columns, schema=pa.schema(fields)), wanted.rows)
 
-    def _of_regular(self, text: RegularText, names: list[str], late: Collection[str]) -> pa.Table:
-        columns = []
+    def _of_regular(self, text: RegularText, names: list[str], wanted: Wanted) -> Rows:
+        """What the wanted rows are known by is converted first, and the rest of theirs only."""
+        late = wanted.late
+        asked = [] if wanted.rows is None else [n for n in names if n in wanted.rows.columns]
+        columns = {name: self._regular(text, name, late) for name in asked}
+        rest, chosen = text, None
+        if wanted.rows is not None and asked:
+            chosen = wanted.rows.chosen(pa.table(columns))
+        if chosen is not None:
+            places = pa.array(chosen)
+            columns = {name: column.take(places) for name, column in columns.items()}
+            rest = text.of_lines(chosen)
         for name in names:
-            field, number = self.schema.field(name), self.schema.get_field_index(name)
-            column = text.column(number, field.type, utc=self.utc)
-            if column is None and name in late and pa.types.is_string(field.type):
-                column = text.late_texts(number)
-            if column is None:
-                texts = text.texts(number, self._text_type(name))
-                column = converted(texts, field, utc=self.utc)
-            columns.append(column)
-        return pa.Table.from_arrays(columns, names)
+            if name not in columns:
+                columns[name] = self._regular(rest, name, late)
+        table = pa.table({name: columns[name] for name in names})
+        return Rows(table, text.lines, chosen)
+
+    def _regular(self, text: RegularText, name: str, late: Collection[str]) -> pa.Array:
+        field, number = self.schema.field(name), self.schema.get_field_index(name)
+        if not text.lines:
+            return pa.nulls(0, field.type)
+        column = text.column(number, field.type, utc=self.utc)
+        if column is None and name in late and pa.types.is_string(field.type):
+            column = text.late_texts(number)
+        if column is None:
+            texts = text.texts(number, self._text_type(name))
+            column = converted(texts, field, utc=self.utc)
+        return column
 
     def _split(self, text: pa.Buffer, names: list[str], quoted: bool) -> pa.Table:
         if not text.size:

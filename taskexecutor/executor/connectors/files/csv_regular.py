@@ -55,6 +55,7 @@ class RegularText:
         """`starts` of the lines, `ends` of each line's values; behind all of them, there are
         `_AHEAD` bytes more.
         """
+        self._text = text
         self._buffer = pa.py_buffer(text)
         self._bytes = np.frombuffer(text, np.uint8)
         self._words = np.ndarray((len(text) - 7,), "<u8", text, strides=(1,))
@@ -93,6 +94,14 @@ class RegularText:
         starts[0] = start
         starts[1:] = lasts[:-1] + 1
         return RegularText(text, starts, ends)
+
+    @property
+    def lines(self) -> int:
+        return len(self._starts)
+
+    def of_lines(self, places: Ints) -> RegularText:
+        """The same text with these lines only."""
+        return RegularText(self._text, self._starts[places], self._ends[places])
 
     def column(self, number: int, kind: pa.DataType, *, utc: bool) -> pa.Array | None:
         """The values, if their form is the usual one of the type; none of them is null. `utc`:

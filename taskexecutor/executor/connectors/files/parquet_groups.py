@@ -23,7 +23,9 @@ from taskexecutor.executor.connectors.files.pieces import (
     Differs,
     Files,
     PartReader,
+    Rows,
     Wanted,
+    bytes_of,
     is_plain,
 )
 from taskexecutor.executor.spark.plans.wanted_rows import Bounds, WantedRows
@@ -120,7 +122,14 @@ class ParquetGroups(PartReader):
                     ):
                         begun = True
                         last = read + batch.num_rows == every
-                        yield Block(_table(batch, fields), middle, read, behind if last else None)
+                        table = _table(batch, fields)
+                        yield Block(
+                            Rows.of(table, wanted.rows),
+                            middle,
+                            read,
+                            behind if last else None,
+                            bytes_of(table),
+                        )
                         read += batch.num_rows
         except (Differs, OSError, UnicodeError, pa.ArrowException) as reason:
             if begun:
@@ -136,8 +145,7 @@ class ParquetGroups(PartReader):
         """By the values that the file's path gives, and by the least and the greatest ones that the
         file has of the group.
         """
-        values = self._files.values(part.path).items()
-        known = {name: Bounds(value.as_py(), value.as_py()) for name, value in values}
+        known = self._known(part)
         columns = map(group.column, range(group.num_columns))
         for column in columns:
             bounds = _bounds(column)

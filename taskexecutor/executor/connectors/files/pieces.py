@@ -8,11 +8,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from firesteel.common.file_parts import FilePart
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.spark.plans.wanted_rows import WantedRows
+from taskexecutor.executor.spark.plans.wanted_rows import Bounds, Ints, WantedRows
 
 
 class Place(NamedTuple):
@@ -56,13 +57,36 @@ class Wanted(NamedTuple):
     dictionaries: bool = False  # columns of texts may be some
 
 
+class Rows(NamedTuple):
+    """Of a text or a batch, without those that are not wanted."""
+
+    table: pa.Table
+    read: int  # how many there were
+    chosen: Ints | None = None  # their places there, in order; None: all
+
+    @staticmethod
+    def of(table: pa.Table, wanted: WantedRows | None) -> Rows:
+        chosen = None if wanted is None else wanted.chosen(table)
+        if chosen is None:
+            return Rows(table, table.num_rows)
+        return Rows(table.take(pa.array(chosen)), table.num_rows, chosen)
+
+    def at(self, place: int) -> int:
+        """Where the table begins with what is at that place or behind it."""
+        return place if self.chosen is None else int(np.searchsorted(self.chosen, place))
+
+    def place(self, at: int) -> int:
+        return at if self.chosen is None else int(self.chosen[at])
+
+
 class Block(NamedTuple):
     """Rows of one part, without the columns that the file's path gives."""
 
-    table: pa.Table
+    found: Rows
     start: int  # a byte of the file
-    rows: int  # from there on, which precede those of the table
+    rows: int  # from there on, which precede those of the block
     end: int | None = None  # the byte behind them; None: more rows follow, counted from `start`
+    size_bytes: int = 0  # of what was read
 
 
 class Size(Protocol):
@@ -111,42 +135,48 @@ class PartReader(ABC):
 
         `first`: the number of the first part. `skip`: the first rows, which have been read.
         """
-        collected = _Collected(Place(first), wanted.rows)
+        collected = _Collected(Place(first))
         left: ForSpark | None = None
         for number, part in enumerate(parts, first):
-            for found in self._of(part, wanted, skip > 0):
-                if isinstance(found, FilePart):
+            if wanted.rows and not skip and not wanted.rows.may_be(self._known(part)):
+                continue
+            for block in self._of(part, wanted, skip > 0):
+                if isinstance(block, FilePart):
                     yield from collected.handed_over()
                     if left is None:
                         left = ForSpark([], [], skip)
-                    left.parts.append(found)
+                    left.parts.append(block)
                     left.numbers.append(number)
                     skip = 0
                     continue
-                skipped = min(skip, found.table.num_rows)
-                skip -= skipped
-                if skipped == found.table.num_rows:
+                found, start, rows, behind, _ = block
+                done = min(skip, found.read)  # of the block
+                skip -= done
+                if done == found.read:
                     continue
                 if left is not None:
                     yield left
                     left = None
-                table = self._with_values(found.table.slice(skipped), part.path)
+                at = found.at(done)
+                table = self._with_values(found.table.slice(at), part.path)
                 if collected.schema != table.schema:
                     yield from collected.handed_over()
-                rows = found.rows + skipped
                 while table.num_rows > 1 and bytes_of(table) > 2 * size.limit_bytes:
                     cut = max(1, table.num_rows * size.limit_bytes // bytes_of(table))
-                    rows += cut
-                    collected.add(table.slice(0, cut), Place(number, found.start, rows))
+                    at += cut
+                    read = found.place(at) - done
+                    done += read
+                    collected.add(table.slice(0, cut), read, Place(number, start, rows + done))
                     yield from collected.handed_over()
                     table = table.slice(cut)
-                if found.end is None:
-                    end = Place(number, found.start, rows + table.num_rows)
-                elif found.end < part.start + part.length:
-                    end = Place(number, found.end)
+                if behind is None:
+                    end = Place(number, start, rows + found.read)
+                elif behind < part.start + part.length:
+                    end = Place(number, behind)
                 else:
                     end = Place(number + 1)
-                collected.add(table, end)
+                left_out = 0 if found.chosen is None else block.size_bytes
+                collected.add(table, found.read - done, end, left_out)
                 if collected.size_bytes >= size.limit_bytes:
                     yield from collected.handed_over()
             if skip:
@@ -163,6 +193,11 @@ class PartReader(ABC):
         `begun_before`: the first rows have been read, and must be among them to be counted.
         """
 
+    def _known(self, part: FilePart) -> dict[str, Bounds]:
+        """What the file's path says of its rows."""
+        values = self._files.values(part.path).items()
+        return {name: Bounds(value.as_py(), value.as_py()) for name, value in values}
+
     def _with_values(self, table: pa.Table, path: str) -> pa.Table:
         """With the columns that the file's path gives, each in its place."""
         values = self._files.values(path)
@@ -177,9 +212,8 @@ class PartReader(ABC):
 class _Collected:
     """Tables of one schema until they are handed over."""
 
-    def __init__(self, end: Place, wanted: WantedRows | None) -> None:
+    def __init__(self, end: Place) -> None:
         self._end = end
-        self._wanted = wanted
         self._tables: list[pa.Table] = []
         self._rows = 0
         self.size_bytes = 0
@@ -188,16 +222,14 @@ class _Collected:
     def schema(self) -> pa.Schema | None:
         return self._tables[0].schema if self._tables else None
 
-    def add(self, table: pa.Table, end: Place) -> None:
-        """`end`: of the table."""
-        chosen = table if self._wanted is None else self._wanted.of(table)
-        self._tables.append(chosen)
-        self._rows += table.num_rows
+    def add(self, table: pa.Table, rows: int, end: Place, left_out: int = 0) -> None:
+        """`rows`: that were read for the table; `end`: of these rows; `left_out`: the bytes of what
+        was read, if there is more than in the table.
+        """
+        self._tables.append(table)
+        self._rows += rows
         self._end = end
-        size_bytes = bytes_of(chosen)
-        if chosen is not table:
-            size_bytes = max(size_bytes, bytes_of(table) // _READ_PER_RUN)
-        self.size_bytes += size_bytes
+        self.size_bytes += max(bytes_of(table), left_out // _READ_PER_RUN)
 
     def handed_over(self) -> Iterator[Columns]:
         if self._tables:

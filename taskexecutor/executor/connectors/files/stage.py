@@ -196,7 +196,8 @@ class FileStage(SparkSourceStage):
         else:
             every = self._source.malformed is not None  # then all columns must fit the schema
             names = self._source_schema.names if every else plan.columns
-            wanted = Wanted(names, plan.wanted, plan.late, dictionaries=plan.takes_dictionaries)
+            rows = None if every else plan.wanted
+            wanted = Wanted(names, rows, plan.late, dictionaries=plan.takes_dictionaries)
             pieces = reader.pieces(parts, wanted, self._size, first=numbers[0], skip=position.rows)
         self._group = _Group(parts, numbers[-1] + 1, columns, reader, plan, pieces)
         return self._group

@@ -13,8 +13,12 @@ from fractions import Fraction
 from math import ceil, floor
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+Ints = npt.NDArray[np.int64]
 
 _TRANSPARENT = frozenset({"ColumnarToRowExec", "WholeStageCodegenExec", "InputAdapter"})
 _INTEGERS = frozenset({"tinyint", "smallint", "int", "bigint"})
@@ -42,12 +46,17 @@ class WantedRows(ABC):
     def mask(self, table: pa.Table) -> pa.ChunkedArray | None:
         """A boolean, or null for false, for each row. None: all may be wanted."""
 
-    def of(self, table: pa.Table) -> pa.Table:
-        """The table without rows that are not wanted, if they are many."""
+    @property
+    @abstractmethod
+    def columns(self) -> frozenset[str]:
+        """The names of those that it compares."""
+
+    def chosen(self, table: pa.Table) -> Ints | None:
+        """The places of the rows that may be wanted, in order. None: too few are not."""
         mask = self.mask(table)
         if mask is None or (pc.sum(mask).as_py() or 0) > _WHOLE_SHARE * table.num_rows:
-            return table
-        return table.filter(mask)
+            return None
+        return np.flatnonzero(pc.fill_null(mask, False).to_numpy())
 
 
 def wanted_rows(physical: Any) -> WantedRows | None:
@@ -75,6 +84,10 @@ class _Both(WantedRows):
             return left if right is None else right
         return pc.and_(left, right)
 
+    @property
+    def columns(self) -> frozenset[str]:
+        return self.left.columns | self.right.columns
+
 
 @dataclass(frozen=True)
 class _Either(WantedRows):
@@ -87,6 +100,10 @@ class _Either(WantedRows):
     def mask(self, table: pa.Table) -> pa.ChunkedArray | None:
         left, right = self.left.mask(table), self.right.mask(table)
         return None if left is None or right is None else pc.or_kleene(left, right)
+
+    @property
+    def columns(self) -> frozenset[str]:
+        return self.left.columns | self.right.columns
 
 
 class _Test(NamedTuple):
@@ -148,6 +165,10 @@ class _Compared(WantedRows):
                 return None
             chunks.append(passing.take(chunk.indices))
         return pa.chunked_array(chunks, pa.bool_())
+
+    @property
+    def columns(self) -> frozenset[str]:
+        return frozenset({self.column})
 
     def _passing(self, values: Any, kind: pa.DataType) -> Any:
         try:
