@@ -375,6 +375,8 @@ def test_single_rows_are_left_out(engine: SparkEngine, dictionaries: bool) -> No
         ("0.9 * n < 9 AND 0.9 * n >= 4.5", 4),  # 5 to 8
         ("n * 1.5 > 142.5 OR 4 >= 0.4 * n", 3 + 10),  # from 96 on, and to 10
         ("-0.9 * n > -9", 100),
+        ("0.9 * CAST(n AS DECIMAL(19, 0)) < 9", 9),
+        ("0.9 * CAST(n AS DECIMAL(18, 0)) < 9", 100),  # a number may not fit, which is an error
         ("0.9 * n < null OR 0.9D * n < 9", 100),
         ("n < 90", 100),  # those that are left out would be too few
         ("n < 10 OR n % 2 = 0", 100),

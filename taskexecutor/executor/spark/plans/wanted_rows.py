@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 Ints = npt.NDArray[np.int64]
 
 _TRANSPARENT = frozenset({"ColumnarToRowExec", "WholeStageCodegenExec", "InputAdapter"})
-_INTEGERS = frozenset({"tinyint", "smallint", "int", "bigint"})
+_INTEGERS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}  # and their digits
 _EPOCHS = {"timestamp": datetime(1970, 1, 1, tzinfo=UTC), "timestamp_ntz": datetime(1970, 1, 1)}
 _WHOLE_SHARE = 0.75  # with so many rows wanted, leaving the others out costs more than it saves
 
@@ -228,7 +228,8 @@ def _compared(column: Any, literals: list[Any], test: _Test) -> WantedRows | Non
 def _scaled(product: Any, literal: Any, test: _Test) -> WantedRows | None:
     """For whole numbers times a positive decimal, such as `0.9 * price < 100`: by the least or the
     greatest of them that the comparison allows. Such a product is exact if its type has a digit
-    more than both factors.
+    more than both factors. A number that does not fit its factor is an error, which must not be
+    left out.
     """
     factors = product.left(), product.right()
     kinds = [str(each.dataType().simpleString()) for each in (*factors, product, literal)]
@@ -240,8 +241,11 @@ def _scaled(product: Any, literal: Any, test: _Test) -> WantedRows | None:
     factor, cast = factors if _kind(factors[0]) == "Literal" else reversed(factors)
     if _kind(factor) != "Literal" or _kind(literal) != "Literal" or _kind(cast) != "Cast":
         return None
-    column = cast.child()
-    if _kind(column) != "AttributeReference" or column.dataType().simpleString() not in _INTEGERS:
+    column, kind = cast.child(), cast.dataType()
+    digits = _INTEGERS.get(str(column.dataType().simpleString()))
+    if _kind(column) != "AttributeReference" or digits is None:
+        return None
+    if kind.precision() - kind.scale() < digits:
         return None
     by, value = _value(factor), _value(literal)
     if by is None or value is None or by <= 0:
