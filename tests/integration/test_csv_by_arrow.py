@@ -388,3 +388,14 @@ def test_files_that_arrow_must_not_read(engine: SparkEngine, tmp_path: Path) -> 
     plain = reader(engine, FileSource(str(tmp_path), format="csv", schema="n LONG, s STRING"))
     assert len(read(plain, tmp_path / "x.csv", tmp_path / "x.csv.gz")) == 2
     assert by_arrow(plain) == 1
+
+
+def test_malformed_rows_are_found_where_a_condition_drops_them(
+    engine: SparkEngine, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("1,1\n9,no\n2,2\n" + "9,9\n" * 9)
+    files = FileSource(str(path), format="csv", schema="n INT, m INT", malformed="drop")
+    harness = reader(engine, files, lambda df: df.where("n < 5").select("n"))
+    assert read(harness, path) == [{"n": 1}, {"n": 2}]
+    assert harness.metrics.counters["numMalformedRecordsDropped"].value == 1

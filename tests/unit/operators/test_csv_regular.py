@@ -119,6 +119,17 @@ def test_other_text_is_not_regular(text: str) -> None:
     assert RegularText.of(text.encode(), 0, len(text), ",", 2) is None
 
 
+def test_lines_that_are_not_wanted_are_not_converted() -> None:
+    time = "2024-02-29 23:59:59"
+    good, bad = (f"{n},{b},{time},{time},a,1,,5\n" for n, b in ((1, "7"), (9, "no")))
+    text = (good + 3 * bad).encode()
+    lines = Lines(text, 0, len(text))
+    assert _columns(lines) is None
+    found = _columns(lines, rows=_Less(5))
+    assert found is not None
+    assert found["b"].to_pylist() == [7]
+
+
 def test_late_texts_are_in_the_text_until_they_are_taken() -> None:
     text = b"".join(b"%d,text %d\n" % (n, n) if n % 9 else b"%d,\n" % n for n in range(5000))
     schema = pa.schema([("n", pa.int64()), ("s", pa.string())])

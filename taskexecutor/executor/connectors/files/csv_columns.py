@@ -127,21 +127,15 @@ class CsvFormat:
 
     def _of_regular(self, text: RegularText, names: list[str], wanted: Wanted) -> Rows:
         """What the wanted rows are known by is converted first, and the rest of theirs only."""
-        late = wanted.late
-        asked = [] if wanted.rows is None else [n for n in names if n in wanted.rows.columns]
-        columns = {name: self._regular(text, name, late) for name in asked}
-        rest, chosen = text, None
-        if wanted.rows is not None and asked:
-            chosen = wanted.rows.chosen(pa.table(columns))
-        if chosen is not None:
-            places = pa.array(chosen)
-            columns = {name: column.take(places) for name, column in columns.items()}
-            rest = text.of_lines(chosen)
-        for name in names:
-            if name not in columns:
-                columns[name] = self._regular(rest, name, late)
-        table = pa.table({name: columns[name] for name in names})
-        return Rows(table, text.lines, chosen)
+        asked = wanted.rows.columns if wanted.rows is not None else ()
+        first = {n: self._regular(text, n, wanted.late) for n in names if n in asked}
+        known = Rows.of(pa.table(first), wanted.rows)
+        rest = text if known.chosen is None else text.of_lines(known.chosen)
+        columns = [
+            known.table.column(name) if name in first else self._regular(rest, name, wanted.late)
+            for name in names
+        ]
+        return Rows(pa.table(columns, names), text.lines, known.chosen)
 
     def _regular(self, text: RegularText, name: str, late: Collection[str]) -> pa.Array:
         field, number = self.schema.field(name), self.schema.get_field_index(name)

@@ -137,8 +137,9 @@ class PartReader(ABC):
         """
         collected = _Collected(Place(first))
         left: ForSpark | None = None
+        asked = wanted.rows
         for number, part in enumerate(parts, first):
-            if wanted.rows and not skip and not wanted.rows.may_be(self._known(part)):
+            if asked is not None and not skip and not asked.may_be(self._known(part)):
                 continue
             for block in self._of(part, wanted, skip > 0):
                 if isinstance(block, FilePart):

@@ -71,10 +71,16 @@ def wanted_rows(physical: Any) -> WantedRows | None:
 
 
 @dataclass(frozen=True)
-class _Both(WantedRows):
+class _Pair(WantedRows):
     left: WantedRows
     right: WantedRows
 
+    @property
+    def columns(self) -> frozenset[str]:
+        return self.left.columns | self.right.columns
+
+
+class _Both(_Pair):
     def may_be(self, bounds: Mapping[str, Bounds]) -> bool:
         return self.left.may_be(bounds) and self.right.may_be(bounds)
 
@@ -84,26 +90,14 @@ class _Both(WantedRows):
             return left if right is None else right
         return pc.and_(left, right)
 
-    @property
-    def columns(self) -> frozenset[str]:
-        return self.left.columns | self.right.columns
 
-
-@dataclass(frozen=True)
-class _Either(WantedRows):
-    left: WantedRows
-    right: WantedRows
-
+class _Either(_Pair):
     def may_be(self, bounds: Mapping[str, Bounds]) -> bool:
         return self.left.may_be(bounds) or self.right.may_be(bounds)
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray | None:
         left, right = self.left.mask(table), self.right.mask(table)
         return None if left is None or right is None else pc.or_kleene(left, right)
-
-    @property
-    def columns(self) -> frozenset[str]:
-        return self.left.columns | self.right.columns
 
 
 class _Test(NamedTuple):
