@@ -81,14 +81,20 @@ class Tunnels:
                 self._loop.call_soon_threadsafe(tunnel.passes.set)
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._server.close)
-        for tunnel in list(self._tunnels):
-            self._loop.call_soon_threadsafe(tunnel.reset)
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
     # ---- inside
+
+    async def _end(self) -> None:
+        self._server.close()
+        connections = asyncio.all_tasks() - {asyncio.current_task()}
+        for connection in connections:
+            connection.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+        await asyncio.sleep(0)  # asyncio closes the socket of an aborted transport a turn later
 
     def _of(self, pair: Ends) -> list[_Tunnel]:
         return [tunnel for tunnel, ends in self._known() if set(ends) == set(pair)]
@@ -114,7 +120,10 @@ class Tunnels:
         return clients, servers
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        with (
+            contextlib.closing(writer),
+            contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError),
+        ):
             request = (await reader.readuntil(b"\r\n\r\n")).split()
             assert request[0] == b"CONNECT", request
             host, _, port = request[1].decode().rpartition(":")

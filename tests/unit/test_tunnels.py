@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import os
+import socket
 from collections.abc import AsyncIterator, Iterator
 
 import grpc
@@ -79,3 +82,26 @@ async def test_while_it_is_silent_nothing_passes_and_afterwards_everything_does(
             await check(health, timeout_s=0.2)
         assert not answer.done()
     await answer
+
+
+def test_connections_still_open_at_the_end_are_closed() -> None:
+    tunnels = Tunnels()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(("127.0.0.1", _port(tunnels)), SOON_S) as passing,
+        socket.create_connection(("127.0.0.1", _port(tunnels)), SOON_S) as without_a_request,
+    ):
+        passing.sendall(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % server.getsockname()[1])
+        assert passing.recv(100).startswith(b"HTTP/1.1 200")
+        accepted, _ = server.accept()
+        tunnels.close()
+        with accepted:
+            for end in (passing, without_a_request, accepted):
+                with contextlib.suppress(ConnectionResetError):
+                    assert end.recv(100) == b""
+    del tunnels
+    gc.collect()  # a socket that is left open becomes a warning, which fails the test
+
+
+def _port(tunnels: Tunnels) -> int:
+    return int(tunnels.environment[PROXY].rpartition(":")[2])
