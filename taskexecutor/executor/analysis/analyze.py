@@ -98,7 +98,6 @@ class _Analysis:
     def __init__(self, graph: JobGraph, engine: SparkEngine, *, checkpoints: bool) -> None:
         self._graph = graph
         self._engine = engine
-        self._session = engine.session
         self._checkpoints = checkpoints
         self._specs: dict[str, list[Spec]] = {v.vertex_id: [] for v in graph.vertices}
         self.outputs: dict[str, list[AnalyzedOutput]] = {v.vertex_id: [] for v in graph.vertices}
@@ -131,7 +130,7 @@ class _Analysis:
         step = AnalysisStep(
             operator_name=operator.name,
             inputs=[_united(producers) for producers in inputs],
-            session=self._session,
+            engine=self._engine,
             checkpoints=self._checkpoints,
             batch=self._graph.batch,
         )

@@ -10,7 +10,7 @@ from taskexecutor.executor.spark.plans.composed import unread_frame
 
 
 def analyze_source(step: AnalysisStep, spec: SourceSpec) -> AnalyzedOutput:
-    found = source_runtime(spec.source).analyze(step.session)
+    found = source_runtime(spec.source).analyze(step.engine)
     if spec.watermarks is not None:
         check_time_column(
             step, f"watermarks of {step.operator_name!r}", spec.watermarks.column, found.schema

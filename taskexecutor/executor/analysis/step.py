@@ -11,6 +11,7 @@ import pyarrow as pa
 from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.common.error_report import summary_of
 from firesteel.errors import FiresteelError
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.plans.composed import unread_frame
 from taskexecutor.executor.spark.schemas import declared, to_arrow, to_spark
 
@@ -93,9 +94,13 @@ class AnalysisStep:
 
     operator_name: str
     inputs: Sequence[AnalyzedOutput]
-    session: SparkSession
+    engine: SparkEngine
     checkpoints: bool = False  # whether the job takes them
     batch: bool = False
+
+    @property
+    def session(self) -> SparkSession:
+        return self.engine.session
 
     @property
     def input_schema(self) -> pa.Schema | None:

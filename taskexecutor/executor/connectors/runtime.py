@@ -18,9 +18,9 @@ from firesteel.connectors.source import Source
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
 from taskexecutor.executor.operator_factory import OpenedOperator
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
 AnySource = TypeVar("AnySource", bound=Source)
@@ -43,7 +43,7 @@ class SourceRuntime(ABC, Generic[AnySource]):
         self.source = source
 
     @abstractmethod
-    def analyze(self, session: SparkSession) -> SourceAnalysis:
+    def analyze(self, engine: SparkEngine) -> SourceAnalysis:
         """Checks the source. Raises FiresteelError, or what user code raises."""
 
     @abstractmethod

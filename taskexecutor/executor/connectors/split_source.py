@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -15,14 +15,12 @@ from firesteel.operator import RuntimeContext, SourceOperator
 from taskexecutor.executor.connectors.runtime import AnySource, SourceAnalysis, SourceRuntime
 from taskexecutor.executor.connectors.splits import Begun, Splits, merged
 from taskexecutor.executor.operator_factory import OpenedOperator
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import conform, declared, shown
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 class SplitSource(SourceRuntime[AnySource]):
-    def analyze(self, session: SparkSession) -> SourceAnalysis:
+    def analyze(self, engine: SparkEngine) -> SourceAnalysis:
         found = self.source.output_schema()
         try:
             schema = declared(found, None)

@@ -27,6 +27,7 @@ from firesteel.plan.specs import (
 )
 from taskexecutor.executor.spark.bundles.plans import BundlePlans
 from taskexecutor.executor.spark.files.frames import declared_schema, read_files
+from taskexecutor.executor.spark.files.inferred import inferred_schema
 from taskexecutor.executor.spark.files.parts import FileParts
 from taskexecutor.executor.spark.files.plans import FilePlans
 from taskexecutor.executor.spark.jvm.archive import ArchivedStart
@@ -108,6 +109,7 @@ def exercise(engine: SparkEngine) -> None:
     _read_file_anew(engine, path)
     parquet = path.with_suffix(".parquet")
     pq.write_table(table, parquet, compression="snappy")
+    inferred_schema(engine, FileSource(str(parquet), format="parquet"), [str(parquet)])
     _read_file(engine, FileSource(str(parquet), format="parquet", schema=_DDL))
     lines = path.with_suffix(".json")
     lines.write_text('{"key": "a", "time": "2013-01-01T05:00:00Z", "number": 1.5}\n')

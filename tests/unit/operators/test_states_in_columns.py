@@ -4,6 +4,7 @@ whether another program can go on with it.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -35,7 +36,7 @@ def states(operator: Any, schema: pa.Schema) -> StateDescriptions:
     step = AnalysisStep(
         operator_name="o",
         inputs=[AnalyzedOutput(schema=schema)],
-        session=None,  # type: ignore[arg-type]
+        engine=SimpleNamespace(session=None),  # type: ignore[arg-type]
     )
     return states_in_columns(operator, "o", step, None)
 

@@ -20,8 +20,9 @@ from taskexecutor.executor.spark.files.frames import (
     MALFORMED_SCHEMA,
     declared_schema,
     file_reader,
-    read_files,
 )
+from taskexecutor.executor.spark.files.inferred import inferred_schema
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
 
 if TYPE_CHECKING:
@@ -35,9 +36,9 @@ _FIELD_ID = "parquet.field.id"
 
 
 class FileSourceRuntime(SourceRuntime[FileSource]):
-    def analyze(self, session: SparkSession) -> SourceAnalysis:
+    def analyze(self, engine: SparkEngine) -> SourceAnalysis:
         source = self.source
-        schema = _schema_of(session, source)
+        schema = _schema_of(engine, source)
         return SourceAnalysis(
             schema=to_arrow(schema),
             spark_schema=schema,
@@ -52,7 +53,7 @@ class FileSourceRuntime(SourceRuntime[FileSource]):
         return FileStage(self.source, spec, group[0].output_schema, specs, group[-1].output_schema)
 
 
-def _schema_of(session: SparkSession, source: FileSource) -> StructType:
+def _schema_of(engine: SparkEngine, source: FileSource) -> StructType:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql.types import StructType
@@ -60,7 +61,7 @@ def _schema_of(session: SparkSession, source: FileSource) -> StructType:
     named = ", ".join(source.paths)
     paths = _existing_paths(source)
     try:
-        schema = _declared_or_inferred(session, source, paths)
+        schema = _declared_or_inferred(engine, source, paths)
     except ParseException as error:
         raise FiresteelError(
             f"FileSource schema {source.schema!r} does not parse: {summary_of(error)}"
@@ -72,7 +73,7 @@ def _schema_of(session: SparkSession, source: FileSource) -> StructType:
         raise FiresteelError(f"FileSource {named} as {source.format}: {summary}") from error
     if not schema.fields:
         raise FiresteelError(f"FileSource {named}: the files have no columns")
-    _check_read_as_declared(session, source, schema)
+    _check_read_as_declared(engine.session, source, schema)
     return StructType([type(field)(field.name, field.dataType, True) for field in schema.fields])
 
 
@@ -98,19 +99,17 @@ def _check_read_as_declared(session: SparkSession, source: FileSource, schema: S
             )
 
 
-def _declared_or_inferred(
-    session: SparkSession, source: FileSource, paths: list[str]
-) -> StructType:
+def _declared_or_inferred(engine: SparkEngine, source: FileSource, paths: list[str]) -> StructType:
     schema = declared_schema(source)
     if schema is None:
-        return read_files(session, source, paths, None, base=False).schema
+        return inferred_schema(engine, source, paths)
     if source.malformed is not None and CORRUPT_RECORD in schema.names:
         raise FiresteelError(
             f"FileSource: malformed={source.malformed!r} and a column {CORRUPT_RECORD} exclude "
             "each other: either rows that do not fit go elsewhere, or they stay with that column "
             "set"
         )
-    reader = file_reader(session, source)  # an unknown format is found when it is loaded
+    reader = file_reader(engine.session, source)  # an unknown format is found when it is loaded
     if paths and source.format not in _BUILT_IN_FORMATS:
         reader.schema(schema).options(**source.options).load(paths)
     return schema

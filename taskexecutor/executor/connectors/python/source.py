@@ -19,7 +19,7 @@ when a completed checkpoint contains that offset.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cloudpickle
 import pyarrow as pa
@@ -44,17 +44,15 @@ from taskexecutor.executor.connectors.python.data_source import (
 from taskexecutor.executor.connectors.runtime import SourceAnalysis, SourceRuntime
 from taskexecutor.executor.connectors.splits import VERSION, check_version
 from taskexecutor.executor.operator_factory import OpenedOperator
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import to_arrow
 from taskexecutor.executor.timing.bundle_time import TARGET_S
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 READING_SUBTASK = 0  # of planners and simple readers; any further subtasks have nothing to do
 
 
 class PythonSourceRuntime(SourceRuntime[PythonSource]):
-    def analyze(self, session: SparkSession) -> SourceAnalysis:
+    def analyze(self, engine: SparkEngine) -> SourceAnalysis:
         return SourceAnalysis(schema=check_source(self.source))
 
     def operator(self, group: Sequence[OpenedOperator]) -> StreamOperator:
@@ -62,7 +60,7 @@ class PythonSourceRuntime(SourceRuntime[PythonSource]):
 
 
 class PartitionPlanRuntime(SourceRuntime[PartitionPlan]):
-    def analyze(self, session: SparkSession) -> SourceAnalysis:
+    def analyze(self, engine: SparkEngine) -> SourceAnalysis:
         return SourceAnalysis(schema=PARTITION_SCHEMA)
 
     def operator(self, group: Sequence[OpenedOperator]) -> StreamOperator:

@@ -22,6 +22,7 @@ SOURCES = (
     "FiresteelPassing",
     "FiresteelFiles",
     "FiresteelFileRDD",
+    "FiresteelFooter",
     "FiresteelRowObserver",
     "FiresteelOnce",
     "FiresteelExpressions",
