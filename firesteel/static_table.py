@@ -6,9 +6,9 @@ interval, and its transforms join the rows that the slot holds.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -48,14 +48,14 @@ class StaticTable:
     ) -> None:
         _check_function(read)
         self.read = read
-        self.id = uuid.uuid4().hex  # the same in all slots
         self.name = name or _name_of(read)
         self.place = str(place_of_call())
         self.refresh_s = None if refresh is None else positive_us(refresh, "refresh") / 1_000_000
         self.max_bytes = _size(max_size)
         self.allow_empty = allow_empty
         try:
-            cloudpickle.dumps(self)
+            # The same in all slots, and of all jobs that have the same table.
+            self.id = hashlib.sha256(cloudpickle.dumps(self)).hexdigest()
         except Exception as error:
             raise InvalidProgram(
                 f"{self} cannot be shipped: {error}; its function refers to something that cannot"

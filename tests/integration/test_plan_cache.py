@@ -15,6 +15,7 @@ from taskexecutor.executor.spark.bundles.source_columns import ColumnPlans
 from taskexecutor.executor.spark.columns import slabs
 from taskexecutor.executor.spark.jvm import plan_cache
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.spark.plans.kept import cache_key
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
 from taskexecutor.executor.timing.clock import TaskClock
 from taskexecutor.executor.timing.plan_meter import PlanMeter
@@ -281,3 +282,23 @@ def test_columns_of_files_use_plans_again(engine: SparkEngine, aggregates: list[
         plans.close()
     assert found[0] == found[1] and len(found[0]) == 3
     assert made == [1, 0]
+
+
+def test_texts_that_are_one_object_or_two_make_no_other_program() -> None:
+    one = "".join(["in", "put"])
+    two = "".join(["in", "put"])
+    assert one is not two
+
+    def key(*texts: object) -> object:
+        return cache_key(to_spark(SCHEMA), [TransformSpec(function=lambda df: (df, *texts))])
+
+    assert key(one, one, [1], b"x") == key(one, two, [1], b"x")
+    assert key(one, two) == key(two, two)
+    assert key(one, one) != key(one, "inpu")
+    assert key(one, one, "t") != key(one, "t", one)
+    same, other = [1], [2]
+    assert key(same, same) != key(same, [1])  # changed in one place, or in two
+    assert key(same, other, same) != key(same, other, other)
+    assert key(1) != key("1") != key(b"1") != key(1.0)
+    long = [str(number) for number in range(300_000)]
+    assert key(long) == key(list(long)) != key(long[1:])

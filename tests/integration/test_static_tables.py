@@ -325,3 +325,97 @@ def test_joins_that_do_not_match_each_row_on_its_own_are_refused(
     stream.print()
     with pytest.raises(Exception, match=message):
         analyze(stream._program.job_graph("static"), engine)
+
+
+class TestOverJobs:
+    """What one job leaves to the next one of the slot."""
+
+    @pytest.fixture(autouse=True)
+    def cache(self, engine: SparkEngine) -> Iterator[None]:
+        engine.plan_cache.close()
+        yield
+        engine.plan_cache.close()
+
+    def test_the_same_rows_are_joined_by_the_same_plan(
+        self, engine: SparkEngine, tmp_path: Path
+    ) -> None:
+        path = written(tmp_path / "prices", {1: 1.5})
+        before = engine.session_properties()
+        found = [job(engine, path) for _ in range(3)]
+        assert found == [(True, [1.5]), (False, [1.5]), (False, [1.5])]
+        assert engine.session_properties().equals(before)
+
+    def test_other_rows_are_joined_by_another_plan(
+        self, engine: SparkEngine, tmp_path: Path
+    ) -> None:
+        file = tmp_path / "prices"
+        for price in (0.0, -0.0, 1.5):
+            made, prices = job(engine, written(file, {1: price}))
+            assert made
+            assert list(map(str, prices)) == [str(price)]
+
+    def test_a_large_table_leaves_no_plan(
+        self, engine: SparkEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(static_tables, "_KEPT_BYTES", 10)
+        path = written(tmp_path / "prices", {1: 1.5})
+        assert [job(engine, path) for _ in range(2)] == [(True, [1.5])] * 2
+
+    def test_what_python_has_computed_is_computed_again(
+        self, engine: SparkEngine, tmp_path: Path
+    ) -> None:
+        """Its modules may be others in the next job."""
+        path = written(tmp_path / "prices", {1: 1.5})
+        factor = tmp_path / "factor"
+        doubled = sql.udf(lambda price: price * float(factor.read_text()), "double")
+
+        def join(df: Any, prices: Any) -> Any:
+            return df.join(prices.select("k", doubled("price").alias("price")), "k")
+
+        factor.write_text("2")
+        assert job(engine, path, join) == (True, [3.0])
+        factor.write_text("3")
+        assert job(engine, path, join) == (True, [4.5])
+
+    def test_a_refresh_that_finds_the_same_rows_changes_nothing(
+        self, engine: SparkEngine, tmp_path: Path
+    ) -> None:
+        path = written(tmp_path / "prices", {1: 1.5})
+        tables = StaticTables(engine)
+        prices = table(path, refresh="1 hour")
+        stage = Stage(engine, lambda df: df.join(prices.dataframe(), "k"))
+        first = stage.bundle(1)
+        (held,) = tables._held.values()
+        version = held.version()
+        held._refresh()
+        assert held.version() is version
+        assert not version.superseded
+        assert stage.bundle(1) == first
+        written(tmp_path / "prices", {1: 2.5})
+        held._refresh()
+        assert version.superseded
+        assert [row["price"] for row in stage.bundle(1)] == [2.5]
+        written(tmp_path / "prices", {1: 1.5})
+        held._refresh()
+        assert [row["price"] for row in stage.bundle(1)] == [1.5]
+        stage.operator.close()
+        tables.close()
+
+
+def job(
+    engine: SparkEngine,
+    path: str,
+    join: Any = lambda df, prices: df.join(prices, "k"),
+) -> tuple[bool, list[float]]:
+    """Whether it made a plan, and the prices of key 1."""
+    tables = StaticTables(engine)
+    try:
+        prices = table(path)
+        stage = Stage(engine, lambda df: join(df, prices.dataframe()))
+        found = [row["price"] for row in stage.bundle(1)]
+        assert stage.kept
+        made = stage.operator.context.plan_meter.counts.made
+        stage.operator.close()
+        return made > 0, found
+    finally:
+        tables.close()

@@ -8,6 +8,7 @@ the next bundle reads the table itself, and fails with the reason.
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ import structlog
 
 from firesteel import static_table
 from firesteel.common.error_report import summary_of
-from firesteel.common.units import shortest_size, size
+from firesteel.common.units import MIB, shortest_size, size
 from firesteel.errors import FiresteelError
 from firesteel.static_table import StaticTable
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 REFRESH_ATTEMPTS = 3
 RETRY_S = 5.0  # at most; less if the interval is shorter
+_KEPT_BYTES = 1 * MIB  # of a table whose rows stay in the slot, in plans for the jobs that follow
 
 _log = structlog.get_logger(__name__)
 
@@ -142,7 +144,7 @@ class _HeldTable:
         self._failures = 0
         with self._reading:
             old, self._version = self._version, new
-        if old is not None:
+        if old is not None and old is not new:
             old.superseded = True
         return refresh_s
 
@@ -156,9 +158,6 @@ class _HeldTable:
         return version
 
     def _read_rows(self, frame: DataFrame) -> TableVersion:
-        from pyspark.sql import functions as sql
-
-        session: Any = self._engine.session
         spark_schema = frame.schema
         schema = to_arrow(spark_schema)
         if self._schema is not None and not self._schema.equals(schema):
@@ -174,16 +173,36 @@ class _HeldTable:
             )
         canonical = to_arrow(to_spark(schema))
         table = pa.Table.from_batches(batches, schema).cast(canonical)
-        # Also one without rows, or there would be no RDD.
-        rows = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=canonical)]
-        # Arrow batches in the JVM: as rows of a local relation, they would take four times as much.
-        with temporary_conf(session, {LOCAL_RELATION_LIMIT: "0b"}):
-            held = local_frame(session, rows, spark_schema.json())
+        version = self._version_of(table, spark_schema.json())
         self._schema = schema
         _log.info(
             "a table was read", table=str(self._table), rows=table.num_rows, bytes=table.nbytes
         )
-        return TableVersion(sql.broadcast(held), held._jdf.queryExecution().analyzed().rdd().id())
+        return version
+
+    def _version_of(self, table: pa.Table, spark_schema_json: str) -> TableVersion:
+        """The one that a plan holds already, or a new one."""
+        if table.nbytes > _KEPT_BYTES:
+            return self._new_version(table, spark_schema_json, shared=False)
+        versions, key = self._engine.plan_cache.table_versions, (spark_schema_json, _digest(table))
+        found: TableVersion | None = versions.get(key)
+        if found is None or found.superseded:
+            found = versions[key] = self._new_version(table, spark_schema_json, shared=True)
+        return found
+
+    def _new_version(
+        self, table: pa.Table, spark_schema_json: str, *, shared: bool
+    ) -> TableVersion:
+        from pyspark.sql import functions as sql
+
+        session: Any = self._engine.session
+        # Also one without rows, or there would be no RDD.
+        rows = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
+        # Arrow batches in the JVM: as rows of a local relation, they would take four times as much.
+        with temporary_conf(session, {LOCAL_RELATION_LIMIT: "0b"}):
+            held = local_frame(session, rows, spark_schema_json)
+        rdd_id = held._jdf.queryExecution().analyzed().rdd().id()
+        return TableVersion(sql.broadcast(held), rdd_id, shared=shared)
 
     def _collected(self, frame: DataFrame, schema: pa.Schema) -> list[pa.RecordBatch]:
         batches = []
@@ -202,6 +221,14 @@ class _HeldTable:
                     )
                 batches.append(batch)
         return batches
+
+
+def _digest(table: pa.Table) -> bytes:
+    """The same for the same rows in the same order, to the last bit."""
+    content = pa.BufferOutputStream()
+    with pa.ipc.new_stream(content, table.schema) as stream:
+        stream.write_table(table.combine_chunks())
+    return hashlib.sha256(content.getvalue()).digest()
 
 
 @contextmanager

@@ -120,7 +120,7 @@ class GroupedColumns:
 
     @property
     def reusable(self) -> bool:
-        return not self.kept.tables and all(each.bundles.reusable for each in self._computed)
+        return self.kept.reusable and all(each.bundles.reusable for each in self._computed)
 
     def release_memory(self) -> None:
         for each in self._computed:

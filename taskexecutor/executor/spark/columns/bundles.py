@@ -53,7 +53,7 @@ class ColumnBundles:
     @property
     def reusable(self) -> bool:
         """By another job: see CachedPlan."""
-        return not (self._running or self.kept.tables)
+        return self.kept.reusable and not self._running
 
     def run(
         self, table: pa.Table, schema: pa.Schema, group: str, meter: PlanMeter

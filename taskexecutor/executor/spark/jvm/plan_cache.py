@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -35,6 +36,8 @@ class PlanCache:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._plans: list[tuple[object, CachedPlan]] = []  # with their keys; the last used is last
+        # Of static tables, by what is in them: a plan is for one that is the same object.
+        self.table_versions: WeakValueDictionary[object, Any] = WeakValueDictionary()
 
     def take(self, key: object, still: Callable[[Any], bool]) -> Any:
         """The plan that was put here with an equal key, if it is `still` what would be made; the

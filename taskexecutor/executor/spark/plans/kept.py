@@ -19,15 +19,18 @@ Any other plan is made anew each time.
 from __future__ import annotations
 
 import hashlib
+import itertools
+import pickletools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import cloudpickle
 import structlog
 
 from firesteel.common.error_report import summary_of
+from firesteel.common.units import MIB
 from firesteel.operator import PlanMeter
 from firesteel.plan.specs import PartialWindowAggregateSpec, Spec, TransformSpec
 from taskexecutor.executor.aggregation.row_partials import RowPartials
@@ -81,6 +84,14 @@ _BROADCAST = "BroadcastExchangeExec"
 _LITERAL_ROWS = "LocalTableScanExec"
 _RDD_ROWS = "RDDScanExec"
 
+_LONG_PICKLE = 1 * MIB  # is not looked into
+_WITHOUT_PYTHON = (
+    ROW_BY_ROW
+    | _AGGREGATION
+    | _JOINS
+    | {"BatchScanExec", "ColumnarToRowExec", _BROADCAST, _LITERAL_ROWS, _RDD_ROWS}
+)
+
 _NAMES = {  # what users call these nodes
     "ArrowEvalPythonExec": "a Python UDF",
     "ArrowWindowPythonExec": "a Python UDF",
@@ -117,6 +128,16 @@ class KeptPlan(NamedTuple):
     grouping: RowPartials | None = None  # what makes the results of the plan's rows
     passing: Passing | None = None  # what is put beside the plan's rows
     deterministic: bool = False  # the same for equal rows; known where there is `passing`
+
+    @property
+    def reusable(self) -> bool:
+        """Whether a later job may use it, with the same rows of static tables: not if Python has
+        computed with them, whose modules may be others then.
+        """
+        if not self.tables:
+            return True
+        shared = not self.outdated and all(version.shared for version in self.tables)
+        return shared and _nodes(self.physical) <= _WITHOUT_PYTHON
 
     @property
     def outdated(self) -> bool:
@@ -229,8 +250,12 @@ def is_still(session: Any, kept: KeptPlan, specs: Sequence[Spec]) -> bool:
     jobs_before = scheduler.numTotalJobs()
     with pinned() as tables:
         again = _rows(origin.leaf, specs)
+        if tables and scheduler.numTotalJobs() != jobs_before:  # the call has read the tables
+            jobs_before = scheduler.numTotalJobs()
+            again = _rows(origin.leaf, specs)
     return bool(
-        not tables
+        not kept.outdated
+        and set(kept.tables) == set(tables.values())
         and scheduler.numTotalJobs() == jobs_before
         and again.schema == origin.rows.schema
         and _same_result(origin.rows, again)
@@ -248,8 +273,34 @@ def cache_key(schema: StructType, specs: Sequence[Spec], *more: object) -> objec
     except Exception:  # it was not sent here, and holds what cannot be
         return None
     others = [each for each in specs if not isinstance(each, TransformSpec)]
-    digests = [hashlib.sha256(each).digest() for each in functions]
-    return schema.json(), digests, others, more
+    return schema.json(), [_content(each) for each in functions], others, more
+
+
+def _content(pickled: bytes) -> bytes:
+    """A digest that is the same wherever equal texts are one object, or several: that depends on
+    which modules were imported when the texts came here.
+    """
+    digest = hashlib.sha256()
+    if len(pickled) > _LONG_PICKLE:
+        digest.update(pickled)
+        return digest.digest()
+    memo: list[str | int] = []  # a text, or the number of another object
+    numbers = itertools.count()
+    text: str | None = None  # the last object
+    for opcode, argument, _ in pickletools.genops(pickled):
+        match opcode.name:
+            case "FRAME":
+                continue
+            case "MEMOIZE":
+                memo.append(next(numbers) if text is None else text)
+                continue
+            case "BINGET" | "LONG_BINGET":
+                name, argument = "", memo[cast(int, argument)]
+            case name:
+                name = "" if isinstance(argument, str) else name
+        text = argument if isinstance(argument, str) else None
+        digest.update(repr((name, argument)).encode())
+    return digest.digest()
 
 
 def _same_result(one: DataFrame, other: DataFrame) -> bool:
@@ -271,14 +322,17 @@ def temporary_conf(session: Any, values: Mapping[str, str]) -> Iterator[None]:
     see them, too, so they must be harmless.
     """
     with _CONF_LOCK:
-        before = {key: session.conf.get(key) for key in values}
+        before = {key: session.conf.get(key, None) for key in values}
         try:
             for key, value in values.items():
                 session.conf.set(key, value)
             yield
         finally:
             for key, old in before.items():
-                session.conf.set(key, str(old))
+                if old is None:  # plans for other settings would not be used again
+                    session.conf.unset(key)
+                else:
+                    session.conf.set(key, old)
 
 
 def _rows(leaf: DataFrame, specs: Sequence[Spec]) -> DataFrame:
@@ -342,6 +396,11 @@ def _is_held(plan: Any, tables: frozenset[int]) -> bool:
         _kind(leaf) == _LITERAL_ROWS or (_kind(leaf) == _RDD_ROWS and leaf.rdd().id() in tables)
         for leaf in _items(plan.collectLeaves())
     )
+
+
+def _nodes(plan: Any) -> frozenset[str]:
+    """The classes of all nodes."""
+    return frozenset({_kind(plan)}).union(*map(_nodes, _children(plan)))
 
 
 def _kind(plan: Any) -> str:

@@ -16,13 +16,16 @@ _of_thread = threading.local()
 
 
 class TableVersion:
-    """The rows of one read of a static table; they never change."""
+    """The rows of one read of a static table, or of several that gave the same; they never
+    change.
+    """
 
-    __slots__ = ("frame", "rdd_id", "superseded")
+    __slots__ = ("__weakref__", "frame", "rdd_id", "shared", "superseded")
 
-    def __init__(self, frame: DataFrame, rdd_id: int) -> None:
+    def __init__(self, frame: DataFrame, rdd_id: int, *, shared: bool) -> None:
         self.frame = frame
         self.rdd_id = rdd_id  # of its rows, by which plans are known to read nothing else
+        self.shared = shared  # with the jobs that follow, if they read the same rows
         self.superseded = False  # plans that are made from now on hold another one
 
 
