@@ -131,13 +131,8 @@ class KeptPlan(NamedTuple):
 
     @property
     def reusable(self) -> bool:
-        """Whether a later job may use it, with the same rows of static tables: not if Python has
-        computed with them, whose modules may be others then.
-        """
-        if not self.tables:
-            return True
-        shared = not self.outdated and all(version.shared for version in self.tables)
-        return shared and _nodes(self.physical) <= _WITHOUT_PYTHON
+        """Whether a later job may need it."""
+        return not self.outdated and all(version.shared for version in self.tables)
 
     @property
     def outdated(self) -> bool:
@@ -256,6 +251,8 @@ def is_still(session: Any, kept: KeptPlan, specs: Sequence[Spec]) -> bool:
     return bool(
         not kept.outdated
         and set(kept.tables) == set(tables.values())
+        # Python may have computed with their rows, and its modules may be others now.
+        and not (kept.tables and _nodes(kept.physical) - _WITHOUT_PYTHON)
         and scheduler.numTotalJobs() == jobs_before
         and again.schema == origin.rows.schema
         and _same_result(origin.rows, again)
