@@ -16,7 +16,7 @@ import pytest
 
 from firesteel.common.error_report import summary_of
 from firesteel.connectors import FileSource
-from taskexecutor.executor.spark.files.inferred import inferred_schema
+from taskexecutor.executor.spark.files.schema_inference import inferred_schema
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 
 ROWS = pa.table({"n": pa.array([1], pa.int64()), "s": ["a"]})

@@ -15,7 +15,7 @@ from taskexecutor.executor.spark.bundles.source_columns import ColumnPlans
 from taskexecutor.executor.spark.columns import slabs
 from taskexecutor.executor.spark.jvm import plan_cache
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.plans.kept import cache_key
+from taskexecutor.executor.spark.plans.cache_keys import cache_key
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
 from taskexecutor.executor.timing.clock import TaskClock
 from taskexecutor.executor.timing.plan_meter import PlanMeter

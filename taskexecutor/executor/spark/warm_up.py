@@ -27,9 +27,9 @@ from firesteel.plan.specs import (
 )
 from taskexecutor.executor.spark.bundles.plans import BundlePlans
 from taskexecutor.executor.spark.files.frames import declared_schema, read_files
-from taskexecutor.executor.spark.files.inferred import inferred_schema
 from taskexecutor.executor.spark.files.parts import FileParts
 from taskexecutor.executor.spark.files.plans import FilePlans
+from taskexecutor.executor.spark.files.schema_inference import inferred_schema
 from taskexecutor.executor.spark.jvm.archive import ArchivedStart
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.plans import composed, observations

@@ -21,7 +21,7 @@ from taskexecutor.executor.spark.files.frames import (
     declared_schema,
     file_reader,
 )
-from taskexecutor.executor.spark.files.inferred import inferred_schema
+from taskexecutor.executor.spark.files.schema_inference import inferred_schema
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
 

@@ -15,6 +15,7 @@ from taskexecutor.executor.spark.columns.bundles import ColumnBundles
 from taskexecutor.executor.spark.columns.sink import ColumnSink
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.jvm.plan_cache import CachedPlan
+from taskexecutor.executor.spark.plans.cache_keys import cache_key
 from taskexecutor.executor.spark.plans.composed import event_time_us
 from taskexecutor.executor.spark.plans.kept import (
     ATTEMPTS,
@@ -22,7 +23,6 @@ from taskexecutor.executor.spark.plans.kept import (
     KeptPlan,
     NotKept,
     attempted,
-    cache_key,
     is_still,
     keep,
 )

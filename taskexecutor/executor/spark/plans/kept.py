@@ -18,21 +18,16 @@ Any other plan is made anew each time.
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-import pickletools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import cloudpickle
 import structlog
 
 from firesteel.common.error_report import summary_of
-from firesteel.common.units import MIB
 from firesteel.operator import PlanMeter
-from firesteel.plan.specs import PartialWindowAggregateSpec, Spec, TransformSpec
+from firesteel.plan.specs import PartialWindowAggregateSpec, Spec
 from taskexecutor.executor.aggregation.row_partials import RowPartials
 from taskexecutor.executor.spark.jvm.engine import engine_of
 from taskexecutor.executor.spark.jvm.local_tasks import singleton
@@ -44,7 +39,6 @@ from taskexecutor.executor.spark.plans.table_versions import TableVersion, pinne
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
 
 ATTEMPTS = 3  # jobs of other tasks may be mistaken for the function's
 _Plan = TypeVar("_Plan")
@@ -84,7 +78,6 @@ _BROADCAST = "BroadcastExchangeExec"
 _LITERAL_ROWS = "LocalTableScanExec"
 _RDD_ROWS = "RDDScanExec"
 
-_LONG_PICKLE = 1 * MIB  # is not looked into
 _WITHOUT_PYTHON = (
     ROW_BY_ROW
     | _AGGREGATION
@@ -236,7 +229,7 @@ def _kept(
 
 def is_still(session: Any, kept: KeptPlan, specs: Sequence[Spec]) -> bool:
     """Whether the functions of the program give the plan that was kept, when they are called again.
-    `specs`: with the same `cache_key`.
+    `specs`: with the same `cache_keys.cache_key`.
     """
     origin = kept.origin
     if origin is None or not origin.settings.equals(engine_of(session).session_properties()):
@@ -259,45 +252,6 @@ def is_still(session: Any, kept: KeptPlan, specs: Sequence[Spec]) -> bool:
         # To Spark, sums have the same result in any order; those of doubles have not.
         and composed.whole_plan(origin.rows) == composed.whole_plan(again)
     )
-
-
-def cache_key(schema: StructType, specs: Sequence[Spec], *more: object) -> object | None:
-    """Equal for the same group of operators over the same columns; None if that cannot be told.
-    Their functions may give another plan nevertheless: a module is pickled by its name.
-    """
-    try:
-        functions = [cloudpickle.dumps(each) for each in specs if isinstance(each, TransformSpec)]
-    except Exception:  # it was not sent here, and holds what cannot be
-        return None
-    others = [each for each in specs if not isinstance(each, TransformSpec)]
-    return schema.json(), [_content(each) for each in functions], others, more
-
-
-def _content(pickled: bytes) -> bytes:
-    """A digest that is the same wherever equal texts are one object, or several: that depends on
-    which modules were imported when the texts came here.
-    """
-    digest = hashlib.sha256()
-    if len(pickled) > _LONG_PICKLE:
-        digest.update(pickled)
-        return digest.digest()
-    memo: list[str | int] = []  # a text, or the number of another object
-    numbers = itertools.count()
-    text: str | None = None  # the last object
-    for opcode, argument, _ in pickletools.genops(pickled):
-        match opcode.name:
-            case "FRAME":
-                continue
-            case "MEMOIZE":
-                memo.append(next(numbers) if text is None else text)
-                continue
-            case "BINGET" | "LONG_BINGET":
-                name, argument = "", memo[cast(int, argument)]
-            case name:
-                name = "" if isinstance(argument, str) else name
-        text = argument if isinstance(argument, str) else None
-        digest.update(repr((name, argument)).encode())
-    return digest.digest()
 
 
 def _same_result(one: DataFrame, other: DataFrame) -> bool:

@@ -15,6 +15,7 @@ import org.apache.spark.sql.execution.datasources.PartitioningAwareFileIndex;
 import org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat;
 import org.apache.spark.sql.execution.datasources.parquet.ParquetFooterReader;
 import org.apache.spark.sql.execution.datasources.parquet.ParquetToSparkSchemaConverter;
+import org.apache.spark.sql.internal.SessionState;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
@@ -30,25 +31,25 @@ public final class FiresteelFooter {
         PartitioningAwareFileIndex index = (PartitioningAwareFileIndex) relation.location();
         Path path = read(index.allFiles());
         if (path == null) return null;
+        SessionState session = files.sparkSession().sessionState();
         Footer footer = new Footer(
             path,
             ParquetFooterReader.readFooter(
-                HadoopInputFile.fromPath(
-                    path, files.sparkSession().sessionState().newHadoopConf()),
+                HadoopInputFile.fromPath(path, session.newHadoopConf()),
                 ParquetMetadataConverter.SKIP_ROW_GROUPS));
         StructType schema = ParquetFileFormat.readSchemaFromFooter(
-            footer, new ParquetToSparkSchemaConverter(files.sparkSession().sessionState().conf()));
-        StructField[] columns = ((StructType) schema.asNullable()).fields();
+            footer, new ParquetToSparkSchemaConverter(session.conf()));
+        StructType all = (StructType) schema.asNullable();
         StructField[] folders = relation.partitionSchema().fields();
-        Set names = new HashSet();
-        StructType all = new StructType();
-        for (int i = 0; i < columns.length + folders.length; i++) {
-            StructField field = i < columns.length ? columns[i] : folders[i - columns.length];
-            // Spark has rules for a folder's column that is in the files, and an error for two.
-            if (!names.add(field.name().toLowerCase(Locale.ROOT))) return null;
-            all = all.add(field);
-        }
-        return all.json();
+        for (int i = 0; i < folders.length; i++) all = all.add(folders[i]);
+        // Spark has rules for a folder's column that is in the files, too, and an error for others.
+        return differ(all.fieldNames()) ? all.json() : null;
+    }
+
+    private static boolean differ(String[] names) {
+        Set known = new HashSet();
+        for (int i = 0; i < names.length; i++) known.add(names[i].toLowerCase(Locale.ROOT));
+        return known.size() == names.length;
     }
 
     /** The file whose footer Spark reads: a summary, else the first one by its path. */

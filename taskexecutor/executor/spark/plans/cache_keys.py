@@ -1,0 +1,58 @@
+"""By what a plan of an earlier job is found."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import pickletools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+import cloudpickle
+
+from firesteel.common.units import MIB
+from firesteel.plan.specs import Spec, TransformSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_LONG_PICKLE = 1 * MIB  # is not looked into
+
+
+def cache_key(schema: StructType, specs: Sequence[Spec], *more: object) -> object | None:
+    """Equal for the same group of operators over the same columns; None if that cannot be told.
+    Their functions may give another plan nevertheless: a module is pickled by its name.
+    """
+    try:
+        functions = [cloudpickle.dumps(each) for each in specs if isinstance(each, TransformSpec)]
+    except Exception:  # it was not sent here, and holds what cannot be
+        return None
+    others = [each for each in specs if not isinstance(each, TransformSpec)]
+    return schema.json(), [_content(each) for each in functions], others, more
+
+
+def _content(pickled: bytes) -> bytes:
+    """A digest that is the same wherever equal texts are one object, or several: that depends on
+    which modules were imported when the texts came here.
+    """
+    digest = hashlib.sha256()
+    if len(pickled) > _LONG_PICKLE:
+        digest.update(pickled)
+        return digest.digest()
+    memo: list[str | int] = []  # a text, or the number of another object
+    numbers = itertools.count()
+    text: str | None = None  # the last object
+    for opcode, argument, _ in pickletools.genops(pickled):
+        match opcode.name:
+            case "FRAME":
+                continue
+            case "MEMOIZE":
+                memo.append(next(numbers) if text is None else text)
+                continue
+            case "BINGET" | "LONG_BINGET":
+                name, argument = "", memo[cast(int, argument)]
+            case name:
+                name = "" if isinstance(argument, str) else name
+        text = argument if isinstance(argument, str) else None
+        digest.update(repr((name, argument)).encode())
+    return digest.digest()
