@@ -202,18 +202,18 @@ def test_garbage_on_every_port_hurts_nobody(session: Session) -> None:
     supervisor = next(
         p for p in psutil.Process().children() if str(session.cluster.directory) in command(p)
     )
-    everybody, ports = [supervisor], set()
-    for process in supervisor.children(recursive=True):
+    # Spark ends its Python workers when they have been idle for long.
+    family = [p for p in supervisor.children(recursive=True) if "pyspark.daemon" not in command(p)]
+    ports = set()
+    for process in [supervisor, *family]:
         with contextlib.suppress(psutil.NoSuchProcess):  # some are there for a moment only
-            listening = {
-                connection.laddr.port
-                for connection in process.net_connections("tcp")
-                if connection.status == psutil.CONN_LISTEN
-            }
-            # Spark ends its Python workers when they have been idle for long.
-            if listening and "pyspark.daemon" not in command(process):
-                everybody.append(process)
-                ports |= listening if "java" not in process.name() else set()
+            if "java" not in process.name():
+                ports |= {
+                    connection.laddr.port
+                    for connection in process.net_connections("tcp")
+                    if connection.status == psutil.CONN_LISTEN
+                }
+    everybody = [supervisor, *(process for process in family if process.is_running())]
     assert len(ports) >= 4 + 2 * SLOTS - 2, (
         "masters, TaskExecutors, exchanges and metrics all listen"
     )

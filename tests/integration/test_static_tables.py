@@ -366,15 +366,15 @@ class TestOverJobs:
     ) -> None:
         """Its modules may be others in the next job."""
         path = written(tmp_path / "prices", {1: 1.5})
-        factor = tmp_path / "factor"
-        doubled = sql.udf(lambda price: price * float(factor.read_text()), "double")
+        factor = str(tmp_path / "factor")
 
         def join(df: Any, prices: Any) -> Any:
-            return df.join(prices.select("k", doubled("price").alias("price")), "k")
+            multiplied = sql.udf(lambda price: price * float(Path(factor).read_text()), "double")
+            return df.join(prices.select("k", multiplied("price").alias("price")), "k")
 
-        factor.write_text("2")
+        Path(factor).write_text("2")
         assert job(engine, path, join) == (True, [3.0])
-        factor.write_text("3")
+        Path(factor).write_text("3")
         assert job(engine, path, join) == (True, [4.5])
 
     def test_a_refresh_that_finds_the_same_rows_changes_nothing(

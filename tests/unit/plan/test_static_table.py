@@ -51,3 +51,15 @@ def test_it_is_the_same_table_in_all_operators_that_ship_it() -> None:
     shipped = cloudpickle.loads(cloudpickle.dumps(prices))
     assert (shipped.id, shipped.refresh_s) == (prices.id, 600)
     assert env.static(read).id != prices.id
+
+
+def test_tables_that_are_equal_are_one() -> None:
+    """Also those of two jobs, whose plans have its rows."""
+
+    def table(function: Any = read, **settings: Any) -> str:
+        return Environment().static(function, **settings).id
+
+    assert table() == table()
+    others = [table(refresh="10 min"), table(name="other"), table(allow_empty=True)]
+    others += [table(lambda spark, day=day: spark.read.parquet(day)) for day in ("1", "2")]
+    assert len({table(), *others}) == 1 + len(others)
