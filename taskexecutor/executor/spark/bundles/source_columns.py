@@ -108,8 +108,7 @@ class ColumnPlans:
             given = leaf_columns(engine, kept.physical)
             if given is not None:
                 return GroupedColumns(engine, kept, given, time, self._meter)
-        # Rows that no operator wants have a time, too.
-        wanted = wanted_rows(kept.physical) if time is None else None
+        wanted = wanted_rows(kept.physical)
         return ColumnPlan(ColumnBundles(engine, kept), wanted, observer or time, self._meter)
 
     @property
@@ -170,8 +169,8 @@ class ColumnPlan:
         times: RowObserver | str | None,
         meter: PlanMeter,
     ) -> None:
-        """`wanted`: see SourcePlan; `times`: what sees the event times, or the column that has
-        them.
+        """`wanted`: others may be left out; `times`: what sees the event times, or the column that
+        has them. Rows that are left out have a time, too.
         """
         self._bundles = bundles
         self._times = times
@@ -181,7 +180,8 @@ class ColumnPlan:
         # The names of those that it needs.
         self.columns = {*bundles.columns, *([times] if isinstance(times, str) else [])}
         self.late = bundles.late
-        self.wanted = wanted
+        self.wanted = wanted if times is None else None
+        self._wanted_behind_times = wanted if isinstance(times, str) else None
 
     @property
     def frame(self) -> DataFrame:
@@ -209,6 +209,8 @@ class ColumnPlan:
             self._times.reset()
         elif self._times is not None:
             self._latest_us = latest_us(table.column(self._times))
+            if self._wanted_behind_times is not None:
+                table = self._wanted_behind_times.of(table)
         self.meter.ran_kept()
         yield from self._bundles.run(table, schema, group, self.meter)
 

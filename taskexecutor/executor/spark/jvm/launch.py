@@ -81,12 +81,13 @@ _OF_CLUSTERS = (
 )  # fmt: skip
 
 # Four times the JVM's default for methods. Most of what a job calls some thousand times it never
-# calls again, since it plans once: optimising that takes as long as the rest of a short job. Methods
-# that run for each row reach any threshold at once.
+# calls again, since it plans once: optimising that takes as long as the rest of a short job.
+# Methods that run for each row reach any threshold at once.
+#
 # And a hundred times for loops, of which a plan has one over all its rows. To optimise it takes 0.2
 # to 0.5 s of CPU, as it is done for the loop that runs and for the next bundle's, and again when
-# rows come for which it takes another turn. Until then a row takes 15 to 70 ns more: some millions of
-# rows cost as much. They are counted over all the jobs that use the plan.
+# rows come for which it takes another turn. Until then a row takes 15 to 70 ns more: some millions
+# of rows cost as much. They are counted over all the jobs that use the plan.
 _COMPILER_OPTIONS = (
     "-XX:Tier4InvocationThreshold=20000",
     "-XX:Tier4MinInvocationThreshold=2400",

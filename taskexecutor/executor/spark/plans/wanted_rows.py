@@ -23,6 +23,7 @@ Ints = npt.NDArray[np.int64]
 _TRANSPARENT = frozenset({"ColumnarToRowExec", "WholeStageCodegenExec", "InputAdapter"})
 _INTEGERS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}  # and their digits
 _EPOCHS = {"timestamp": datetime(1970, 1, 1, tzinfo=UTC), "timestamp_ntz": datetime(1970, 1, 1)}
+_FEW_ROWS = 4_096  # of a batch: to join its dictionary with another costs more
 _WHOLE_SHARE = 0.75  # with so many rows wanted, leaving the others out costs more than it saves
 
 
@@ -57,6 +58,28 @@ class WantedRows(ABC):
         if mask is None or (pc.sum(mask).as_py() or 0) > _WHOLE_SHARE * table.num_rows:
             return None
         return np.flatnonzero(pc.fill_null(mask, False).to_numpy())
+
+    def of(self, table: pa.Table) -> pa.Table:
+        """The rows that may be wanted, and others if those are most. Columns of dictionaries are
+        of their values instead if few rows are left of each batch: such batches are joined later.
+        """
+        batches = [self._of_batch(batch) for batch in table.to_batches()]
+        found = pa.Table.from_batches(batches, table.schema)
+        if found.num_rows >= len(batches) * _FEW_ROWS:
+            return found
+        return pa.table(
+            [
+                column.cast(column.type.value_type)
+                if pa.types.is_dictionary(column.type)
+                else column
+                for column in found.columns
+            ],
+            found.column_names,
+        )
+
+    def _of_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        chosen = self.chosen(pa.Table.from_batches([batch]))
+        return batch if chosen is None else batch.take(pa.array(chosen))
 
 
 def wanted_rows(physical: Any) -> WantedRows | None:
