@@ -82,7 +82,7 @@ def test_columns_are_those_that_arrow_parses(
         patched.setattr(csv_regular, "_LATE_ROWS", 1)
         assert found == _columns(lines, late={"s", "n"})
         if found is not None:
-            rows = _Less(5)
+            rows = Less(5)
             chosen = rows.chosen(found)
             few = found if chosen is None else found.take(pa.array(chosen))
             assert few == _columns(lines, late={"s"}, rows=rows)
@@ -125,7 +125,7 @@ def test_lines_that_are_not_wanted_are_not_converted() -> None:
     text = (good + 3 * bad).encode()
     lines = Lines(text, 0, len(text))
     assert _columns(lines) is None
-    found = _columns(lines, rows=_Less(5))
+    found = _columns(lines, rows=Less(5))
     assert found is not None
     assert found["b"].to_pylist() == [7]
 
@@ -141,7 +141,7 @@ def test_late_texts_are_in_the_text_until_they_are_taken() -> None:
     assert late.slice(8, 2).dictionary_decode().to_pylist() == ["text 8", None]
 
 
-class _Less(WantedRows):
+class Less(WantedRows):
     """Than a number."""
 
     columns = frozenset({"n"})

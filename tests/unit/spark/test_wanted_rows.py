@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from taskexecutor.executor.spark.plans.wanted_rows import Bounds, WantedRows
-
-
-class _Less(WantedRows):
-    columns = frozenset({"n"})
-
-    def __init__(self, than: int) -> None:
-        self._than = than
-
-    def may_be(self, bounds: Mapping[str, Bounds]) -> bool:
-        return True
-
-    def mask(self, table: pa.Table) -> pa.ChunkedArray:
-        return pc.less(table["n"], self._than)
+from tests.unit.operators.test_csv_regular import Less
 
 
 def _table(rows: int) -> pa.Table:
@@ -44,7 +29,7 @@ def _table(rows: int) -> pa.Table:
 @pytest.mark.parametrize("share", [0, 0.1, 1.5, 2.6, 3])
 def test_no_row_is_lost_that_may_be_wanted(rows: int, share: float) -> None:
     table, than = _table(rows), int(share * rows)
-    found = _Less(than).of(table)
+    found = Less(than).of(table)
     assert found.column_names == ["n", "text"]
     assert found.filter(pc.less(found["n"], than)).to_pylist() == [
         row for row in table.to_pylist() if row["n"] is not None and row["n"] < than
@@ -52,15 +37,15 @@ def test_no_row_is_lost_that_may_be_wanted(rows: int, share: float) -> None:
 
 
 def test_others_are_left_out_by_batches() -> None:
-    found = _Less(15).of(_table(10))
+    found = Less(15).of(_table(10))
     assert found["n"].to_pylist() == [None, *range(1, 10), 11, 12, 13, 14]
 
 
 def test_dictionaries_of_many_rows_stay_as_they_are() -> None:
     table = _table(20_000)
-    kept = _Less(50_000).of(table)
+    kept = Less(50_000).of(table)
     assert pa.types.is_dictionary(kept["text"].type)
     assert [chunk.dictionary for chunk in kept["text"].chunks] == [
         chunk.dictionary for chunk in table["text"].chunks
     ]
-    assert _Less(100).of(table)["text"].type == pa.string()
+    assert Less(100).of(table)["text"].type == pa.string()
