@@ -227,7 +227,7 @@ class Chaos:
         its process, and gives the job to another JobMaster. When it goes on it believes that the
         job is its own: it must end, and nothing of it may count.
         """
-        _orphan(victim)
+        orphan(victim)
         with stopped([victim]):
             self._signal(self._dispatcher, signal.SIGKILL)
             self.succeeded(victim)
@@ -376,9 +376,10 @@ def program(process: psutil.Process) -> str:
     return found[1] if found else line
 
 
-def _orphan(copy: psutil.Process) -> None:
+def orphan(copy: psutil.Process) -> None:
     """Ends the server that has forked it. A stopped process that loses its parent gets SIGHUP and
-    SIGCONT of the kernel, if that leaves its group without one: it would die, or even go on.
+    SIGCONT of the kernel, if that leaves its group without one: it would die, or even go on. So
+    this is for one that runs.
     """
     server = copy.parent()
     if server is not None and "fork_server" in command(server):

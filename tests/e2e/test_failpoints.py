@@ -18,7 +18,7 @@ from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.failpoints import STOP, Failpoint
 from firesteel.common.rpc.checkpoints import complete_checkpoint_to_proto
 
-from .chaos import Chaos
+from .chaos import Chaos, orphan
 from .conftest import Session, eventually
 from .exactly_once import exactly_once_job
 
@@ -61,12 +61,13 @@ def test_what_a_master_that_was_replaced_stores_is_refused(
         chaos = Chaos(session, job, 0)
         job.progress("the start")
         zombie = chaos.job_master()
+        orphan(zombie)  # while it runs: see there
         point.touch()
         eventually(lambda: zombie.status() == psutil.STATUS_STOPPED, "the JobMaster stops")
         unstored = job.newest_metadata()
         assert unstored not in _stored(session, job.job_id)
         (epoch,) = set(_stored(session, job.job_id).values())
-        chaos.replace(zombie)
+        chaos.replace(zombie)  # it goes on at the end
         stored = _stored(session, job.job_id)
         assert min(stored) > unstored
         assert set(stored.values()) == {epoch + 1}
