@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, assert_never
 
 import sqlalchemy as sa
+import tenacity
 from sqlalchemy.engine import Connection
 
 from dispatcher import migrations
@@ -119,6 +120,7 @@ _DROP_SUBSUMED = sa.delete(_checkpoints).where(
 )
 _ADD_CHECKPOINT = sa.insert(_checkpoints)
 _MIGRATION_LOCK = 0x46697265  # Postgres: one process at a time creates or migrates the tables
+_SQLITE_BUSY_S = 5  # how long another process may hold the file
 
 
 class Fenced(FiresteelError):
@@ -604,10 +606,23 @@ def _prepare_sqlite(connection: object, _record: object) -> None:
     # Keeps the driver from beginning transactions by itself: ours are IMMEDIATE.
     connection.isolation_level = None  # type: ignore[attr-defined]
     cursor = connection.cursor()  # type: ignore[attr-defined]
-    cursor.execute("PRAGMA journal_mode=WAL")
+    # A new file that another process writes just then is "locked" at once: to the change of its
+    # mode, SQLite's own timeout does not apply.
+    for attempt in tenacity.Retrying(
+        retry=tenacity.retry_if_exception(_is_busy),
+        wait=tenacity.wait_random(0.001, 0.02),
+        stop=tenacity.stop_after_delay(_SQLITE_BUSY_S),
+        reraise=True,
+    ):
+        with attempt:
+            cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")  # a committed row survives a loss of power
-    cursor.execute("PRAGMA busy_timeout=5000")
+    cursor.execute(f"PRAGMA busy_timeout={_SQLITE_BUSY_S * 1000}")
     cursor.close()
+
+
+def _is_busy(error: BaseException) -> bool:
+    return getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
 
 
 def _patience(url: sa.URL) -> dict[str, Any]:

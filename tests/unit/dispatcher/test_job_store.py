@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import sqlite3
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -188,3 +191,20 @@ def test_a_committed_row_survives_a_loss_of_power(store: JobStore) -> None:
     with store._engine.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2, "FULL"
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+
+
+def test_a_new_file_that_another_dispatcher_is_writing_is_waited_for(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = []
+    with closing(sqlite3.connect(sa.make_url(url).database, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+
+        def it_commits_meanwhile(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) == 2:
+                other.execute("COMMIT")
+
+        monkeypatch.setattr(time, "sleep", it_commits_meanwhile)
+        assert job_store_facts(url).epoch == 0
+    assert len(waits) == 2
