@@ -185,6 +185,8 @@ class ExecutorProcesses:
         conf = self._conf.with_overrides(dict(command.shape.environment.spark))
         inherited = os.environ.get("PYTHONPATH")
         return {
+            # With it, gRPC may abort what the user's functions fork.
+            "GRPC_ENABLE_FORK_SUPPORT": "0",
             **{name: value for name, value in os.environ.items() if name != SECRETS},
             "PYTHONPATH": f"{ours}{os.pathsep}{inherited}" if inherited else ours,
             "TMPDIR": str(temp_dir),  # removed when the process has ended, however it did

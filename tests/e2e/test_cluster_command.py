@@ -26,16 +26,19 @@ def processes_of(directory: Path) -> list[psutil.Process]:
 @contextlib.contextmanager
 def started(command_line: list[str], **how: Any) -> Iterator[subprocess.Popen[str]]:
     """A program whose output is read; ended, and with it its cluster, if the test fails."""
-    with subprocess.Popen(
+    # Tests that run in the background are started with SIGINT ignored, as their children would be.
+    # No preexec_fn: a child that forks with gRPC's handlers may abort before it executes anything.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    process = subprocess.Popen(
         command_line,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         process_group=0,
-        # Tests that run in the background are started with SIGINT ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         **how,
-    ) as run:
+    )
+    signal.signal(signal.SIGINT, before)
+    with process as run:
         try:
             yield run
         finally:
@@ -223,8 +226,10 @@ def test_ctrl_c_cancels_the_job_and_leaves_nothing_behind(tmp_path: Path) -> Non
     command_line = [sys.executable, "-m", "firesteel", "run", "-t", "local"]
     command_line += ["--task-executors", "1", "--slots", "1", str(job)]
     with started(command_line, cwd=ROOT) as run:
-        while "RUNNING" not in (told := line(run)):
-            assert told, "it has ended"
+        told = ""
+        while "RUNNING" not in told:
+            told += (read := line(run))
+            assert read, f"it has ended, with code {run.wait()}: {told}"
         family = family_of(run.pid)
         run.send_signal(signal.SIGINT)
         rest, _ = run.communicate(timeout=PATIENCE_S)

@@ -55,6 +55,22 @@ def test_python_and_spark_operators_in_one_chain(session: Session) -> None:
     assert values(collected(session, stream)) == [2 * (n + 1) for n in range(0, 5_000, 5)]
 
 
+def test_processes_that_a_function_forks_start_whatever_runs_beside_it(session: Session) -> None:
+    def fork(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import subprocess
+
+        for _ in batches:
+            codes = [
+                # With a preexec_fn, gRPC's handlers run in the child.
+                subprocess.Popen(["/bin/true"], preexec_fn=lambda: None).wait()
+                for _ in range(500)
+            ]
+            yield pa.RecordBatch.from_pydict({"value": codes})
+
+    forked = Environment(parallelism=1).from_sequence(0, 1).map_in_arrow(fork, "value LONG")
+    assert values(collected(session, forked)) == [0] * 500
+
+
 @pytest.mark.parametrize("partitioning", ["rebalance", "rescale", "forward", "key_by"])
 def test_every_partitioning_moves_each_record_once(session: Session, partitioning: str) -> None:
     env = Environment(parallelism=2)
