@@ -172,6 +172,18 @@ async def test_what_a_child_leaves_behind_ends_with_it() -> None:
         await child.wait()
 
 
+async def test_one_that_has_ended_is_not_killed_again_because_its_pid_may_be_anothers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    child = await start(serves(after="sys.exit(3)"))
+    assert await child.wait() == 3
+    killed: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda pid, _: killed.append(pid))
+    child.kill()
+    assert await child.stop() == 3
+    assert killed == []
+
+
 @pytest.mark.parametrize(
     "after", ["", HOLDS_THE_INTERPRETER], ids=["idle", "holds the interpreter, ignores signals"]
 )

@@ -56,6 +56,7 @@ class Child:
         self.argv = tuple(argv)
         self.log_path = log_path
         self.ready: dict[str, Any] = {}
+        self._group_ended = False
 
     @property
     def pid(self) -> int:
@@ -68,7 +69,9 @@ class Child:
     async def wait(self) -> int:
         """The exit code, once the process has ended; what it left behind in its group is killed."""
         code = await self._process.wait()
-        _signal_group(self._process.pid, signal.SIGKILL)
+        if not self._group_ended:  # later, another process may have its pid
+            self._group_ended = True
+            _signal_group(self._process.pid, signal.SIGKILL)
         return code
 
     def signal(self, number: int) -> None:
