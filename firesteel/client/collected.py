@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 import pyarrow as pa
 
 from firesteel.client.client import Client, raise_unless_finished
+from firesteel.client.dropped import say_what_was_dropped
 from firesteel.client.execution_context import ExecutionContext, StopProgram
 from firesteel.common.job_graph import JobGraph
 from firesteel.errors import FiresteelError
@@ -58,7 +59,9 @@ class CollectedBatches(Generic[Batch]):
             if batch.num_rows:
                 return self._convert(batch)
         self._ended = True
-        raise_unless_finished(self._client.job_details(self.job_id))
+        details = self._client.job_details(self.job_id)
+        raise_unless_finished(details)
+        say_what_was_dropped(details)
         raise StopIteration
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from firesteel.client.client import Client, raise_unless_finished
+from firesteel.client.dropped import say_what_was_dropped
 from firesteel.client.execution_context import ExecutionContext, StopProgram
 from firesteel.client.job_details import JobDetails
 from firesteel.common.job_graph import JobGraph
@@ -183,6 +184,7 @@ class JobClient:
                 folder = embedded.cluster().keep_logs()
                 failure.add_note(f"The logs of this run are kept in {folder}")
             raise
+        say_what_was_dropped(details)
         return JobResult(
             job_id=self.job_id,
             name=self.name,

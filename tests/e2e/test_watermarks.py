@@ -5,6 +5,7 @@ for slow ones.
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from firesteel import CoProcessFunction, Environment, Tumbling, Watermarks
 from firesteel.connectors import FileSource, PythonSource
 from firesteel.datastream import DataStream
 
-from .conftest import Session
+from .conftest import Session, firesteel
 from .jobs import ArrowFunction
 from .test_connectors import write
 
@@ -217,3 +218,43 @@ def test_a_fast_source_is_never_further_ahead_of_a_slow_one_than_the_drift_and_a
     by_name = {vertex.name: vertex.metrics for vertex in details.vertices}
     (fast_metrics,) = [metrics for name, metrics in by_name.items() if "fast" in name]
     assert fast_metrics.aligning_ms > 0
+
+
+_BACKWARDS = """
+from firesteel import Environment, Tumbling, Watermarks
+
+
+def one_by_one(batches):
+    for batch in batches:
+        for place in reversed(range(batch.num_rows)):
+            yield batch.slice(place, 1)
+
+
+env = Environment(parallelism=1)
+times = env.from_sequence(0, 100).select_expr("timestamp_seconds(value) AS at")
+times = times.map_in_arrow(one_by_one, "at TIMESTAMP")
+timed = times.assign_timestamps_and_watermarks(Watermarks.bounded("at"))
+counts = timed.window_all(Tumbling("10 s")).aggregate("count(*) AS n")
+print("counted", %s)
+"""
+
+
+@pytest.mark.parametrize(
+    "counted",
+    [
+        'sum(counts.execute_and_collect()["n"].to_pylist())',
+        'sum(sum(b["n"].to_pylist()) for b in counts.execute_and_collect(iterate="arrow"))',
+    ],
+    ids=["table", "batches"],
+)
+def test_a_program_is_told_how_many_records_were_late(
+    session: Session, tmp_path: Path, counted: str
+) -> None:
+    job = tmp_path / "job.py"
+    job.write_text(_BACKWARDS % counted)
+    done = firesteel("run", "-m", session.address, str(job))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = re.search(r"counted (\d+)", done.stdout)
+    late = re.search(r"has dropped (\d+) late records", done.stderr)
+    assert found and late, done.stdout + done.stderr
+    assert int(found[1]) + int(late[1]) == 100

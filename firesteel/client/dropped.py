@@ -1,0 +1,25 @@
+"""What a job has dropped although it has FINISHED: its program says so at the end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from firesteel.client.job_details import JobDetails
+
+
+def say_what_was_dropped(details: JobDetails) -> None:
+    """On standard error."""
+    for line in late_records(details):
+        print(line, file=sys.stderr)
+
+
+def late_records(details: JobDetails) -> Iterator[str]:
+    """A line for each vertex that has dropped some. A vertex that was restarted counts anew."""
+    for number, vertex in enumerate(details.vertices, 1):
+        if late := vertex.metrics.late_records_dropped:
+            yield (
+                f"Warning: [{number}] {vertex.name} has dropped {late:,} late records, whose times"
+                " were behind the watermark. To keep them, give the watermarks a larger"
+                " max_out_of_orderness, or the windows an allowed_lateness or side_output_late(tag)"
+            )

@@ -1,0 +1,37 @@
+"""What a job that has FINISHED has dropped, as its program is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from firesteel.client.dropped import say_what_was_dropped
+from firesteel.client.job_details import Subtask, TaskMetrics
+from firesteel.common.states import ExecutionState
+
+from .test_render import attempt, details
+
+
+@pytest.mark.parametrize(
+    ("dropped", "told"),
+    [((0, 0), ""), ((1200, 34), "[1] Source: [numbers] -> Map has dropped 1,234 late records")],
+)
+def test_late_records_are_summed_over_the_subtasks(
+    dropped: tuple[int, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    subtasks = tuple(
+        Subtask(
+            index=index,
+            attempts=(
+                replace(
+                    attempt(ExecutionState.FINISHED),
+                    metrics=TaskMetrics(records_in=5000, late_records_dropped=late),
+                ),
+            ),
+        )
+        for index, late in enumerate(dropped)
+    )
+    job = details()
+    say_what_was_dropped(replace(job, vertices=(replace(job.vertices[0], subtasks=subtasks),)))
+    assert told in capsys.readouterr().err if told else not capsys.readouterr().err
