@@ -7,13 +7,19 @@ user-defined functions, written as DDL, are parsed without Spark.
 
 With an active SparkContext (in a slot, or in a program that creates a SparkSession), everything is
 PySpark's own.
+
+The calls are made once for each call of a function of the program (`made_anew`), not once for ever:
+`F.uuid()` draws a seed when it is called, and a Column that kept its seed would give every bundle
+the same values.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +30,17 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 _installed = False
+_call: ContextVar[object] = ContextVar("_call", default=None)  # of a function of the program
+
+
+@contextmanager
+def made_anew() -> Iterator[None]:
+    """Inside, each deferred object makes its calls again, once."""
+    token = _call.set(object())
+    try:
+        yield
+    finally:
+        _call.reset(token)
 
 
 class Deferred:
@@ -34,8 +51,9 @@ class Deferred:
     """
 
     def __init__(self) -> None:
-        # The SparkContext, and the object in its JVM: py4j frees objects that nothing refers to.
-        self._made: tuple[Any, Any] | None = None
+        # The SparkContext, the call, and the object in the JVM: py4j frees objects that nothing
+        # refers to.
+        self._made: tuple[Any, object, Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
         # py4j and pickle look for members that would make this something else.
@@ -60,10 +78,10 @@ class Deferred:
 
     def made(self) -> Any:
         """The object in the JVM of the active SparkContext."""
-        context = _active_context()
-        if self._made is None or self._made[0] is not context:
-            self._made = context, self._make(context)
-        return self._made[1]
+        context, call = _active_context(), _call.get()
+        if self._made is None or self._made[0] is not context or self._made[1] is not call:
+            self._made = context, call, self._make(context)
+        return self._made[2]
 
     def _get_object_id(self) -> str:  # called by py4j
         object_id: str = self.made()._get_object_id()

@@ -23,6 +23,7 @@ from firesteel.common.key_groups import key_group
 from firesteel.connectors import ForeachBatchSink
 from firesteel.elements import Watermark
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
+from firesteel.plan.deferred_columns import made_anew
 from taskexecutor.executor.connectors.checks import known_schema
 from taskexecutor.executor.connectors.runtime import SinkRuntime
 from taskexecutor.executor.connectors.spooled_rows import SpooledRows
@@ -140,6 +141,7 @@ class ForeachBatch(StreamOperator):
                 f"firesteel-{task.attempt_id}", description, lambda: self.context.cancelled
             ),
             self._way.dataframe(rows) as frame,
+            made_anew(),
         ):
             self._sink.function(frame, batch_id)
 

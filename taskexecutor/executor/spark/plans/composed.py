@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from firesteel.errors import FiresteelError
+from firesteel.plan.deferred_columns import made_anew
 from firesteel.plan.specs import (
     AggregateExpression,
     ApplySpec,
@@ -62,7 +63,7 @@ def applied(spec: ApplySpec, frames: Sequence[DataFrame]) -> DataFrame:
 def _result(what: str, function: Callable[..., Any], *frames: DataFrame) -> DataFrame:
     from pyspark.sql import DataFrame
 
-    with pinned():
+    with pinned(), made_anew():
         result = function(*frames)
     if not isinstance(result, DataFrame):
         name = getattr(function, "__name__", "the function")
