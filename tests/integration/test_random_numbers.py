@@ -1,8 +1,12 @@
-"""Random numbers are others in each run of a plan, and in each subtask."""
+"""Random numbers are others in each run of a plan, and in each subtask. Seeds of a program are
+refused, as their numbers would be the same.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -10,18 +14,23 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
-from firesteel.connectors import ForeachBatchSink
-from firesteel.plan import deferred_columns, frame_methods
+from firesteel import DataStream, Environment, Session, Tumbling, Watermarks
+from firesteel.connectors import FileSource, ForeachBatchSink
+from firesteel.errors import FiresteelError
+from firesteel.plan import frame_methods
 from firesteel.plan.specs import TransformSpec
 from firesteel.testing import OperatorHarness
+from taskexecutor.executor.analysis.analyze import analyze
 from taskexecutor.executor.connectors.foreach_batch import ForeachBatch
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 
-deferred_columns.install()
 # Columns of a program, which has no session: made before the engine starts.
 UUID = F.uuid()
 RAND = F.rand().cast("string")
+SEEDED = F.uuid(7)
+SHUFFLED = F.shuffle(F.array("n", "n"), 7).alias("x")
+KEY = F.randn(5).alias("k")
 NUMBERS = pa.schema([("n", pa.int64())])
 DRAWN: dict[str, Callable[[Any], Any]] = {
     "a Column of the program": frame_methods.with_column("id", UUID),
@@ -77,3 +86,125 @@ def test_each_batch_of_foreach_batch_has_its_own(engine: SparkEngine) -> None:
         harness.flush()
     harness.end()
     assert len(ids) == len(set(ids)) == 20
+
+
+# ---- seeds
+
+
+def rows(tmp_path: Path) -> DataStream:
+    (tmp_path / "rows.json").write_text('{"shop": "a", "n": 1, "at": "2020-01-01 00:00:00"}\n')
+    source = FileSource(
+        f"{tmp_path}/*.json", format="json", schema="shop STRING, n LONG, at TIMESTAMP"
+    )
+    return Environment().from_source(source, watermarks=Watermarks.bounded("at"))
+
+
+def analyzed(stream: DataStream, engine: SparkEngine) -> None:
+    stream.print()
+    analyze(stream._program.job_graph("rows"), engine)
+
+
+def in_sql(query: str, df: Any) -> Any:
+    df.createOrReplaceTempView("sales")
+    return df.sparkSession.sql(query)
+
+
+@pytest.mark.parametrize(
+    ("add", "told"),
+    [
+        (lambda s: s.with_column("id", "uuid(7)"), "WithColumn(id): uuid() has the seed 7, with"),
+        (lambda s: s.with_column("id", SEEDED), "WithColumn(id): uuid() has the seed 7"),
+        (lambda s: s.select(SHUFFLED), "shuffle() has the seed 7"),
+        (lambda s: s.where("rand(3) < 0.1"), "Filter(rand(3) < 0.1): rand() has the seed 3"),
+        (lambda s: s.key_by(KEY), "randn() has the seed 5"),
+        (lambda s: s.select_expr("randstr(4, 7) AS t"), "randstr() has the seed 7"),
+        (lambda s: s.select_expr("uniform(0, 9, 7) + n AS t"), "uniform() has the seed 7"),
+        (lambda s: s.select_expr("transform(array(1), x -> x + rand(7)) AS t"), "the seed 7"),
+        (
+            lambda s: s.transform(lambda df: df.sample(fraction=0.1, seed=7)),
+            "sample() has the seed 7",
+        ),
+        (
+            lambda s: s.transform(lambda df: df.randomSplit([1.0, 1.0], 7)[0]),
+            "sample() has the seed 7",
+        ),
+        (
+            lambda s: s.transform(lambda df: df.sampleBy("shop", {"a": 0.5}, 7)),
+            "rand() has the seed 7",
+        ),
+        (
+            lambda s: s.transform(
+                functools.partial(in_sql, "FROM sales TABLESAMPLE (10 PERCENT) REPEATABLE (7)")
+            ),
+            "sample() has the seed 7",
+        ),
+        (
+            lambda s: s.transform(
+                functools.partial(
+                    in_sql, "WITH a AS (SELECT rand(7), n FROM sales) SELECT * FROM a"
+                )
+            ),
+            "rand() has the seed 7",
+        ),
+        (
+            lambda s: s.transform(lambda df: df.where("rand() < 0.5 AND rand(7) < 0.5")),
+            "rand() has the seed 7",
+        ),
+    ],
+)
+def test_a_seed_in_a_transform_is_refused(
+    engine: SparkEngine, tmp_path: Path, add: Any, told: str
+) -> None:
+    with pytest.raises(FiresteelError) as raised:
+        analyzed(add(rows(tmp_path)), engine)
+    assert told in str(raised.value)
+    assert "leave the seed out, or, in a batch, use apply(...)" in str(raised.value)
+    assert "test_random_numbers.py, line" in str(raised.value)
+
+
+def ids_of_window(df: Any) -> Any:
+    return df.groupBy("shop").count().withColumn("id", F.uuid(7))
+
+
+@pytest.mark.parametrize(
+    "windowed",
+    [
+        lambda s: s.key_by("shop").window(Tumbling("1 hour")).apply(ids_of_window),
+        lambda s: s.key_by("shop").window(Session("1 hour")).apply(ids_of_window, across_keys=True),
+        lambda s: s.window_all(Tumbling("1 hour")).apply(ids_of_window),
+    ],
+)
+def test_a_seed_in_a_function_of_windows_is_refused(
+    engine: SparkEngine, tmp_path: Path, windowed: Any
+) -> None:
+    told = r"uuid\(\) has the seed 7, .* for each window that fires .*; leave the seed out$"
+    with pytest.raises(FiresteelError, match=told):
+        analyzed(windowed(rows(tmp_path)), engine)
+
+
+def some(df: Any) -> Any:
+    return df.sparkSession.range(9).sample(fraction=0.5, seed=7).withColumn("x", F.rand(7))
+
+
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda s: s.with_columns({"id": UUID, "x": RAND, "t": "randstr(4)"}),
+        lambda s: s.transform(lambda df: df.select(F.shuffle(F.array("n")), F.uniform(1, 9))),
+        lambda s: s.transform(lambda df: df.sample(0.5).sampleBy("shop", {"a": 0.5})),
+        lambda s: s.transform(
+            functools.partial(in_sql, "SELECT *, rand() FROM sales TABLESAMPLE (10 PERCENT)")
+        ),
+        lambda s: s.transform(lambda df: df.join(some(df), df.n == F.col("id"))),
+        lambda s: s.transform(lambda df: df.sample(fraction=0.5, seed=7), per_bundle=True),
+        lambda s: s.apply(lambda df: df.withColumn("id", F.uuid(7))),
+        lambda s: s.window_all(Tumbling("1 hour")).apply(lambda df: df.withColumn("id", F.uuid())),
+        lambda s: s.window_all(Tumbling("1 hour")).apply(
+            lambda df: df.join(some(df), df.n == F.col("id")).orderBy("x").limit(3)
+        ),
+    ],
+)
+def test_what_is_drawn_or_static_or_runs_once_is_allowed(
+    engine: SparkEngine, tmp_path: Path, add: Any
+) -> None:
+    analyzed(add(rows(tmp_path)), engine)

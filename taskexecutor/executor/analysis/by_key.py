@@ -13,13 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.analysis.row_by_row import (
-    OPERATORS,
-    ROW_BY_ROW,
-    RowByRow,
-    items,
-    kind_of,
-)
+from taskexecutor.executor.analysis.plans import items, kind_of
+from taskexecutor.executor.analysis.row_by_row import OPERATORS, ROW_BY_ROW, RowByRow
 from taskexecutor.executor.analysis.step import Frame
 
 if TYPE_CHECKING:

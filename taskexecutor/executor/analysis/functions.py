@@ -67,7 +67,9 @@ def analyze_transform(step: AnalysisStep, spec: TransformSpec) -> AnalyzedOutput
         output = AnalyzedOutput.on_spark(following)
         output.plan = composed.analyzed_plan(result, frame.leaf)
         return output
-    check_row_by_row(step.operator_name, frame, result)
+    check_row_by_row(
+        step.operator_name, frame, result, lambda: composed.transform(frame.frame, spec)
+    )
     return AnalyzedOutput.on_spark(frame.with_plan(result))
 
 

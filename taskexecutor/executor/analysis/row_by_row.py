@@ -9,9 +9,17 @@ treat rows independently. Operators over static data, which do not come from the
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from firesteel.errors import FiresteelError
+from taskexecutor.executor.analysis.plans import analyzed, items, kind_of
+from taskexecutor.executor.analysis.random_numbers import (
+    Seed,
+    check_seeds,
+    not_deterministic,
+    seeds_of,
+)
 from taskexecutor.executor.analysis.step import BUNDLE, Frame
 
 if TYPE_CHECKING:
@@ -96,11 +104,26 @@ _OF_FILES = {
 }
 
 
-def check_row_by_row(operator_name: str, given: Frame, result: DataFrame) -> None:
+def check_row_by_row(
+    operator_name: str, given: Frame, result: DataFrame, again: Callable[[], DataFrame]
+) -> None:
     """Raises FiresteelError if `result`, which a function returned for `given`, relates rows of
-    `given` to each other, naming the operator and what to use instead.
+    `given` to each other, naming the operator and what to use instead; or if its random numbers
+    begin again with each bundle. `again`: what the function returns in another call.
     """
-    RowByRow(operator_name, given).check(result)
+
+    def seeds(frame: DataFrame) -> set[Seed]:
+        checked = RowByRow(operator_name, given)
+        checked.check(frame)
+        return checked.seeds
+
+    check_seeds(
+        operator_name,
+        seeds(result),
+        lambda: seeds(again()),
+        each_run="bundle of rows",
+        instead=", or, in a batch, use apply(...), whose function gets all rows at once",
+    )
 
 
 class RowByRow:
@@ -113,6 +136,7 @@ class RowByRow:
         self._reads_files = given[0].leaf != BUNDLE
         self._inputs = [analyzed(each.frame) for each in given]
         self._ctes: dict[int, Any] = {}  # those that read the input, by id
+        self.seeds: set[Seed] = set()  # of what the rows of the input pass
 
     def check(self, result: DataFrame) -> None:
         if not self.reads_input(analyzed(result)):
@@ -135,8 +159,9 @@ class RowByRow:
             plan = plan.children().apply(0)
         reads = self.is_input(plan) or self._branches_read_input(plan)
         for node in reversed(unary):
-            self._check_subqueries(node)
+            self.check_subqueries(node)
             if reads:
+                self.seeds |= seeds_of(node)
                 self.check_unary(node)
         return reads
 
@@ -163,9 +188,14 @@ class RowByRow:
                     self._ctes[definition.id()] = definition
             return self.reads_input(plan.plan())
         reading = [self.reads_input(child) for child in items(plan.children())]
-        self._check_subqueries(plan)
-        if not any(reading):
-            return False
+        self.check_subqueries(plan)
+        if any(reading):
+            self.check_branches(plan, reading)
+        return any(reading)
+
+    def check_branches(self, plan: Any, reading: Sequence[bool]) -> None:
+        """Of a plan with several children. `reading`: which of them read the input."""
+        kind = kind_of(plan)
         if kind == "Join":
             if all(reading):
                 self.check_join_of_both(plan)
@@ -180,7 +210,6 @@ class RowByRow:
                 "union with other rows than its input's (Union)",
                 "use DataStream.union with a stream that has them",
             )
-        return True
 
     def refers(self, reference: Any, definition: Any) -> None:
         """Called for a reference to a common table expression that reads the input."""
@@ -200,7 +229,7 @@ class RowByRow:
                 "use an inner join, or one that keeps the input's rows (left, with the input left)",
             )
 
-    def _check_subqueries(self, node: Any) -> None:
+    def check_subqueries(self, node: Any) -> None:
         if any(self.reads_input(query) for query in items(node.subqueries())):
             self.refuse("a subquery over its input", self.instead)
 
@@ -215,12 +244,8 @@ class RowByRow:
         self.check_functions(node)
 
     def check_functions(self, node: Any) -> None:
-        if node.deterministic():
-            return
-        for expression in items(node.expressions()):
-            if not expression.deterministic():
-                for leaf in items(expression.collectLeaves()):
-                    self._check_function(kind_of(leaf))
+        for expression in not_deterministic(node):
+            self._check_function(kind_of(expression))
 
     def refuse_operator(self, kind: str) -> NoReturn:
         refused = OPERATORS.get(kind)
@@ -239,14 +264,18 @@ class RowByRow:
             )
 
 
-def analyzed(frame: DataFrame) -> Any:
-    execution: Any = frame._jdf.queryExecution()
-    return execution.analyzed()
+class AnyRows(RowByRow):
+    """Of a function that may relate rows as it likes."""
 
+    def check(self, result: DataFrame) -> None:
+        self.reads_input(analyzed(result))
 
-def kind_of(node: Any) -> str:
-    return str(node.getClass().getSimpleName())
+    def check_unary(self, node: Any) -> None:
+        pass
 
+    def check_branches(self, plan: Any, reading: Sequence[bool]) -> None:
+        pass
 
-def items(seq: Any) -> list[Any]:
-    return [seq.apply(index) for index in range(seq.size())]
+    def check_subqueries(self, node: Any) -> None:
+        for query in items(node.subqueries()):
+            self.reads_input(query)

@@ -24,6 +24,8 @@ from firesteel.row_kind import ROW_KIND
 from taskexecutor.executor.aggregation.taken_back import kept_of
 from taskexecutor.executor.analysis.by_key import ByKey, KeyedFrame
 from taskexecutor.executor.analysis.checks import check_keys, check_time_column
+from taskexecutor.executor.analysis.random_numbers import Seed, check_seeds
+from taskexecutor.executor.analysis.row_by_row import AnyRows, RowByRow
 from taskexecutor.executor.analysis.step import (
     BUNDLE,
     AnalysisStep,
@@ -103,18 +105,38 @@ def analyze_window_apply(step: AnalysisStep, spec: WindowApplySpec) -> AnalyzedO
         if spec.function is not None:
             raise
         raise FiresteelError(f"{step.operator_name}: {summary_of(error)}") from error
-    if spec.function is not None and not spec.across_keys:
-        given = KeyedFrame(Frame(fired, BUNDLE), spec.key_columns)
-        # Several sessions fire at the same time.
-        by_time = [frozenset({composed.WINDOW_START, composed.WINDOW_END})]
-        also = by_time if isinstance(spec.window, SessionSpec) else []
-        ByKey(step.operator_name, given, also=also).check(result)
+    if spec.function is not None:
+        check_seeds(
+            step.operator_name,
+            _checked(step, spec, fired, result),
+            lambda: _checked(step, spec, fired, composed.window_result(fired, spec)),
+            each_run="window that fires",
+        )
     return AnalyzedOutput(
         schema=to_arrow(result.schema),
         plan=composed.analyzed_plan(result, "Window"),
         sides={spec.late_tag: rows} if spec.late_tag else {},
         retracting=Retracting.of_window(step.operator_name) if spec.retracts else None,
     )
+
+
+def _checked(
+    step: AnalysisStep, spec: WindowApplySpec, fired: DataFrame, result: DataFrame
+) -> set[Seed]:
+    """Raises FiresteelError if the function relates rows that it may not. Returns the seeds of what
+    rows pass in it.
+    """
+    given = KeyedFrame(Frame(fired, BUNDLE), spec.key_columns)
+    # Several sessions fire at the same time.
+    by_time = [frozenset({composed.WINDOW_START, composed.WINDOW_END})]
+    also = by_time if isinstance(spec.window, SessionSpec) else []
+    checks: RowByRow
+    if spec.across_keys or not (spec.key_columns or also):
+        checks = AnyRows(step.operator_name, given.frame)
+    else:
+        checks = ByKey(step.operator_name, given, also=also)
+    checks.check(result)
+    return checks.seeds
 
 
 def _check_by_row(

@@ -1,0 +1,21 @@
+"""Spark's plans, as Python sees them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def analyzed(frame: DataFrame) -> Any:
+    execution: Any = frame._jdf.queryExecution()
+    return execution.analyzed()
+
+
+def kind_of(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def items(seq: Any) -> list[Any]:
+    return [seq.apply(index) for index in range(seq.size())]
