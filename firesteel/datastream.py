@@ -23,6 +23,7 @@ from firesteel.latest_operator import LatestOperator
 from firesteel.missing_methods import no_such_member
 from firesteel.operator import StreamOperator
 from firesteel.plan import frame_methods
+from firesteel.plan.event_time import result_times
 from firesteel.plan.specs import (
     ApplySpec,
     AssignWatermarksSpec,
@@ -363,8 +364,14 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
 
         Both streams are kept until they end. With `ttl`, records match only those that have arrived
         less than that before them, by the machine's clock, and older ones are forgotten. In batch
-        mode, Spark joins both as wholes: no record comes again, and `ttl` has no effect. The result
-        has no event time: a window behind it names its column (`Tumbling(..., on=...)`).
+        mode, Spark joins both as wholes: no record comes again, and `ttl` has no effect.
+
+        The result has no event time, with a `ttl` or without: the earlier record of a pair may be
+        from long ago, and its time far behind the watermark. A window behind it, or whatever else
+        needs event time, is refused before data flows, unless `assign_timestamps_and_watermarks`
+        gives the result event time, with as much out-of-orderness as may be between the records of
+        a pair, or `interval_join` bounds that. It may take the times of one stream if the other one
+        ends and has no watermarks (`Tumbling(..., on=...)`); in batch mode, any.
 
         Raises InvalidProgram for bad arguments; columns are checked before data flows. A join
         without `ttl` of a stream that never ends gives a warning when the job is submitted.
@@ -399,14 +406,16 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         The event time of a left or right join is that of this or of the other stream, and its
         watermarks are as far behind as a record waits for a match at most. An inner join has the
         later time of each pair where all matches of a record are before it, or all after it.
-        Otherwise, the result has no event time.
+        Otherwise, the result has no event time. What follows may name any of both streams' columns
+        (`Tumbling(..., on=...)`): then the watermarks are held back by the longest time between the
+        records of a pair.
         """
         self._check_mine("interval_join", other)
         found = joins.event_times("interval_join", times, (self._time_columns, other._time_columns))
         spec = joins.interval_join_spec(on, how, between, found)
         title = name or f"IntervalJoin({spec.how}, {_shown(spec)})"
         return self._joined("interval_join", other, spec, title, uid)._with_time_columns(
-            *joins.interval_times(spec)
+            *result_times(spec)
         )
 
     def window_join(

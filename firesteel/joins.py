@@ -118,21 +118,6 @@ def event_times(
     return EventTimes(columns=(left, right), shifts_us=(left_us, right_us))
 
 
-def interval_times(spec: JoinSpec) -> tuple[str, ...]:
-    """The column of event time of an interval join's result, if there is one: that of the stream
-    all of whose rows are there, else the later one of each pair, if it is always the same.
-    """
-    assert isinstance(spec.within, IntervalSpec)
-    times = spec.within.times
-    if any(times.shifts_us) or spec.how == "full":
-        return ()
-    if any(spec.keeps):
-        return times.columns[:1] if spec.how == "left" else times.columns[1:]
-    if spec.within.upper_us <= 0:
-        return times.columns[:1]
-    return times.columns[1:] if spec.within.lower_us >= 0 else ()
-
-
 def growing_joins(graph: StreamGraph) -> Iterable[str]:
     """What is to be said of joins, and of rows with those around them, that keep more and more
     rows.

@@ -18,6 +18,7 @@ from firesteel.common.units import mib
 from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.plan.chaining import chains
 from firesteel.plan.coordinators import assign_coordinators
+from firesteel.plan.event_time import hold_watermarks_back
 from firesteel.plan.runtime_mode import as_batch, check_exchanges
 from firesteel.plan.shipping import pickled
 from firesteel.plan.stream_graph import StreamEdge, StreamGraph, StreamNode
@@ -45,6 +46,8 @@ def build_job_graph(
     )
     if batch:
         as_batch(graph)
+    else:
+        hold_watermarks_back(graph)
     grouped = chains(graph, enabled=chaining_enabled)
     assign_coordinators(graph, grouped)
     operator_ids = {node: operator_id_of(node) for node in graph.nodes}

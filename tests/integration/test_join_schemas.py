@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import Row
+from pyspark.sql.streaming import StatefulProcessor
 
-from firesteel import DataStream, Environment, Tumbling, Watermarks
+from firesteel import (
+    CoProcessFunction,
+    DataStream,
+    Environment,
+    Session,
+    Tumbling,
+    Watermarks,
+)
 from firesteel.connectors import CollectSink, FileSource
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.analysis.analyze import analyze
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 
 
-def streams(tmp_path: Path) -> tuple[DataStream, DataStream]:
+def streams(
+    tmp_path: Path, *, mode: str = "streaming", timed: tuple[bool, bool] = (True, True)
+) -> tuple[DataStream, DataStream]:
+    """`timed`: which of the two have watermarks."""
     (tmp_path / "rows.json").write_text('{"id": 1}\n')
-    env = Environment(parallelism=2)
+    env = Environment(parallelism=2, mode=mode)
     return tuple(  # type: ignore[return-value]
         env.from_source(
             FileSource(f"{tmp_path}/*.json", format="json", schema=schema),
-            watermarks=Watermarks.bounded(time),
+            watermarks=Watermarks.bounded(time) if timed[time == "time"] else None,
         )
         for schema, time in (
             ("n INT, id LONG, at TIMESTAMP, word STRING", "at"),
@@ -119,3 +132,110 @@ def test_what_cannot_be_joined_is_refused(
 ) -> None:
     with pytest.raises(FiresteelError, match=re.escape(message)):
         schema_of(program(*streams(tmp_path)), engine)
+
+
+def joined(a: DataStream, b: DataStream, **settings: Any) -> DataStream:
+    return a.join(b, "id", name="Pairs", **settings)
+
+
+def hourly(stream: DataStream, on: str | None = None) -> DataStream:
+    return stream.key_by("id").window(Tumbling("1 h", on=on)).aggregate("count(*) AS c")
+
+
+class Expiring(StatefulProcessor):
+    def init(self, handle: Any) -> None: ...
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        yield Row(n=0)
+
+
+class Looking(Expiring):
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        yield Row(n=timerValues.getCurrentWatermarkInMs())
+
+
+class Timeout(CoProcessFunction):
+    def process_element1(self, value: Row, ctx: Any) -> None:
+        ctx.timer_service().register_event_time_timer(0)
+
+    def process_element2(self, value: Row, ctx: Any) -> None: ...
+
+    def on_timer(self, timestamp_ms: int, ctx: Any) -> None: ...
+
+
+def expiring(stream: DataStream, processor: StatefulProcessor) -> DataStream:
+    return stream.key_by("id").transform_with_state(processor, "n LONG", time_mode="event_time")
+
+
+NEEDING_EVENT_TIME: list[Callable[[DataStream, DataStream], DataStream]] = [
+    lambda a, b: hourly(joined(a, b), on="at"),
+    lambda a, b: hourly(joined(a, b, ttl="1 s"), on="time"),
+    lambda a, b: hourly(joined(a, b).select_expr("id", "greatest(at, time) AS late"), on="late"),
+    lambda a, b: joined(a, b).window_all(Tumbling("1 h", on="at")).top_n(1, by="n"),
+    lambda a, b: joined(a, b).window_all(Session("1 h", on="at")).aggregate("median(n) AS m"),
+    lambda a, b: joined(a, b).drop_duplicates("id", within="1 h", on="at"),
+    lambda a, b: (
+        joined(a, b)
+        .select("id", "at")
+        .map_in_arrow(lambda batches: batches)
+        .interval_join(b, "id", between=("0 s", "1 s"), times=("at", "time"))
+    ),
+    lambda a, b: a.as_of_join(
+        joined(a, b).select_expr("id", "at AS since"), "id", times=("at", "since")
+    ),
+    lambda a, b: hourly(a.union(joined(a, b).select("n", "id", "at", "word"))),
+    lambda a, b: hourly(a.as_of_join(b, "id", name="Pairs"), on="time"),
+    lambda a, b: expiring(joined(a, b), Expiring()),
+    lambda a, b: joined(a, b).connect(b).key_by("id", "ID").co_process(Timeout(), "n LONG"),
+]
+
+
+@pytest.mark.parametrize("program", NEEDING_EVENT_TIME)
+def test_rows_of_a_join_are_not_dropped_as_late(
+    tmp_path: Path,
+    engine: SparkEngine,
+    program: Callable[[DataStream, DataStream], DataStream],
+) -> None:
+    """A stream is refused; in a batch, nothing is late."""
+    with pytest.raises(FiresteelError, match=r"'Pairs'.* joins .*long ago.*interval_join.*_waterm"):
+        schema_of(program(*streams(tmp_path)), engine)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # timers of a batch
+        assert schema_of(program(*streams(tmp_path, mode="batch")), engine) is not None
+
+
+@pytest.mark.parametrize(
+    ("timed", "program"),
+    [
+        ((True, True), lambda a, b: hourly(joined(a, b).assign_timestamps_and_watermarks(
+            Watermarks.bounded("at", max_out_of_orderness="1 h")))),
+        ((True, True), lambda a, b: joined(a, b).drop_duplicates("id")),
+        ((True, True), lambda a, b: hourly(
+            a.interval_join(b, "id", between=("-1 s", "1 s")), on="at")),
+        ((True, True), lambda a, b: hourly(a.as_of_join(b, "id"), on="at")),
+        ((True, True), lambda a, b: joined(a, b).window_all(
+            Tumbling("1 h", processing_time=True)).top_n(1, by="n")),
+        ((True, True), lambda a, b: hourly(joined(a, b).key_by("id").apply(lambda df: df), on="at")),
+        ((True, True), lambda a, b: expiring(joined(a, b), Looking())),
+        ((True, False), lambda a, b: hourly(joined(a, b), on="at")),
+        ((True, False), lambda a, b: hourly(joined(a, b).select_expr("ID", "at AS t"), on="t")),
+        ((False, True), lambda a, b: hourly(joined(a, b), on="time")),
+        ((False, False), lambda a, b: hourly(joined(a, b), on="at")),
+    ],
+)  # fmt: skip
+def test_what_is_not_behind_the_watermark_may_be_behind_a_join(
+    tmp_path: Path,
+    engine: SparkEngine,
+    timed: tuple[bool, bool],
+    program: Callable[[DataStream, DataStream], DataStream],
+) -> None:
+    assert schema_of(program(*streams(tmp_path, timed=timed)), engine) is not None
+
+
+@pytest.mark.parametrize("timed", [(True, False), (False, True)])
+def test_the_times_of_a_stream_without_watermarks_may_be_old(
+    tmp_path: Path, engine: SparkEngine, timed: tuple[bool, bool]
+) -> None:
+    old = "at" if timed[1] else "time"
+    with pytest.raises(FiresteelError, match=f"from the column '{old}', and would drop as late"):
+        schema_of(hourly(joined(*streams(tmp_path, timed=timed)), on=old), engine)

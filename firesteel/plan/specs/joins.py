@@ -73,6 +73,8 @@ class JoinSpec:
     within: IntervalSpec | SameWindowSpec | AsOfSpec | TimeToLiveSpec | None = None
     # In a batch: the pairs of all rows, and rows without a match, each once. None is late.
     whole: bool = False
+    # In a stream: how far what follows sees its watermark behind, at least.
+    held_us: int = 0
 
     @property
     def keeps(self) -> tuple[bool, bool]:

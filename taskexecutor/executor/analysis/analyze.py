@@ -33,6 +33,12 @@ from firesteel.plan.specs import (
 )
 from taskexecutor.executor.analysis.analyzers import ANALYZERS
 from taskexecutor.executor.analysis.checks import check_keys
+from taskexecutor.executor.analysis.event_time import (
+    check_event_time,
+    old_times,
+    time_advances,
+    united,
+)
 from taskexecutor.executor.analysis.row_kinds import (
     behind,
     check_last_update,
@@ -136,10 +142,13 @@ class _Analysis:
         )
         check_not_aggregating(step, spec)
         check_last_update(step, spec)
+        check_event_time(step, spec)
         output = ANALYZERS[type(spec)](step, spec)
         output.retracting = retracting(step, spec, output)
         output.updating = updating(step, spec, operator.place)
         output.settled |= keeps_settled(step, output)
+        output.time_advances = time_advances(step, spec)
+        output.old_times = old_times(step, spec)
         _declare_side_outputs(step, spec, output)
         if isinstance(spec, SinkSpec) and isinstance(spec.sink, FileSink):
             self._check_files(operator, spec.sink, step.input_schema)
@@ -205,7 +214,11 @@ class _Analysis:
                 output = self.outputs[edge.source_vertex_id][edge.source_operator]
                 # Without its frame: a Spark plan ends at an edge.
                 producers.append(
-                    AnalyzedOutput(schema=output.sides[edge.side_output_tag])
+                    AnalyzedOutput(
+                        schema=output.sides[edge.side_output_tag],
+                        time_advances=output.time_advances,
+                        old_times=output.old_times,
+                    )
                     if edge.side_output_tag
                     else replace(
                         output, frame=None, updating=behind(edge, vertex.parallelism, output)
@@ -246,6 +259,8 @@ def _united(producers: Sequence[AnalyzedOutput]) -> AnalyzedOutput:
         retracting=next((one.retracting for one in producers if one.retracting), None),
         settled=all(one.settled or one.retracting for one in producers),
         updating=replace(updating[0], spread=spread) if updating else None,
+        time_advances=any(one.time_advances for one in producers),
+        old_times=united(one.old_times for one in producers),
     )
 
 

@@ -68,6 +68,14 @@ class Retracting:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OldTimes:
+    """The join before that emits rows with times far behind the watermark."""
+
+    who: str  # its name
+    columns: frozenset[str] | None  # whose times may be, in lower case; None: any column's
+
+
 @dataclass(slots=True, kw_only=True)
 class AnalyzedOutput:
     """What is known of an operator's output."""
@@ -79,6 +87,8 @@ class AnalyzedOutput:
     retracting: Retracting | None = None  # the column `row_kind` tells; None: rows stay
     settled: bool = False  # it has the column `row_kind` of such rows, and none goes away
     updating: Updating | None = None  # None: each row is a row of its own
+    time_advances: bool = False  # whether event time may advance before its rows have ended
+    old_times: OldTimes | None = None  # None: no row is behind the watermark because of a join
     states: StateDescriptions | None = None  # None: they are not known before it runs
     # Side outputs by tag, as far as the analyser knows them.
     sides: dict[str, pa.Schema] = field(default_factory=dict)

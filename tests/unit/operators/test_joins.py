@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from firesteel.elements import MAX_TIMESTAMP_US, Watermark
 from firesteel.errors import FiresteelError
+from firesteel.plan.event_time import most_behind_us
 from firesteel.plan.specs import (
     EventTimes,
     IntervalSpec,
@@ -165,18 +167,23 @@ def near_in_time(
     within=WITHIN,
     how=st.sampled_from(["inner", "left", "right", "full"]),
     few=st.booleans(),
+    held=st.booleans(),
 )
 def test_rows_join_those_near_in_time_and_are_forgotten(
     flow: list[tuple[int, list[Row]] | int],
     within: IntervalSpec | SameWindowSpec,
     how: Any,
     few: bool,
+    held: bool,
 ) -> None:
+    join = spec(within=within, how=how)
+    if held:
+        join = replace(join, held_us=most_behind_us(join))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream_join, "LEAST_ROWS", 4)
         if few:
             patch.setattr(rows_by_key, "PAIRS", 3)
-        harness = opened(spec(within=within, how=how))
+        harness = opened(join)
         counts, watermark, dropped = [0, 0], -100, 0
         rows: tuple[list[Numbered], list[Numbered]] = ([], [])
         for element in [*flow, MAX_TIMESTAMP_US]:
@@ -217,18 +224,22 @@ def test_rows_join_those_near_in_time_and_are_forgotten(
                 ends = pair["window_end"].cast(pa.int64()).to_pylist()
                 for left, right, end in zip(*columns, ends, strict=True):
                     assert end == end_of_window(within, right - 1 if left is None else left)
-        check_event_time(harness, how, within)
+        check_event_time(harness, how, within, held)
 
 
 def check_event_time(
-    harness: OperatorHarness, how: str, within: IntervalSpec | SameWindowSpec
+    harness: OperatorHarness, how: str, within: IntervalSpec | SameWindowSpec, held: bool
 ) -> None:
-    """No row of the result is behind the watermark there, in the time that is the result's."""
+    """No row of the result is behind the watermark there, in the time that is the result's, or, if
+    the watermark is held back, in any.
+    """
+    shift = {"at": 0, "time": -1, "window_end": -1}
     if isinstance(within, SameWindowSpec):
-        names, shift = ["window_end"], {"window_end": -1}
+        names = ["at", "time", "window_end"] if held else ["window_end"]
+    elif held:
+        names = ["at", "time"]
     else:
         names = {"left": ["at"], "right": ["time"], "full": ["at", "time"]}.get(how, [])
-        shift = {"at": 0, "time": -1}
     watermark = -(2**63)
     for element in harness.elements:
         if isinstance(element, Watermark):

@@ -52,10 +52,11 @@ class StreamJoin(StreamOperator):
         self.keeps_event_time = self._bounds.in_event_time
         # The sides whose rows come alone when their time is over.
         self._expiring = [kept and not spec.retracts for kept in spec.keeps]
-        self._delay_us = max(
+        delays_us = (
             self._bounds.delay_us(side) if expiring else 0
             for side, expiring in enumerate(self._expiring)
         )
+        self._delay_us = max(spec.held_us, *delays_us)
         self._waiting: tuple[list[pa.RecordBatch], list[pa.RecordBatch]] = ([], [])
         self._waiting_rows = 0
         self._forget_at = LEAST_ROWS

@@ -1,0 +1,126 @@
+"""Which operators need event time, of which column, and what the joins before them do for it.
+
+A pair that a join emits has the times of two rows, and the earlier one is behind the watermark by
+as much as the join's bounds allow. What follows takes the event time of the pair from some column:
+from the one that is never behind, or else the join holds its watermark back.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from firesteel.plan.specs import (
+    ApplySpec,
+    AsOfSpec,
+    AssignWatermarksSpec,
+    BroadcastProcessSpec,
+    CoProcessSpec,
+    DropDuplicatesSpec,
+    IntervalSpec,
+    JoinSpec,
+    PartialWindowAggregateSpec,
+    SameWindowSpec,
+    SourceSpec,
+    Spec,
+    TransformWithStateSpec,
+    WindowAggregateSpec,
+    WindowApplySpec,
+    WindowTopNSpec,
+)
+from firesteel.plan.stream_graph import StreamGraph, StreamNode
+from firesteel.plan.timers import depends_on_lateness
+
+_WINDOW_END = "window_end"
+
+
+class NeededTime(NamedTuple):
+    """An input whose rows must not be behind the watermark."""
+
+    input: int
+    column: str  # of their times; "": only the program's function knows it
+
+
+def needed_times(spec: Spec) -> list[NeededTime]:
+    match spec:
+        case PartialWindowAggregateSpec() if spec.in_event_time:
+            return [NeededTime(0, spec.time_column)]
+        case WindowApplySpec() | WindowTopNSpec() if not spec.window.processing_time:
+            return [NeededTime(0, spec.time_column)]
+        case DropDuplicatesSpec() if spec.within_us:
+            return [NeededTime(0, spec.time_column)]
+        case JoinSpec(within=IntervalSpec() | SameWindowSpec() | AsOfSpec() as within):
+            return [NeededTime(side, column) for side, column in enumerate(within.times.columns)]
+        case TransformWithStateSpec() | BroadcastProcessSpec() if depends_on_lateness(spec):
+            return [NeededTime(0, "")]
+        case CoProcessSpec() if depends_on_lateness(spec):
+            return [NeededTime(0, ""), NeededTime(1, "")]
+        case _:
+            return []
+
+
+def result_times(spec: JoinSpec) -> tuple[str, ...]:
+    """The column of event time of the result of a join with bounds in event time, if there is one.
+    Of an interval join, it is that of the stream all of whose rows are there, else the later one of
+    each pair, if it is always the same.
+    """
+    if isinstance(spec.within, SameWindowSpec):
+        return (_WINDOW_END,)
+    assert isinstance(spec.within, IntervalSpec)
+    times = spec.within.times
+    if any(times.shifts_us) or spec.how == "full":
+        return ()
+    if any(spec.keeps):
+        return times.columns[:1] if spec.how == "left" else times.columns[1:]
+    if spec.within.upper_us <= 0:
+        return times.columns[:1]
+    return times.columns[1:] if spec.within.lower_us >= 0 else ()
+
+
+def hold_watermarks_back(graph: StreamGraph) -> None:
+    """Of joins in a stream, behind which something takes event time from another column than the
+    one that is never behind the watermark.
+    """
+    for node in graph.nodes:
+        for needed in needed_times(node.spec):
+            for join in _joins_before(graph, node, needed.input):
+                assert isinstance(join.spec, JoinSpec)
+                times = result_times(join.spec)
+                if not (needed.column in times if needed.column else times):
+                    join.spec = dataclasses.replace(join.spec, held_us=most_behind_us(join.spec))
+
+
+def most_behind_us(spec: JoinSpec) -> int:
+    """How far the earlier row of a pair may be behind the watermark."""
+    if isinstance(spec.within, SameWindowSpec):
+        return spec.within.window.size_us
+    assert isinstance(spec.within, IntervalSpec)
+    return max(spec.within.upper_us, -spec.within.lower_us, 0)
+
+
+def _joins_before(graph: StreamGraph, node: StreamNode, number: int) -> Iterator[StreamNode]:
+    """The joins with bounds in event time whose watermarks reach this input of the node."""
+    waiting = [edge.source for edge in graph.in_edges(node) if edge.target_input == number]
+    seen = set()
+    while waiting:
+        producer = waiting.pop()
+        if producer in seen or _begins_event_time(producer.spec):
+            continue
+        seen.add(producer)
+        match producer.spec:
+            case JoinSpec(within=IntervalSpec() | SameWindowSpec()):
+                yield producer
+            case _:
+                waiting += [edge.source for edge in graph.in_edges(producer)]
+
+
+def _begins_event_time(spec: Spec) -> bool:
+    """Whether the watermarks behind it have nothing to do with the times of the rows before it."""
+    match spec:
+        case SourceSpec() | AssignWatermarksSpec() | ApplySpec():
+            return True
+        case WindowAggregateSpec() | WindowApplySpec() | WindowTopNSpec():
+            return not spec.window.processing_time
+        case _:
+            return False

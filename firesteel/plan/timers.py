@@ -1,0 +1,79 @@
+"""Which functions of a program set timers in event time, as far as their code tells."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from types import CodeType
+from typing import Any
+
+from firesteel.broadcast_functions import KeyedBroadcastProcessFunction
+from firesteel.functions import CoProcessFunction
+from firesteel.plan.specs import BroadcastProcessSpec, CoProcessSpec, Spec, TransformWithStateSpec
+
+_IN_EVENT_TIME, _IN_PROCESSING_TIME = (
+    "register_event_time_timer",
+    "register_processing_time_timer",
+)
+_WATERMARKS = frozenset({"current_watermark", "getCurrentWatermarkInMs"})
+_NOT_THE_PROGRAMS = ("builtins", "firesteel", "pyspark")  # packages of bases of classes
+
+
+def may_set_event_timers(spec: Spec) -> bool:
+    """Whether its function may: also if it does so in a function that it calls."""
+    if isinstance(spec, TransformWithStateSpec):
+        return spec.time_mode == "event_time"
+    if not _has_timers(spec):
+        return False
+    names = names_in(spec.function)
+    return _IN_EVENT_TIME in names or _IN_PROCESSING_TIME not in names
+
+
+def depends_on_lateness(spec: TransformWithStateSpec | CoProcessSpec | BroadcastProcessSpec) -> bool:
+    """Whether its function sets timers in event time, and does not look at the watermark: so it
+    takes rows for as late as the timers are early.
+    """
+    if isinstance(spec, TransformWithStateSpec):
+        sets, names = spec.time_mode == "event_time", names_in(spec.processor)
+    else:
+        names = names_in(spec.function)
+        sets = _has_timers(spec) and _IN_EVENT_TIME in names
+    return sets and not names & _WATERMARKS
+
+
+def _has_timers(spec: Spec) -> bool:
+    if isinstance(spec, CoProcessSpec):
+        return type(spec.function).on_timer is not CoProcessFunction.on_timer
+    if isinstance(spec, BroadcastProcessSpec) and spec.key_columns is not None:
+        return type(spec.function).on_timer is not KeyedBroadcastProcessFunction.on_timer
+    return False
+
+
+def names_in(function: Any) -> frozenset[str]:
+    """The names and texts in the code of a function, or of the methods of an object. What it calls
+    elsewhere is not looked at.
+    """
+    return frozenset(name for code in _codes(function) for name in _names(code))
+
+
+def _codes(function: Any) -> Iterator[CodeType]:
+    if isinstance(function, functools.partial):
+        yield from _codes(function.func)
+    elif isinstance(code := getattr(function, "__code__", None), CodeType):
+        yield code
+    else:
+        for base in type(function).__mro__:
+            if base.__module__.partition(".")[0] not in _NOT_THE_PROGRAMS:
+                for method in vars(base).values():
+                    plain = getattr(method, "__func__", method)  # of a class or static method
+                    if isinstance(code := getattr(plain, "__code__", None), CodeType):
+                        yield code
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, str):
+            yield constant
+        elif isinstance(constant, CodeType):
+            yield from _names(constant)
