@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql import functions as sql
 
@@ -106,6 +107,139 @@ def test_rows_that_others_replace_are_not_counted(tmp_path: Path, engine: SparkE
         renamed = rows(tmp_path).with_column_renamed("at", taken).key_by("shop")
         with pytest.raises(FiresteelError, match=says):
             schema_of(renamed.top_n(2, by="n" if taken == "rank" else "m"), engine)
+
+
+def first_of(stream: DataStream) -> DataStream:
+    return stream.key_by("shop").top_n(2, by="n", name="First").drop("rank")
+
+
+def first(tmp_path: Path) -> DataStream:
+    visits(tmp_path)
+    return first_of(rows(tmp_path))
+
+
+# Called with changes, and with another stream of the program.
+TAKING_CHANGES: list[Callable[[DataStream, DataStream], DataStream]] = [
+    lambda s, _: s.key_by("shop").aggregate("count(*) AS m", name="Behind"),
+    lambda s, _: s.key_by("shop").top_n(1, by="at", name="Behind"),
+    lambda s, _: s.drop_duplicates("n", keep="last", name="Behind"),
+    lambda s, _: (
+        s.key_by("shop").rows_between(-1, 0, by="at").aggregate("max(n) AS m", name="Behind")
+    ),
+    lambda s, other: s.join(other.select_expr("shop", "n AS o"), "shop", name="Behind"),
+    lambda s, other: other.select_expr("shop", "n AS o").join(s, "shop", "left", name="Behind"),
+]
+
+
+BY_KIND, BY_CHANCE = "it reads row_kind", "it is not the same each time"
+
+
+@pytest.mark.parametrize(
+    ("leaves_out", "why"),
+    [
+        (lambda s: s.filter("row_kind = 'insert'", name="Some"), BY_KIND),
+        (lambda s: s.filter("n > 1 OR upper(row_kind) = 'INSERT'", name="Some"), BY_KIND),
+        (lambda s: s.where(sql.col("row_kind") != "delete", name="Some"), BY_KIND),
+        (
+            lambda s: (
+                s.transform(lambda df: df.where("row_kind <> 'delete'").where("n > 1"), name="Some")
+                .key_by("shop")
+                .map_in_arrow(same)
+            ),
+            BY_KIND,
+        ),
+        (
+            lambda s: (
+                s.with_column("comes", "row_kind = 'insert'").filter("comes", name="Some")
+            ).drop("comes"),
+            BY_KIND,
+        ),
+        (lambda s: s.filter(lambda batch: pc.equal(batch["row_kind"], "x"), name="Some"), BY_KIND),
+        (lambda s: s.union(s.filter("row_kind = 'insert'", name="Some")), BY_KIND),
+        (lambda s: s.filter("rand() < 0.5", name="Some"), BY_CHANCE),
+        (lambda s: s.with_column("r", "rand()").where("r < 1", name="Some").drop("r"), BY_CHANCE),
+        (lambda s: s.filter("at > current_timestamp()", name="Some"), BY_CHANCE),
+        (lambda s: s.filter("date(at) = current_date()", name="Some"), BY_CHANCE),
+        (lambda s: s.transform(lambda df: df.sample(0.5), name="Some"), BY_CHANCE),
+    ],
+)
+def test_changes_are_not_left_out_where_others_take_them_back(
+    tmp_path: Path, engine: SparkEngine, leaves_out: Any, why: str
+) -> None:
+    visits(tmp_path)
+    for taking in TAKING_CHANGES:
+        given = rows(tmp_path)
+        with pytest.raises(FiresteelError) as refused:
+            schema_of(taking(leaves_out(first_of(given)), given), engine)
+        assert "Behind: it would not see all changes of 'First', as the condition of 'Some'" in str(
+            refused.value
+        )
+        assert f"leaves some out: {why}; filter behind 'Behind' instead" in str(refused.value)
+
+
+def test_changes_may_be_left_out_before_a_sink(tmp_path: Path, engine: SparkEngine) -> None:
+    for condition in ("row_kind = 'insert'", "rand() < 0.5"):
+        assert "row_kind" in schema_of(first(tmp_path).filter(condition), engine).names
+
+
+@pytest.mark.parametrize("condition", ["n > 1", "n % 2 = 0 AND shop <> 'b'", "at < '2024-01-01'"])
+def test_a_condition_that_treats_both_changes_of_a_row_alike_may_precede(
+    tmp_path: Path, engine: SparkEngine, condition: str
+) -> None:
+    visits(tmp_path)
+    for taking in TAKING_CHANGES:
+        given = rows(tmp_path)
+        alike = first_of(given).filter(condition)
+        assert "row_kind" in schema_of(taking(alike, given), engine).names
+
+
+@pytest.mark.parametrize(
+    "only_those_that_come",
+    [
+        lambda s: s.filter("row_kind = 'insert'").drop("row_kind"),
+        lambda s: s.filter("n > 1 AND row_kind != 'delete'").filter("n > 2").select("n", "shop"),
+        lambda s: s.transform(lambda df: df.where("row_kind <=> 'insert'").drop("row_kind")),
+    ],
+)
+def test_rows_of_one_kind_are_rows_of_their_own_without_the_column(
+    tmp_path: Path, engine: SparkEngine, only_those_that_come: Any
+) -> None:
+    counted = only_those_that_come(first(tmp_path)).key_by("shop").aggregate("count(*) AS m")
+    assert schema_of(counted, engine).names == ["shop", "m"]
+    once = only_those_that_come(first(tmp_path)).drop_duplicates("shop")
+    assert "row_kind" not in schema_of(once, engine).names
+    with pytest.raises(FiresteelError, match="rows of 'First' that are no longer valid.*behind the"):
+        schema_of(first(tmp_path).filter("row_kind = 'insert'").drop_duplicates("shop"), engine)
+
+
+@pytest.mark.parametrize(
+    "some",
+    [
+        lambda s: s.filter("row_kind = 'insert' OR n > 1"),
+        lambda s: s.filter("rand() < 0.5"),
+        lambda s: s.union(s.filter("row_kind = 'insert'")),
+    ],
+)
+def test_the_column_stays_while_there_may_be_rows_of_both_kinds(
+    tmp_path: Path, engine: SparkEngine, some: Any
+) -> None:
+    with pytest.raises(FiresteelError, match="it drops the column row_kind"):
+        schema_of(some(first(tmp_path)).drop("row_kind"), engine)
+
+
+@pytest.mark.parametrize(
+    ("expression", "why"),
+    [
+        ("count_if(row_kind = 'insert') AS m", BY_KIND),
+        ("sum(n) FILTER (WHERE row_kind = 'insert') AS m", BY_KIND),
+        ("sum(n * rand()) AS m", BY_CHANCE),
+    ],
+)
+def test_what_a_row_gives_to_an_aggregate_can_be_taken_back(
+    tmp_path: Path, engine: SparkEngine, expression: str, why: str
+) -> None:
+    with pytest.raises(FiresteelError, match=f"'First' gives .* when the row goes: {why}"):
+        schema_of(first(tmp_path).key_by("shop").aggregate(expression), engine)
 
 
 def test_aggregates_of_changes_are_changes(tmp_path: Path, engine: SparkEngine) -> None:

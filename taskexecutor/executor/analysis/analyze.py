@@ -46,6 +46,7 @@ from taskexecutor.executor.analysis.row_kinds import (
     check_order,
     keeps_settled,
     retracting,
+    united_changes,
     updating,
 )
 from taskexecutor.executor.analysis.states import IN_COLUMNS, states_in_columns
@@ -256,7 +257,7 @@ def _united(producers: Sequence[AnalyzedOutput]) -> AnalyzedOutput:
     spread = tuple(edge for one in updating for edge in one.spread)
     return replace(
         producers[0],
-        retracting=next((one.retracting for one in producers if one.retracting), None),
+        retracting=united_changes([one.retracting for one in producers if one.retracting]),
         settled=all(one.settled or one.retracting for one in producers),
         updating=replace(updating[0], spread=spread) if updating else None,
         time_advances=any(one.time_advances for one in producers),

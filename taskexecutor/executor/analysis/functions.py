@@ -32,6 +32,7 @@ from taskexecutor.executor.analysis.checks import (
     check_same_key_types,
     check_time_column,
 )
+from taskexecutor.executor.analysis.left_out import left_out_by_function, left_out_by_plan
 from taskexecutor.executor.analysis.row_by_row import check_row_by_row
 from taskexecutor.executor.analysis.row_kinds import check_transform
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, Frame
@@ -62,15 +63,20 @@ def analyze_transform(step: AnalysisStep, spec: TransformSpec) -> AnalyzedOutput
     if method is not None:
         _check_method(step.operator_name, method, frame.frame, result)
     check_transform(step, frame.frame, result)
+    left_out = None
+    if step.inputs[0].retracting:
+        left_out = left_out_by_plan(step.operator_name, result)
     if spec.per_bundle:
         following = frame.with_plan(composed.unread_frame(step.session, result.schema))
         output = AnalyzedOutput.on_spark(following)
         output.plan = composed.analyzed_plan(result, frame.leaf)
-        return output
-    check_row_by_row(
-        step.operator_name, frame, result, lambda: composed.transform(frame.frame, spec)
-    )
-    return AnalyzedOutput.on_spark(frame.with_plan(result))
+    else:
+        check_row_by_row(
+            step.operator_name, frame, result, lambda: composed.transform(frame.frame, spec)
+        )
+        output = AnalyzedOutput.on_spark(frame.with_plan(result))
+    output.left_out = left_out
+    return output
 
 
 def analyze_apply(step: AnalysisStep, spec: ApplySpec) -> AnalyzedOutput:
@@ -141,7 +147,10 @@ def analyze_co_map(step: AnalysisStep, spec: CoMapInArrowSpec) -> AnalyzedOutput
 
 
 def analyze_filter(step: AnalysisStep, spec: FilterSpec) -> AnalyzedOutput:
-    return AnalyzedOutput(schema=step.input_schema)
+    left_out = None
+    if step.inputs[0].retracting:
+        left_out = left_out_by_function(step.operator_name, spec.function)
+    return AnalyzedOutput(schema=step.input_schema, left_out=left_out)
 
 
 def analyze_watermarks(step: AnalysisStep, spec: AssignWatermarksSpec) -> AnalyzedOutput:

@@ -6,11 +6,13 @@ An operator that relates rows to each other would count each of these updates, s
 Nor may updates of a table's row overtake each other on their way to the table: the last one stays.
 
 Where results may also go away (firesteel.row_kind), a row without its kind would mean something
-else: a deleted row would be one more row. So each operator behind them must pass the column on.
+else: a deleted row would be one more row. So each operator behind them must pass the column on,
+and where an operator takes rows back, none before it may have left deleted rows out alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +41,7 @@ from firesteel.plan.specs import (
     WindowTopNSpec,
 )
 from firesteel.row_kind import DELETE, ROW_KIND
+from taskexecutor.executor.analysis.left_out import later
 from taskexecutor.executor.analysis.step import (
     AnalysisStep,
     AnalyzedOutput,
@@ -69,8 +72,17 @@ def check_not_aggregating(step: AnalysisStep, spec: Spec) -> None:
         return
     name = step.operator_name.removesuffix(" partial")
     for number, given in enumerate(step.inputs):
+        left_out = given.retracting and given.retracting.left_out
+        if given.retracting and left_out and _takes_changes(spec):
+            raise FiresteelError(
+                f"{name}: it would not see all changes of {given.retracting.who!r}, as"
+                f" the condition of {left_out.who!r} leaves some out: {left_out.why}; filter behind"
+                f" {name!r} instead, or, {_OWN_ROWS}"
+            )
         if given.retracting and not _takes_changes(spec):
             instead = given.retracting.instead
+            if left_out and left_out.one_kind:
+                instead += f"; or, {_OWN_ROWS}"
             if number == 1 and isinstance(spec, JoinSpec) and isinstance(spec.within, AsOfSpec):
                 instead = "join the rows before it: as_of_join finds the latest of them itself"
             raise FiresteelError(
@@ -82,6 +94,12 @@ def check_not_aggregating(step: AnalysisStep, spec: Spec) -> None:
                 f"{name}: it would count each update of {given.updating.who} as one "
                 f"more row, as that emits {given.updating.when}; {given.updating.instead}"
             )
+
+
+_OWN_ROWS = (
+    "if each row that comes is a row of its own, drop the column behind the filter:"
+    f" filter(\"{ROW_KIND} = 'insert'\").drop({ROW_KIND!r})"
+)
 
 
 def _takes_changes(spec: Spec) -> bool:
@@ -140,21 +158,39 @@ _UPSERT = 'or write it to a table by key (PostgresSink(mode="upsert", ...)) and 
 def retracting(step: AnalysisStep, spec: Spec, output: AnalyzedOutput) -> Retracting | None:
     """The operator before whose rows may go away in this operator's output; None if there is none.
 
-    Raises FiresteelError if the operator loses the column that tells.
+    Raises FiresteelError if the operator loses the column that tells, unless a condition before has
+    left the rows of one kind only: these are rows of their own then.
     """
     for given in step.inputs:
         if not given.retracting or output.settled or isinstance(spec, SinkSpec):
             continue
+        left_out = later(given.retracting.left_out, output.left_out)
         schema = output.schema
         if schema is None or ROW_KIND not in schema.names:
+            if left_out is not None and left_out.one_kind:
+                continue
             raise FiresteelError(
                 f"{step.operator_name}: it drops the column {ROW_KIND}, and its input has rows of "
                 f"{given.retracting.who!r}, {_why(given.retracting)}; keep the column, unchanged"
             )
         if schema.field(ROW_KIND).type != pa.string():
             raise _changes(step, given.retracting)
-        return given.retracting
+        return replace(given.retracting, left_out=left_out)
     return output.retracting
+
+
+def united_changes(several: Sequence[Retracting]) -> Retracting | None:
+    """Of streams of changes that become one: what one of them lacks, all lack."""
+    lacking = [one for one in several if one.left_out]
+    if not lacking:
+        return several[0] if several else None
+    if len(lacking) < len(several):
+        lacking = [
+            replace(one, left_out=replace(one.left_out, one_kind=False))
+            for one in lacking
+            if one.left_out is not None
+        ]
+    return min(lacking, key=lambda one: one.left_out is not None and one.left_out.one_kind)
 
 
 def keeps_settled(step: AnalysisStep, output: AnalyzedOutput) -> bool:

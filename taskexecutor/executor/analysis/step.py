@@ -52,12 +52,22 @@ class Updating:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """The operator that may leave out a row's change of one kind, and keep the other."""
+
+    who: str  # its name
+    why: str  # in words for an error
+    one_kind: bool  # only rows of one kind are left
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Retracting:
     """The operator before whose rows may go away, in words for an error."""
 
     who: str  # its name
     because: str  # what takes rows away
     instead: str
+    left_out: LeftOut | None = None  # between it and here; None: both changes of a row, or neither
 
     @classmethod
     def of_window(cls, who: str) -> Retracting:
@@ -85,6 +95,7 @@ class AnalyzedOutput:
     plan: str = ""  # for users
     final: pa.Schema | None = None  # of a partial aggregate: the schema of its keyed half
     retracting: Retracting | None = None  # the column `row_kind` tells; None: rows stay
+    left_out: LeftOut | None = None  # changes, by this operator
     settled: bool = False  # it has the column `row_kind` of such rows, and none goes away
     updating: Updating | None = None  # None: each row is a row of its own
     time_advances: bool = False  # whether event time may advance before its rows have ended

@@ -24,6 +24,7 @@ from firesteel.row_kind import ROW_KIND
 from taskexecutor.executor.aggregation.taken_back import kept_of
 from taskexecutor.executor.analysis.by_key import ByKey, KeyedFrame
 from taskexecutor.executor.analysis.checks import check_keys, check_time_column
+from taskexecutor.executor.analysis.left_out import given_once
 from taskexecutor.executor.analysis.random_numbers import Seed, check_seeds
 from taskexecutor.executor.analysis.row_by_row import AnyRows, RowByRow
 from taskexecutor.executor.analysis.step import (
@@ -60,6 +61,8 @@ def analyze_partial_aggregate(
         _raise_for_expression(frame.frame, spec.aggregates)
         raise FiresteelError(f"{step.operator_name}: {summary_of(error)}") from error
     _check_merges(spec.aggregates, to_arrow(partial.schema), ordered=by_row)
+    if step.inputs[0].retracting:
+        _check_taken_back(spec, given_once(partial), step.inputs[0].retracting.who)
     output = AnalyzedOutput.on_spark(frame.with_plan(partial))
     output.final = final
     return output
@@ -154,6 +157,18 @@ def _check_by_row(
             " go away; choose another name"
         )
     kept_of(spec.aggregates)
+
+
+def _check_taken_back(
+    spec: PartialWindowAggregateSpec, once: dict[str, str], who: str
+) -> None:
+    for item in spec.aggregates:
+        for column in item.merge:
+            if column in once:
+                raise FiresteelError(
+                    f"aggregate({item.sql!r}): what a row of {who!r} gives to it could not be taken"
+                    f" back when the row goes: {once[column]}; leave that out of the expression"
+                )
 
 
 def _names(aggregates: Sequence[AggregateExpression]) -> list[str]:

@@ -1,0 +1,132 @@
+"""Finds conditions that may leave out a row's change of one kind, and keep the other.
+
+A row that comes ("insert") and goes ("delete") is equal but for its `row_kind`, so a condition on
+its columns keeps both or neither. One that reads `row_kind`, or that is not the same each time,
+does not: the row would stay, or go without having come, in whatever takes changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from firesteel.plan.timers import names_in
+from firesteel.row_kind import ROW_KIND
+from taskexecutor.executor.analysis.plans import analyzed, items, kind_of
+from taskexecutor.executor.analysis.step import LeftOut
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# Their values are those of the plan's run.
+_CLOCKS = frozenset({"CurrentDate", "CurrentTime", "CurrentTimestamp", "LocalTimestamp", "Now"})
+_BY_KIND = f"it reads {ROW_KIND}"
+_BY_CHANCE = "it is not the same each time"
+
+
+def left_out_by_plan(operator_name: str, result: DataFrame) -> LeftOut | None:
+    """By the first such condition in the plan of a transform, from its input on."""
+    kinds: set[int] = set()  # ids of columns row_kind
+    reads: dict[int, str] = {}  # by a column's id: what is to be said of a condition on it
+    found = None
+    for node in _upwards(analyzed(result)):
+        if not node.children().size():
+            kinds.update(_id(column) for column in items(node.output()) if _is_kind(column))
+            reads.update(dict.fromkeys(kinds, _BY_KIND))
+        for expression in items(node.expressions()):
+            if kind_of(expression) == "Alias" and (why := _why(expression.child(), reads)):
+                reads[_id(expression)] = why
+        for condition in _conditions(node):
+            if why := _why(condition, reads):
+                one_kind = kind_of(node) == "Filter" and _leaves_one_kind(condition, kinds)
+                found = later(found, LeftOut(who=operator_name, why=why, one_kind=one_kind))
+        if kind_of(node) == "Sample":
+            by_chance = LeftOut(who=operator_name, why=_BY_CHANCE, one_kind=False)
+            found = later(found, by_chance)
+    return found
+
+
+def given_once(partials: DataFrame) -> dict[str, str]:
+    """The columns of what each row gives to an aggregate that a row that goes would not give again,
+    and why.
+    """
+    plan = analyzed(partials)
+    inputs = items(plan.child().output())
+    reads = {_id(column): _BY_KIND for column in inputs if _is_kind(column)}
+    values = (item for item in items(plan.expressions()) if kind_of(item) == "Alias")
+    found = {str(value.name()): _why(value.child(), reads) for value in values}
+    return {name: why for name, why in found.items() if why}
+
+
+def left_out_by_function(operator_name: str, function: Any) -> LeftOut | None:
+    """By a Python function that filters batches, if its code names the column."""
+    if not any(name.lower() == ROW_KIND for name in names_in(function)):
+        return None
+    return LeftOut(who=operator_name, why=_BY_KIND, one_kind=False)
+
+
+def later(earlier: LeftOut | None, found: LeftOut | None) -> LeftOut | None:
+    """Once only rows of one kind are left, nothing changes that."""
+    keeps = found is None or (earlier is not None and (earlier.one_kind or not found.one_kind))
+    return earlier if keeps else found
+
+
+def _upwards(plan: Any) -> Iterator[Any]:
+    """The plan's nodes, each behind its children. Long chains are common: no recursion."""
+    waiting, ordered = [plan], []
+    while waiting:
+        node = waiting.pop()
+        ordered.append(node)
+        waiting += items(node.children())
+    return reversed(ordered)
+
+
+def _conditions(node: Any) -> list[Any]:
+    """What decides whether, or how often, a row is there behind the node."""
+    match kind_of(node):
+        case "Filter":
+            return [node.condition()]
+        case "Join":
+            return [node.condition().get()] if node.condition().isDefined() else []
+        case "Generate":
+            return [node.generator()]
+        case _:
+            return []
+
+
+def _why(expression: Any, reads: dict[int, str]) -> str:
+    """Why a condition on this is not the same for both changes of a row; "" if it is."""
+    columns = map(_id, items(expression.references().toSeq()))
+    by = [reads[column] for column in columns if column in reads]
+    if _BY_KIND in by:
+        return _BY_KIND
+    if by or not expression.deterministic() or not _CLOCKS.isdisjoint(_kinds_in(expression)):
+        return _BY_CHANCE
+    return ""
+
+
+def _kinds_in(expression: Any) -> Iterator[str]:
+    yield kind_of(expression)
+    for child in items(expression.children()):
+        yield from _kinds_in(child)
+
+
+def _leaves_one_kind(condition: Any, kinds: set[int]) -> bool:
+    """row_kind = 'insert', also with AND, or not equal to one of the two kinds."""
+    if kind_of(condition) == "And":
+        return any(_leaves_one_kind(c, kinds) for c in (condition.left(), condition.right()))
+    if kind_of(condition) == "Not":
+        condition = condition.child()
+    if kind_of(condition) not in ("EqualTo", "EqualNullSafe"):
+        return False
+    sides = {kind_of(side): side for side in (condition.left(), condition.right())}
+    column = sides.get("AttributeReference")
+    return "Literal" in sides and column is not None and _id(column) in kinds
+
+
+def _is_kind(column: Any) -> bool:
+    return bool(column.name() == ROW_KIND)
+
+
+def _id(column: Any) -> int:
+    return int(column.exprId().id())
