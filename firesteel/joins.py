@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from firesteel.connectors import PythonSource
 from firesteel.durations import Duration, duration_us, positive_us
 from firesteel.errors import InvalidProgram
-from firesteel.plan.runtime_mode import is_bounded
+from firesteel.plan.runtime_mode import is_bounded, is_watched
 from firesteel.plan.specs import (
     AsOfSpec,
+    AssignWatermarksSpec,
+    CustomSpec,
     EventTimes,
     IntervalSpec,
     JoinSpec,
@@ -20,7 +23,7 @@ from firesteel.plan.specs import (
     TumblingSpec,
 )
 from firesteel.plan.specs.joins import How
-from firesteel.plan.stream_graph import StreamGraph
+from firesteel.plan.stream_graph import StreamGraph, StreamNode
 from firesteel.windowed_stream import time_column_of
 from firesteel.windows import Tumbling, Window
 
@@ -119,8 +122,8 @@ def event_times(
 
 
 def growing_joins(graph: StreamGraph) -> Iterable[str]:
-    """What is to be said of joins, and of rows with those around them, that keep more and more
-    rows.
+    """What is to be said of joins in a stream, and of rows with those around them, that keep more
+    and more rows.
     """
     for node in graph.nodes:
         match node.spec:
@@ -131,18 +134,94 @@ def growing_joins(graph: StreamGraph) -> Iterable[str]:
                 )
             case RowsBetweenSpec():
                 instead = "windows: key_by(...).window(...).aggregate(...)"
+            case JoinSpec(within=IntervalSpec() | SameWindowSpec() | AsOfSpec()):
+                if without := _without_watermarks(graph, node):
+                    yield (
+                        f"{node} keeps rows until the watermarks of both its streams have passed"
+                        f" them, and {without[0]}, which {_end_of(without[0])}, has none;"
+                        f" {_GIVE_WATERMARKS}"
+                    )
+                continue
             case _:
                 continue
-        endless = [
-            source
-            for source in graph.leading_to([node]).nodes
-            if isinstance(source.spec, SourceSpec) and not is_bounded(source.spec.source)
-        ]
-        if endless:
+        endless = [source for source in graph.leading_to([node]).nodes if _may_not_end(source)]
+        if endless := sorted(endless, key=_may_end):
             yield (
-                f"{node} keeps all rows of its streams for ever, and {endless[0]} never ends; bound"
-                f" what it keeps with {instead}"
+                f"{node} keeps all rows of its streams for ever, and {endless[0]}"
+                f" {_end_of(endless[0])}; bound what it keeps with {instead}"
             )
+
+
+def check_event_times(graph: StreamGraph) -> None:
+    """What waits for watermarks in a stream must get some. Raises InvalidProgram for joins whose
+    rows, or those without a match, would never come.
+    """
+    for node in graph.nodes:
+        match node.spec:
+            case JoinSpec(within=AsOfSpec()):
+                waiting = "its rows"
+            case JoinSpec(within=IntervalSpec() | SameWindowSpec()) if any(node.spec.keeps):
+                waiting = "its rows without a match"
+            case _:
+                continue
+        # A watched folder is idle at times, and holds the other stream's watermarks back no more.
+        timed = any(map(_has_watermarks, graph.leading_to([node]).nodes))
+        for source in _without_watermarks(graph, node):
+            assert isinstance(source.spec, SourceSpec)
+            if not _may_end(source) and not (timed and is_watched(source.spec.source)):
+                raise InvalidProgram(
+                    f"{node}: {waiting} come when the watermarks of both its streams have passed"
+                    f" them, and {source}, which {_end_of(source)}, has none, so they would never"
+                    f" come; {_GIVE_WATERMARKS}"
+                )
+
+
+_GIVE_WATERMARKS = (
+    "give it watermarks: from_source(..., watermarks=Watermarks.bounded(...)), or"
+    " assign_timestamps_and_watermarks(...) before the join"
+)
+
+
+def _without_watermarks(graph: StreamGraph, join: StreamNode) -> list[StreamNode]:
+    """The sources of a join's streams that have no watermarks, and do not end as far as is known;
+    first those that certainly do not.
+    """
+    found: list[StreamNode] = []
+    waiting, seen = [edge.source for edge in graph.in_edges(join)], set()
+    while waiting:
+        node = waiting.pop(0)
+        # The watermarks of operators of the program's own are theirs.
+        if node in seen or _has_watermarks(node) or isinstance(node.spec, CustomSpec):
+            continue
+        seen.add(node)
+        waiting += [edge.source for edge in graph.in_edges(node)]
+        if _may_not_end(node):
+            found.append(node)
+    return sorted(found, key=_may_end)
+
+
+def _has_watermarks(node: StreamNode) -> bool:
+    if isinstance(node.spec, SourceSpec):
+        return node.spec.watermarks is not None
+    return isinstance(node.spec, AssignWatermarksSpec)
+
+
+def _may_not_end(node: StreamNode) -> bool:
+    """Whether it is a source that never ends, or perhaps does not."""
+    return isinstance(node.spec, SourceSpec) and (
+        isinstance(node.spec.source, PythonSource) or not is_bounded(node.spec.source)
+    )
+
+
+def _may_end(source: StreamNode) -> bool:
+    """Of one that perhaps does not: whether it ends is known when it runs."""
+    return isinstance(source.spec, SourceSpec) and is_bounded(source.spec.source)
+
+
+def _end_of(source: StreamNode) -> str:
+    if _may_end(source):
+        return "goes on for ever unless its reader has a method isFinished()"
+    return "never ends"
 
 
 def _signed_us(duration: Duration, what: str) -> int:

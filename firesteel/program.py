@@ -17,7 +17,7 @@ from firesteel.common.ids import JobId, random_id
 from firesteel.common.job_graph import JobGraph, ResultType
 from firesteel.common.resources import ResourceProfile
 from firesteel.errors import InvalidProgram
-from firesteel.joins import growing_joins
+from firesteel.joins import check_event_times, growing_joins
 from firesteel.plan.job_graph_generator import build_job_graph, operator_id_of
 from firesteel.plan.place import place_of_call
 from firesteel.plan.runtime_mode import BATCH, check_ends, is_batch
@@ -73,14 +73,11 @@ class Program:
     def _submission(self, job_name: str) -> tuple[JobGraph, ExecutionContext, Callable[[], None]]:
         """The next job, how to run it, and what to call once the cluster has it."""
         pending = self._pending()
-        for surprise in (
-            *self._unread(),
-            *self._read_again(pending),
-            *growing_joins(pending),
-        ):
+        for surprise in (*self._unread(), *self._read_again(pending)):
             _warn(surprise)
         context = self._context()
         graph = self._job_graph(pending, job_name, context.overrides)
+        _warn_of_growth(graph, pending)
         return graph, context, lambda: self._executed.update(pending.nodes)
 
     def collect(self, job_name: str, sink: StreamNode, kind: BatchKind | None) -> Any:
@@ -96,6 +93,7 @@ class Program:
             pending = self._pending()
             context = self._context()
             graph = self._job_graph(pending, job_name, context.overrides)
+            _warn_of_growth(graph, pending)
             operator_id = operator_id_of(sink)
 
             def submitted() -> None:
@@ -157,6 +155,7 @@ class Program:
         blocking = batch and conf.get(options.BATCH_SHUFFLE_MODE) == "ALL_EXCHANGES_BLOCKING"
         if not batch:
             check_ends(pending)
+            check_event_times(pending)
         else:
             if conf.get(options.CHECKPOINT_INTERVAL):
                 _warn(
@@ -192,6 +191,12 @@ _MEND = (
 
 def _listed(nodes: list[StreamNode]) -> str:
     return ", ".join(map(str, nodes))
+
+
+def _warn_of_growth(graph: JobGraph, pending: StreamGraph) -> None:
+    if not graph.batch:  # or all sources end
+        for growing in growing_joins(pending):
+            _warn(growing)
 
 
 def _warn(message: str) -> None:

@@ -102,6 +102,9 @@ class Source:
     # What slots make of the source, as "module:Class"; a string, because programs do not import
     # the task runtime.
     runtime: ClassVar[str] = "taskexecutor.executor.connectors.split_source:SplitSource"
+    # Whether it ends; False for one whose splits never do, so that what would wait for its end, or
+    # keep all of its rows, is refused or warned of.
+    bounded: ClassVar[bool] = True
     # Whether the source finds the event time of a timestamp column itself.
     finds_event_time: ClassVar[bool] = False
 

@@ -32,9 +32,13 @@ _BY_PYTHON = (PythonSource, PartitionPlan)  # whether one ends is known when it 
 
 
 def is_bounded(source: Any) -> bool:
-    watched = getattr(source, "watch_s", None) is not None
     endless = getattr(source, "end", 0) is None
-    return not watched and not endless and bool(getattr(source, "bounded", True))
+    return not is_watched(source) and not endless and bool(getattr(source, "bounded", True))
+
+
+def is_watched(source: Any) -> bool:
+    """Whether it waits for more files: it is idle meanwhile."""
+    return getattr(source, "watch_s", None) is not None
 
 
 def is_batch(graph: StreamGraph, conf: Configuration) -> bool:

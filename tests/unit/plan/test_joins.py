@@ -9,9 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pyspark.sql.datasource import DataSource
 
 from firesteel import Environment, Session, Tumbling, Watermarks
-from firesteel.connectors import DiscardSink, FileSource, SequenceSource
+from firesteel.client.execution_context import ExecutionContext, StopProgram, active
+from firesteel.connectors import DiscardSink, FileSource, PythonSource, SequenceSource, Source
 from firesteel.datastream import DataStream
 from firesteel.errors import InvalidProgram
 from firesteel.joins import growing_joins
@@ -156,6 +158,113 @@ def test_a_join_that_keeps_an_endless_stream_is_warned_of() -> None:
     assert re.match(
         r"'Pairs' \(.*\) keeps all rows of its streams for ever, and 'Source: .*ttl", text
     )
+
+
+class Events(DataSource):
+    def schema(self) -> str:
+        return "id LONG, at TIMESTAMP"
+
+    def simpleStreamReader(self, schema: Any) -> Any: ...
+
+
+class Endless(Source):
+    bounded = False
+
+    def splits(self, parallelism: int) -> list[dict[str, int]]:
+        return [{"topic": 0}]
+
+
+def rows(kind: str, env: Environment, time: str, watermarks: Watermarks | None) -> DataStream:
+    schema = f"id LONG, {time} TIMESTAMP"
+    sources = {
+        "python": PythonSource(Events),
+        "own": Endless(),
+        "watched": FileSource(f"/{time}", format="csv", schema=schema, watch="1 s"),
+        "ends": FileSource(f"/{time}", format="csv", schema=schema),
+    }
+    return env.from_source(sources[kind], name=kind, watermarks=watermarks)
+
+
+TIMED: dict[str, Callable[[DataStream, DataStream], DataStream]] = {
+    "inner": lambda a, b: a.interval_join(
+        b, "id", between=("0 s", "1 s"), times=("at", "time"), name="Pairs"
+    ),
+    "left": lambda a, b: a.interval_join(
+        b, "id", "left", between=("0 s", "1 s"), times=("at", "time"), name="Pairs"
+    ),
+    "window": lambda a, b: a.window_join(
+        b, "id", Tumbling("1 s"), times=("at", "time"), name="Pairs"
+    ),
+    "full window": lambda a, b: a.window_join(
+        b, "id", Tumbling("1 s"), "full", times=("at", "time"), name="Pairs"
+    ),
+    "as of": lambda a, b: a.as_of_join(b, "id", times=("at", "time"), name="Pairs"),
+    "any time": lambda a, b: a.join(b, "id", name="Pairs"),
+}
+OUTER = ("left", "full window", "as of")  # rows of these come with the watermarks
+
+
+@pytest.mark.parametrize("how", TIMED)
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ("ends", "ends"),
+        ("python", "ends"),
+        ("ends", "own"),
+        ("watched", "ends"),
+        ("watched timed", "watched"),
+        ("watched timed", "python timed"),
+        ("watched timed", "ends"),
+        ("own timed", "own assigned"),
+    ],
+)
+def test_a_join_that_waits_for_watermarks_gets_some(how: str, left: str, right: str) -> None:
+    env = Environment()
+    streams = []
+    for text, time in ((left, "at"), (right, "time")):
+        kind, _, timed = text.partition(" ")
+        bounded = Watermarks.bounded(time)
+        stream = rows(kind, env, time, bounded if timed == "timed" else None)
+        if timed == "assigned":
+            stream = stream.filter("id > 0").assign_timestamps_and_watermarks(bounded)
+        streams.append(stream)
+    TIMED[how](*streams).sink_to(DiscardSink())
+    endless = [text for text in (left, right) if not text.startswith("ends")]
+    without = [text for text in endless if " " not in text]
+    blind = endless if how == "any time" else without
+    said = list(growing_joins(env._program.graph))
+    assert len(said) == (1 if blind else 0)
+    if blind:
+        ends = "for ever unless its reader" if blind == ["python"] else "never ends"
+        assert re.match(rf"'Pairs' .* keeps .*'Source: {blind[0].split()[0]}'.*{ends}", said[0])
+    # A watched folder is idle at times, and a Python data source may end.
+    waits_for_ever = without == ["own"] or (without == ["watched"] and without == endless)
+    if how in OUTER and waits_for_ever:
+        with pytest.raises(InvalidProgram, match="'Pairs' .* has none, so they would never come; g"):
+            env.job_graph()
+    else:
+        env.job_graph()
+
+
+@pytest.mark.parametrize("collected", [False, True])
+def test_a_stream_is_warned_of_and_a_batch_is_not(collected: bool) -> None:
+    for mode in ("streaming", "batch"):
+        env = Environment(mode=mode)
+        joined = TIMED["any time"](
+            rows("python", env, "at", None), rows("ends", env, "time", None)
+        )
+        if not collected:
+            joined.sink_to(DiscardSink())
+        with (
+            active(ExecutionContext(mode="plan-only")),
+            pytest.raises(StopProgram),
+            warnings.catch_warnings(record=True) as caught,
+        ):
+            warnings.simplefilter("always")
+            joined.execute_and_collect() if collected else env.execute("job")
+        said = [str(one.message) for one in caught]
+        assert [text for text in said if "keeps all rows" in text] == said
+        assert len(said) == (mode == "streaming")
 
 
 def test_rows_with_those_around_them_grow_too() -> None:
