@@ -799,8 +799,8 @@ class KeyedStream(DataStream):
 
         `time_mode` decides what timers mean: "none" (there are none), "processing_time" (the wall
         clock; states may have a TTL) or "event_time" (they fire when the watermark reaches them,
-        the remaining ones when bounded input ends; late rows are processed like others). Timers,
-        TTLs and TimerValues are in milliseconds.
+        the remaining ones when bounded input ends, as all do in batch mode; late rows are processed
+        like others). Timers, TTLs and TimerValues are in milliseconds.
 
         `output_mode`: "append" (a row is added to the earlier ones of its key) or "update" (it
         replaces them).

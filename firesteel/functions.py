@@ -185,7 +185,8 @@ class CoProcessFunction:
         """Called when a timer fires.
 
         Event-time timers fire when the watermark reaches them, the remaining ones when bounded
-        input ends. Processing-time timers that remain then do not fire.
+        input ends: in a batch all of them, since it has no watermarks before. Processing-time
+        timers that remain then do not fire.
         """
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ from firesteel.plan.job_graph_generator import build_job_graph, operator_id_of
 from firesteel.plan.place import place_of_call
 from firesteel.plan.runtime_mode import BATCH, check_ends, is_batch
 from firesteel.plan.stream_graph import StreamGraph, StreamNode
+from firesteel.plan.timers import due_at_the_end
 
 if TYPE_CHECKING:
     from firesteel.client.collected import BatchKind
@@ -153,6 +154,7 @@ class Program:
             )
         batch = is_batch(pending, conf)
         blocking = batch and conf.get(options.BATCH_SHUFFLE_MODE) == "ALL_EXCHANGES_BLOCKING"
+        result_type = ResultType.BLOCKING if blocking else ResultType.PIPELINED
         if not batch:
             check_ends(pending)
             check_event_times(pending)
@@ -162,6 +164,8 @@ class Program:
                     "a job in batch mode takes no checkpoints:"
                     f" {options.CHECKPOINT_INTERVAL.key} has no effect"
                 )
+            for surprise in due_at_the_end(pending, result_type):
+                _warn(surprise)
             own |= {options.RUNTIME_MODE.key: BATCH, options.CHECKPOINT_INTERVAL.key: "0 s"}
         return build_job_graph(
             pending,
@@ -173,7 +177,7 @@ class Program:
             # Not the whole configuration: paths on the client mean nothing to the job.
             config=own,
             batch=batch,
-            result_type=ResultType.BLOCKING if blocking else ResultType.PIPELINED,
+            result_type=result_type,
         )
 
     def _context(self) -> ExecutionContext:

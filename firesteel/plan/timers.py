@@ -1,15 +1,20 @@
-"""Which functions of a program set timers in event time, as far as their code tells."""
+"""Which functions of a program set timers in event time, as far as their code tells, and when these
+are due in a batch.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import CodeType
 from typing import Any
 
 from firesteel.broadcast_functions import KeyedBroadcastProcessFunction
+from firesteel.common.config import options
+from firesteel.common.job_graph import ResultType
 from firesteel.functions import CoProcessFunction
 from firesteel.plan.specs import BroadcastProcessSpec, CoProcessSpec, Spec, TransformWithStateSpec
+from firesteel.plan.stream_graph import StreamGraph
 
 _IN_EVENT_TIME, _IN_PROCESSING_TIME = (
     "register_event_time_timer",
@@ -17,6 +22,23 @@ _IN_EVENT_TIME, _IN_PROCESSING_TIME = (
 )
 _WATERMARKS = frozenset({"current_watermark", "getCurrentWatermarkInMs"})
 _NOT_THE_PROGRAMS = ("builtins", "firesteel", "pyspark")  # packages of bases of classes
+
+
+def due_at_the_end(graph: StreamGraph, result_type: ResultType) -> Iterable[str]:
+    """What is to be said of operators of a batch whose timers are due when all rows have come, since
+    blocking results have no watermarks. `result_type`: of edges for which the program chooses none.
+    """
+    for node in graph.nodes:
+        if not may_set_event_timers(node.spec):
+            continue
+        types = [edge.result_type or result_type for edge in graph.in_edges(node)]
+        if ResultType.BLOCKING in types:
+            yield (
+                f"{node} may set timers in event time: in a batch, they are due when all rows have"
+                " been processed, and not between them, so that its rows may be others than in a"
+                f" stream; see to it that they are not, or run it as a stream"
+                f" ({options.RUNTIME_MODE.key}: STREAMING)"
+            )
 
 
 def may_set_event_timers(spec: Spec) -> bool:

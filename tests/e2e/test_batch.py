@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import os
 import signal
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
+from pyspark.sql import Row
 from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
-from firesteel import Environment, Tumbling
+from firesteel import Environment, Tumbling, Watermarks
 from firesteel.client.job_details import Attempt, Subtask
 from firesteel.common.states import ExecutionState
 from firesteel.connectors import FileSink
 
 from .conftest import Session
+from .test_streams import collected
 
 ROWS = 20_000
 
@@ -147,6 +152,59 @@ def test_windows_behind_what_waits_for_the_end(session: Session, tmp_path: Path,
     session.run(env, f"windows behind {what}")
     found = ds.dataset(tmp_path / "rows", format="parquet").to_table().to_pylist()
     assert [row["n"] for row in found] == [100] * (ROWS // 100)
+
+
+class Visits(StatefulProcessor):
+    """A visit ends five seconds after its last row: then it is there, with its number of rows."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.handle = handle
+        self.rows = handle.getValueState("rows", "n LONG")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        (before,) = self.rows.get() or (0,)
+        *_, last = times = [row.n for row in rows]
+        self.rows.update((before + len(times),))
+        for timer in self.handle.listTimers():
+            self.handle.deleteTimer(timer)
+        self.handle.registerTimer((last + 5) * 1000)
+        yield from ()
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expired: Any) -> Iterator[Row]:
+        (rows,) = self.rows.get()
+        self.rows.clear()
+        yield Row(k=key[0], rows=rows)
+
+
+@pytest.mark.parametrize(
+    ("mode", "visits"),
+    [("streaming", [(0, 1), (0, 1), (1, 1), (1, 1)]), ("batch", [(0, 2), (1, 2)])],
+)
+def test_timers_of_a_batch_are_due_when_all_rows_have_come(
+    session: Session, mode: str, visits: list[tuple[int, int]]
+) -> None:
+    """A timeout between rows of a stream is none in a batch, and the job is warned of."""
+
+    def one_by_one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield from (batch.slice(row, 1) for row in range(batch.num_rows))
+
+    env = Environment(mode=mode, parallelism=1)
+    ended = (
+        env.from_sequence(0, 4, column="i")
+        .select_expr("i % 2 AS k", "i * 10 AS n", "timestamp_seconds(i * 10) AS at")
+        .map_in_arrow(one_by_one)
+        .assign_timestamps_and_watermarks(Watermarks.bounded("at"))
+        .key_by("k")
+        .transform_with_state(Visits(), "k LONG, rows LONG", time_mode="event_time")
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        table = collected(session, ended)
+    assert sorted(zip(*table.to_pydict().values(), strict=True)) == visits
+    assert ["timers in event time" in str(one.message) for one in caught] == [True] * (
+        mode == "batch"
+    )
 
 
 def test_some_exchanges_of_a_batch_are_pipelined(session: Session, tmp_path: Path) -> None:

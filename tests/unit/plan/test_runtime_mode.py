@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from pyspark.sql.streaming import StatefulProcessor
 
-from firesteel import Environment, Watermarks
+from firesteel import (
+    CoProcessFunction,
+    DataStream,
+    Environment,
+    KeyedBroadcastProcessFunction,
+    Watermarks,
+)
 from firesteel.common.job_graph import JobGraph, ResultType
 from firesteel.connectors import DiscardSink, FileSource, SequenceSource
 from firesteel.errors import InvalidProgram
@@ -76,6 +86,106 @@ def test_what_cannot_be_a_batch_is_refused_with_its_place() -> None:
         graph(env)
     with pytest.raises(InvalidProgram, match=r"mode='bulk'.*'streaming', 'batch', 'automatic'"):
         Environment(mode="bulk")
+
+
+class Counted(CoProcessFunction):
+    def process_element1(self, value: Any, ctx: Any) -> None: ...
+
+    def process_element2(self, value: Any, ctx: Any) -> None: ...
+
+
+class Timed(Counted):
+    def process_element2(self, value: Any, ctx: Any) -> None:
+        ctx.timer_service().register_event_time_timer(1)
+
+    def on_timer(self, timestamp_ms: int, ctx: Any) -> None: ...
+
+
+class TimedElsewhere(Counted):
+    def process_element2(self, value: Any, ctx: Any) -> None:
+        set_timer(ctx)
+
+    def on_timer(self, timestamp_ms: int, ctx: Any) -> None: ...
+
+
+class Clocked(Counted):
+    def process_element2(self, value: Any, ctx: Any) -> None:
+        ctx.timer_service().register_processing_time_timer(1)
+
+    def on_timer(self, timestamp_ms: int, ctx: Any) -> None: ...
+
+
+def set_timer(ctx: Any) -> None:
+    ctx.timer_service().register_event_time_timer(1)
+
+
+class Rules(KeyedBroadcastProcessFunction):
+    process_element = process_broadcast_element = Timed.process_element2
+    on_timer = Timed.on_timer
+
+
+class Processor(StatefulProcessor):
+    def init(self, handle: Any) -> None: ...
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any: ...
+
+
+def processed(function: CoProcessFunction) -> Callable[[DataStream, DataStream], DataStream]:
+    return lambda a, b: (
+        a.connect(b).key_by("n", "n").co_process(function, "n LONG", name="Timers")
+    )
+
+
+def stateful(time_mode: str) -> Callable[[DataStream, DataStream], DataStream]:
+    def program(a: DataStream, _: DataStream) -> DataStream:
+        timed = a.with_column("at", "timestamp_seconds(n)").assign_timestamps_and_watermarks(
+            Watermarks.bounded("at")
+        )
+        return timed.key_by("n").transform_with_state(
+            Processor(), "n LONG", time_mode=time_mode, name="Timers"
+        )
+
+    return program
+
+
+@pytest.mark.parametrize(
+    ("program", "warned"),
+    [
+        (processed(Timed()), True),
+        (processed(TimedElsewhere()), True),
+        (processed(Clocked()), False),
+        (processed(Counted()), False),
+        (stateful("event_time"), True),
+        (stateful("processing_time"), False),
+        (
+            lambda a, b: (
+                a.key_by("n").connect(b.broadcast("r")).process(Rules(), "n LONG", name="Timers")
+            ),
+            True,
+        ),
+    ],
+)
+def test_timers_of_a_batch_are_due_at_its_end(
+    program: Callable[[DataStream, DataStream], DataStream], warned: bool
+) -> None:
+    for mode, shuffle in (
+        ("batch", "ALL_EXCHANGES_BLOCKING"),
+        ("batch", "ALL_EXCHANGES_PIPELINED"),
+        ("streaming", "ALL_EXCHANGES_BLOCKING"),
+    ):
+        env = Environment(mode=mode, configuration={"execution.batch-shuffle-mode": shuffle})
+        one, other = env.from_sequence(0, 9, column="n"), env.from_sequence(0, 9, column="n")
+        program(one, other).sink_to(DiscardSink())
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            env.job_graph()
+        blocking = mode == "batch" and shuffle == "ALL_EXCHANGES_BLOCKING"
+        said = [str(one.message) for one in caught]
+        assert len(said) == (warned and blocking)
+        if said:
+            assert re.match(
+                r"'Timers' \(test_runtime_mode.py, .* timers in event time: in a batch", said[0]
+            )
 
 
 def test_sources_of_a_batch_do_not_wait_for_each_others_watermarks() -> None:
