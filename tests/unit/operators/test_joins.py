@@ -300,6 +300,28 @@ def test_a_key_with_many_rows_costs_what_it_gives() -> None:
     assert pairs["left"].equals(pairs["right"])
 
 
+def test_a_hot_key_comes_in_batches_of_bounded_size() -> None:
+    schemas = [pa.schema([("k", pa.int64()), (name, pa.int64())]) for name in ("left", "right")]
+    sizes, hot = (900, 2_000), (600, 1_800)
+    harness = OperatorHarness(
+        StreamJoin(JoinSpec(left_keys=("k",), right_keys=("k",))), schemas
+    ).open()
+    frames = []
+    for side, (size, many) in enumerate(zip(sizes, hot, strict=True)):
+        rows = {"k": [0] * many + list(range(1, size - many + 1)), schemas[side].names[1]: range(size)}
+        frames.append(pd.DataFrame(rows))
+        harness.process(pa.RecordBatch.from_pandas(frames[-1], schema=schemas[side]), side)
+        harness.flush()
+    assert max(batch.num_rows for batch in harness.batches) <= rows_by_key.PAIRS
+    found = pa.Table.from_batches(harness.batches).to_pandas()
+    expected = frames[0].merge(frames[1], on="k")
+    assert len(expected) > 10 * rows_by_key.PAIRS
+    order = ["k", "left", "right"]
+    pd.testing.assert_frame_equal(
+        *(each.sort_values(order, ignore_index=True)[order] for each in (found, expected))
+    )
+
+
 CHANGED = [
     pa.schema([("k", pa.int64()), (name, pa.float64()), ("row_kind", pa.string())])
     for name in ("left", "right")
