@@ -254,6 +254,7 @@ def analysis(result: tasks_pb2.AnalyzeResult) -> tuple[events.OperatorAnalysis, 
             found.plan,
             dict(found.side_schemas),
             (states_from_proto(found.states.states) if found.HasField("states") else None),
+            repeatable=not found.other_rows,
         )
         for found in result.schemas
     )

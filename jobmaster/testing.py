@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
 
 from firesteel.common.ids import (
@@ -195,12 +195,19 @@ class World:
         self.post(events.SlotsOffered(task_executor_id=TaskExecutorId(name), slots=tuple(offers)))
         return offers
 
-    def analyze(self) -> list[commands.Command]:
-        """Answers the last AnalyzeJob with success."""
+    def analyze(self, not_repeatable: Collection[OperatorId] = ()) -> list[commands.Command]:
+        """Answers the last AnalyzeJob with success. `not_repeatable`: operators of which another
+        attempt may produce other rows.
+        """
         request = self.of(commands.AnalyzeJob)[-1]
         operators = [o for v in self.core.graph.job_graph.vertices for o in v.operators]
         analyses = tuple(
-            events.OperatorAnalysis(o.operator_id, b"schema of " + o.name.encode(), "plan")
+            events.OperatorAnalysis(
+                o.operator_id,
+                b"schema of " + o.name.encode(),
+                "plan",
+                repeatable=o.operator_id not in not_repeatable,
+            )
             for o in operators
         )
         return self.post(

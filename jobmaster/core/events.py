@@ -64,6 +64,7 @@ class OperatorAnalysis(NamedTuple):
     plan: str  # to show; may be empty
     side_schemas: Mapping[str, bytes] = MappingProxyType({})  # of its side outputs, by tag
     states: StateDescriptions | None = None  # None: they are not known before it runs
+    repeatable: bool = True  # another attempt produces the same rows of the same input
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,6 +97,8 @@ class Job:
         self.schemas: dict[commands.OutputOf, bytes] | None = None
         self.plans: dict[OperatorId, str] = {}
         self.states: dict[OperatorId, StateDescriptions] = {}  # of those that declare them
+        # Vertices of which another attempt produces other rows of the same input.
+        self._not_repeatable: frozenset[VertexId] = frozenset()
         self.checkpoints = JobCheckpoints(
             settings.checkpoints, self.graph, self.coordinators, self.now_ms, recovery
         )
@@ -127,6 +129,12 @@ class Job:
             for analysis in found
             if analysis.states is not None
         }
+        other_rows = {analysis.operator_id for analysis in found if not analysis.repeatable}
+        self._not_repeatable = frozenset(
+            job_vertex.vertex.vertex_id
+            for job_vertex in self.graph.vertices
+            if any(o.operator_id in other_rows for o in job_vertex.vertex.operators)
+        )
 
     @property
     def lacks_slots(self) -> bool:
@@ -197,26 +205,38 @@ class Job:
         """What cannot go on because these tasks have failed, and these partitions cannot be read,
         in topological order.
         """
-        return tasks_to_restart(self.regions, SlotsLost(tuple(failed), tuple(lost)))
+        failure = SlotsLost(tuple(failed), tuple(lost))
+        other_rows: set[VertexId] = set()
+        while True:
+            found = tasks_to_restart(self.regions, failure, other_rows=other_rows)
+            if not (newly := self._with_other_rows(found) - other_rows):
+                return found
+            other_rows |= newly
 
     def torn(self) -> list[ExecutionVertex]:
         """Subtasks that have begun, and cannot go on with those that are to begin: they run
         together, or have read rows that may come to others now.
         """
         created = [v for v in self.graph.execution_vertices() if v.current.state is _CREATED]
-        other_rows: set[VertexId] = set()
-        for job_vertex in self.graph.vertices:  # in topological order
-            vertex_id = job_vertex.vertex.vertex_id
-            if any(
-                result.edge.source_vertex_id in other_rows
-                for result in self.graph.inputs_of(vertex_id)
-            ) or any(
-                vertex.current.state is _CREATED and self.coordinators.reads_anew(vertex.current)
-                for vertex in job_vertex.vertices
-            ):
-                other_rows.add(vertex_id)
+        anew = [v for v in created if self.coordinators.reads_anew(v.current)]
+        other_rows = self._with_other_rows(created, anew)
         found = tasks_to_restart(self.regions, SlotsLost(tuple(created)), other_rows=other_rows)
         return [vertex for vertex in found if vertex.current.state is not _CREATED]
+
+    def _with_other_rows(
+        self, again: Iterable[ExecutionVertex], reads_anew: Iterable[ExecutionVertex] = ()
+    ) -> set[VertexId]:
+        """Vertices that may produce other rows than before if these tasks run again: those that are
+        not repeatable, or whose tasks read other splits, and all that get their rows.
+        """
+        found = {vertex.job_vertex.vertex.vertex_id for vertex in reads_anew}
+        if self._not_repeatable:
+            found |= self._not_repeatable & {v.job_vertex.vertex.vertex_id for v in again}
+        for job_vertex in self.graph.vertices if found else ():  # in topological order
+            vertex_id = job_vertex.vertex.vertex_id
+            if any(r.edge.source_vertex_id in found for r in self.graph.inputs_of(vertex_id)):
+                found.add(vertex_id)
+        return found
 
     def listed(self) -> Iterator[ListedTask]:
         """Tasks that have begun, for another JobMaster."""

@@ -297,6 +297,7 @@ def analyzed(
                 if operator.states is None
                 else tasks_pb2.OperatorSchema.States(states=states_to_proto(operator.states))
             ),
+            other_rows=not operator.repeatable,
         )
         for operator in operators
     ]

@@ -252,3 +252,58 @@ def test_no_result_is_left_behind_whoever_is_killed(
         assert sorted(values.to_pylist()) == list(range(ROWS)), "every row once"
     eventually(lambda: not result_files(session, job_id), "no result is left")
     session.wait_until_all_slots_are_free()
+
+
+@pytest.mark.parametrize("salt", ["CAST(rand() * 16 AS INT)", "CAST(value % 16 AS INT)"])
+def test_a_consumer_that_has_finished_reads_rows_that_are_made_otherwise_again(
+    session: Session, tmp_path: Path, salt: str
+) -> None:
+    """All results, and the other consumer, go with their TaskExecutors."""
+    first, goes_on, out = tmp_path / "first", tmp_path / "goes-on", tmp_path / "out"
+
+    def one_after_the_other(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with contextlib.suppress(FileExistsError), first.open("x") as file:
+            file.write(str(os.getpid()))
+        while first.read_text() != str(os.getpid()) and not goes_on.exists():
+            time.sleep(0.02)
+        yield from batches
+
+    env = Environment(
+        mode="batch",
+        parallelism=2,
+        configuration={
+            "restart-strategy.type": "fixed-delay",
+            "restart-strategy.fixed-delay.attempts": "9",
+            "restart-strategy.fixed-delay.delay": "0 s",
+        },
+    )
+    (
+        env.from_source(SequenceSource(0, ROWS))
+        .select_expr("value", f"{salt} AS salt")
+        .key_by("salt")
+        .map_in_arrow(one_after_the_other)
+        .sink_to(FileSink(str(out)))
+    )
+    job_id = session.submit(env)
+    details = session.wait_until(
+        job_id,
+        lambda details: (
+            details.vertices[1].states[ExecutionState.FINISHED] == 1
+            and details.vertices[1].states[ExecutionState.RUNNING] == 1
+        ),
+    )
+    used = {
+        subtask.current.task_executor_id
+        for vertex in details.vertices
+        for subtask in vertex.subtasks
+        if subtask.current is not None
+    }
+    for each in session.overview().task_executors:
+        if each.task_executor_id in used:
+            os.kill(each.pid, signal.SIGKILL)
+    goes_on.touch()
+    details = session.client.wait(job_id)
+    values = ds.dataset(out, format="parquet").to_table()["value"]
+    assert sorted(values.to_pylist()) == list(range(ROWS)), "every row once"
+    went_on = [number == 0 for number in attempts_by_vertex(details)[1]]
+    assert went_on == ([False, False] if "rand" in salt else [True, False])

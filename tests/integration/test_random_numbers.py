@@ -5,6 +5,7 @@ refused, as their numbers would be the same.
 from __future__ import annotations
 
 import functools
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -208,3 +209,59 @@ def test_what_is_drawn_or_static_or_runs_once_is_allowed(
     engine: SparkEngine, tmp_path: Path, add: Any
 ) -> None:
     analyzed(add(rows(tmp_path)), engine)
+
+
+# ---- rows that are others when they are made again
+
+
+@F.udf("long")
+def plus_one(n):  # type: ignore[no-untyped-def]
+    return n + 1
+
+
+@F.udf("long")
+def plus_some(n):  # type: ignore[no-untyped-def]
+    return n + random.randrange(9)
+
+
+plus_some.asNondeterministic()
+
+
+def salted(df: Any) -> Any:
+    return df.withColumn("salt", F.rand())
+
+
+def latest_hour(stream: DataStream) -> Any:
+    return stream.window_all(Tumbling("1 hour"))
+
+
+@pytest.mark.parametrize(
+    ("add", "others"),
+    [
+        (lambda s: s.select_expr("n", "CAST(rand() * 16 AS INT) AS salt").key_by("salt"), True),
+        (lambda s: s.with_column("id", UUID).map_in_arrow(lambda batches: batches), True),
+        (lambda s: s.where("at < now()").where("n > 1"), True),
+        (lambda s: s.transform(lambda df: df.sample(0.5)).where("n > 1"), True),
+        (lambda s: s.transform(lambda df: df.select(plus_some("n"))), True),
+        (lambda s: s.transform(lambda df: df.where("rand() < 0.5"), per_bundle=True), True),
+        (lambda s: s.transform(salted).transform(lambda df: df, per_bundle=True), True),
+        (lambda s: s.transform(salted).key_by("shop").aggregate("sum(salt) AS salt"), True),
+        (lambda s: latest_hour(s).apply(salted), True),
+        (lambda s: s.apply(salted), True),
+        (lambda s: s.select_expr("n % 16 AS salt", "upper(shop) AS shop").key_by("salt"), False),
+        (lambda s: s.transform(lambda df: df.select(plus_one("n"))), False),
+        (
+            lambda s: s.key_by("shop").aggregate("collect_list(n) AS ns", "count(DISTINCT n) AS d"),
+            False,
+        ),
+        (lambda s: latest_hour(s).apply(lambda df: df.orderBy("n").limit(3)), False),
+        (lambda s: s.map_in_arrow(lambda batches: batches), False),
+    ],
+)
+def test_which_rows_are_others_when_they_are_made_again(
+    engine: SparkEngine, tmp_path: Path, add: Any, *, others: bool
+) -> None:
+    stream = add(rows(tmp_path))
+    stream.print()
+    found = analyze(stream._program.job_graph("rows"), engine)
+    assert [each.repeatable for each in found].count(False) == int(others)

@@ -7,10 +7,11 @@ producers. What is restarted after a failure is closed under three rules:
 1. A region is restarted as a whole.
 2. If a partition that it reads is lost, the region that produces it is restarted, too.
 3. If the rows of a partition are distributed in another way each time (rebalance, rescale), what
-   another attempt gives to one consumer was given to another one before. So all consumers that have
-   begun are restarted, also those that have finished. Where rows go the same way again, consumers
-   that run can go on with what they were told to read, and those that are still on their way to
-   their slots are restarted: they will be told of partitions that are not there yet.
+   another attempt gives to one consumer was given to another one before. Keys do not help if the
+   rows themselves are others (random numbers). So all consumers that have begun are restarted, also
+   those that have finished. Where rows go the same way again, consumers that run can go on with
+   what they were told to read, and those that are still on their way to their slots are restarted:
+   they will be told of partitions that are not there yet.
 
 ALL_TO_ALL results are looked at once, as groups: time and memory are O(subtasks + results), never
 O(edges).

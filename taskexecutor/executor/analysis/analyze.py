@@ -29,6 +29,7 @@ from firesteel.plan.specs import (
     CustomSpec,
     SinkSpec,
     Spec,
+    TransformSpec,
     side_output_tags,
 )
 from taskexecutor.executor.analysis.analyzers import ANALYZERS
@@ -39,6 +40,7 @@ from taskexecutor.executor.analysis.event_time import (
     time_advances,
     united,
 )
+from taskexecutor.executor.analysis.random_numbers import is_repeatable
 from taskexecutor.executor.analysis.row_kinds import (
     behind,
     check_last_update,
@@ -66,6 +68,7 @@ class AnalyzedOperator:
     plan: str = ""  # for users; "" if Spark does not run it, or runs it as part of another
     side_schemas: dict[str, pa.Schema] = field(default_factory=dict)  # by tag
     states: StateDescriptions | None = None  # None: they are not known before it runs
+    repeatable: bool = True  # another attempt produces the same rows of the same input
 
 
 def analyze(
@@ -91,6 +94,7 @@ def analyze(
             plan=output.plan,
             side_schemas=output.sides,
             states=output.states,
+            repeatable=output.repeatable,
         )
         for vertex in graph.vertices
         for operator, output in zip(
@@ -161,6 +165,8 @@ class _Analysis:
                 output.states = states_in_columns(created, operator.name, step, output.schema)
         if output.frame is not None and ends_plan and not output.plan:
             output.plan = composed.analyzed_plan(output.frame.frame, output.frame.leaf)
+        if output.frame is not None and ends_plan and isinstance(spec, TransformSpec):
+            output.repeatable &= is_repeatable(output.frame.frame)
 
     def _checkpointed(self, vertex: JobVertex, plan: Sequence[int]) -> StreamOperator:
         """The operator that runs this plan. Raises FiresteelError if it cannot take part."""

@@ -33,6 +33,7 @@ from taskexecutor.executor.analysis.checks import (
     check_time_column,
 )
 from taskexecutor.executor.analysis.left_out import left_out_by_function, left_out_by_plan
+from taskexecutor.executor.analysis.random_numbers import is_repeatable
 from taskexecutor.executor.analysis.row_by_row import check_row_by_row
 from taskexecutor.executor.analysis.row_kinds import check_transform
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, Frame
@@ -47,6 +48,7 @@ def analyze_transform(step: AnalysisStep, spec: TransformSpec) -> AnalyzedOutput
     from pyspark.errors import PySparkException
 
     frame = step.frame()
+    before = frame.frame
     if spec.per_bundle:  # it may look at its rows
         frame = frame.with_plan(composed.empty_frame(step.session, frame.frame.schema))
     method = spec.function if isinstance(spec.function, FrameMethod) else None
@@ -70,6 +72,7 @@ def analyze_transform(step: AnalysisStep, spec: TransformSpec) -> AnalyzedOutput
         following = frame.with_plan(composed.unread_frame(step.session, result.schema))
         output = AnalyzedOutput.on_spark(following)
         output.plan = composed.analyzed_plan(result, frame.leaf)
+        output.repeatable = all(map(is_repeatable, (before, result)))
     else:
         check_row_by_row(
             step.operator_name, frame, result, lambda: composed.transform(frame.frame, spec)
@@ -103,8 +106,11 @@ def analyze_apply(step: AnalysisStep, spec: ApplySpec) -> AnalyzedOutput:
         raise
     if spec.key_columns[0] and not spec.across_keys:
         ByKey(step.operator_name, *given).check(result)
-    plan = composed.analyzed_plan(result, "Input")
-    return AnalyzedOutput(schema=to_arrow(result.schema), plan=plan)
+    return AnalyzedOutput(
+        schema=to_arrow(result.schema),
+        plan=composed.analyzed_plan(result, "Input"),
+        repeatable=is_repeatable(result),
+    )
 
 
 def _check_method(

@@ -1,4 +1,5 @@
-"""Refuses seeds of random functions in plans that run again and again.
+"""Random numbers in plans: seeds are refused where plans run again and again, and it is known which
+plans give other rows when they run again on the same ones.
 
 A plan runs once for each bundle of rows, piece of a file or fired window, and in each subtask: each
 run would begin with the same numbers. `uuid(7)` would give each id many times, and
@@ -13,10 +14,13 @@ another.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.analysis.plans import items, kind_of
+from taskexecutor.executor.analysis.plans import analyzed, items, kind_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _SEEDED = frozenset({"Rand", "Randn", "RandStr", "Shuffle", "Uniform", "Uuid"})
 
@@ -72,3 +76,26 @@ def not_deterministic(node: Any) -> Iterator[Any]:
         if not expression.deterministic():
             yield expression
             unseen += items(expression.children())
+
+
+def is_repeatable(frame: DataFrame) -> bool:
+    """Whether the plan gives the same rows whenever it runs on the same ones. Functions in Python
+    are taken for such as do, unless they are marked as `asNondeterministic`.
+    """
+    plan = analyzed(frame)
+    jvm: Any = frame.sparkSession._jvm
+    time_of_day = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
+    return bool(
+        plan.deterministic() and not plan.containsPattern(time_of_day) and not _takes_samples(plan)
+    )
+
+
+def _takes_samples(plan: Any) -> bool:
+    """Whose seed is no expression."""
+    unseen = [plan]
+    while unseen:
+        node = unseen.pop()
+        if kind_of(node) == "Sample":
+            return True
+        unseen += items(node.children())
+    return False

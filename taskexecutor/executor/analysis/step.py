@@ -101,6 +101,7 @@ class AnalyzedOutput:
     time_advances: bool = False  # whether event time may advance before its rows have ended
     old_times: OldTimes | None = None  # None: no row is behind the watermark because of a join
     states: StateDescriptions | None = None  # None: they are not known before it runs
+    repeatable: bool = True  # another attempt produces the same rows of the same input
     # Side outputs by tag, as far as the analyser knows them.
     sides: dict[str, pa.Schema] = field(default_factory=dict)
 

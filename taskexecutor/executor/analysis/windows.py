@@ -25,7 +25,11 @@ from taskexecutor.executor.aggregation.taken_back import kept_of
 from taskexecutor.executor.analysis.by_key import ByKey, KeyedFrame
 from taskexecutor.executor.analysis.checks import check_keys, check_time_column
 from taskexecutor.executor.analysis.left_out import given_once
-from taskexecutor.executor.analysis.random_numbers import Seed, check_seeds
+from taskexecutor.executor.analysis.random_numbers import (
+    Seed,
+    check_seeds,
+    is_repeatable,
+)
 from taskexecutor.executor.analysis.row_by_row import AnyRows, RowByRow
 from taskexecutor.executor.analysis.step import (
     BUNDLE,
@@ -65,6 +69,7 @@ def analyze_partial_aggregate(
         _check_taken_back(spec, given_once(partial), step.inputs[0].retracting.who)
     output = AnalyzedOutput.on_spark(frame.with_plan(partial))
     output.final = final
+    output.repeatable = is_repeatable(frame.frame)  # what it groups; groups have no order
     return output
 
 
@@ -120,6 +125,7 @@ def analyze_window_apply(step: AnalysisStep, spec: WindowApplySpec) -> AnalyzedO
         plan=composed.analyzed_plan(result, "Window"),
         sides={spec.late_tag: rows} if spec.late_tag else {},
         retracting=Retracting.of_window(step.operator_name) if spec.retracts else None,
+        repeatable=is_repeatable(result),
     )
 
 

@@ -4,7 +4,7 @@ what is not is restarted, splits have one owner, and checkpoints have one end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -13,7 +13,7 @@ import pytest
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.checkpoints.metadata import CheckpointMetadata
 from firesteel.common.file_parts import ListedFile
-from firesteel.common.ids import AttemptId, TaskExecutorId
+from firesteel.common.ids import AttemptId, OperatorId, TaskExecutorId
 from firesteel.common.job_graph import JobGraph, Partitioner, ResultType
 from firesteel.common.operator_messages import (
     ChunkAcknowledged,
@@ -831,9 +831,11 @@ class BatchHandover:
     on tm-1, and the other runs on tm-2.
     """
 
-    def __init__(self, attempts: int = 0) -> None:
+    def __init__(self, attempts: int = 0, *, collects: bool = True) -> None:
         one_way = replace(graph().edges[0], result_type=ResultType.BLOCKING)
-        self.graph = replace(graph(), edges=(one_way,), batch=True)
+        source, sink = graph().vertices
+        sink = sink if collects else vertex("sink", 2)
+        self.graph = replace(graph(), vertices=(source, sink), edges=(one_way,), batch=True)
         self.settings = settings(attempts, checkpoints=False)
         self.first = first = World(self.graph, self.settings)
         first.start()
@@ -861,11 +863,14 @@ class BatchHandover:
         results: Iterable[Execution] = (),
         running: Iterable[Execution] = (),
         listed: Iterable[events.ListedTask] | None = None,
+        not_repeatable: Collection[OperatorId] = (),
     ) -> World:
         """The TaskExecutors with these names live, and keep these results."""
         second = World(self.graph, self.settings, Recovery(epoch=2), seed=b"second")
         analysis = tuple(
-            events.OperatorAnalysis(o.operator_id, b"schema", "plan")
+            events.OperatorAnalysis(
+                o.operator_id, b"schema", "plan", repeatable=o.operator_id not in not_repeatable
+            )
             for v in self.graph.vertices
             for o in v.operators
         )
@@ -996,3 +1001,21 @@ def test_who_has_read_rows_that_may_come_to_others_begins_again() -> None:
     cancelled = [a for c in second.of(commands.CancelTasks) for a in c.attempt_ids]
     assert sorted(cancelled) == sorted(e.attempt_id for e in readers)
     assert second.executions("source")[0].attempt_id == handover.sources[0].attempt_id
+
+
+@pytest.mark.parametrize("not_repeatable", [(), (SOURCE,)], ids=["repeatable", "not repeatable"])
+def test_the_next_job_master_knows_whose_rows_are_others_when_they_are_made_again(
+    not_repeatable: tuple[OperatorId, ...],
+) -> None:
+    """A reader has finished on tm-1, which is gone with the result of the first source."""
+    handover = BatchHandover(attempts=1, collects=False)
+    done, goes_on = handover.run_the_others()
+    handover.finish(done)
+    second = handover.take_over(
+        "tm-2", results=handover.sources[1:], running=[goes_on], not_repeatable=not_repeatable
+    )
+    second.report(second.executions("sink")[1:], ExecutionState.CANCELED)
+    again = [e.attempt >= ATTEMPTS_PER_MASTER for e in second.executions("source")]
+    assert again == [True, False]
+    reads_again = [e.attempt >= ATTEMPTS_PER_MASTER for e in second.executions("sink")]
+    assert reads_again == [bool(not_repeatable), True]

@@ -23,6 +23,7 @@ from firesteel.common.service.core import Tick
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events
+from jobmaster.core.execution_graph import ExecutionVertex
 from jobmaster.core.failover.restart_strategy import FixedDelay
 from jobmaster.core.settings import JobSettings
 from jobmaster.core.slots.slot import SlotOffer
@@ -64,8 +65,12 @@ class Peers:
         self.unlisted: list[commands.ListPaths] = []
         self.splits: Counter[str] = Counter()
         self.received: Counter[AttemptId] = Counter()  # by attempt: how many splits it has had
+        some = random.Random(~seed)
+        names = ("src", "mid", "other") if batch else ()
+        self.not_repeatable = {operator_id(n) for n in names if some.random() < 0.2}
         # By attempt of a consumer and result: the attempts of its producers, where they were.
         self.reads: dict[tuple[AttemptId, ResultId], tuple[int, ...]] = {}
+        self.attempts: dict[tuple[str, int, int], AttemptId] = {}  # all that were deployed
         self.exited = False
         self.did: list[str] = []
 
@@ -193,12 +198,12 @@ class Peers:
     def _check_inputs(self, deployed: commands.DeployTasks) -> None:
         """What a task reads of BLOCKING results is complete."""
         for task in deployed.tasks:
+            self.attempts[task.vertex_id, task.subtask, task.attempt] = task.attempt_id
             for result in self.core.graph.inputs_of(task.vertex_id):
-                if result.edge.result_type is ResultType.PIPELINED:
-                    continue
                 producers = [result.producer.vertices[n] for n in result.producers_of(task.subtask)]
-                assert all(p.current.state is S.FINISHED for p in producers), str(task)
-                assert result.lost.isdisjoint(p.subtask for p in producers), str(task)
+                if result.edge.result_type is ResultType.BLOCKING:
+                    assert all(p.current.state is S.FINISHED for p in producers), str(task)
+                    assert result.lost.isdisjoint(p.subtask for p in producers), str(task)
                 self.reads[task.attempt_id, result.edge.result_id] = tuple(
                     p.current.attempt for p in producers
                 )
@@ -339,6 +344,7 @@ class Peers:
             ResultPartitionId(result_id, producer, attempt)
             for (reader, result_id), attempts in self.reads.items()
             if reader == attempt_id and execution is not None
+            if self.core.graph.result(result_id).edge.result_type is ResultType.BLOCKING
             for producer, attempt in zip(
                 self.core.graph.result(result_id).producers_of(execution.vertex.subtask),
                 attempts,
@@ -388,7 +394,12 @@ class Peers:
             if allocation_id not in executor.slots:
                 return
             operators = [o for v in self.core.graph.job_graph.vertices for o in v.operators]
-            analyses = tuple(events.OperatorAnalysis(o.operator_id, b"", "") for o in operators)
+            analyses = tuple(
+                events.OperatorAnalysis(
+                    o.operator_id, b"", "", repeatable=o.operator_id not in self.not_repeatable
+                )
+                for o in operators
+            )
             self.post(events.JobAnalyzed(task_executor_id=executor.name, operators=analyses))
 
     def wait(self) -> None:
@@ -486,9 +497,15 @@ class Peers:
 
     def check_rows(self) -> None:
         """Where an attempt of a producer distributes its rows in its own way, all consumers have
-        read the same one.
+        read the same one. All have read the rows that are there at the end.
         """
         for result in self.core.graph.results:
+            for consumer in result.consumer.vertices if self.not_repeatable else ():
+                read = self.reads[consumer.current.attempt_id, result.edge.result_id]
+                for n, attempt in zip(result.producers_of(consumer.subtask), read, strict=True):
+                    producer = result.producer.vertices[n]
+                    rows, now = self.made(producer, attempt), producer.current.attempt
+                    assert rows == self.made(producer, now), consumer.current.name
             if result.edge.partitioner not in (Partitioner.REBALANCE, Partitioner.RESCALE):
                 continue
             if result.edge.result_type is ResultType.BLOCKING:
@@ -497,6 +514,23 @@ class Peers:
                     expected = [result.producer.vertices[n].current.attempt for n in producers]
                     read = self.reads[consumer.current.attempt_id, result.edge.result_id]
                     assert list(read) == expected, consumer.current.name
+
+    def made(self, vertex: ExecutionVertex, attempt: int) -> object:
+        """Equal for attempts that produce the same rows."""
+        job_vertex = vertex.job_vertex
+        vertex_id = job_vertex.vertex.vertex_id
+        attempt_id = self.attempts[vertex_id, vertex.subtask, attempt]
+        if not self.not_repeatable.isdisjoint(o.operator_id for o in job_vertex.vertex.operators):
+            return attempt_id
+        return [
+            self.made(result.producer.vertices[n], read)
+            for result in self.core.graph.inputs_of(vertex_id)
+            for n, read in zip(
+                result.producers_of(vertex.subtask),
+                self.reads[attempt_id, result.edge.result_id],
+                strict=True,
+            )
+        ]
 
     def check_end(self) -> None:
         status = self.core.graph.status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -43,7 +44,10 @@ def batch(
     return replace(graph, batch=True, edges=tuple(edges))
 
 
-def begun(graph: JobGraph, slots: int, **fields: object) -> World:
+def begun(
+    graph: JobGraph, slots: int, *, not_repeatable: Iterable[str] = (), **fields: object
+) -> World:
+    """`not_repeatable`: vertices of which another attempt may produce other rows."""
     settings = JobSettings(
         restart=FixedDelay(attempts=9, delay_s=0.0),
         heartbeat_timeout_s=1000.0,
@@ -53,7 +57,7 @@ def begun(graph: JobGraph, slots: int, **fields: object) -> World:
     world.start()
     if slots:
         world.give_slots("te-1", slots)
-        world.analyze()
+        world.analyze([operator_id(name) for name in not_repeatable])
     return world
 
 
@@ -214,6 +218,45 @@ def test_a_partition_that_cannot_be_read_is_produced_again(
     assert deployed(world) == (["b1"] if partitioner is HASH else ["b0", "b1"])
     finish(world, "b")
     assert world.core.graph.status is JobStatus.FINISHED
+
+
+@pytest.mark.parametrize(
+    ("not_repeatable", "again"),
+    [
+        ("", {"a": [1, 1], "b": [1, 0], "c": [0, 1]}),
+        ("a", {"a": [1, 1], "b": [1, 1], "c": [1, 1]}),
+        ("b", {"a": [1, 1], "b": [1, 0], "c": [1, 1]}),
+        ("c", {"a": [1, 1], "b": [1, 0], "c": [0, 1]}),
+    ],
+)
+@pytest.mark.parametrize("pipelined", [(), (0,)], ids=["blocking", "pipelined"])
+def test_all_that_has_read_rows_that_are_others_now_begins_again(
+    not_repeatable: str, again: dict[str, list[int]], pipelined: tuple[int, ...]
+) -> None:
+    """b0's result cannot be read, and a's have been released, as b had read them."""
+    graph = batch({"a": 2, "b": 2, "c": 2}, pipelined=pipelined)
+    world = begun(graph, 2 + len(pipelined) * 2, not_repeatable=not_repeatable)
+    finish(world, "a")
+    finish(world, "b")
+    finish(world, "c0")
+    fail(world, "c1", ResultPartitionId(graph.edges[1].result_id, 0, 0))
+    if pipelined:
+        again = again | {"b": [1, 1]}  # a region
+    finish(world, "a")
+    finish(world, "b")
+    assert {name: attempts(world, name) for name in "abc"} == again
+    finish(world, "c")
+    assert world.core.graph.status is JobStatus.FINISHED
+
+
+def test_what_has_read_rows_that_are_there_goes_on_however_they_were_made() -> None:
+    world = begun(batch({"a": 2, "b": 2, "c": 2}), 2, not_repeatable="ab")
+    finish(world, "a")
+    finish(world, "b0")
+    fail(world, "b1")
+    assert (attempts(world, "a"), attempts(world, "b")) == ([0, 0], [0, 1])
+    finish(world, "b")
+    assert deployed(world) == ["c0", "c1"]
 
 
 def test_what_is_read_to_its_end_is_kept_for_a_reader_that_is_to_be_restarted() -> None:
