@@ -438,7 +438,9 @@ class JobMasterCore:
             if failed:
                 self._fail(error, now, restartable=True)
             return
-        vertices = job.tasks_to_restart([execution.vertex for execution in failed], lost)
+        vertices = job.tasks_to_restart(
+            [execution.vertex for execution in failed], lost, phase.restarting
+        )
         job.partitions.lose(lost)
         if not vertices:
             return  # nobody needs what is lost

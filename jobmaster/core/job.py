@@ -200,15 +200,20 @@ class Job:
             self.out.append(commands.BeginResults(restart=self.restarts, operator_ids=foreign))
 
     def tasks_to_restart(
-        self, failed: Sequence[ExecutionVertex], lost: Sequence[ResultPartitionId]
+        self,
+        failed: Sequence[ExecutionVertex],
+        lost: Sequence[ResultPartitionId],
+        restarting: Collection[ExecutionVertex],
     ) -> list[ExecutionVertex]:
         """What cannot go on because these tasks have failed, and these partitions cannot be read,
-        in topological order.
+        in topological order. `restarting`: what is about to be restarted already.
         """
         failure = SlotsLost(tuple(failed), tuple(lost))
         other_rows: set[VertexId] = set()
         while True:
-            found = tasks_to_restart(self.regions, failure, other_rows=other_rows)
+            found = tasks_to_restart(
+                self.regions, failure, other_rows=other_rows, restarting=restarting
+            )
             if not (newly := self._with_other_rows(found) - other_rows):
                 return found
             other_rows |= newly

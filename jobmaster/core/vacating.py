@@ -119,7 +119,7 @@ class Vacating:
             if execution.state is not ExecutionState.CANCELING
         ]
         lost = job.partitions.kept_by(task_executor_id) if move.forced else ()
-        vertices = job.tasks_to_restart(leaving, lost) if leaving or lost else []
+        vertices = job.tasks_to_restart(leaving, lost, phase.restarting) if leaving or lost else []
         job.partitions.lose(lost)
         if not vertices:
             return phase

@@ -160,13 +160,17 @@ class _DisjointSets:
 
 
 def tasks_to_restart(
-    regions: Regions, failure: Failure, *, other_rows: Collection[VertexId] = ()
+    regions: Regions,
+    failure: Failure,
+    *,
+    other_rows: Collection[VertexId] = (),
+    restarting: Collection[ExecutionVertex] = (),
 ) -> list[ExecutionVertex]:
     """All subtasks that need another attempt, in topological order; none if only partitions are
     lost that have been read by all who would. `other_rows`: vertices of which another attempt may
-    produce other rows.
+    produce other rows. `restarting`: who will read their inputs again, although they have finished.
     """
-    search = _Search(regions, other_rows)
+    search = _Search(regions, other_rows, restarting)
     match failure:
         case TaskFailed(vertex=vertex):
             search.begin((vertex,), ())
@@ -182,9 +186,15 @@ def tasks_to_restart(
 class _Search:
     """Breadth first, from what has failed."""
 
-    def __init__(self, regions: Regions, other_rows: Collection[VertexId]) -> None:
+    def __init__(
+        self,
+        regions: Regions,
+        other_rows: Collection[VertexId],
+        restarting: Collection[ExecutionVertex],
+    ) -> None:
         self._regions = regions
         self._other_rows = other_rows
+        self._restarting = restarting
         self._graph = graph = regions.graph
         self._found: dict[int, None] = {}  # regions, in the order in which they were found
         self._lost = {r.edge.result_id: set(r.lost) for r in graph.results if r.lost}
@@ -243,6 +253,7 @@ class _Search:
             subtask
             for subtask in result.consumers_of(producers[0])
             if vertices[subtask].current.state is not _S.FINISHED
+            or vertices[subtask] in self._restarting
         ]
         if unfinished:
             self._add(result.producer, producers)

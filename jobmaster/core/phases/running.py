@@ -45,6 +45,11 @@ class Running(Phase):
         after_s = max(0.0, max(r.at if r.at is not None else now for r in self.restarts) - now)
         return f"the restart of {tasks} task{'s' if tasks != 1 else ''} (in {after_s:.0f} s)"
 
+    @property
+    def restarting(self) -> frozenset[ExecutionVertex]:
+        """What will be restarted."""
+        return frozenset(vertex for restart in self.restarts for vertex in restart.vertices)
+
     def restarts_soon(self, vertex: ExecutionVertex) -> bool:
         return any(vertex in restart.vertices for restart in self.restarts)
 

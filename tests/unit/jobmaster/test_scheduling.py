@@ -45,11 +45,16 @@ def batch(
 
 
 def begun(
-    graph: JobGraph, slots: int, *, not_repeatable: Iterable[str] = (), **fields: object
+    graph: JobGraph,
+    slots: int,
+    *,
+    not_repeatable: Iterable[str] = (),
+    restart_delay_s: float = 0.0,
+    **fields: object,
 ) -> World:
     """`not_repeatable`: vertices of which another attempt may produce other rows."""
     settings = JobSettings(
-        restart=FixedDelay(attempts=9, delay_s=0.0),
+        restart=FixedDelay(attempts=9, delay_s=restart_delay_s),
         heartbeat_timeout_s=1000.0,
         **fields,  # type: ignore[arg-type]
     )
@@ -185,6 +190,31 @@ def fail(world: World, name: str, unreadable: ResultPartitionId | None = None) -
         events.TaskStatesReported(task_executor_id=failed.slot.task_executor_id, updates=(update,))
     )
     world.pass_time(0.0)
+
+
+def reconnect(world: World, kept: Iterable[ResultPartitionId]) -> None:
+    """te-1, with its slots and tasks, and what it still keeps."""
+    slots = tuple(
+        SlotOffer(
+            allocation_id=slot.allocation_id,
+            slot_index=slot.slot_index,
+            profile=slot.profile,
+            executor_id=slot.executor_id,
+            data_address=slot.data_address,
+        )
+        for slot in world.core.pool.slots.values()
+    )
+    running = [e for e in world.executions() if e.state in (S.DEPLOYING, S.RUNNING)]
+    world.post(
+        events.TaskExecutorConnected(
+            task_executor_id=TaskExecutorId("te-1"),
+            connection=9,
+            host="127.0.0.1",
+            slots=slots,
+            tasks=tuple(events.TaskUpdate(e.attempt_id, e.state) for e in running),
+            partitions=tuple(kept),
+        )
+    )
 
 
 def attempts(world: World, name: str) -> list[int]:
@@ -331,27 +361,26 @@ def test_what_a_returning_task_executor_no_longer_keeps_is_produced_again() -> N
     finish(world, "a0")
     result_id = world.core.graph.results[0].edge.result_id
     for kept, attempt in ((True, 0), (False, 1)):
-        (slot,) = world.core.pool.slots.values()
-        held = SlotOffer(
-            allocation_id=slot.allocation_id,
-            slot_index=slot.slot_index,
-            profile=slot.profile,
-            executor_id=slot.executor_id,
-            data_address=slot.data_address,
-        )
-        running = [e for e in world.executions() if e.state in (S.DEPLOYING, S.RUNNING)]
-        world.post(
-            events.TaskExecutorConnected(
-                task_executor_id=TaskExecutorId("te-1"),
-                connection=9,
-                host="127.0.0.1",
-                slots=(held,),
-                tasks=tuple(events.TaskUpdate(e.attempt_id, S.RUNNING) for e in running),
-                partitions=(ResultPartitionId(result_id, 0, 0),) if kept else (),
-            )
-        )
+        reconnect(world, [ResultPartitionId(result_id, 0, 0)] if kept else [])
         world.pass_time(0.0)
         assert attempts(world, "a") == [attempt, 0]
+
+
+def test_what_is_about_to_be_restarted_needs_its_inputs_again() -> None:
+    """They are lost while it waits for the delay, when all who read them have finished."""
+    world = begun(batch({"a": 1, "b": 2, "c": 1}), 2, restart_delay_s=1.0)
+    of_a, of_b = (result.edge.result_id for result in world.core.graph.results)
+    finish(world, "a")
+    finish(world, "b0")
+    reconnect(world, [ResultPartitionId(of_a, 0, 0)])  # b0's is gone, and c needs it
+    finish(world, "b1")
+    reconnect(world, [ResultPartitionId(of_b, 1, 0)])
+    world.pass_time(1.0)
+    assert (attempts(world, "a"), attempts(world, "b")) == ([1], [1, 0])
+    finish(world, "a")
+    finish(world, "b0")
+    finish(world, "c")
+    assert world.core.graph.status is JobStatus.FINISHED
 
 
 def test_a_source_that_is_produced_again_reads_the_splits_that_it_had() -> None:
