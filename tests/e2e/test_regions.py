@@ -93,6 +93,46 @@ def test_individual_restarts_are_refused_where_data_is_exchanged(session: Sessio
         session.client.wait(job_id)
 
 
+@pytest.mark.parametrize("mode", ["batch", "streaming"])
+def test_an_individual_restart_leaves_the_other_subtasks_alone(
+    session: Session, tmp_path: Path, mode: str
+) -> None:
+    failed, goes_on, out = (tmp_path / name for name in ("failed", "goes-on", "out"))
+
+    def fails_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            with contextlib.suppress(FileExistsError):
+                failed.touch(exist_ok=False)
+                raise RuntimeError("one of them fails")
+            while not goes_on.exists():
+                time.sleep(0.02)
+            yield batch
+
+    env = Environment(
+        mode=mode,  # type: ignore[arg-type]
+        parallelism=3,
+        configuration={
+            "jobmanager.execution.failover-strategy": "individual",
+            "restart-strategy.type": "fixed-delay",
+            "restart-strategy.fixed-delay.attempts": "1",
+            "restart-strategy.fixed-delay.delay": "0 s",
+        },
+    )
+    (
+        env.from_source(SequenceSource(0, ROWS, split_rows=ROWS // 3))
+        .map_in_arrow(fails_once)
+        .sink_to(FileSink(str(out)))
+    )
+    job_id = session.submit(env)
+    session.wait_until(job_id, lambda details: 1 in attempts_by_vertex(details)[0])
+    goes_on.touch()
+    details = session.client.wait(job_id)
+    assert attempts_by_vertex(details) == [[0, 0, 1]]
+    assert "one of them fails" in details.exceptions[0].summary
+    values = ds.dataset(out, format="parquet").to_table()["value"]
+    assert sorted(values.to_pylist()) == list(range(ROWS)), "every row once"
+
+
 def batch_job(folder: Path, function: ArrowFunction, source: ArrowFunction) -> JobGraph:
     """A source with `source` chained to it → blocking → `function` → files; two subtasks each."""
     env = Environment(
