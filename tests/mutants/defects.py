@@ -311,6 +311,15 @@ MUTANTS = (
         SIMULATION,
     ),
     Mutant(
+        "a task is restarted without those that it exchanges data with (invariant 18)",
+        "jobmaster/core/failover/regions.py",
+        "            search.begin(vertices, partitions)\n",
+        "            if not partitions:\n"
+        "                return list(vertices)\n"
+        "            search.begin(vertices, partitions)\n",
+        SIMULATION,
+    ),
+    Mutant(
         "a subtask of a vertex that starts as a whole is not restarted (invariant 18)",
         "jobmaster/core/scheduling/strategies.py",
         "            if unit and all(self._can_be_fed(vertex, complete) for vertex in unit):\n",

@@ -23,11 +23,11 @@ from tests.simulation.ledger import Ledger
 from tests.simulation.lineage import lineage_problems
 from tests.simulation.offices import Offices
 from tests.simulation.partitions import Partitions
-from tests.simulation.snapshots import Snapshots, subtask_of
+from tests.simulation.snapshots import Snapshots, Subtask, subtask_of
 from tests.simulation.splits import SplitOwners, name_of
 
 if TYPE_CHECKING:
-    from tests.simulation.checkpoints import Restored
+    from tests.simulation.checkpoints import Partition, Restored
     from tests.simulation.cluster import Cluster
     from tests.simulation.world import SimulatedProcess
 
@@ -61,6 +61,8 @@ class Checkers:
         # By job and epoch: restarts, and the attempts since the last one.
         self._rounds: dict[tuple[str, int], tuple[int, frozenset[AttemptId]]] = {}
         self._with_slots: dict[tuple[str, int], set[AttemptId]] = {}  # attempts deployed
+        # Who reads PIPELINED partitions: the attempt, by partition, vertex and subtask.
+        self._readers: dict[tuple[Partition, Subtask], str] = {}
         self._analyzed: set[tuple[str, int]] = set()  # since the last restart
         self.adopted: set[AttemptId] = set()  # by a master that did not start them
 
@@ -174,10 +176,19 @@ class Checkers:
         epochs[checkpoint_id] = job.epoch
 
     def task_started(self, task: SimulatedTask) -> None:
-        """An attempt runs once; nothing of a job that has ended runs (invariant 1)."""
+        """An attempt runs once; what was sent to one attempt is not awaited by the next (invariant
+        18); nothing of a job that has ended runs (invariant 1).
+        """
         if task.attempt_id in self._started:
             raise self._failed(f"attempt {task.attempt_id} was started twice")
         self._started.add(task.attempt_id)
+        for partition in task.sources:
+            reader = self._readers.setdefault((partition, subtask_of(task)), task.attempt_id)
+            if reader != task.attempt_id:
+                raise self._failed(
+                    f"{task.vertex.vertex.name} #{task.attempt} of {task.job_id} reads {partition};"
+                    f" its rows have gone to attempt {reader} (invariant 18)"
+                )
         if task.attempt:
             self.started_again.append(f"{task.vertex.vertex.name} #{task.attempt} of {task.job_id}")
         stored = self._cluster.store.by_id[task.job_id]  # type: ignore[index]
