@@ -320,6 +320,16 @@ MUTANTS = (
         SIMULATION,
     ),
     Mutant(
+        "a region ends at the second input of a vertex (invariant 18)",
+        "jobmaster/core/failover/regions.py",
+        "            if result.edge.result_type is ResultType.PIPELINED:\n                self._join",
+        "            if result.edge.result_type is ResultType.PIPELINED and (\n"
+        "                not result.edge.target_input\n"
+        "            ):\n"
+        "                self._join",
+        SIMULATION,
+    ),
+    Mutant(
         "a subtask of a vertex that starts as a whole is not restarted (invariant 18)",
         "jobmaster/core/scheduling/strategies.py",
         "            if unit and all(self._can_be_fed(vertex, complete) for vertex in unit):\n",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from firesteel.common.config import options
 from firesteel.common.ids import AllocationId, AttemptId, JobId
+from firesteel.common.job_graph import JobGraph
 from firesteel.common.states import JobStatus
 from jobmaster.core import commands, events
 from jobmaster.shell import RunningJob
@@ -259,6 +260,10 @@ class Checkers:
                 "leaders followed": self.offices.changes,
                 "masters replaced": sum(max(0, job.epoch - 1) for job in stored.by_id.values()),
                 "starts from a checkpoint": len(self._rounds_from_checkpoint),
+                "starts of joins from one": sum(
+                    is_join(self._cluster.jobs[JobId(job_id)].graph)
+                    for job_id, _, _ in self._rounds_from_checkpoint
+                ),
                 "checkpoints completed": sum(map(len, stored.checkpoints.values())),
                 "partitions read": self._partitions.read,
                 "partitions unreadable": self.unreadable,
@@ -266,6 +271,11 @@ class Checkers:
                 "splits committed": self.ledger.total(),
             }
         )
+
+
+def is_join(graph: JobGraph) -> bool:
+    """Whether a vertex of it has two inputs."""
+    return any(edge.target_input for edge in graph.edges)
 
 
 def every_job_ends_or_runs(cluster: Cluster) -> Iterator[str]:

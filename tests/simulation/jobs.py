@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from random import Random
+from typing import Any
 
 from firesteel._proto import job_graph_pb2
 from firesteel.common.config import options
 from firesteel.common.ids import IdSource, JobId
-from firesteel.common.job_graph import JobGraph, JobVertex, Partitioner, ResultType
+from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex, Partitioner, ResultType
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from firesteel.common.rpc.convert import job_graph_to_proto
 from jobmaster.testing import job, vertex
@@ -19,6 +21,7 @@ MIB = 2**20
 SLOT = ResourceProfile(cpu_cores=1.0, heap_bytes=512 * MIB, off_heap_bytes=768 * MIB)
 SMALL_SLOT = replace(SLOT, heap_bytes=480 * MIB, off_heap_bytes=512 * MIB)
 _PARTITIONERS = tuple(p for p in Partitioner if p is not Partitioner.FORWARD)
+_Coordinator = tuple[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +105,14 @@ class Jobs:
         self.directory = directory
         self._ids = ids
         self._drawn = 0
+        # Apart from the world's: a seed without joins has the same history as if there were none.
+        self._joins = Random(f"joins of seed {world.seed}")
 
     def draw(self) -> SubmittedJob:
         if self.world.random.random() < 0.25:
             return self._draw_batch()
+        if self._joins.random() < 0.15:
+            return self._draw_join()
         random = self.world.random
         checkpoints = self._draw_checkpoints()
         endless = random.random() < (0.2 if checkpoints else 0.4)
@@ -116,17 +123,7 @@ class Jobs:
         most = self._most_subtasks()
         source, splits = None, 0
         if not endless:
-            splits = random.choice([20, 40, 80] if checkpoints else [0, 3, 8, 30])
-            source = random.choice(
-                [
-                    ("sequence-source", {"start": 0, "end": splits * 10, "split_rows": 10}),
-                    (
-                        "file-source",
-                        {"paths": ["/missing/*.csv" if random.random() < 0.05 else "/data/*.csv"]},
-                    ),
-                ]
-            )
-            splits = FILES if source[0] == "file-source" else splits
+            source, splits = self._draw_splits([20, 40, 80] if checkpoints else [0, 3, 8, 30])
         vertices = [
             vertex(
                 "source",
@@ -158,6 +155,49 @@ class Jobs:
             found |= {} if endless else {other.operators[0].operator_id: 9}
         return self._submitted(graph, found, endless=endless, checkpoints=checkpoints)
 
+    def _draw_splits(self, counts: list[int]) -> tuple[_Coordinator, int]:
+        random = self.world.random
+        count = random.choice(counts)
+        source: _Coordinator = random.choice(
+            [
+                ("sequence-source", {"start": 0, "end": count * 10, "split_rows": 10}),
+                (
+                    "file-source",
+                    {"paths": ["/missing/*.csv" if random.random() < 0.05 else "/data/*.csv"]},
+                ),
+            ]
+        )
+        return source, FILES if source[0] == "file-source" else count
+
+    def _draw_join(self) -> SubmittedJob:
+        """A stream with checkpoints in which two sources meet, one of which may end long before the
+        other.
+        """
+        random, most = self.world.random, self._most_subtasks()
+        checkpoints = self._draw_checkpoint_options()
+        endless = random.random() < 0.2
+        groups = random.choice([("default", "default")] * 3 + [("default", "other")])
+        sources, splits = [], {}
+        for name, group in zip(("left", "right"), groups, strict=True):
+            coordinator, count = (None, 0) if endless else self._draw_splits([0, 3, 20, 80])
+            parallelism = random.randint(1, most)
+            source = vertex(name, parallelism, coordinator=coordinator, slot_sharing_group=group)
+            sources.append(source)
+            splits |= {} if endless else {source.operators[0].operator_id: count}
+        left, right = sources
+        join, sink = (vertex(name, random.randint(1, most)) for name in ("join", "sink"))
+        ways = random.choice(
+            [(Partitioner.HASH, Partitioner.HASH)] * 2
+            + [(Partitioner.RESCALE, Partitioner.BROADCAST)]
+        )
+        edges = (
+            _edge(left, join, ways[0]),
+            replace(_edge(right, join, ways[1]), target_input=1),
+            _edge(join, sink, random.choice(_PARTITIONERS)),
+        )
+        graph = replace(job(left, right, join, sink), edges=edges)
+        return self._submitted(graph, splits, endless=endless, checkpoints=checkpoints)
+
     def _draw_batch(self) -> SubmittedJob:
         """Two sources, one of them behind a further vertex, meet; results are kept or not."""
         random, most = self.world.random, self._most_subtasks()
@@ -166,7 +206,7 @@ class Jobs:
         middle, end = (vertex(name, random.randint(1, most)) for name in ("middle", "end"))
         edges = []
         for producer, consumer in ((source, middle), (middle, end), (other, end)):
-            (edge,) = job(producer, consumer, partitioner=random.choice(_PARTITIONERS)).edges
+            edge = _edge(producer, consumer, random.choice(_PARTITIONERS))
             kept = ResultType.BLOCKING if random.random() < 0.7 else ResultType.PIPELINED
             edges.append(replace(edge, result_type=kept))
         graph = replace(job(source, middle, other, end), edges=tuple(edges), batch=True)
@@ -232,9 +272,10 @@ class Jobs:
 
     def _draw_checkpoints(self) -> dict[str, str]:
         """Empty: the job takes none."""
+        return {} if self.world.random.random() < 0.4 else self._draw_checkpoint_options()
+
+    def _draw_checkpoint_options(self) -> dict[str, str]:
         random = self.world.random
-        if random.random() < 0.4:
-            return {}
         return {
             options.CHECKPOINT_INTERVAL.key: f"{random.choice([0.2, 1, 1, 3, 10])} s",
             options.CHECKPOINT_DIR.key: str(self.directory / "checkpoints"),
@@ -261,3 +302,8 @@ class Jobs:
             options.RESTART_ATTEMPTS.key: str(random.choice([1, 3, 100] + [100] * 3 * checkpoints)),
             options.RESTART_DELAY.key: f"{random.choice([0, 1])} s",
         }
+
+
+def _edge(producer: JobVertex, consumer: JobVertex, partitioner: Partitioner) -> JobEdge:
+    (edge,) = job(producer, consumer, partitioner=partitioner).edges
+    return edge

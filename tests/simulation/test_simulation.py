@@ -14,6 +14,7 @@ WANTED = (
     "job restarts",
     "region restarts",
     "starts from a checkpoint",
+    "starts of joins from one",
     "partitions read",
     "splits reassigned",
     "splits committed",
