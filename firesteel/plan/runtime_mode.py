@@ -1,5 +1,5 @@
-"""Whether a job is a stream or a batch: the same program gives the same rows, unless these depend on
-when rows come, or timers are due.
+"""Whether a job is a stream or a batch: the same program gives the same rows, unless these depend
+on when rows come, or timers are due.
 
 A batch job ends, because its sources do, and exchanges whole results: what reads them begins when
 they are complete, so a failure repeats only what has failed. It takes no checkpoints.

@@ -25,8 +25,9 @@ _NOT_THE_PROGRAMS = ("builtins", "firesteel", "pyspark")  # packages of bases of
 
 
 def due_at_the_end(graph: StreamGraph, result_type: ResultType) -> Iterable[str]:
-    """What is to be said of operators of a batch whose timers are due when all rows have come, since
-    blocking results have no watermarks. `result_type`: of edges for which the program chooses none.
+    """What is to be said of operators of a batch whose timers are due when all rows have come,
+    since blocking results have no watermarks. `result_type`: of edges for which the program chooses
+    none.
     """
     for node in graph.nodes:
         if not may_set_event_timers(node.spec):
@@ -45,13 +46,15 @@ def may_set_event_timers(spec: Spec) -> bool:
     """Whether its function may: also if it does so in a function that it calls."""
     if isinstance(spec, TransformWithStateSpec):
         return spec.time_mode == "event_time"
-    if not _has_timers(spec):
+    if not isinstance(spec, CoProcessSpec | BroadcastProcessSpec) or not _has_timers(spec):
         return False
     names = names_in(spec.function)
     return _IN_EVENT_TIME in names or _IN_PROCESSING_TIME not in names
 
 
-def depends_on_lateness(spec: TransformWithStateSpec | CoProcessSpec | BroadcastProcessSpec) -> bool:
+def depends_on_lateness(
+    spec: TransformWithStateSpec | CoProcessSpec | BroadcastProcessSpec,
+) -> bool:
     """Whether its function sets timers in event time, and does not look at the watermark: so it
     takes rows for as late as the timers are early.
     """
@@ -63,12 +66,11 @@ def depends_on_lateness(spec: TransformWithStateSpec | CoProcessSpec | Broadcast
     return sets and not names & _WATERMARKS
 
 
-def _has_timers(spec: Spec) -> bool:
+def _has_timers(spec: CoProcessSpec | BroadcastProcessSpec) -> bool:
     if isinstance(spec, CoProcessSpec):
         return type(spec.function).on_timer is not CoProcessFunction.on_timer
-    if isinstance(spec, BroadcastProcessSpec) and spec.key_columns is not None:
-        return type(spec.function).on_timer is not KeyedBroadcastProcessFunction.on_timer
-    return False
+    keyed = spec.key_columns is not None
+    return keyed and type(spec.function).on_timer is not KeyedBroadcastProcessFunction.on_timer
 
 
 def names_in(function: Any) -> frozenset[str]:
@@ -84,12 +86,14 @@ def _codes(function: Any) -> Iterator[CodeType]:
     elif isinstance(code := getattr(function, "__code__", None), CodeType):
         yield code
     else:
-        for base in type(function).__mro__:
+        methods: dict[str, Any] = {}
+        for base in reversed(type(function).__mro__):
             if base.__module__.partition(".")[0] not in _NOT_THE_PROGRAMS:
-                for method in vars(base).values():
-                    plain = getattr(method, "__func__", method)  # of a class or static method
-                    if isinstance(code := getattr(plain, "__code__", None), CodeType):
-                        yield code
+                methods |= vars(base)
+        for method in methods.values():
+            plain = getattr(method, "__func__", method)  # of a class or static method
+            if isinstance(code := getattr(plain, "__code__", None), CodeType):
+                yield code
 
 
 def _names(code: CodeType) -> Iterator[str]:

@@ -170,7 +170,9 @@ class Visits(StatefulProcessor):
         self.handle.registerTimer((last + 5) * 1000)
         yield from ()
 
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expired: Any) -> Iterator[Row]:
+    def handleExpiredTimer(
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
+    ) -> Iterator[Row]:
         (rows,) = self.rows.get()
         self.rows.clear()
         yield Row(k=key[0], rows=rows)

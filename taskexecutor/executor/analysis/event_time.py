@@ -91,9 +91,12 @@ def united(several: Iterable[OldTimes | None]) -> OldTimes | None:
     found = [one for one in several if one is not None]
     if len(found) < 2:
         return found[0] if found else None
-    if unknown := [one for one in found if one.columns is None]:
-        return unknown[0]
-    return OldTimes(who=found[0].who, columns=frozenset().union(*(one.columns for one in found)))
+    columns: set[str] = set()
+    for one in found:
+        if one.columns is None:
+            return one
+        columns |= one.columns
+    return OldTimes(who=found[0].who, columns=frozenset(columns))
 
 
 def check_event_time(step: AnalysisStep, spec: Spec) -> None:

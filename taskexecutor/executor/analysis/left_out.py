@@ -71,14 +71,14 @@ def later(earlier: LeftOut | None, found: LeftOut | None) -> LeftOut | None:
     return earlier if keeps else found
 
 
-def _upwards(plan: Any) -> Iterator[Any]:
+def _upwards(plan: Any) -> list[Any]:
     """The plan's nodes, each behind its children. Long chains are common: no recursion."""
-    waiting, ordered = [plan], []
+    waiting, ordered = [plan], list[Any]()
     while waiting:
         node = waiting.pop()
         ordered.append(node)
         waiting += items(node.children())
-    return reversed(ordered)
+    return ordered[::-1]
 
 
 def _conditions(node: Any) -> list[Any]:

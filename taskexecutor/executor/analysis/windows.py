@@ -165,9 +165,7 @@ def _check_by_row(
     kept_of(spec.aggregates)
 
 
-def _check_taken_back(
-    spec: PartialWindowAggregateSpec, once: dict[str, str], who: str
-) -> None:
+def _check_taken_back(spec: PartialWindowAggregateSpec, once: dict[str, str], who: str) -> None:
     for item in spec.aggregates:
         for column in item.merge:
             if column in once:

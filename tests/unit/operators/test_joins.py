@@ -308,7 +308,10 @@ def test_a_hot_key_comes_in_batches_of_bounded_size() -> None:
     ).open()
     frames = []
     for side, (size, many) in enumerate(zip(sizes, hot, strict=True)):
-        rows = {"k": [0] * many + list(range(1, size - many + 1)), schemas[side].names[1]: range(size)}
+        rows = {
+            "k": [0] * many + list(range(1, size - many + 1)),
+            schemas[side].names[1]: range(size),
+        }
         frames.append(pd.DataFrame(rows))
         harness.process(pa.RecordBatch.from_pandas(frames[-1], schema=schemas[side]), side)
         harness.flush()

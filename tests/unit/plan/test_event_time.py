@@ -82,7 +82,10 @@ def together(a: DataStream, b: DataStream) -> DataStream:
         (lambda a, b: window(paid(a, b, "left"), on="time"), [60]),
         (lambda a, b: window(near(a, b), on="time"), [90]),
         (lambda a, b: window(near(a, b).with_column("first", "least(at, time)"), "first"), [90]),
-        (lambda a, b: near(a, b).window_all(Sliding("2 s", "1 s", on="at")).top_n(1, by="id"), [90]),
+        (
+            lambda a, b: near(a, b).window_all(Sliding("2 s", "1 s", on="at")).top_n(1, by="id"),
+            [90],
+        ),
         (lambda a, b: near(a, b).drop_duplicates("id", within="1 s", on="at"), [90]),
         (lambda a, b: near(a, b).drop_duplicates("id"), [0]),
         (lambda a, b: near(a, b).union(b).drop_duplicates("id", within="1 s"), [90]),
@@ -90,8 +93,10 @@ def together(a: DataStream, b: DataStream) -> DataStream:
         (lambda a, b: window(together(a, b), on="at"), [3600]),
         (lambda a, b: window(window(together(a, b)), on="n"), [0]),
         (
-            lambda a, b: near(a, b).with_column_renamed("at", "first").as_of_join(
-                b.with_column_renamed("time", "since"), "id", times=("first", "since")
+            lambda a, b: (
+                near(a, b)
+                .with_column_renamed("at", "first")
+                .as_of_join(b.with_column_renamed("time", "since"), "id", times=("first", "since"))
             ),
             [90, 0],
         ),

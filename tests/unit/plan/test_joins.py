@@ -240,7 +240,9 @@ def test_a_join_that_waits_for_watermarks_gets_some(how: str, left: str, right: 
     # A watched folder is idle at times, and a Python data source may end.
     waits_for_ever = without == ["own"] or (without == ["watched"] and without == endless)
     if how in OUTER and waits_for_ever:
-        with pytest.raises(InvalidProgram, match="'Pairs' .* has none, so they would never come; g"):
+        with pytest.raises(
+            InvalidProgram, match="'Pairs' .* has none, so they would never come; g"
+        ):
             env.job_graph()
     else:
         env.job_graph()
@@ -250,18 +252,14 @@ def test_a_join_that_waits_for_watermarks_gets_some(how: str, left: str, right: 
 def test_a_stream_is_warned_of_and_a_batch_is_not(collected: bool) -> None:
     for mode in ("streaming", "batch"):
         env = Environment(mode=mode)
-        joined = TIMED["any time"](
-            rows("python", env, "at", None), rows("ends", env, "time", None)
-        )
+        joined = TIMED["any time"](rows("python", env, "at", None), rows("ends", env, "time", None))
         if not collected:
             joined.sink_to(DiscardSink())
-        with (
-            active(ExecutionContext(mode="plan-only")),
-            pytest.raises(StopProgram),
-            warnings.catch_warnings(record=True) as caught,
-        ):
+        run = joined.execute_and_collect if collected else env.execute
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            joined.execute_and_collect() if collected else env.execute("job")
+            with active(ExecutionContext(mode="plan-only")), pytest.raises(StopProgram):
+                run("job")
         said = [str(one.message) for one in caught]
         assert [text for text in said if "keeps all rows" in text] == said
         assert len(said) == (mode == "streaming")

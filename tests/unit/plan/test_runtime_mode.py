@@ -131,9 +131,7 @@ class Processor(StatefulProcessor):
 
 
 def processed(function: CoProcessFunction) -> Callable[[DataStream, DataStream], DataStream]:
-    return lambda a, b: (
-        a.connect(b).key_by("n", "n").co_process(function, "n LONG", name="Timers")
-    )
+    return lambda a, b: a.connect(b).key_by("n", "n").co_process(function, "n LONG", name="Timers")
 
 
 def stateful(time_mode: str) -> Callable[[DataStream, DataStream], DataStream]:
