@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from firesteel.common.file_parts import ListedFile
-from firesteel.common.globs import is_hidden, matches_of
+from firesteel.common.globs import files_below, matches_of
 
 MAX_FILES = 1_000_000
 
@@ -71,18 +71,10 @@ def _files_of(path: str) -> list[str]:
     files = []
     for match in matches:
         if os.path.isdir(match):
-            files += _files_below(match)
+            files += files_below(match)
         elif os.path.isfile(match):
             files.append(match)
     return [os.path.abspath(file) for file in files]
-
-
-def _files_below(directory: str) -> list[str]:
-    found = []
-    for folder, folders, names in os.walk(directory):
-        folders[:] = [name for name in folders if not is_hidden(name)]
-        found += [os.path.join(folder, name) for name in names if not is_hidden(name)]
-    return found
 
 
 def _why(path: str) -> str:

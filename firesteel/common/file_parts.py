@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+# Spark takes a file of lines with such a name for compressed as a whole, and decompresses it.
+COMPRESSED = (".gz", ".gzip", ".bz2", ".deflate", ".snappy", ".lz4", ".zst", ".zstd")
+
 
 class ListedFile(NamedTuple):
     path: str  # absolute

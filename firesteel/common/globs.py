@@ -11,6 +11,15 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name) or _unfinished(name)
 
 
+def files_below(directory: str) -> list[str]:
+    """Those that a folder means: none that is hidden, or in a hidden folder."""
+    found = []
+    for folder, folders, names in os.walk(directory):
+        folders[:] = [name for name in folders if not is_hidden(name)]
+        found += [os.path.join(folder, name) for name in names if not is_hidden(name)]
+    return found
+
+
 def matches_of(pattern: str) -> list[str]:
     """What a glob matches, in any order. Hidden names only match if a part of the pattern is
     written like one.

@@ -18,7 +18,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from firesteel.common.file_parts import FilePart, ListedFile, to_json
+from firesteel.common.file_parts import COMPRESSED, FilePart, ListedFile, to_json
 from firesteel.common.units import MIB
 from jobmaster.core.coordinators.base import Answer, BadOptions, Json, Options
 from jobmaster.core.coordinators.splits import SplitEnumerator
@@ -29,8 +29,6 @@ MIN_SPLIT_BYTES = 4 * MIB  # less is not worth a message
 MAX_SPLIT_BYTES = 64 * MIB  # about a second's work
 MAX_SPLIT_FILES = 256
 FILE_BYTES = 64 * 1024  # what opening a file costs, in bytes that could be read instead
-# A file with such a name is compressed as a whole and only read from its beginning.
-COMPRESSED = (".gz", ".bz2", ".lz4", ".snappy", ".zst", ".deflate", ".xz")
 
 
 class _Split(NamedTuple):
@@ -189,6 +187,7 @@ class FileSourceEnumerator(SplitEnumerator):
             yield _Split(first, count)
 
     def _can_cut(self, path: str) -> bool:
+        """What is compressed as a whole is only read from its beginning."""
         return self._cut and not path.lower().endswith(COMPRESSED)
 
 

@@ -81,6 +81,8 @@ class FileStage(SparkSourceStage):
         self._time = BundleTime(aggregated=aggregated)
         self._size = BundleSize(aggregated=aggregated)
         self._progress = SplitProgress(source, self._source_schema)
+        # Of the files that are listed, Spark leaves out some.
+        self._chosen_by_spark = bool(LISTING_OPTIONS.intersection(map(str.lower, source.options)))
         self._group: _Group | None = None
         self._kept: _KeptRun | None = None  # reads what Spark reads of the group
         self.idle_between_splits = source.watch_s is not None
@@ -182,7 +184,8 @@ class FileStage(SparkSourceStage):
             parts, folder = next(self._parts.by_columns(rest))
             columns = folder.columns
             if not position.malformed_pass:
-                self._check_headers(parts, columns)
+                if not self._chosen_by_spark:
+                    self._check_files(parts, columns)
                 if position.rows and position.scan != EVERY_ROW:
                     parts = parts[:1]  # what Spark's reader has begun, it ends
                 else:
@@ -212,12 +215,14 @@ class FileStage(SparkSourceStage):
             if group.reader is not None:
                 self.context.plan_meter.files_read_by(group.reader.reader)
 
-    def _check_headers(self, parts: list[FilePart], columns: tuple[str, ...]) -> None:
-        if self._source.format == "csv":
-            names = [name for name in self._source_schema.names if name not in columns]
-            for part in parts:
-                if part.start == 0:
-                    check_header(part.path, self._source, names)
+    def _check_files(self, parts: list[FilePart], columns: tuple[str, ...]) -> None:
+        compression = self._parts.compression
+        names = [name for name in self._source_schema.names if name not in columns]
+        for part in parts:
+            if part.start == 0:
+                compression.check(part.path)
+                if self._source.format == "csv":
+                    check_header(part.path, self._source, names, compression.beginning)
 
     # -- by Arrow
 
@@ -312,15 +317,15 @@ class FileStage(SparkSourceStage):
 
     def _at_once(self, parts: list[FilePart]) -> list[list[FilePart]]:
         """What a plan that is made anew reads: all, unless only Spark knows which files to read."""
-        if LISTING_OPTIONS.intersection(map(str.lower, self._source.options)):
-            return [[part] for part in parts]
-        return [parts]
+        return [[part] for part in parts] if self._chosen_by_spark else [parts]
 
     def _run_anew(self, parts: list[FilePart], columns: tuple[str, ...]) -> int:
         checked: CheckedRows | None = None
         with self._on_spark():
             with self.context.plan_meter.planning:
                 frame, rdd = self._frame(parts, columns)
+                if self._chosen_by_spark and (rdd is not None or frame.inputFiles()):
+                    self._check_files(parts, columns)
                 if self._source.malformed is not None:
                     checked = CheckedRows(self._source, self._source_schema, frame)
                     frame = checked.frame

@@ -7,15 +7,16 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from firesteel.common.file_parts import FilePart
 from firesteel.connectors import FileSource
 from firesteel.errors import FiresteelError
+from taskexecutor.executor.spark.files.compression import Compression
 from taskexecutor.executor.spark.files.frames import declared_base, partition_base
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.jvm.local_tasks import singleton
@@ -28,6 +29,7 @@ _MOST_FOLDERS = 10_000  # whose values are remembered
 _HEADER_BYTES = 64 * 1024
 _MS = 1_000_000  # nanoseconds
 _LINES = ("csv", "json", "text")  # formats of files that may grow while they are read
+Beginning: TypeAlias = Callable[[str, int], bytes]
 
 
 class Folder(NamedTuple):
@@ -49,23 +51,11 @@ class FileParts:
         self._scalars: dict[str, dict[str, pa.Scalar]] = {}  # by folder
         engine.code.load("FiresteelFiles")
         self._type = engine.code.type("FiresteelFiles")
-        self._codecs: Any = None
-        self._compressed: dict[str, bool] = {}  # by the end of a name, from its first dot
+        self.compression = Compression(engine, source)
 
     def compressed(self, path: str) -> bool:
         """Whether the file is compressed as a whole, which its name says."""
-        _, dot, end = os.path.basename(path).partition(".")
-        end = dot + end
-        if end not in self._compressed:
-            jvm = self._session._jvm
-            if self._codecs is None:
-                conf = self._session._jsparkSession.sessionState().newHadoopConf()
-                self._codecs = jvm.org.apache.hadoop.io.compress.CompressionCodecFactory(conf)
-            if len(self._compressed) >= _MOST_FOLDERS:
-                self._compressed.clear()
-            codec = self._codecs.getCodec(jvm.org.apache.hadoop.fs.Path(f"/x{end}"))
-            self._compressed[end] = codec is not None
-        return self._compressed[end]
+        return self.compression.codec(path) is not None
 
     def by_columns(self, parts: Sequence[FilePart]) -> Iterator[tuple[list[FilePart], Folder]]:
         """Neighbouring parts whose paths have the same columns, in order."""
@@ -198,18 +188,19 @@ def check_read(part: FilePart, source: FileSource) -> None:
     )
 
 
-def check_header(path: str, source: FileSource, names: Sequence[str]) -> None:
+def check_header(path: str, source: FileSource, names: Sequence[str], beginning: Beginning) -> None:
     """Raises FiresteelError if a CSV file's header has the columns in other places than the schema,
     or, if that was inferred, other columns. Spark takes columns by their places, and would give the
     wrong ones without a word.
 
     `names`: of the columns in the file, by the schema. Renamed columns are the program's business,
-    as is everything if it sets the option enforceSchema.
+    as is everything if it sets the option enforceSchema. `beginning`: returns the first bytes of
+    the file's text, so many.
     """
     options = {key.lower(): value for key, value in source.options.items()}
     if "enforceschema" in options or options.get("header", "false").lower() != "true":
         return
-    found = _header(path, options)
+    found = _header(path, options, beginning)
     if found is None:
         return
     for place, name in enumerate(map(str.lower, names)):
@@ -225,7 +216,7 @@ def check_header(path: str, source: FileSource, names: Sequence[str]) -> None:
             )
 
 
-def _header(path: str, options: Mapping[str, str]) -> list[str] | None:
+def _header(path: str, options: Mapping[str, str], beginning: Beginning) -> list[str] | None:
     """The header's names in lower case; None if there is none, or only Spark can read it."""
     encoding = options.get("encoding", options.get("charset", "utf-8"))
     separator = options.get("sep", options.get("delimiter", ",")).replace("\\t", "\t")
@@ -233,8 +224,7 @@ def _header(path: str, options: Mapping[str, str]) -> list[str] | None:
     if not separator or len(quote) > 1:
         return None
     try:
-        with pa.input_stream(path) as stream:
-            text = stream.read(_HEADER_BYTES).decode(encoding, "replace")
+        text = beginning(path, _HEADER_BYTES).decode(encoding, "replace")
     except (pa.ArrowException, OSError, LookupError):
         return None  # Spark says what is wrong
     text, end = text.removeprefix("\ufeff"), options.get("linesep")

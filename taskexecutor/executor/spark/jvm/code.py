@@ -21,6 +21,7 @@ SOURCES = (
     "FiresteelScan",
     "FiresteelPassing",
     "FiresteelFiles",
+    "FiresteelBlocks",
     "FiresteelFileRDD",
     "FiresteelFooter",
     "FiresteelRowObserver",

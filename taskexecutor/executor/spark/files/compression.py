@@ -1,0 +1,173 @@
+"""Files that are compressed as a whole.
+
+Spark decompresses files of lines by the ends of their names. Whatever it has no codec for it reads
+as if it were text: rows of nonsense, or none. So the first bytes of each file are looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import pyarrow as pa
+
+from firesteel.common.error_report import summary_of
+from firesteel.common.file_parts import COMPRESSED
+from firesteel.connectors import FileSource
+from firesteel.errors import FiresteelError
+from taskexecutor.executor.spark.files.cut_off import bzip2_is_whole, zstandard_is_whole
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
+
+# Of the formats that Spark decompresses; others have codecs of their own inside, or want the bytes.
+_FORMATS = ("csv", "json", "text", "xml")
+_BY_ARROW = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}  # without a call into the JVM
+_BLOCKS = ("Lz4Codec", "SnappyCodec")
+_STREAMS = {
+    "BZip2Codec": ("bzip2", bzip2_is_whole),
+    "ZStandardCodec": ("Zstandard", zstandard_is_whole),
+}
+_MOST_ENDS = 10_000  # of names, which are remembered
+_MAGIC_BYTES = 16
+_MAGIC = re.compile(
+    rb"(?P<gzip>\x1f\x8b\x08)|(?P<bzip2>BZh[1-9]1AY&SY)|(?P<Zstandard>\x28\xb5\x2f\xfd)"
+    rb"|(?P<xz>\xfd7zXZ\x00)|(?P<LZMA>\]\x00\x00..\xff{8})|(?P<zip>PK\x03\x04)"
+    rb"|(?P<LZ4>\x04\x22\x4d\x18)|(?P<Snappy>\xff\x06\x00\x00sNaPpY)|(?P<LZO>\x89LZO\x00)"
+    rb"|(?P<compress>\x1f\x9d)|(?P<_7z>7z\xbc\xaf\x27\x1c)",
+    re.DOTALL,
+)
+_ENDS = f"{', '.join(COMPRESSED[:-1])} or {COMPRESSED[-1]}"
+
+
+class Compression:
+    """Of the files of one source."""
+
+    def __init__(self, engine: SparkEngine, source: FileSource) -> None:
+        self._engine = engine
+        self._source = source
+        self._conf: Any = None
+        self._codecs: dict[str, Any] = {}  # by the end of a name
+
+    def codec(self, path: str) -> Any:
+        """By which Spark decompresses the file; None if it reads it as it is. The name decides."""
+        _, dot, end = os.path.basename(path).rpartition(".")
+        end = dot + end
+        if end not in self._codecs:
+            if len(self._codecs) >= _MOST_ENDS:
+                self._codecs.clear()
+            found = self._streams().getDecompressionCodec(self._hadoop(), self._path(f"/x{end}"))
+            self._codecs[end] = found.get() if found.isDefined() else None
+        return self._codecs[end]
+
+    def beginning(self, path: str, size: int) -> bytes:
+        """The first bytes of the text. Raises OSError or ArrowException if there are none."""
+        from py4j.protocol import Py4JJavaError
+
+        if (by_arrow := _BY_ARROW.get(os.path.splitext(path)[1].lower())) is not None:
+            with pa.input_stream(path, compression=by_arrow) as stream:
+                return bytes(stream.read(size))
+        if self.codec(path) is None:
+            with open(path, "rb") as file:
+                return file.read(size)
+        try:
+            stream = self._streams().createInputStream(self._hadoop(), self._path(path))
+            try:
+                return bytes(stream.readNBytes(size))
+            finally:
+                stream.close()
+        except Py4JJavaError as error:
+            raise OSError(summary_of(error)) from error
+
+    def check(self, path: str) -> None:
+        """Raises FiresteelError if Spark would take compressed bytes for text, or a part of the
+        file for the whole.
+        """
+        if self._source.format.lower() not in _FORMATS:
+            return
+        try:
+            kind = _compressed_by(path)
+        except OSError:
+            return  # Spark says what is wrong, or leaves it out
+        if not kind and not path.lower().endswith(COMPRESSED):
+            return
+        codec = self.codec(path)
+        if codec is not None:
+            self._check_end(codec, path)
+        elif kind:
+            raise FiresteelError(
+                f"{path}: the file is compressed with {kind}, and Spark would read it as if it "
+                f"were text: it decompresses files whose names end in {_ENDS}. Compress it in one "
+                "of these ways, under such a name, or not at all"
+            )
+
+    def _check_end(self, codec: Any, path: str) -> None:
+        """Raises FiresteelError if what reads the file would stop before its end, or before the end
+        of what it was, without a word. Others say so.
+        """
+        name = codec.getClass().getSimpleName()
+        if name not in (*_BLOCKS, *_STREAMS) or self._ignores_corrupt_files():
+            return
+        if name in _BLOCKS:
+            self._check_blocks(codec, name, path)
+            return
+        kind, is_whole = _STREAMS[name]
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size and not is_whole(file, size):
+                raise FiresteelError(
+                    f"{path}: the file is not {kind} to its end, so it was cut off or is something "
+                    f"else: Spark would leave out rows. Compress all of it with {kind} again"
+                )
+
+    def _check_blocks(self, codec: Any, name: str, path: str) -> None:
+        from py4j.protocol import Py4JJavaError
+
+        self._engine.code.load("FiresteelBlocks")
+        cause: Exception | None = None
+        try:
+            if self._engine.code.type("FiresteelBlocks").whole(codec, path):
+                return
+        except Py4JJavaError as error:
+            cause = error
+        raise FiresteelError(
+            f"{path}: the file is not what Hadoop's {name} writes, by which Spark reads it, or was "
+            "cut off: Spark would leave out rows. Other tools write another format under this "
+            "name; compress it with gzip (.gz) or Zstandard (.zst)"
+        ) from cause
+
+    def _ignores_corrupt_files(self) -> bool:
+        options = {key.lower(): value for key, value in self._source.options.items()}
+        default = self._engine.session.conf.get("spark.sql.files.ignoreCorruptFiles")
+        return str(options.get("ignorecorruptfiles", default)).lower() == "true"
+
+    def _streams(self) -> Any:
+        jvm: Any = self._engine.session._jvm
+        return jvm.org.apache.spark.io.HadoopCodecStreams
+
+    def _path(self, path: str) -> Any:
+        jvm: Any = self._engine.session._jvm
+        return jvm.org.apache.hadoop.fs.Path("file", None, path)
+
+    def _hadoop(self) -> Any:
+        if self._conf is None:
+            session: Any = self._engine.session
+            self._conf = session._jsparkSession.sessionState().newHadoopConf()
+        return self._conf
+
+
+def _compressed_by(path: str) -> str:
+    """What has compressed the file, by its content; "" if nothing that is known. Raises OSError."""
+    with open(path, "rb") as file:
+        found = _MAGIC.match(file.read(_MAGIC_BYTES))
+    if found is not None:
+        return str(found.lastgroup).removeprefix("_")
+    return "Brotli" if path.lower().endswith(".br") and _is_brotli(path) else ""
+
+
+def _is_brotli(path: str) -> bool:
+    """It has no magic number, but text is hardly ever valid."""
+    try:
+        with pa.input_stream(path, compression="brotli") as stream:
+            return bool(stream.read(1))
+    except (pa.ArrowException, OSError):
+        return False
