@@ -28,9 +28,9 @@ def deliver(harness: OperatorHarness, *splits: str) -> list[list[dict[str, Any]]
     """The rows of each of the splits."""
     found = []
     for number, split in enumerate(splits):
-        before = len(harness.rows())
+        before = len(harness.batches)
         read_split(harness, number, split)
-        found.append(harness.rows()[before:])
+        found.append([row for batch in harness.batches[before:] for row in batch.to_pylist()])
     return found
 
 
@@ -40,7 +40,7 @@ def written(folder: Path, name: str) -> tuple[Path, FileSource]:
     path = folder / f"x.{format}"
     options: dict[str, Any] = {}
     schema = NUMBERS
-    table = pa.table({"n": [1, None, 3, 4, 5], "s": ["a", "", None, "d" * 40, "é"]})
+    table = pa.table({"n": [1, None, 3], "s": ["é", "", None]})
     match name:
         case "csv":
             path.write_bytes(b'1,a\n\n2,"b, c"\n\xc3\xa9,bad\n3\n4,"x""y"\n5,last')
@@ -60,9 +60,18 @@ def written(folder: Path, name: str) -> tuple[Path, FileSource]:
             schema = "value STRING"
             path.write_bytes(b"\none\r\ntwo\rthree\n\n\xc3\xa9\n")
         case "parquet":
-            pq.write_table(table, path, row_group_size=1)
+            pq.write_table(
+                table,
+                path,
+                row_group_size=1,
+                compression="none",
+                use_dictionary=False,
+                write_statistics=False,
+                store_schema=False,
+            )
         case "orc":
-            pa_orc.write_table(table, path)
+            pa_orc.write_table(table, path, stripe_size=1, batch_size=1)
+            assert pa_orc.ORCFile(path).nstripes > 1
     assert kind or format
     return path, FileSource(str(path), format=format, schema=schema, **options)
 
@@ -86,12 +95,11 @@ def test_a_file_cut_anywhere_has_the_rows_that_spark_reads(
         .to_pylist()
     )
     size = path.stat().st_size
-    step = 1 if size < 100 else size // 40
     kept = reader(engine, source, lambda df: df.where("length(cast(struct(*) AS STRING)) > 0"))
-    cuts = [cut_split(path, at) for at in range(1, size, step)]
+    cuts = [cut_split(path, at) for at in range(1, size)]
     for at, rows in enumerate(deliver(kept, split_of(path), *cuts)):
         assert rows == expected, at
-    several = [cut_split(path, *range(7, size, 3 * step))]
+    several = [cut_split(path, *range(7, size, 3))]
     assert deliver(reader(engine, source), *several) == [expected]
     by_both = name in ("csv", "csv quoted")  # Spark and Arrow
     assert kept.metrics.plan_counts.made == (2 if by_both else 1)
@@ -118,12 +126,31 @@ def test_a_file_that_is_not_what_was_listed_is_named(engine: SparkEngine, tmp_pa
         check(harness, whole)
     path.write_text("2,b\n3,c\n")
     os.utime(path, ns=(0, parts[0].modified_ns + 1))
-    with pytest.raises(FiresteelError, match=rf"{path}: the file was written to"):
-        check(harness, cut)
+    for split in (whole, cut):
+        with pytest.raises(FiresteelError, match=rf"{path}: the file was written to"):
+            check(harness, split)
     path.unlink()
     for split in (whole, cut):
         with pytest.raises(FiresteelError, match=rf"{path}: the file is gone; it had 8 bytes"):
             check(harness, split)
+
+
+@pytest.mark.parametrize("format", ["parquet", "orc", "binaryFile"])
+def test_no_other_file_is_read_in_the_place_of_one_that_was_listed(
+    engine: SparkEngine, tmp_path: Path, format: str
+) -> None:
+    path, other = tmp_path / "x", tmp_path / "other"
+    write = pa_orc.write_table if format == "orc" else pq.write_table
+    write(pa.table({"n": [1, 2, 3]}), path)
+    write(pa.table({"n": list(range(1000))}), other)
+    split, size = split_of(path), path.stat().st_size
+    schema = None if format == "binaryFile" else "n LONG"
+    harness = reader(engine, FileSource(str(path), format=format, schema=schema))
+    assert deliver(harness, split)[0]
+    os.replace(other, path)
+    larger = f"{path}: the file now has {path.stat().st_size} bytes; it had {size} bytes when it was listed"
+    with pytest.raises(FiresteelError, match=larger):
+        check(harness, split)
 
 
 def check(harness: OperatorHarness, split: str) -> None:
@@ -134,22 +161,53 @@ def check(harness: OperatorHarness, split: str) -> None:
 def test_a_file_may_grow_by_lines_while_it_is_read_and_not_change_otherwise(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_text("1\n")
-    lines, rows = (FileSource(str(path), format=format) for format in ("csv", "parquet"))
+    lines = [FileSource(str(path), format=format) for format in ("csv", "json", "TEXT")]
+    lines.append(FileSource(str(path), format="csv", multiLine=True))
+    rows = [
+        *(FileSource(str(path), format=format) for format in ("parquet", "orc", "binaryFile")),
+        FileSource(str(path), format="xml", rowTag="row"),
+        FileSource(str(path), format="text", WHOLETEXT=True),
+        FileSource(str(path), format="json", multiLine="TRUE"),
+    ]
     (part,) = parts_of(path)
-    assert unchanged(part, lines) == part
-    for source in (lines, rows):
+    for source in lines + rows:
+        assert unchanged(part, source) == part
         check_read(part, source)
     path.write_text("1\n2\n")
-    check_read(part, lines)
-    with pytest.raises(FiresteelError, match="was changed while it was read: from 2 to 4 bytes"):
-        check_read(part, rows)
-    with pytest.raises(FiresteelError, match="was changed while it was read"):
-        check_read(part._replace(start=1, length=1), lines)
+    (grown,) = parts_of(path)
+    for source in lines:
+        assert unchanged(part, source) == grown
+        check_read(part, source)
+    for source, listed in [
+        *((source, part) for source in rows),
+        (lines[0], part._replace(start=1, length=1)),
+    ]:
+        with pytest.raises(FiresteelError, match="the file now has 4 bytes; it had 2 bytes when"):
+            unchanged(listed, source)
+        with pytest.raises(
+            FiresteelError, match="was changed while it was read: from 2 to 4 bytes"
+        ):
+            check_read(listed, source)
+    packed = path.rename(tmp_path / "x.GZ")
+    with pytest.raises(FiresteelError, match=f"{packed}: the file now has 4 bytes"):
+        unchanged(part._replace(path=str(packed)), lines[0])
+    packed.rename(path)
     path.write_text("1")
-    with pytest.raises(FiresteelError, match="from 2 to 1 bytes"):
-        check_read(part, lines)
+    os.utime(path, ns=(0, part.modified_ns))
+    for source in lines + rows:
+        with pytest.raises(FiresteelError, match="from 2 to 1 bytes"):
+            check_read(part, source)
+        with pytest.raises(FiresteelError, match="now has 1 bytes; it had 2"):
+            unchanged(part, source)
+    path.write_text("2\n")
+    os.utime(path, ns=(0, part.modified_ns - 1))
+    for source in lines + rows:
+        with pytest.raises(FiresteelError, match="the file was written to; it had 2 bytes"):
+            unchanged(part, source)
+        with pytest.raises(FiresteelError, match="was changed while it was read: from 2 to 2"):
+            check_read(part, source)
     path.unlink()
-    check_read(part, rows)
+    check_read(part, rows[0])
     ignoring = FileSource(str(path), format="csv", ignoreMissingFiles=True)
     assert unchanged(part, ignoring) == part
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from firesteel.common.file_parts import FilePart
+from firesteel.common.file_parts import COMPRESSED, FilePart
 from firesteel.connectors import FileSource
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.spark.files.compression import Compression
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _MOST_FOLDERS = 10_000  # whose values are remembered
 _HEADER_BYTES = 64 * 1024
 _MS = 1_000_000  # nanoseconds
-_LINES = ("csv", "json", "text")  # formats of files that may grow while they are read
+_LINES = ("csv", "json", "text")  # formats of files that others may append to
 Beginning: TypeAlias = Callable[[str, int], bytes]
 
 
@@ -146,28 +146,29 @@ class FileParts:
 
 
 def unchanged(part: FilePart, source: FileSource) -> FilePart:
-    """The part of the file as it is now. Raises FiresteelError if it cannot be what was listed."""
+    """The part of the file as it is now: with the lines that were appended since it was listed, if
+    it is a whole file. Raises FiresteelError if it was changed in any other way.
+    """
     try:
         found = os.stat(part.path)
     except FileNotFoundError:
-        options = {key.lower(): value.lower() for key, value in source.options.items()}
-        if options.get("ignoremissingfiles") == "true":
+        if _is_set(source, "ignoreMissingFiles"):
             return part  # Spark does
         raise FiresteelError(
             f"{part.path}: the file is gone; it had {part.size} bytes when it was listed. "
             "A job needs its files until it has read them"
         ) from None
     size, modified_ns = found.st_size, found.st_mtime_ns
-    if part.whole and size >= part.size:
+    if (size, modified_ns) == (part.size, part.modified_ns):
+        return part
+    if size > part.size and _may_grow(part, source):
         return FilePart(part.path, 0, size, size, modified_ns)
-    if (size, modified_ns) != (part.size, part.modified_ns):
-        change = "was written to" if size == part.size else f"now has {size} bytes"
-        raise FiresteelError(
-            f"{part.path}: the file {change}; it had {part.size} bytes when it was listed, and "
-            "some of it may have been read. Write files elsewhere and rename them when they are "
-            "complete"
-        )
-    return part
+    change = "was written to" if size == part.size else f"now has {size} bytes"
+    raise FiresteelError(
+        f"{part.path}: the file {change}; it had {part.size} bytes when it was listed. A job needs "
+        "its files as they were listed until it has read them: write files elsewhere and rename "
+        "them when they are complete"
+    )
 
 
 def check_read(part: FilePart, source: FileSource) -> None:
@@ -180,12 +181,30 @@ def check_read(part: FilePart, source: FileSource) -> None:
         return  # what was opened was read
     if (found.st_size, found.st_mtime_ns) == (part.size, part.modified_ns):
         return
-    if part.whole and found.st_size > part.size and source.format in _LINES:
+    if found.st_size > part.size and _may_grow(part, source):
         return  # lines were appended
     raise FiresteelError(
         f"{part.path}: the file was changed while it was read: from {part.size} to "
         f"{found.st_size} bytes. Write files elsewhere and rename them when they are complete"
     )
+
+
+def _may_grow(part: FilePart, source: FileSource) -> bool:
+    """Whether all rows that there were are still there if the file is larger. Not in a file that is
+    cut, or is one document; and Spark ends a compressed one where it ended before.
+    """
+    document = {"json": "multiLine", "text": "wholetext"}.get(source.format.lower(), "")
+    return (
+        part.whole
+        and source.format.lower() in _LINES
+        and not part.path.lower().endswith(COMPRESSED)
+        and not _is_set(source, document)
+    )
+
+
+def _is_set(source: FileSource, option: str) -> bool:
+    options = {key.lower(): value.lower() for key, value in source.options.items()}
+    return options.get(option.lower()) == "true"
 
 
 def check_header(path: str, source: FileSource, names: Sequence[str], beginning: Beginning) -> None:
