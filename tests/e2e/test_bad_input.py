@@ -5,6 +5,9 @@ slots free).
 from __future__ import annotations
 
 import contextlib
+import gzip
+import io
+import lzma
 import os
 import socket
 from collections.abc import Iterator
@@ -12,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from firesteel import Environment, Tumbling, Watermarks
@@ -146,6 +150,87 @@ def test_a_source_path_that_does_not_exist(session: Session) -> None:
     env = Environment()
     env.from_source(FileSource("/nonexistent/*.csv", format="csv")).print()
     assert "/nonexistent/*.csv" in str(failure(session, env))
+
+
+def of_numbers(folder: Path, format: str) -> FileSource:
+    return FileSource(f"{folder}/[a-z].*", format=format, schema="n LONG")
+
+
+def numbers(*values: int) -> bytes:
+    return "".join(f"{n}\n" for n in values).encode()
+
+
+def in_parquet(*values: int) -> bytes:
+    out = io.BytesIO()
+    pq.write_table(pa.table({"n": pa.array(values, pa.int64())}), out)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("b.csv.gz", gzip.compress(numbers(*range(100_000)))[:-1000], "Unexpected end of input"),
+        ("b.csv.xz", lzma.compress(numbers(1, 2, 3)), "compressed with xz"),
+        ("b.parquet", in_parquet(*range(1000))[:-100], "is not a Parquet file"),
+    ],
+    ids=["cut off gz", "xz", "cut off Parquet"],
+)
+def test_a_file_that_cannot_be_read_fails_the_job_by_name(
+    session: Session, tmp_path: Path, name: str, content: bytes, reason: str
+) -> None:
+    format = "parquet" if name.endswith("parquet") else "csv"
+    for good in ("a", "c"):
+        whole = in_parquet(1) if format == "parquet" else numbers(1)
+        (tmp_path / f"{good}.{format}").write_bytes(whole)
+    (tmp_path / name).write_bytes(content)
+    env = Environment(parallelism=2)
+    env.from_source(of_numbers(tmp_path, format)).print()
+    message = str(failure(session, env))
+    assert str(tmp_path / name) in message
+    assert reason in message
+
+
+@pytest.mark.parametrize(
+    ("format", "content", "told"),
+    [
+        ("csv", numbers(3, 4), "the file was written to; it had 4 bytes"),
+        ("csv", numbers(1), "the file now has 2 bytes; it had 4 bytes"),
+        ("csv", numbers(1, 2, 3), ""),  # it may have grown
+        ("parquet", in_parquet(*range(1000)), "the file now has "),
+    ],
+    ids=["as large", "smaller", "lines were appended", "larger Parquet"],
+)
+def test_a_file_that_changes_while_the_job_reads_another(
+    session: Session,
+    in_session: None,
+    tmp_path: Path,
+    format: str,
+    content: bytes,
+    told: str,
+) -> None:
+    encoded = in_parquet if format == "parquet" else numbers
+    (tmp_path / f"a.{format}").write_bytes(encoded(0))
+    second, other = tmp_path / f"b.{format}", tmp_path / ".other"
+    second.write_bytes(encoded(1, 2))
+    other.write_bytes(content)
+    os.utime(other, ns=(0, 0))
+
+    def replace(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """With the first file's rows, in the thread that then reads the second one."""
+        for batch in batches:
+            if batch.num_rows and other.exists():
+                os.replace(other, second)
+            yield batch
+
+    env = Environment(parallelism=1)
+    rows = env.from_source(of_numbers(tmp_path, format)).map_in_arrow(replace)
+    if told:
+        rows.print()
+        message = str(failure(session, env))
+        assert f"{second}: {told}" in message
+    else:
+        assert sorted(rows.execute_and_collect("grown")["n"].to_pylist()) == [0, 1, 2, 3]
+    assert not other.exists()
 
 
 def test_more_parallelism_than_slots(session: Session) -> None:
