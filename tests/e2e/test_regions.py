@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -302,9 +303,10 @@ def test_a_consumer_that_has_finished_reads_rows_that_are_made_otherwise_again(
     first, goes_on, out = tmp_path / "first", tmp_path / "goes-on", tmp_path / "out"
 
     def one_after_the_other(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = f"{os.getpid()} {threading.get_native_id()}"  # both may be in one slot, in turn
         with contextlib.suppress(FileExistsError), first.open("x") as file:
-            file.write(str(os.getpid()))
-        while first.read_text() != str(os.getpid()) and not goes_on.exists():
+            file.write(task)
+        while first.read_text() != task and not goes_on.exists():
             time.sleep(0.02)
         yield from batches
 
