@@ -183,6 +183,28 @@ def test_a_seed_in_a_function_of_windows_is_refused(
         analyzed(windowed(rows(tmp_path)), engine)
 
 
+@pytest.mark.parametrize(
+    "applied",
+    [
+        lambda s: s.key_by("shop").apply(lambda df: df.withColumn("id", F.uuid(7))),
+        lambda s: s.key_by("shop").apply(ids_of_window, across_keys=True),
+        lambda s: (
+            s.key_by("shop")
+            .connect(s.key_by("shop"))
+            .apply(lambda df, other: df.join(other, "shop").select("shop", F.rand(7).alias("x")))
+        ),
+    ],
+)
+def test_a_seed_in_a_function_of_a_subtask_s_rows_is_refused(
+    engine: SparkEngine, tmp_path: Path, applied: Any
+) -> None:
+    told = (
+        r"has the seed 7, with which it gives the same values again in each subtask; leave .*keys"
+    )
+    with pytest.raises(FiresteelError, match=told):
+        analyzed(applied(rows(tmp_path)), engine)
+
+
 def some(df: Any) -> Any:
     return df.sparkSession.range(9).sample(fraction=0.5, seed=7).withColumn("x", F.rand(7))
 
@@ -199,6 +221,7 @@ def some(df: Any) -> Any:
         lambda s: s.transform(lambda df: df.join(some(df), df.n == F.col("id"))),
         lambda s: s.transform(lambda df: df.sample(fraction=0.5, seed=7), per_bundle=True),
         lambda s: s.apply(lambda df: df.withColumn("id", F.uuid(7))),
+        lambda s: s.key_by("shop").apply(lambda df: df.withColumn("id", F.uuid())),
         lambda s: s.window_all(Tumbling("1 hour")).apply(lambda df: df.withColumn("id", F.uuid())),
         lambda s: s.window_all(Tumbling("1 hour")).apply(
             lambda df: df.join(some(df), df.n == F.col("id")).orderBy("x").limit(3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from firesteel.column_names import meant
@@ -33,8 +34,8 @@ from taskexecutor.executor.analysis.checks import (
     check_time_column,
 )
 from taskexecutor.executor.analysis.left_out import left_out_by_function, left_out_by_plan
-from taskexecutor.executor.analysis.random_numbers import is_repeatable
-from taskexecutor.executor.analysis.row_by_row import check_row_by_row
+from taskexecutor.executor.analysis.random_numbers import Seed, check_seeds, is_repeatable
+from taskexecutor.executor.analysis.row_by_row import AnyRows, RowByRow, check_row_by_row
 from taskexecutor.executor.analysis.row_kinds import check_transform
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, Frame
 from taskexecutor.executor.spark.plans import composed
@@ -104,13 +105,35 @@ def analyze_apply(step: AnalysisStep, spec: ApplySpec) -> AnalyzedOutput:
     except Exception as error:
         refuse_action(step.operator_name, error)
         raise
-    if spec.key_columns[0] and not spec.across_keys:
-        ByKey(step.operator_name, *given).check(result)
+    if spec.key_columns[0]:
+        check_seeds(
+            step.operator_name,
+            _checked(step, spec, given, result),
+            lambda: _checked(
+                step, spec, given, composed.applied(spec, [each.frame.frame for each in given])
+            ),
+            instead=", or apply it to a stream without keys, all of whose rows one subtask has",
+        )
     return AnalyzedOutput(
         schema=to_arrow(result.schema),
         plan=composed.analyzed_plan(result, "Input"),
         repeatable=is_repeatable(result),
     )
+
+
+def _checked(
+    step: AnalysisStep, spec: ApplySpec, given: Sequence[KeyedFrame], result: DataFrame
+) -> set[Seed]:
+    """Raises FiresteelError if the function relates rows that it may not. Returns the seeds of what
+    rows pass in it.
+    """
+    checks: RowByRow
+    if spec.across_keys:
+        checks = AnyRows(step.operator_name, *(each.frame for each in given))
+    else:
+        checks = ByKey(step.operator_name, *given)
+    checks.check(result)
+    return checks.seeds
 
 
 def _check_method(

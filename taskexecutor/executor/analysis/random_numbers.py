@@ -1,10 +1,10 @@
 """Random numbers in plans: seeds are refused where plans run again and again, and it is known which
 plans give other rows when they run again on the same ones.
 
-A plan runs once for each bundle of rows, piece of a file or fired window, and in each subtask: each
-run would begin with the same numbers. `uuid(7)` would give each id many times, and
-`rand(7) < 0.1` would choose all bundles of one row, or none. (Structured Streaming gives these
-functions other seeds in each micro-batch.)
+A plan runs once for each bundle of rows, piece of a file or fired window, and in each subtask, as
+does that of an `apply` behind `key_by`: each run would begin with the same numbers. `uuid(7)` would
+give each id many times, and `rand(7) < 0.1` would choose all bundles of one row, or none.
+(Structured Streaming gives these functions other seeds in each micro-batch.)
 
 Without a seed, Spark and PySpark draw one when the function is called or its plan is analysed; in
 the plan it looks like one of the program. What tells them apart is that the next call draws
@@ -35,20 +35,21 @@ def check_seeds(
     seeds: Collection[Seed],
     again: Callable[[], Collection[Seed]],
     *,
-    each_run: str,
+    each_run: str = "",
     instead: str = "",
 ) -> None:
     """Raises FiresteelError if one of the seeds is there in another call of the function, too.
 
     `what`: the operator. `again`: the seeds of another call. `each_run`: what the plan runs once
-    for. `instead`: what to do if the seed is to stay.
+    for, if a subtask runs it more than once. `instead`: what to do if the seed is to stay.
     """
     fixed = sorted(set(seeds) & set(again())) if seeds else []
     if fixed:
         function, value = fixed[0]
         raise FiresteelError(
             f"{what}: {function} has the seed {value}, with which it gives the same values again"
-            f" for each {each_run} and in each subtask; leave the seed out{instead}"
+            f" {f'for each {each_run} and ' if each_run else ''}in each subtask; leave the seed"
+            f" out{instead}"
         )
 
 
