@@ -82,7 +82,7 @@ def _recoveries(bids: int) -> dict[str, str]:
         return dict(recovery.run(bids))
     except Exception as error:  # the engines are still measured
         reason = str(error).partition("\n")[0] or type(error).__name__
-        return dict.fromkeys(recovery.REPRESENTATIVE, f"failed: {reason}")
+        return dict.fromkeys(recovery.ALL, f"failed: {reason}")
 
 
 def _run(engine: str, kind: str, folder: str) -> Runs | EngineFailed:
