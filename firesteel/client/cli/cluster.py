@@ -40,7 +40,6 @@ def cluster() -> None:
     "  firesteel cluster start\n"
     "  firesteel cluster start --task-executors 4 --slots 1\n"
     "  firesteel cluster start --masters 3\n"
-    "  firesteel cluster start --masters 3\n"
     "  firesteel cluster start --dir /tmp/second -D jobmanager.rpc.port=6124"
 )
 @click.option(
