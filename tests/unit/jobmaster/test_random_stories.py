@@ -42,6 +42,8 @@ class TaskExecutor:
         self.tasks: dict[AttemptId, ExecutionState] = {}
         self.slot_of: dict[AttemptId, AllocationId] = {}
         self.partitions: set[ResultPartitionId] = set()
+        # Released while it was away. It is told again if it returns, unless the job has ended.
+        self.missed: set[ResultPartitionId] = set()
         self.canceling: set[AttemptId] = set()
         self.analyses: list[AllocationId] = []
         self.connected = False
@@ -164,12 +166,14 @@ class Peers:
                 executor = self.executors.get(command.task_executor_id)
                 if executor is not None and executor.connected:
                     if self.core.graph.status is JobStatus.FINISHED:
-                        assert not executor.partitions, "nobody reads them any more"
+                        assert executor.partitions <= executor.missed, "nobody reads them any more"
                     del self.executors[executor.name]
             case commands.ReleasePartitions():
                 executor = self.executors.get(command.task_executor_id)
                 if executor is not None and executor.connected:
                     executor.partitions.difference_update(command.partitions)
+                elif executor is not None:
+                    executor.missed.update(command.partitions)
             case (
                 commands.AnswerSlots()
                 | commands.FreeSlots()
@@ -293,6 +297,8 @@ class Peers:
     def _connect(self, executor: TaskExecutor) -> None:
         self.connections += 1
         executor.connected, executor.connection = True, self.connections
+        if not self.core.graph.status.terminal:
+            executor.missed.clear()
         self.post(
             events.TaskExecutorConnected(
                 task_executor_id=executor.name,
