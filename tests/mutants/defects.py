@@ -196,6 +196,13 @@ MUTANTS = (
         "tests/unit/task/checkpoints/test_state_files.py",
     ),
     Mutant(
+        "a subtask restores the broadcast state of another one",
+        "jobmaster/core/checkpoints/restore.py",
+        "                if unchanged and subtask in operator.subtasks\n",
+        "                if False\n",
+        "tests/unit/jobmaster/checkpoints/test_restore.py",
+    ),
+    Mutant(
         "a second commit of the same file is an error",
         "taskexecutor/executor/connectors/files/sink.py",
         "                self._check_committed(file)\n",

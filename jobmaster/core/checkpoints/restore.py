@@ -21,11 +21,15 @@ def assign(operator: CheckpointedOperator, parallelism: int) -> list[OperatorSna
     parallelism).
 
     Keyed state goes where its keys go. Lists stay where they were, or, with another parallelism,
-    are dealt out evenly in their order; a union list goes to everyone whole; of a broadcast state
-    all subtasks had the same, so everyone gets any of them; and so with their event time. Batches
-    in flight stay where they were, too. With another parallelism, everyone reads all of those that
-    are partitioned by keys, and takes its own rows; where any subtask may take any row, they are
-    dealt out; elsewhere the parallelism stays (`check_fits`).
+    are dealt out evenly in their order; a union list goes to everyone whole. Batches in flight stay
+    where they were, too. With another parallelism, everyone reads all of those that are partitioned
+    by keys, and takes its own rows; where any subtask may take any row, they are dealt out;
+    elsewhere the parallelism stays (`check_fits`).
+
+    A broadcast state stays where it was: an unaligned barrier may overtake a broadcast row on its
+    way to one subtask and not on its way to another. With another parallelism there is none on its
+    way, all subtasks had the same, and everyone gets any of them, as a subtask does that had
+    finished; and so with their event time.
     """
     snapshots = [operator.subtasks[subtask] for subtask in sorted(operator.subtasks)]
     handles = [handle for snapshot in snapshots for handle in snapshot.keyed]
@@ -68,7 +72,11 @@ def assign(operator: CheckpointedOperator, parallelism: int) -> list[OperatorSna
                 else {name: parts[subtask] for name, parts in dealt.items() if parts[subtask]}
             ),
             union_lists=union_lists,
-            broadcasts=broadcasts,
+            broadcasts=(
+                operator.subtasks[subtask].broadcasts
+                if unchanged and subtask in operator.subtasks
+                else broadcasts
+            ),
             in_flight=in_flight[subtask],
             states=operator.states,
             watermark_us=(

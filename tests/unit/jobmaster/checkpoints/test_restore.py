@@ -115,6 +115,15 @@ def test_new_subtasks_get_the_broadcast_state_of_any_that_ran() -> None:
     assert [part.broadcasts for part in restored] == [{"b": b"same"}] * 4
 
 
+def test_broadcast_states_stay_where_they_were_if_nothing_has_changed() -> None:
+    """An unaligned barrier overtakes the broadcast stream at a different row in each of them."""
+    parts = {n: replace(snapshot(n, 2), broadcasts={"b": f"{n}".encode()}) for n in range(2)}
+    first_has_none = {0: snapshot(0, 2), 1: parts[1]}
+    for subtasks in (parts, first_has_none):
+        restored = assign(replace(checkpointed(2), subtasks=subtasks), 2)
+        assert [part.broadcasts for part in restored] == [p.broadcasts for p in subtasks.values()]
+
+
 def program(**fields: int) -> JobGraph:
     return job(vertex("a", 2, **{"max_parallelism": MAX_PARALLELISM, **fields}))
 
