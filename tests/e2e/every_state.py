@@ -15,19 +15,22 @@ import pyarrow.dataset as ds
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
-from firesteel import CoProcessFunction, Tumbling
+from firesteel import CoProcessFunction, KeyedBroadcastProcessFunction, Tumbling
 from firesteel import Session as SessionWindow
 from firesteel.connectors import FileSink
 from firesteel.datastream import DataStream
 
 SPLIT_MS, ROW_MS = 10_000, 50  # of event time; the rows of a split are together
 WINDOW_MS = 30_000
+TOP = 3
 # Event time that subtasks may be apart: splits are read in any order after a failure.
 DISORDER = "120 s"
 SUMMED = "split INT, rows BIGINT, total BIGINT"
-RESULT = "what STRING, of BIGINT, begin BIGINT, rows BIGINT, total BIGINT"
+RESULT = "what STRING, of BIGINT, begin BIGINT, rows BIGINT, total BIGINT, row_kind STRING"
 _SCHEMA = pa.schema(
-    [("what", pa.string())] + [(name, pa.int64()) for name in ("of", "begin", "rows", "total")]
+    [("what", pa.string())]
+    + [(name, pa.int64()) for name in ("of", "begin", "rows", "total")]
+    + [("row_kind", pa.string())]
 )
 
 
@@ -76,6 +79,27 @@ class SummedTogether(CoProcessFunction):
         self.seen.clear()
 
 
+class SummedIfTold(KeyedBroadcastProcessFunction):
+    """The same, if each subtask has been told of the split, once."""
+
+    def open(self, context: Any) -> None:
+        self.numbers = context.get_list_state("numbers")
+
+    def process_element(self, value: Row, ctx: Any) -> None:
+        self.numbers.add(value.n)
+        ctx.timer_service().register_event_time_timer((value.split + 1) * SPLIT_MS)
+
+    def process_broadcast_element(self, value: Row, ctx: Any) -> None:
+        told = ctx.get_broadcast_state("told")
+        told.put(value.split, (told.get(value.split) or 0) + 1)
+
+    def on_timer(self, timestamp_ms: int, ctx: Any) -> Any:
+        split, found = ctx.get_current_key(), list(self.numbers.get())
+        times_told = ctx.get_broadcast_state("told").get(split) or 0
+        yield split, len(found), sum(found) * times_told
+        self.numbers.clear()
+
+
 def add_to(rows: DataStream, folder: Path) -> None:
     """`rows`: split INT, n BIGINT, key BIGINT, at TIMESTAMP, the event time."""
     by_key, by_split = rows.key_by("key"), rows.key_by("split")
@@ -97,6 +121,16 @@ def add_to(rows: DataStream, folder: Path) -> None:
         .key_by("split", "split")
         .co_process(SummedTogether(), SUMMED)
         .map_in_arrow(_as("together", "split"), RESULT),
+        by_split.connect(once.select("split").broadcast("told"))
+        .process(SummedIfTold(), SUMMED)
+        .map_in_arrow(_as("told", "split"), RESULT),
+        by_split.top_n(TOP, by="n")
+        .select_expr("split", "rank AS rows", "n AS total", "row_kind")
+        .map_in_arrow(_as("top", "split"), RESULT),
+        by_split.rows_between(-1, 1, by="n")
+        .aggregate("sum(n) AS total")
+        .select_expr("split", "n AS rows", "total", "row_kind")
+        .map_in_arrow(_as("around", "split"), RESULT),
         rows.join(once.select("split"), on="split")
         .select_expr("split", "1 AS rows", "n AS total")
         .map_in_arrow(_as("joined", "split"), RESULT),
@@ -119,6 +153,7 @@ def _as(
         for batch in batches:
             zeros = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
             us = zeros if begin is None else batch[begin].cast(pa.int64())
+            changes = "row_kind" in batch.schema.names
             yield pa.RecordBatch.from_arrays(
                 [
                     pa.repeat(pa.scalar(what), batch.num_rows),
@@ -126,6 +161,7 @@ def _as(
                     pc.divide(us, 1000),
                     batch["rows"].cast(pa.int64()),
                     batch["total"].cast(pa.int64()),
+                    batch["row_kind"] if changes else pa.repeat("insert", batch.num_rows),
                 ],
                 schema=_SCHEMA,
             )
@@ -136,12 +172,16 @@ def _as(
 def check(folder: Path, read: list[tuple[int, int, int]]) -> None:
     """`read`: the rows, as (split, n, key)."""
     found = defaultdict(list)
+    there: dict[str, Counter[tuple[int, ...]]] = defaultdict(Counter)
     for row in ds.dataset(folder, format="parquet").to_table().to_pylist():
-        found[row["what"]].append((row["of"], row["begin"], row["rows"], row["total"]))
+        values = row["of"], row["begin"], row["rows"], row["total"]
+        found[row["what"]].append(values)
+        there[row["what"]][values] += 1 if row["row_kind"] == "insert" else -1
     by_split = _sums((split, 0, n) for split, n, _ in read)
     by_key = _sums((key, 0, n) for _, n, key in read)
     assert sorted(found["processor"]) == by_split
     assert sorted(found["together"]) == by_split
+    assert sorted(found["told"]) == by_split
     for joined in ("joined", "near"):
         assert _sums((split, 0, total) for split, _, _, total in found[joined]) == by_split
     sessions = [(split, event_time_ms(split, 0), *sums) for split, _, *sums in by_split]
@@ -152,6 +192,26 @@ def check(folder: Path, read: list[tuple[int, int, int]]) -> None:
     assert max(updates.values()) == 1, "no row twice"
     latest = {key: (key, *of) for key, *of in sorted(found["running"])}
     assert sorted(latest.values()) == by_key
+    numbers: dict[int, list[int]] = defaultdict(list)
+    for split, n, _ in sorted(read):
+        numbers[split].append(n)
+    top = [
+        (s, 0, rank, n)
+        for s, ns in numbers.items()
+        for rank, n in enumerate(ns[: -TOP - 1 : -1], 1)
+    ]
+    assert _left(there["top"]) == dict.fromkeys(top, 1)
+    around = [
+        (split, 0, n, sum(ns[max(at - 1, 0) : at + 2]))
+        for split, ns in numbers.items()
+        for at, n in enumerate(ns)
+    ]
+    assert _left(there["around"]) == dict.fromkeys(around, 1)
+
+
+def _left(there: Counter[tuple[int, ...]]) -> dict[tuple[int, ...], int]:
+    """What changes have not taken back: each row, and how often it is there."""
+    return {row: count for row, count in there.items() if count}
 
 
 def _sums(rows: Iterator[tuple[int, int, int]]) -> list[tuple[int, ...]]:
