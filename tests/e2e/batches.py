@@ -1,4 +1,4 @@
-"""Batch jobs, one after the other, whose rows are known: the next begins when the last has ended,
+"""Batch jobs of two shapes in turn, whose rows are known: the next begins when the last has ended,
 and was right.
 """
 
@@ -14,14 +14,16 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 import pyarrow.dataset as ds
+from pyspark.sql import Row
 
-from firesteel import Environment
+from firesteel import BroadcastProcessFunction, Environment
 from firesteel.connectors import FileSink, SequenceSource
+from firesteel.datastream import DataStream
 from firesteel.errors import FiresteelError
 
 from .conftest import PATIENCE_S, Session, eventually
 
-ROWS, KEYS = 20_000, 50
+ROWS, KEYS, PLACES = 20_000, 50, 3
 READ_S, WRITE_S = 3.0, 2.0  # how long its first region takes, and its last, or longer
 
 
@@ -41,6 +43,33 @@ class Slowly:
                     raise RuntimeError("poisoned")
                 time.sleep(self.pause_s)
                 yield batch.slice(at, 10)
+
+
+class Weighed(BroadcastProcessFunction):
+    """Multiplies values by the weight of their place."""
+
+    def process_element(self, value: Row, ctx: Any) -> Iterator[tuple[int, int]]:
+        yield value.k, value.value * ctx.get_broadcast_state("weights").get(value.place)
+
+    def process_broadcast_element(self, value: Row, ctx: Any) -> None:
+        weights = ctx.get_broadcast_state("weights")
+        weights.put(value.place, (weights.get(value.place) or 0) + value.weight)
+
+
+def weighed(env: Environment, numbers: DataStream) -> DataStream:
+    """Values are multiplied by the weight of their key's place. Numbers come to the join as they are
+    read, places as a whole result; weights are broadcast.
+    """
+    places = env.from_sequence(0, KEYS, column="k").select_expr("k", f"k % {PLACES} AS place")
+    weights = env.from_sequence(0, PLACES, column="place").select_expr(
+        "place", "place + 1 AS weight"
+    )
+    return (
+        numbers.exchange("pipelined")
+        .join(places, on="k")
+        .connect(weights.broadcast("weights"))
+        .process(Weighed(), "k LONG, value LONG")
+    )
 
 
 class BatchJobs:
@@ -63,7 +92,7 @@ class BatchJobs:
         details = self._session.client.wait(self.job_id)
         assert details.status.name == "FINISHED", what
         rows = ds.dataset(self._out, format="parquet").to_table().to_pylist()
-        assert sorted(rows, key=lambda row: row["k"]) == EXPECTED, what
+        assert sorted(rows, key=lambda row: row["k"]) == expected(weighed=self._weighed), what
         self.committed += ROWS
         self._number += 1
         self.job_id = self._submit()
@@ -84,6 +113,10 @@ class BatchJobs:
     def _out(self) -> Path:
         return self._folder / f"batch-{self._number}"
 
+    @property
+    def _weighed(self) -> bool:
+        return self._number % 2 == 1
+
     def _submit(self) -> str:
         env = Environment(
             mode="batch",
@@ -94,9 +127,11 @@ class BatchJobs:
                 "restart-strategy.fixed-delay.delay": "0 s",
             },
         )
+        numbers = env.from_source(SequenceSource(0, ROWS, rate_per_s=ROWS / READ_S)).transform(
+            lambda df: df.selectExpr(f"value % {KEYS} AS k", "value")
+        )
         (
-            env.from_source(SequenceSource(0, ROWS, rate_per_s=ROWS / READ_S))
-            .transform(lambda df: df.selectExpr(f"value % {KEYS} AS k", "value"))
+            (weighed(env, numbers) if self._weighed else numbers)
             .key_by("k")
             .aggregate("count(*) AS n", "sum(value) AS s")
             .rebalance()
@@ -106,10 +141,13 @@ class BatchJobs:
         return self._session.submit(env, f"batch {self._number}", **self._configuration)
 
 
-EXPECTED = [
-    {"k": k, "n": len(values), "s": sum(values)}
-    for k, values in ((k, range(k, ROWS, KEYS)) for k in range(KEYS))
-]
+def expected(*, weighed: bool) -> list[dict[str, int]]:
+    """In the order of keys."""
+    found = []
+    for k in range(KEYS):
+        values, weight = range(k, ROWS, KEYS), k % PLACES + 1 if weighed else 1
+        found.append({"k": k, "n": len(values), "s": sum(values) * weight})
+    return found
 
 
 @contextlib.contextmanager
