@@ -245,8 +245,9 @@ class KeyedRows(Protocol):
 
 
 class ColumnMemory(Protocol):
-    """Where a slot has its state in columns. With `state.backend.type: rocksdb`, what is beyond its
-    managed memory is in files without a name, which the operating system reads and writes.
+    """Where a slot has its state in columns. With `state.backend.type: rocksdb`, and in a batch
+    that does not set it, what is beyond its managed memory is in files without a name, which the
+    operating system reads and writes.
 
     Raises FiresteelError if the disk is full.
     """
@@ -265,8 +266,8 @@ class ColumnMemory(Protocol):
     def grown(self, array: Any, count: int) -> Any:
         """An array that begins as this one and has room for `count` values, or more."""
 
-    def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch, or an equal one that is in a file."""
+    def kept(self, batch: pa.RecordBatch, size_bytes: int | None = None) -> pa.RecordBatch:
+        """The batch, or an equal one that is in a file. `size_bytes`: if it is known."""
 
 
 class OperatorState(Protocol):

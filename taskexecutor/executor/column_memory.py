@@ -25,7 +25,10 @@ import pyarrow as pa
 from firesteel.common.units import MIB
 from firesteel.errors import FiresteelError
 
-_SMALL_BYTES = 256 << 10  # less is in memory: a file costs a descriptor
+_SMALL_BYTES = 256 << 10  # an array of less is in memory: a file costs a descriptor
+_TINY_BYTES = 1 << 10  # a batch of less is, too: its Python objects are as large
+_SHARED_BYTES = 16 * MIB  # of a file that batches share which are small parts of it
+_SHARE = 16
 _PIECE_BYTES = (4 * MIB, 64 * MIB)
 
 
@@ -45,8 +48,10 @@ class SlotColumnMemory:
         self._directory = directory
         self._changed = changed
         self._lock = threading.Lock()
-        self._in_memory_bytes = 0
+        self._in_memory_bytes = self._told_bytes = 0
         self._in_files_bytes = 0
+        self._sharing = threading.Lock()
+        self._shared: memoryview | None = None  # what is left of the last file that batches share
         # What is no longer needed. Without the lock: a thread that has it may collect garbage.
         self._freed: deque[tuple[int, bool]] = deque()
 
@@ -62,7 +67,7 @@ class SlotColumnMemory:
 
     @property
     def in_memory_bytes(self) -> int:
-        """Of state that is not small; 0 without a budget, as nothing is counted then."""
+        """Of arrays and batches that are not small; 0 without a budget: nothing is counted then."""
         with self._lock:
             self._settle()
             return self._in_memory_bytes
@@ -77,6 +82,8 @@ class SlotColumnMemory:
         """An array with any content. Raises FiresteelError if the disk is full."""
         kind = np.dtype(dtype)
         size = count * kind.itemsize
+        if self.budget_bytes is None or size < _SMALL_BYTES:
+            return np.empty(count, kind)
         if not self._takes(size):
             return np.frombuffer(self._mapped(size), kind, count)
         array = np.empty(count, kind)
@@ -96,47 +103,65 @@ class SlotColumnMemory:
         grown[: len(array)] = array
         return grown
 
-    def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch, or its copy in a file."""
+    def kept(self, batch: pa.RecordBatch, size_bytes: int | None = None) -> pa.RecordBatch:
+        """The batch, or its copy in a file. `size_bytes`: its size, if it is known, more or less:
+        to find out costs more than all else here.
+        """
         if self.budget_bytes is None:
             return batch
-        size = batch.nbytes
+        size = batch.nbytes if size_bytes is None else size_bytes
+        if size < _TINY_BYTES:
+            return batch
         if self._takes(size):
             self._count(batch, size)
             return batch
         counted = pa.MockOutputStream()
         _write(batch, counted)
-        content = pa.py_buffer(self._mapped(counted.size()))
+        content = pa.py_buffer(self._room(counted.size()))
         _write(batch, pa.FixedSizeBufferWriter(content))
         return pa.ipc.open_stream(pa.BufferReader(content)).read_next_batch()
 
     def _takes(self, size: int) -> bool:
-        """Whether it is to be in memory, where it counts if it is not small."""
-        if self.budget_bytes is None or size < _SMALL_BYTES:
-            return True
+        """Whether there is memory for it, which it takes then."""
+        assert self.budget_bytes is not None
         with self._lock:
             self._settle()
             if self._in_memory_bytes + size > self.budget_bytes:
                 return False
             self._in_memory_bytes += size
-            self._changed(self._in_memory_bytes)
+            self._tell()
         return True
 
     def _count(self, array: object, size: int) -> None:
         """Until it is gone."""
-        if self.budget_bytes is not None and size >= _SMALL_BYTES:
-            weakref.finalize(array, self._freed.append, (size, True)).atexit = False
+        weakref.finalize(array, self._freed.append, (size, True)).atexit = False
 
     def _settle(self) -> None:
-        before = self._in_memory_bytes
         while self._freed:
             size, in_memory = self._freed.popleft()
             if in_memory:
                 self._in_memory_bytes -= size
             else:
                 self._in_files_bytes -= size
-        if self._in_memory_bytes != before:
-            self._changed(self._in_memory_bytes)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Not of each small change."""
+        if abs(self._in_memory_bytes - self._told_bytes) >= _SMALL_BYTES:
+            self._told_bytes = self._in_memory_bytes
+            self._changed(self._told_bytes)
+
+    def _room(self, size: int) -> memoryview:
+        """Of a file of its own, or of one that what is small shares with others: it goes with the
+        last of them.
+        """
+        if size > _SHARED_BYTES // _SHARE:
+            return memoryview(self._mapped(size))
+        with self._sharing:
+            if self._shared is None or len(self._shared) < size:
+                self._shared = memoryview(self._mapped(_SHARED_BYTES))
+            found, self._shared = self._shared[:size], self._shared[-(-size // 64) * 64 :]
+        return found
 
     def _mapped(self, size: int) -> mmap.mmap:
         directory = self._directory or Path(tempfile.gettempdir())

@@ -24,25 +24,40 @@ class RowLog:
     def __init__(self, pieces: int = 0, memory: ColumnMemory = IN_MEMORY) -> None:
         """`pieces`: so many are left as they came."""
         self._pieces: list[pa.RecordBatch] = []
+        self._sizes: list[int] = []  # in bytes; 0 if nobody has asked
         self._left = pieces
         self._memory = memory
+        self._paged = memory.piece_bytes is not None
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        if len(self._pieces) < self._left:
-            self._pieces.append(self._memory.kept(batch))
+    @property
+    def size_bytes(self) -> int:
+        """0 if all of it may be in memory."""
+        return sum(self._sizes) if self._paged else 0
+
+    def add(self, batch: pa.RecordBatch, size_bytes: int | None = None) -> None:
+        """`size_bytes`: of the batch, if it is known, more or less."""
+        left = len(self._pieces) < self._left
+        if size_bytes is None:
+            size_bytes = batch.nbytes if self._paged or not left else 0
+        if left:
+            self._append(batch, size_bytes)
             return
         pieces = [batch]
         most = min(self._memory.piece_bytes or LARGEST_BYTES, LARGEST_BYTES)
-        rows, size_bytes = batch.num_rows, batch.nbytes
+        rows = batch.num_rows
         while self._pieces and self._pieces[-1].num_rows <= 2 * rows:
-            size_bytes += self._pieces[-1].nbytes
-            if size_bytes > most:
+            more_bytes = self._sizes[-1] or self._pieces[-1].nbytes
+            if size_bytes + more_bytes > most:
                 break
+            size_bytes += more_bytes
             pieces.insert(0, self._pieces.pop())
             rows += pieces[0].num_rows
-        self._pieces.append(
-            self._memory.kept(batch if len(pieces) == 1 else pa.concat_batches(pieces))
-        )
+            self._sizes.pop()
+        self._append(batch if len(pieces) == 1 else pa.concat_batches(pieces), size_bytes)
+
+    def _append(self, batch: pa.RecordBatch, size_bytes: int) -> None:
+        self._pieces.append(self._memory.kept(batch, size_bytes))
+        self._sizes.append(size_bytes)
 
     @property
     def pieces(self) -> tuple[pa.RecordBatch, ...]:
