@@ -187,7 +187,8 @@ class JobMasterProcess:
             return  # sent twice
         self._job_id = start.job_graph.job_id
         try:
-            settings = settings_from(self._conf.with_overrides(dict(start.job_graph.config)))
+            conf = self._conf.with_overrides(dict(start.job_graph.config))
+            settings = settings_from(conf, batch=start.job_graph.batch)
         except ConfigurationError as error:
             self._reject(start, str(error))
             return

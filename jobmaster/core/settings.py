@@ -32,12 +32,14 @@ class JobSettings:
     failover: Failover = Failover.REGION
     scheduling: SchedulingPolicy = SchedulingPolicy.AUTO
     checkpoints: CheckpointSettings | None = None  # None: the job takes none
+    # What slots are told: hashmap; paged, which is the same with state in columns that is paged; or
+    # rocksdb.
     state_backend: str = "hashmap"
 
 
-def settings_from(conf: Configuration) -> JobSettings:
-    """The job's settings: the cluster's configuration with the job's own values over it. Raises
-    ConfigurationError.
+def settings_from(conf: Configuration, *, batch: bool = False) -> JobSettings:
+    """The job's settings: the cluster's configuration with the job's own values over it. `batch`:
+    whether it runs as one. Raises ConfigurationError.
     """
     return JobSettings(
         slot_request_timeout_s=conf.get(options.SLOT_REQUEST_TIMEOUT),
@@ -49,8 +51,17 @@ def settings_from(conf: Configuration) -> JobSettings:
         failover=Failover(conf.get(options.FAILOVER_STRATEGY)),
         scheduling=SchedulingPolicy(conf.get(options.SCHEDULING_POLICY)),
         checkpoints=_checkpoints_from(conf),
-        state_backend=conf.get(options.STATE_BACKEND),
+        state_backend=_state_backend_from(conf, batch=batch),
     )
+
+
+def _state_backend_from(conf: Configuration, *, batch: bool) -> str:
+    """A batch holds all of its keys and windows until it ends, so they need not fit into memory
+    unless somebody says that they do.
+    """
+    if batch and not conf.is_set(options.STATE_BACKEND):
+        return "paged"
+    return conf.get(options.STATE_BACKEND)
 
 
 def _restart_from(conf: Configuration) -> RestartSettings:

@@ -1,4 +1,6 @@
-"""State in columns that is several times as large as the slot's managed memory."""
+"""State in columns that is several times as large as the slot's managed memory: of a stream with
+`state.backend.type: rocksdb`, and of a batch.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from firesteel import Environment, ResourceProfile
+from firesteel import DataStream, Environment, ResourceProfile
 from firesteel.connectors import FileSink
 
 from .conftest import Session
@@ -49,6 +51,12 @@ def watched(seen: str) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Recor
     return function
 
 
+def rows_of(env: Environment) -> DataStream:
+    return env.from_sequence(0, ROUNDS * KEYS, column="n").transform(
+        lambda df: df.selectExpr(f"concat('key number ', n % {KEYS}) AS k", "n")
+    )
+
+
 def test_it_is_in_files_and_the_result_is_right(session: Session, tmp_path: Path) -> None:
     env = Environment(
         parallelism=1,
@@ -58,9 +66,7 @@ def test_it_is_in_files_and_the_result_is_right(session: Session, tmp_path: Path
             "execution.checkpointing.dir": str(tmp_path / "checkpoints"),
         },
     )
-    rows = env.from_sequence(0, ROUNDS * KEYS, column="n").transform(
-        lambda df: df.selectExpr(f"concat('key number ', n % {KEYS}) AS k", "n")
-    )
+    rows = rows_of(env)
     totals = rows.key_by("k").aggregate("count(*) AS c", "sum(n) AS s")
     totals.slot_sharing_group("small", SLOT)
     seen = tmp_path / "seen"
@@ -80,3 +86,16 @@ def test_it_is_in_files_and_the_result_is_right(session: Session, tmp_path: Path
     )
     assert last["c_max"].unique().to_pylist() == [ROUNDS]
     assert sorted(last["s_max"].to_pylist()) == [2 * n + KEYS for n in range(KEYS)]
+
+
+def test_a_batch_has_it_in_files_by_default(session: Session, tmp_path: Path) -> None:
+    env = Environment(parallelism=1, mode="batch")
+    totals = rows_of(env).key_by("k").aggregate("count(*) AS c", "sum(n) AS s")
+    totals.slot_sharing_group("small", SLOT)
+    seen = tmp_path / "seen"
+    totals.map_in_arrow(watched(str(seen))).sink_to(FileSink(str(tmp_path / "totals")))
+    session.run(env, "large state of a batch")
+    assert int(seen.read_text()) > MANAGED_BYTES
+    found = ds.dataset(tmp_path / "totals", format="parquet").to_table()
+    assert found["c"].unique().to_pylist() == [ROUNDS]
+    assert sorted(found["s"].to_pylist()) == [2 * n + KEYS for n in range(KEYS)]

@@ -122,8 +122,8 @@ ROCKSDB_LOCALDIR = _task_executors.option(
     "state.backend.rocksdb.localdir",
     "string",
     "",
-    "Where slots keep the keyed state of jobs with state.backend.type: rocksdb: a directory on a"
-    " local disk; empty: the TaskExecutor's folder.",
+    "Where slots keep state that is on disk, with state.backend.type: rocksdb or in batch mode: a"
+    " directory on a local disk; empty: the TaskExecutor's folder.",
 )
 MEMORY_WATCH_INTERVAL = _task_executors.option(
     "taskmanager.memory.watch.interval",
@@ -304,7 +304,8 @@ STATE_BACKEND = _checkpoints.option(
     "enum",
     "hashmap",
     "Where keyed state is: in memory, or in a RocksDB on the slot's disk, with managed memory as"
-    " its cache.",
+    " its cache. In batch mode, if nothing is set: in memory, with aggregates, windows and others"
+    " that have their state in columns in files beyond the managed memory.",
     choices=("hashmap", "rocksdb"),
 )
 CHECKPOINT_INTERVAL = _checkpoints.option(

@@ -1,17 +1,25 @@
-"""Which backend keeps the keyed state of a slot's tasks: `state.backend.type`."""
+"""Which backend keeps the keyed state of a slot's tasks: what `state.backend.type` says, or, of a
+batch that does not set it, `hashmap` with state in columns that is paged.
+"""
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from firesteel.common.key_groups import KeyGroupRange
 from firesteel.common.process import temporary
+from firesteel.common.units import MIB
+from taskexecutor.executor.column_memory import SlotColumnMemory
 from taskexecutor.executor.state.hashmap import HashMapKeyedStateBackend
 from taskexecutor.executor.state.keyed import KeyedState
 
-ROCKSDB = "rocksdb"
+ROCKSDB, PAGED = "rocksdb", "paged"
+_LEAST_BYTES = 8 * MIB  # for state in columns
+_FILES = 1 << 20  # that are open at once, at most
 
 
 class CreateKeyedState(Protocol):
@@ -22,30 +30,42 @@ class CreateKeyedState(Protocol):
 
 class StateBackends:
     """Of the job that a slot serves. `managed_bytes`: the slot's memory for state; `directory`:
-    where databases are made, empty for where the process's temporary files go.
+    where databases and files are made, empty for where the process's temporary files go.
     """
 
     def __init__(self, *, managed_bytes: int, directory: str = "") -> None:
         self._managed_bytes = managed_bytes
         self._base = Path(directory) if directory else None
-        self._create_rocksdb: CreateKeyedState | None = None
+        self._made: dict[str, CreateKeyedState] = {}  # by type: its backends share memory
 
     def of(self, kind: str) -> CreateKeyedState:
         """Creates backends of this type. From one thread."""
-        if kind != ROCKSDB:
+        if kind not in (ROCKSDB, PAGED):
             return HashMapKeyedStateBackend
-        if self._create_rocksdb is None:
-            self._create_rocksdb = self._rocksdb()
-        return self._create_rocksdb
+        if kind not in self._made:
+            self._prepare_files()
+            self._made[kind] = self._rocksdb() if kind == ROCKSDB else self._paged()
+        return self._made[kind]
+
+    def _prepare_files(self) -> None:
+        """What is not in memory is in files, many of which are open at once."""
+        if self._base is not None:
+            self._base.mkdir(parents=True, exist_ok=True)
+            temporary.sweep(self._base)  # what killed processes have left
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        allowed = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+        if soft != resource.RLIM_INFINITY and soft < allowed:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+
+    def _paged(self) -> CreateKeyedState:
+        columns = SlotColumnMemory(max(self._managed_bytes, _LEAST_BYTES), self._base)
+        return partial(HashMapKeyedStateBackend, columns=columns)
 
     def _rocksdb(self) -> CreateKeyedState:
         # Imported late: 10 MB that few slots need.
         from taskexecutor.executor.state.rocksdb import RocksDbKeyedStateBackend, RocksDbMemory
 
         memory = RocksDbMemory(self._managed_bytes, self._base)
-        if self._base is not None:
-            self._base.mkdir(parents=True, exist_ok=True)
-            temporary.sweep(self._base)  # what killed processes have left
 
         def create(
             key_groups: KeyGroupRange, key_group_of: Callable[[Any], int]

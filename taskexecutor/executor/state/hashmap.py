@@ -1,4 +1,5 @@
-"""The `hashmap` backend: keyed state in Python dictionaries.
+"""The `hashmap` backend: keyed state in Python dictionaries. State in columns is in memory or, in a
+batch, paged.
 
 A snapshot must not copy the state, and the state goes on changing while the snapshot is written. So
 the state is a stack of layers: writes go to the top one, reads search from the top down. `snapshot`
@@ -31,9 +32,16 @@ class HashMapKeyedStateBackend:
     its records arrive.
     """
 
-    def __init__(self, key_groups: KeyGroupRange, key_group_of: Callable[[Any], int]) -> None:
+    def __init__(
+        self,
+        key_groups: KeyGroupRange,
+        key_group_of: Callable[[Any], int],
+        columns: SlotColumnMemory = IN_MEMORY,
+    ) -> None:
+        """`columns`: where state in columns is."""
         self._key_groups = key_groups
         self._key_group_of = key_group_of
+        self._columns = columns
         self._layers: list[_Layer] = [{}]
         self._top = self._layers[-1]
         self._snapshots_lock = (
@@ -49,7 +57,7 @@ class HashMapKeyedStateBackend:
 
     @property
     def columns(self) -> SlotColumnMemory:
-        return IN_MEMORY
+        return self._columns
 
     @property
     def layers(self) -> int:

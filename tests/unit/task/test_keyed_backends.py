@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -609,6 +610,24 @@ def test_state_is_larger_than_memory(folder: Path) -> None:
         [sys.executable, "-c", LARGE, str(folder)], capture_output=True, text=True, check=True
     )
     assert int(found.stdout) < 32, "MiB more than before"
+
+
+def test_state_in_columns_of_a_batch_has_the_managed_memory_of_its_slot(tmp_path: Path) -> None:
+    """All of its tasks share it, and what they have beyond it is in the directory."""
+    localdir = tmp_path / "local"
+    backends = StateBackends(managed_bytes=16 << 20, directory=str(localdir))
+    memory, of_another_task = (
+        backends.of("paged")(KeyGroupRange(0, GROUPS), group_of).columns for _ in range(2)
+    )
+    assert memory is of_another_task
+    assert memory.budget_bytes == 16 << 20
+    arrays = [memory.full(1 << 20, n, np.int64) for n in range(3)]
+    assert (memory.in_memory_bytes, memory.in_files_bytes) == (16 << 20, 8 << 20)
+    assert [int(array[-1]) for array in arrays] == [0, 1, 2]
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    assert any(str(localdir) in line for line in maps)
+    in_memory = backends.of("hashmap")(KeyGroupRange(0, GROUPS), group_of).columns
+    assert in_memory.budget_bytes is None
 
 
 KILLED = """
