@@ -4,7 +4,8 @@ Time is cut into panes, side by side, so that every window is a run of whole pan
 tumbling windows). Rows are kept once, in their pane, however many windows overlap there; a window
 that fires combines its panes. All windows that one watermark passes fire together, in the order of
 time. A batch costs a few calls in Python, however many rows it has. Where state may be larger than
-memory, rows are combined in parts, each with all rows of some of the keys.
+memory, windows fire some at a time, and rows are combined in parts, each with all rows of some of
+the keys.
 
 The operator holds the panes, not the keyed state backend, which would hold single rows. Panes and
 event time are all of its state: which windows are open, and have fired, follows from them.
@@ -15,7 +16,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,10 +27,9 @@ from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOper
 from firesteel.plan.specs import SlidingSpec, TumblingSpec
 from firesteel.row_kind import DELETE, INSERT
 from taskexecutor.executor.aggregation.columns import as_array, as_table
+from taskexecutor.executor.aggregation.division import divided, parts_of
 from taskexecutor.executor.aggregation.grouping import Ints, members
 from taskexecutor.executor.aggregation.row_log import RowLog
-from taskexecutor.executor.exchange import UnsupportedKey
-from taskexecutor.executor.exchange.partitioning import hash_columns
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.windows.contents import Contents
 from taskexecutor.executor.timing.wall_clock import wall_clock_us
@@ -38,8 +38,9 @@ from taskexecutor.executor.timing.wall_clock import wall_clock_us
 COMPACT_ROWS = 65_536
 # Rows that are combined before a snapshot, more or less: some tens of milliseconds.
 SNAPSHOT_ROWS = 524_288
+# Of a pane, at least: putting batches together costs as much as combining their rows.
+_PIECES = 64
 _PANE_START = "_pane_start"
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # spreads hashes, as Fibonacci hashing does
 
 
 @dataclass(slots=True)
@@ -48,8 +49,8 @@ class _Pane:
     rows: int = 0  # in the log
     combined_rows: int = 0  # of them, one per key
 
-    def add(self, part: pa.RecordBatch) -> None:
-        self.log.add(part)
+    def add(self, part: pa.RecordBatch, size_bytes: int | None = None) -> None:
+        self.log.add(part, size_bytes)
         self.rows += part.num_rows
 
 
@@ -113,8 +114,7 @@ class PaneWindows(StreamOperator):
         pane.add(part)
 
     def _new_log(self) -> RowLog:
-        # In memory, batches need not be put together before they are combined.
-        return RowLog(COMPACT_ROWS if self._memory.piece_bytes is None else 0, self._memory)
+        return RowLog(COMPACT_ROWS if self._memory.piece_bytes is None else _PIECES, self._memory)
 
     def snapshot_state(self, checkpoint_id: int) -> None:
         self._compact_some()
@@ -149,10 +149,8 @@ class PaneWindows(StreamOperator):
         if not batch.num_rows:
             return
         if self._window.processing_time:
-            self._add(
-                _floor(self._clock_us(), self._window.offset_us, self._window.pane_us),
-                self._contents.kept(batch),
-            )
+            now_us = _floor(self._clock_us(), self._window.offset_us, self._window.pane_us)
+            self._add(now_us, self._contents.kept(batch), None)
             return
         starts_us = _floor(
             self._contents.bounds(batch)[0], self._window.offset_us, self._window.pane_us
@@ -168,12 +166,14 @@ class PaneWindows(StreamOperator):
                 batch, starts_us = batch.filter(pa.array(~late)), starts_us[~late]
         if not batch.num_rows:
             return
-        for start_us, part in _by_pane(self._contents.kept(batch), starts_us):
-            self._add(start_us, part)
+        kept = self._contents.kept(batch)
+        row_bytes = 0 if self._memory.piece_bytes is None else kept.nbytes / kept.num_rows
+        for start_us, part in _by_pane(kept, starts_us):
+            self._add(start_us, part, int(row_bytes * part.num_rows))
         if self._updated:
             self._emit_updates()
 
-    def _add(self, start_us: int, part: pa.RecordBatch) -> None:
+    def _add(self, start_us: int, part: pa.RecordBatch, size_bytes: int | None) -> None:
         pane = self._panes.get(start_us)
         if pane is None:
             if int(self._last_end(start_us)) <= start_us:
@@ -190,7 +190,7 @@ class PaneWindows(StreamOperator):
                 self._before[end_us], _ = self._combined([end_us])
             if self._fired[end_us]:
                 self._updated.setdefault(end_us, []).append(part)
-        pane.add(part)
+        pane.add(part, size_bytes)
         if pane.rows - pane.combined_rows > COMPACT_ROWS + pane.combined_rows:
             self._compact(pane)
 
@@ -241,15 +241,29 @@ class PaneWindows(StreamOperator):
     # -- firing
 
     def _emit(self, ends_us: Sequence[int]) -> None:
-        panes = self._panes_of(ends_us)
-        one_at_a_time = self._contents.one_window_at_a_time or self._parts(panes) > 1
-        if one_at_a_time and len(ends_us) > 1:
-            for end_us in ends_us:
-                self._emit([end_us])
+        for some_us in self._together(ends_us):
+            for rows, windows in self._combined_in_parts(self._panes_of(some_us)):
+                ends = np.array(some_us)[windows]
+                self._contents.emit(rows, ends - self._window.size_us, ends)
+
+    def _together(self, ends_us: Sequence[int]) -> Iterator[Sequence[int]]:
+        """Windows that are combined at once, in the order of time."""
+        if self._contents.one_window_at_a_time:
+            yield from ([end_us] for end_us in ends_us)
             return
-        for rows, windows in self._combined_in_parts(panes):
-            ends = np.array(ends_us)[windows]
-            self._contents.emit(rows, ends - self._window.size_us, ends)
+        most = self._memory.piece_bytes
+        if most is None:
+            yield ends_us
+            return
+        some_us, size_bytes = list[int](), 0
+        for end_us in ends_us:
+            of_window = _size_bytes(self._panes_of([end_us]))
+            if some_us and size_bytes + of_window > most:
+                yield some_us
+                some_us, size_bytes = [], 0
+            some_us.append(end_us)
+            size_bytes += of_window
+        yield some_us
 
     def _emit_updates(self) -> None:
         """Emits the complete results of the late rows' keys once more."""
@@ -294,11 +308,10 @@ class PaneWindows(StreamOperator):
 
     def _parts(self, panes: Sequence[tuple[int, _Pane]]) -> int:
         """In how many parts their rows are to be combined."""
-        most = self._memory.piece_bytes
-        if most is None or not (self._contents.combines and self._contents.key_columns):
+        whole = self._contents.one_window_at_a_time or not self._contents.key_columns
+        if whole or self._memory.piece_bytes is None:
             return 1
-        size_bytes: int = sum(batch.nbytes for _, batch in _slices(panes))
-        return max(1, -(-size_bytes // most))
+        return parts_of(_size_bytes(panes), self._memory)
 
     def _combined_in_parts(
         self, panes: Sequence[tuple[int, _Pane]]
@@ -310,22 +323,12 @@ class PaneWindows(StreamOperator):
         if parts == 1:
             yield self._combined_at_once(slices)
             return
-        divided = {id(batch): self._divided(batch, parts) for _, batch in slices}
+        keys, memory = self._contents.key_columns, self._memory
+        by_batch = {id(batch): divided(batch, keys, parts, memory) for _, batch in slices}
         for part in range(parts):
-            mine = [(number, divided[id(batch)].of(part)) for number, batch in slices]
+            mine = [(number, by_batch[id(batch)].of(part)) for number, batch in slices]
             if any(rows.num_rows for _, rows in mine):
                 yield self._combined_at_once(mine)
-
-    def _divided(self, batch: pa.RecordBatch, parts: int) -> _Divided:
-        keys = [column_index(batch.schema, key) for key in self._contents.key_columns]
-        try:
-            hashes = hash_columns([batch.column(key) for key in keys]).astype(np.uint64)
-        except UnsupportedKey:
-            hashes = np.zeros(batch.num_rows, np.uint64)
-        # Not the hashes themselves: those of a subtask's keys are alike.
-        of_row = (((hashes * _MULTIPLIER) >> np.uint64(33)) % np.uint64(parts)).astype(np.int64)
-        rows = self._memory.kept(batch.take(pa.array(np.argsort(of_row, kind="stable"))))
-        return _Divided(rows, np.cumsum(np.bincount(of_row, minlength=parts)))
 
     def _combined_at_once(
         self, slices: Sequence[tuple[int, pa.RecordBatch]]
@@ -371,17 +374,12 @@ class PaneWindows(StreamOperator):
             end_us -= self._window.slide_us
 
 
-class _Divided(NamedTuple):
-    rows: pa.RecordBatch  # in the order of their parts
-    ends: Ints  # of the parts
-
-    def of(self, part: int) -> pa.RecordBatch:
-        begin = int(self.ends[part - 1]) if part else 0
-        return self.rows.slice(begin, int(self.ends[part]) - begin)
-
-
 def _slices(panes: Sequence[tuple[int, _Pane]]) -> list[tuple[int, pa.RecordBatch]]:
     return [(number, batch) for number, pane in panes for batch in pane.log.pieces]
+
+
+def _size_bytes(panes: Sequence[tuple[int, _Pane]]) -> int:
+    return sum(pane.log.size_bytes for _, pane in panes)
 
 
 def _floor(time_us: Any, offset_us: int, step_us: int) -> Any:

@@ -1,13 +1,14 @@
 """Session windows: rows of a key that are at most a gap apart.
 
 Sessions of single bundles (or single rows) arrive; those that touch are joined, whole columns at a
-time. They wait in one table, which is settled when a session may fire or a row may be too late.
+time. They wait in one table, which is settled when a session may fire or a row may be too late;
+where state may be larger than memory, in parts, each with all rows of some of the keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOper
 from firesteel.plan.specs import SessionSpec
 from firesteel.row_kind import DELETE
 from taskexecutor.executor.aggregation.columns import as_array, as_table
+from taskexecutor.executor.aggregation.division import divided, parts_of
 from taskexecutor.executor.aggregation.grouping import (
     Ints,
     Sessions,
@@ -73,6 +75,7 @@ class SessionWindows(StreamOperator):
         keys = self._contents.key_columns
         meaning = {"window": repr(self._window), **self._contents.meaning()}
         columns = self._contents.columns()
+        self._memory = state.columns
         self._rows = state.keyed_rows("sessions", keys, meaning, columns)
         self._results = state.keyed_rows("results", keys, meaning, columns)
 
@@ -125,7 +128,7 @@ class SessionWindows(StreamOperator):
             (_FRESH, pa.array(np.ones(len(starts), np.bool_))),
         ):
             batch = batch.append_column(name, column)
-        self._waiting.append(batch)
+        self._waiting.append(self._memory.kept(batch))
         self._waiting_rows += batch.num_rows
 
     # -- time
@@ -153,15 +156,44 @@ class SessionWindows(StreamOperator):
         """Joins sessions that touch, fires those that are over and fresh, and drops those whose
         allowed lateness is over too.
         """
-        parts = [] if self._settled is None else [self._settled]
-        if self._waiting:
-            parts.append(as_table(self._waiting))
+        table = _together(self._settled, self._waiting)
         self._waiting, self._waiting_rows = [], 0
-        if not parts:
+        if table is None:
             return
-        table = pa.concat_tables(parts).combine_chunks()
+        found = [
+            self._settle_some(rows, emitted, over_us, arriving=arriving)
+            for rows, emitted in self._in_parts(table)
+        ]
+        self._settled = pa.concat_tables([each.rows for each in found])
+        results = [each.emitted for each in found if each.emitted is not None]
+        self._emitted = pa.concat_tables(results) if results else None
+        self._next_end_us = min(each.next_end_us for each in found)
+
+    def _in_parts(self, table: pa.Table) -> Iterator[tuple[pa.Table, pa.Table | None]]:
+        """The rows, and those that were emitted, of some of the keys at a time."""
+        keys, emitted, parts = self._contents.key_columns, self._emitted, 1
+        if keys and not self._contents.one_window_at_a_time:
+            parts = parts_of(table.nbytes, self._memory)
+        if parts == 1:
+            yield table.combine_chunks(), emitted
+            return
+        rows, results = (
+            [divided(batch, keys, parts, self._memory) for batch in each.to_batches()]
+            if each is not None
+            else []
+            for each in (table, emitted)
+        )
+        for part in range(parts):
+            yield (
+                as_table([each.of(part) for each in rows]).combine_chunks(),
+                as_table([each.of(part) for each in results]) if results else emitted,
+            )
+
+    def _settle_some(
+        self, table: pa.Table, emitted: pa.Table | None, over_us: int, *, arriving: bool
+    ) -> _Settled:
         rows = table.num_rows
-        numbers, starts, ends = self._sessions(table)
+        numbers, starts, ends = self._sessions(table, emitted)
         numbers, of_emitted = numbers[:rows], numbers[rows:]
         closed_us = ends - 1 + self._lateness_us
         fresh = np.zeros(len(starts), np.bool_)
@@ -182,37 +214,45 @@ class SessionWindows(StreamOperator):
             fired = due[numbers]
             of_row = numbers[fired]
             results = combined.filter(pa.array(fired))
-            if self._emitted is not None:
-                self._retract(self._emitted.filter(pa.array(due[of_emitted])))
+            if emitted is not None:
+                self._retract(emitted.filter(pa.array(due[of_emitted])))
             self._contents.emit(results, starts[of_row], ends[of_row])
         if self._contents.retracts:
             valid = []
-            if self._emitted is not None:
-                valid.append(self._emitted.filter(pa.array((is_open & ~due)[of_emitted])))
+            if emitted is not None:
+                valid.append(emitted.filter(pa.array((is_open & ~due)[of_emitted])))
             if due.any():
                 results = _with_bounds(results, starts[of_row], ends[of_row])
                 valid.append(results.filter(pa.array(is_open[of_row])))
             if valid:
-                self._emitted = pa.concat_tables(valid)
+                emitted = self._kept(pa.concat_tables(valid))
         fresh &= ~due
         kept = is_open[numbers]
         of_row = numbers[kept]
-        self._settled = _with_bounds(combined.filter(pa.array(kept)), starts[of_row], ends[of_row])
-        self._settled = self._settled.append_column(_FRESH, pa.array(fresh[of_row]))
+        settled = _with_bounds(combined.filter(pa.array(kept)), starts[of_row], ends[of_row])
+        settled = self._kept(settled.append_column(_FRESH, pa.array(fresh[of_row])))
         still = np.unique(of_row)
         # A session that has fired waits to be dropped, any other to fire.
-        self._next_end_us = min(
+        next_end_us = min(
             int(np.where(fresh[still], ends[still], ends[still] + self._lateness_us).min())
             if len(still)
             else MAX_TIMESTAMP_US,
             MAX_TIMESTAMP_US,
         )
+        return _Settled(settled, emitted, next_end_us)
 
-    def _sessions(self, table: pa.Table) -> Sessions:
-        """The sessions of the rows in `table`, and then of those in `_emitted`, which lie within
+    def _kept(self, table: pa.Table) -> pa.Table:
+        """The rows in files, if there is too little memory for them."""
+        if self._memory.piece_bytes is None:
+            return table
+        batches = map(self._memory.kept, table.combine_chunks().to_batches())
+        return pa.Table.from_batches(batches, table.schema)
+
+    def _sessions(self, table: pa.Table, emitted: pa.Table | None) -> Sessions:
+        """The sessions of the rows in `table`, and then of those in `emitted`, which lie within
         their sessions and so join none.
         """
-        tables = [table] if self._emitted is None else [table, self._emitted]
+        tables = [table] if emitted is None else [table, emitted]
         keys = [
             pa.concat_arrays(
                 [as_array(one.column(column_index(one.schema, key))) for one in tables]
@@ -236,6 +276,14 @@ class SessionWindows(StreamOperator):
     def _too_late(self, rows: pa.Table) -> None:
         for batch in rows.drop_columns([_START, _END, _FRESH]).combine_chunks().to_batches():
             self._contents.too_late(batch)
+
+
+class _Settled(NamedTuple):
+    """Of some keys."""
+
+    rows: pa.Table
+    emitted: pa.Table | None
+    next_end_us: int
 
 
 def _with_bounds(rows: pa.Table, starts: Ints, ends: Ints) -> pa.Table:

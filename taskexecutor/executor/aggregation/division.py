@@ -1,0 +1,49 @@
+"""Rows divided by hashes of their keys, where all of them would be too many to be in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from firesteel.column_names import column_index
+from firesteel.operator import ColumnMemory
+from taskexecutor.executor.aggregation.grouping import Ints
+from taskexecutor.executor.exchange import UnsupportedKey
+from taskexecutor.executor.exchange.partitioning import hash_columns
+
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # spreads hashes, as Fibonacci hashing does
+
+
+class Divided(NamedTuple):
+    rows: pa.RecordBatch  # in the order of their parts; those of a part in their own order
+    ends: Ints  # of the parts
+
+    def of(self, part: int) -> pa.RecordBatch:
+        begin = int(self.ends[part - 1]) if part else 0
+        return self.rows.slice(begin, int(self.ends[part]) - begin)
+
+
+def parts_of(size_bytes: int, memory: ColumnMemory) -> int:
+    """In how many parts rows of this size are to be in memory."""
+    most = memory.piece_bytes
+    return 1 if most is None else max(1, -(-size_bytes // most))
+
+
+def divided(
+    batch: pa.RecordBatch, key_columns: Sequence[str], parts: int, memory: ColumnMemory
+) -> Divided:
+    """All rows of a key are in the same part, of whatever batch. Keys that cannot be hashed are all
+    in one.
+    """
+    keys = [batch.column(column_index(batch.schema, name)) for name in key_columns]
+    try:
+        hashes = hash_columns(keys).astype(np.uint64)
+    except UnsupportedKey:
+        hashes = np.zeros(batch.num_rows, np.uint64)
+    # Not the hashes themselves: those of a subtask's keys are alike.
+    of_row = (((hashes * _MULTIPLIER) >> np.uint64(33)) % np.uint64(parts)).astype(np.int64)
+    rows = memory.kept(batch.take(pa.array(np.argsort(of_row, kind="stable"))))
+    return Divided(rows, np.cumsum(np.bincount(of_row, minlength=parts)))
