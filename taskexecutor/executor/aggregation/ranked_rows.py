@@ -7,7 +7,7 @@ of the log, which is rewritten when most of it is outdated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from firesteel.column_names import column_index
 from firesteel.operator import ColumnMemory
+from taskexecutor.executor.aggregation.division import parts_of
 from taskexecutor.executor.aggregation.grouping import Ints, group
 from taskexecutor.executor.aggregation.key_index import KeyIndex
 from taskexecutor.executor.aggregation.ordering import ranks_of, sorted_rows
@@ -22,6 +23,7 @@ from taskexecutor.executor.aggregation.row_log import RowLog, taken
 
 _PIECES = 16  # of the log, at least: rows are taken from a few as fast as from one
 LOG_ROWS = 65_536  # the log may have this many outdated rows, or as many as there are valid ones
+_KEYS = 65_536  # whose rows are written anew at once, if they are not all in memory
 
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
@@ -53,12 +55,12 @@ class RankedRows:
         latest_first: bool,
         memory: ColumnMemory,
     ) -> None:
-        self._key_columns = key_columns
+        self.key_columns = key_columns
         self._n = n
         self._by = by
         self._ranked = ranked
         self._latest_first = latest_first
-        self._memory = memory
+        self.memory = memory
         self._log = RowLog(_PIECES, memory)
         self._log_rows = self._valid_rows = 0
         self._index = KeyIndex(memory)
@@ -69,6 +71,27 @@ class RankedRows:
     @property
     def rows(self) -> int:
         return self._valid_rows
+
+    def parts_of(self, batches: Sequence[pa.RecordBatch]) -> int:
+        """In how many parts rows are to be added: how many do not fit into memory together with
+        those that their keys have.
+        """
+        if self.memory.piece_bytes is None:
+            return 1
+        size_bytes = sum(batch.nbytes for batch in batches)
+        known_bytes = self._row_bytes * self._valid_rows
+        if parts_of(size_bytes + known_bytes, self.memory) > 1:
+            numbers = [self._keys(batch)[1] for batch in batches]
+            touched = sum(int(self._counts[of_batch].sum()) for of_batch in numbers)
+            known_bytes = self._row_bytes * min(touched, self._valid_rows)
+        return parts_of(size_bytes + known_bytes, self.memory)
+
+    @property
+    def _row_bytes(self) -> int:
+        """On average."""
+        if not self._log_rows:
+            return 1
+        return max(1, self._log.size_bytes // self._log_rows)
 
     def add(self, batch: pa.RecordBatch) -> Changes:
         """Rows of any keys, in the order of their arrival."""
@@ -119,14 +142,14 @@ class RankedRows:
 
     def _keys(self, batch: pa.RecordBatch) -> tuple[Ints, Ints]:
         """The code of each row's key, and the numbers of the keys by their codes."""
-        columns = [batch.column(column_index(batch.schema, name)) for name in self._key_columns]
+        columns = [batch.column(column_index(batch.schema, name)) for name in self.key_columns]
         groups = group(columns)
         first = pa.array(groups.first_rows())
         numbers = self._index.numbers([column.take(first) for column in columns])
-        if self._index.count > len(self._starts):
-            room = max(self._index.count, 2 * len(self._starts)) - len(self._starts)
-            self._starts = np.concatenate((self._starts, np.zeros(room, np.int64)))
-            self._counts = np.concatenate((self._counts, np.zeros(room, np.int64)))
+        if self._index.count > (known := len(self._starts)):
+            self._starts = self.memory.grown(self._starts, self._index.count)
+            self._counts = self.memory.grown(self._counts, self._index.count)
+            self._starts[known:] = self._counts[known:] = 0
         return groups.codes, numbers
 
     def _ordered(self, rows: pa.RecordBatch, of_key: Ints, known: int) -> Ints:
@@ -150,11 +173,31 @@ class RankedRows:
         self._log.add(rows)
         self._log_rows += rows.num_rows
         if self._log_rows > 2 * self._valid_rows + LOG_ROWS:
-            valid = self.frozen()()
-            self._log, self._log_rows = RowLog(_PIECES, self._memory), self._valid_rows
-            self._log.add(valid)
-            self._starts[: self._index.count] = np.cumsum(self._counts[: self._index.count])
-            self._starts -= self._counts
+            self._rewrite()
+
+    def _rewrite(self) -> None:
+        """Without the rows that are outdated."""
+        keys = self._index.count
+        starts, counts, pieces = self._starts[:keys], self._counts[:keys], self._log.pieces
+        log = RowLog(_PIECES, self.memory)
+        for some in self._some_keys():
+            log.add(taken(pieces, ranges(starts[some], counts[some])))
+        self._log, self._log_rows = log, self._valid_rows
+        np.cumsum(counts, out=starts)
+        starts -= counts
+
+    def _some_keys(self) -> Iterator[slice]:
+        """The numbers of all keys, in ranges whose rows are in memory at once."""
+        keys, most = self._index.count, self.memory.piece_bytes
+        if most is None:
+            yield slice(0, keys)
+            return
+        most_rows, begin = most // self._row_bytes, 0
+        while begin < keys:
+            rows = np.cumsum(self._counts[begin : min(begin + _KEYS, keys)])
+            end = begin + max(1, int(np.searchsorted(rows, most_rows, "right")))
+            yield slice(begin, end)
+            begin = end
 
 
 def ranges(starts: Ints, counts: Ints) -> Ints:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Container
+from collections.abc import Container, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +13,7 @@ from firesteel.errors import FiresteelError
 from firesteel.operator import KeyedRows, StreamOperator
 from firesteel.row_kind import DELETE, ROW_KIND
 from taskexecutor.executor.aggregation.columns import as_table
+from taskexecutor.executor.aggregation.division import divided
 from taskexecutor.executor.aggregation.ordered_rows import Changed, Missing, OrderedRows
 from taskexecutor.executor.aggregation.ranked_rows import RankedRows
 from taskexecutor.executor.numbers import as_numpy
@@ -45,7 +46,7 @@ class KeptRows(StreamOperator):
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         if not batch.num_rows:
             return
-        self._waiting.append(batch.replace_schema_metadata(None))
+        self._waiting.append(self._rows.memory.kept(batch.replace_schema_metadata(None)))
         self._waiting_rows += batch.num_rows
         if self._waiting_rows >= max(BUNDLE_ROWS, self._rows.rows):
             self.flush()
@@ -54,7 +55,21 @@ class KeptRows(StreamOperator):
         if not self._waiting:
             return
         waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
-        self.change(pa.concat_batches(waiting))
+        for bundle in self._bundles(waiting):
+            self.change(bundle)
+
+    def _bundles(self, waiting: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """All that waits, or some of its keys at a time if that is too much for memory."""
+        rows = self._rows
+        parts = rows.parts_of(waiting)
+        if parts == 1:
+            yield pa.concat_batches(waiting)
+            return
+        by_batch = [divided(batch, rows.key_columns, parts, rows.memory) for batch in waiting]
+        for part in range(parts):
+            bundle = pa.concat_batches([each.of(part) for each in by_batch])
+            if bundle.num_rows:
+                yield bundle
 
     def close(self) -> None:
         self._waiting = []

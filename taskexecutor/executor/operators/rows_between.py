@@ -25,8 +25,8 @@ AT_ONCE = 1_048_576  # rows that are aggregated, each as often as it is near ano
 
 
 class RowsBetween(KeptRows):
-    """Keeps all rows. Each flush emits the rows that have gone or get other results as deleted, and
-    then those that have come or have other results now.
+    """Keeps all rows. Each flush emits, of all keys or of some at a time, the rows that have gone
+    or get other results as deleted, and then those that have come or have other results now.
     """
 
     _rows: OrderedRows

@@ -18,8 +18,8 @@ from taskexecutor.executor.operators.windows.contents import RANK
 
 
 class TopN(KeptRows):
-    """Each flush emits the rows that are no longer among the first of their keys, or have another
-    rank, as deleted, and then those that are there now.
+    """Each flush emits, of all keys or of some at a time, the rows that are no longer among the
+    first of their keys, or have another rank, as deleted, and then those that are there now.
 
     If the input is a stream of changes, all of its rows are kept: any may be among the first when
     others go.
