@@ -19,6 +19,7 @@ from taskexecutor.executor.numbers import as_numpy
 
 SPARSE = 16  # a table may have this many places per key
 SMALL_TABLE = 65_536  # places, however few keys there are
+_AT_ONCE = 1_048_576  # places that are looked at for keys
 
 _UFUNCS: dict[str, np.ufunc] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 _NEUTRAL = {"sum": 0, "min": np.iinfo(np.int64).max, "max": np.iinfo(np.int64).min}
@@ -47,6 +48,10 @@ class DensePartials:
         self._bound = 0.0  # no integer sum can be larger
         self.keys = 0
 
+    @property
+    def row_bytes(self) -> int:
+        return 8 * (1 + len(self._merges))
+
     def add(self, bundle: Sequence[pa.RecordBatch]) -> pa.RecordBatch | None:
         """Merges partial rows; returns the new rows of the keys that they change. If it refuses
         them, it returns None and changes nothing.
@@ -73,9 +78,10 @@ class DensePartials:
 
     def parts(self, most: int) -> Iterator[pa.RecordBatch]:
         """The same, with so many rows at a time."""
-        present = np.flatnonzero(self._present)
-        for start in range(0, len(present), most):
-            yield self._rows(present[start : start + most])
+        for first in range(0, len(self._present), _AT_ONCE):
+            present = np.flatnonzero(self._present[first : first + _AT_ONCE]) + first
+            for start in range(0, len(present), most):
+                yield self._rows(present[start : start + most])
 
     def frozen(self) -> Callable[[], list[pa.RecordBatch]]:
         """Makes the rows as they are now, in any thread."""

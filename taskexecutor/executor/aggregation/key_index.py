@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ from taskexecutor.executor.numbers import as_numpy
 _FEW = 8
 _AT_ONCE = 262_144  # places of a table
 _PIECES = 16  # of known keys, at least
+_DIGITS = 18  # of decimals that 64 bits hold
+_FEW_TEXTS = 4_096  # are found faster in memory
 
 
 class KeyIndex:
@@ -55,14 +58,19 @@ class KeyIndex:
             if numbers is not None:
                 return numbers
             known = self._index.keys()
-            if len(columns) > 1 or whole_numbers(columns[0].slice(0, 0)) is not None:
+            if len(columns) > 1 or _as_whole(columns[0].slice(0, 0)) is not None:
                 self._index = PairIndex(self._memory)
-            elif self._memory.piece_bytes and _is_text(columns[0].type):
-                self._index = TextIndex(self._memory)
             else:
                 self._index = HashIndex()
             if known is not None:
                 self._index.numbers(known)
+        if (
+            isinstance(self._index, HashIndex)
+            and self._memory.piece_bytes
+            and _is_text(columns[0].type)
+            and self._index.count + len(columns[0]) > _FEW_TEXTS
+        ):
+            self._index = _as_texts(self._index, self._memory)
         return self._index.numbers(columns)
 
 
@@ -127,8 +135,8 @@ class DenseIndex:
 
 
 class HashIndex:
-    """For any keys, in memory. Many at once are found by grouping them with the known ones, a few
-    in a dictionary.
+    """For any keys, always in memory. Many at once are found by grouping them with the known ones,
+    a few in a dictionary.
     """
 
     def __init__(self) -> None:
@@ -187,7 +195,7 @@ class HashIndex:
 
 
 class PairIndex:
-    """For keys of several columns, and for integers: the number of the values so far and a value of
+    """For keys of several columns, and for numbers: the number of the values so far and a value of
     the next column are a pair of integers, which has a number in turn.
     """
 
@@ -227,17 +235,17 @@ class _PairColumn:
 
     def __init__(self, place: int, kind: pa.DataType, memory: ColumnMemory) -> None:
         self.place = place  # among the columns
-        self.is_whole = whole_numbers(pa.array([], kind)) is not None
+        self.is_whole = _as_whole(pa.array([], kind)) is not None
         self.pairs = PairSet(memory)
-        self._values = KeyIndex(memory)  # of values that are no integers
+        self._values = KeyIndex(memory)  # of values that are no numbers
 
     def numbers(self, first: Ints, column: pa.Array) -> Ints:
         """Of the pairs of these numbers and the column's values."""
-        if not self.is_whole:
+        values = _as_whole(column)
+        if values is None:
             groups = group([column])
             different = column.take(pa.array(groups.first_rows()))
             return self.pairs.numbers(first, self._values.numbers([different])[groups.codes])
-        values = numbers_in(column).astype(np.int64, copy=False)
         if not column.null_count:
             return self.pairs.numbers(2 * first, values)
         valid = as_numpy(column.is_valid())
@@ -284,6 +292,41 @@ class TextIndex:
 
     def frozen(self) -> Callable[[], list[pa.Array] | None]:
         return _concatenated([piece.columns for piece in self._known.pieces])
+
+
+def _as_texts(index: HashIndex, memory: ColumnMemory) -> TextIndex:
+    """With the same numbers."""
+    found = TextIndex(memory)
+    for (texts,) in filter(None, [index.frozen()()]):
+        # Of the texts of a call, those whose hash another has had get the last numbers.
+        first = np.unique(hash_columns([texts]), return_index=True)[1]
+        others = np.setdiff1d(np.arange(len(texts)), first)
+        cuts = np.unique(np.concatenate(([0], others, others + 1, [len(texts)])))
+        for begin, end in pairwise(cuts.tolist()):
+            found.numbers([texts.slice(begin, end - begin)])
+    return found
+
+
+def _as_whole(column: pa.Array) -> Ints | None:
+    """An integer for each value, the same for those that are equal, and any where null; None if
+    the type is none of numbers that 64 bits hold.
+    """
+    kind = column.type
+    if pa.types.is_floating(kind):
+        filled = column.fill_null(0) if column.null_count else column
+        doubles = as_numpy(filled).astype(np.float64) + 0.0  # -0.0 + 0.0 is 0.0
+        doubles[np.isnan(doubles)] = np.nan
+        bits: Ints = doubles.view(np.int64)
+        return bits
+    if pa.types.is_decimal128(kind) and kind.precision <= _DIGITS:
+        if not len(column):
+            return np.empty(0, np.int64)
+        halves = np.frombuffer(column.buffers()[1], np.int64, 2 * len(column), 16 * column.offset)
+        return halves[::2]
+    if whole_numbers(column.slice(0, 0)) is None:
+        return None
+    whole: Ints = numbers_in(column).astype(np.int64, copy=False)
+    return whole
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -48,6 +48,13 @@ class KeyedPartials:
     def keys(self) -> int:
         return self._index.count
 
+    @property
+    def row_bytes(self) -> int:
+        """On average."""
+        if not self._log_rows:
+            return 1
+        return max(1, self._log.size_bytes // self._log_rows)
+
     def add(self, table: pa.Table) -> pa.RecordBatch:
         """Merges partial rows; returns the new rows of the keys that they change."""
         bundle = merge_partials(table, self._key_columns, self._merges)

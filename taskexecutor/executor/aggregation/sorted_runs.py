@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
+from firesteel.operator import ColumnMemory
 from taskexecutor.executor.aggregation.grouping import Ints
 from taskexecutor.executor.aggregation.ranked_rows import ranges
+from taskexecutor.executor.column_memory import IN_MEMORY
+
+_AT_ONCE = 262_144  # pairs of a run
 
 
 class SortedRuns:
@@ -13,14 +19,15 @@ class SortedRuns:
     are merged when they are of like size: each pair a few times.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, memory: ColumnMemory = IN_MEMORY) -> None:
+        self._memory = memory
         self._runs: list[tuple[Ints, Ints]] = []
 
     def add(self, keys: Ints, numbers: Ints) -> None:
         order = np.argsort(keys, kind="stable")
         run = keys[order], numbers[order]
         while self._runs and len(self._runs[-1][0]) <= 2 * len(run[0]):
-            run = _merged(self._runs.pop(), run)
+            run = _merged(self._runs.pop(), run, self._memory)
         self._runs.append(run)
 
     def find(self, keys: Ints) -> tuple[Ints, Ints]:
@@ -34,7 +41,18 @@ class SortedRuns:
         return np.concatenate(owners), np.concatenate(numbers)
 
 
-def _merged(one: tuple[Ints, Ints], other: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
-    keys, numbers = (np.concatenate(both) for both in zip(one, other, strict=True))
-    order = np.argsort(keys, kind="stable")
-    return keys[order], numbers[order]
+def _merged(
+    one: tuple[Ints, Ints], other: tuple[Ints, Ints], memory: ColumnMemory
+) -> tuple[Ints, Ints]:
+    count = len(one[0]) + len(other[0])
+    keys, numbers = memory.empty(count, np.int64), memory.empty(count, np.int64)
+
+    def write(run: tuple[Ints, Ints], beside: Ints, side: Literal["left", "right"]) -> None:
+        for begin in range(0, len(run[0]), _AT_ONCE):
+            some, its = (column[begin : begin + _AT_ONCE] for column in run)
+            places = np.searchsorted(beside, some, side) + np.arange(begin, begin + len(some))
+            keys[places], numbers[places] = some, its
+
+    write(one, other[0], "left")
+    write(other, one[0], "right")
+    return keys, numbers

@@ -23,6 +23,7 @@ from taskexecutor.executor.numbers import as_numpy
 
 _PIECES = 16
 _LEAST_PAIRS = 65_536
+_AT_ONCE = 262_144  # pairs that are kept when others are forgotten
 COUNT = "_count"  # the last column of a snapshot
 
 
@@ -51,7 +52,7 @@ class ValueCounts:
         self._counts = np.zeros(0, np.int64)
         self._pairs = 0
         self._gone = 0  # pairs whose count is 0
-        self._by_key = SortedRuns()
+        self._by_key = SortedRuns(self._memory)
         # By the number of the key: the pair at the end; -1 if the key has no value.
         self._best = {end: np.empty(0, np.int64) for end in self._ends}
 
@@ -121,10 +122,12 @@ class ValueCounts:
 
     def _forget(self) -> None:
         """The pairs that are gone."""
-        found = self.frozen()()
+        pieces, key_of, counts = self._values.pieces, self._key_of, self._counts[: self._pairs]
         self._clear()
-        if found is not None:
-            self.restore(*found)
+        for begin in range(0, len(counts), _AT_ONCE):
+            there = begin + np.flatnonzero(counts[begin : begin + _AT_ONCE])
+            if len(there):
+                self.add(key_of[there], list(taken(pieces, there).columns), counts[there])
 
     def _numbers(self, keys: Ints, columns: list[pa.Array]) -> Ints:
         """Of different pairs."""
@@ -136,8 +139,8 @@ class ValueCounts:
         new = new[np.argsort(numbers[new])]
         self._pairs += len(new)
         self._gone += len(new)  # until they are counted
-        self._key_of = _with_room(self._key_of, self._pairs)
-        self._counts = _with_room(self._counts, self._pairs)
+        self._key_of = self._with_room(self._key_of, self._pairs)
+        self._counts = self._with_room(self._counts, self._pairs)
         self._key_of[known : self._pairs] = keys[new]
         names = [str(place) for place in range(len(columns))]
         rows = [column.take(pa.array(new)) for column in columns]
@@ -150,7 +153,7 @@ class ValueCounts:
         """Finds the new ends of these keys, whose pairs have changed."""
         best, most = self._best[end], int(keys.max()) + 1
         if most > len(best):
-            best = self._best[end] = _with_room(best, most, -1)
+            best = self._best[end] = self._with_room(best, most, -1)
         changed: Ints = np.unique(keys)
         now = best[changed]
         there = np.zeros(len(changed), np.bool_)
@@ -177,6 +180,13 @@ class ValueCounts:
             ends[:-1] = of[1:] != of[:-1]
         best[of[ends]] = pairs[ends]
 
+    def _with_room(self, column: Ints, needed: int, fill: int = 0) -> Ints:
+        if needed <= len(column):
+            return column
+        grown: Ints = self._memory.grown(column, needed)
+        grown[len(column) :] = fill
+        return grown
+
 
 class _Pairs(NamedTuple):
     keys: Ints
@@ -188,10 +198,3 @@ def present(column: pa.Array) -> Ints:
     if not column.null_count:
         return np.arange(len(column))
     return np.flatnonzero(as_numpy(column.is_valid()))
-
-
-def _with_room(column: Ints, needed: int, fill: int = 0) -> Ints:
-    if needed <= len(column):
-        return column
-    more = np.full(max(needed, 2 * len(column)) - len(column), fill, np.int64)
-    return np.concatenate((column, more))

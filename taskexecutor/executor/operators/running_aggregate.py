@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from firesteel.common.config import Configuration, options
+from firesteel.common.units import MIB
 from firesteel.operator import OperatorState, StreamOperator
 from firesteel.plan.specs import RunningAggregateSpec
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
@@ -28,6 +29,7 @@ from taskexecutor.executor.aggregation.taken_back import TakenBack
 # Partial rows that wait; if all state is in memory, twice the number of keys if that is more.
 BUNDLE_ROWS = 262_144
 PART_ROWS = 65_536  # of a batch's results
+MOST_BYTES = 64 * MIB  # of the state that a bundle or a part is about, if not all is in memory
 
 
 class RunningAggregate(StreamOperator):
@@ -44,6 +46,7 @@ class RunningAggregate(StreamOperator):
         self._merges = {name: "sum" if how == DISTINCT else how for name, how in merges.items()}
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = 0
+        self._bundle_rows = BUNDLE_ROWS
         self._changes: TakenBack | None = None
         self._last: LastResults | None = None
 
@@ -112,7 +115,7 @@ class RunningAggregate(StreamOperator):
         self._waiting_rows += batch.num_rows
         # The more there are, the fewer updates.
         many = self._updates and not self._memory.piece_bytes
-        if self._waiting_rows >= max(BUNDLE_ROWS, 2 * self._state.keys if many else 0):
+        if self._waiting_rows >= max(self._bundle_rows, 2 * self._state.keys if many else 0):
             self.flush()
 
     def flush(self) -> None:
@@ -121,6 +124,7 @@ class RunningAggregate(StreamOperator):
         waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
         replaced = self._changes.signed if self._changes else self._distinct.replaced
         changed = self._add(replaced(waiting))
+        self._bundle_rows = self._at_once(BUNDLE_ROWS)
         if self._last is not None:
             gone, come = self._last.replaced(*self._results(changed))
             self._emit(gone, DELETE)
@@ -161,8 +165,14 @@ class RunningAggregate(StreamOperator):
     def finish(self) -> None:
         if not self._updates:
             changes = self._changes is not None or self._spec.changes
-            for rows in self._state.parts(PART_ROWS):
+            for rows in self._state.parts(self._at_once(PART_ROWS)):
                 self._emit(self._results(rows).results, INSERT if changes else "")
+
+    def _at_once(self, rows: int) -> int:
+        """So many rows, or fewer if those of keys are large: lists of values, for example."""
+        if self._memory.piece_bytes is None:
+            return rows
+        return min(rows, max(1, MOST_BYTES // self._state.row_bytes))
 
     def close(self) -> None:
         self._waiting = []
