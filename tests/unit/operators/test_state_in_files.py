@@ -7,6 +7,8 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable
+from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firesteel.common.key_groups import KeyGroupRange
+from firesteel.common.process import temporary
 from firesteel.errors import FiresteelError
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.specs import (
@@ -28,8 +30,14 @@ from firesteel.plan.specs import (
 )
 from firesteel.testing import OperatorHarness, restored_from
 from taskexecutor.executor import column_memory
-from taskexecutor.executor.aggregation import key_index, keyed_partials
-from taskexecutor.executor.aggregation.key_index import KeyIndex, TextIndex
+from taskexecutor.executor.aggregation import (
+    key_index,
+    keyed_partials,
+    ranked_rows,
+    sorted_runs,
+    value_counts,
+)
+from taskexecutor.executor.aggregation.key_index import HashIndex, KeyIndex, TextIndex
 from taskexecutor.executor.aggregation.keyed_partials import KeyedPartials
 from taskexecutor.executor.aggregation.row_log import RowLog
 from taskexecutor.executor.column_memory import SlotColumnMemory
@@ -41,6 +49,16 @@ from taskexecutor.executor.state import (
     RestoredOperatorState,
 )
 from tests.small_disk import small_disk
+from tests.unit.operators import (
+    test_changes_aggregated,
+    test_distinct_counts,
+    test_drop_duplicates,
+    test_rows_between,
+    test_running_aggregate,
+    test_top_n,
+    test_window_aggregate,
+    test_windows,
+)
 
 MERGES = {"s": "sum", "_rows": "sum"}
 
@@ -48,11 +66,15 @@ MERGES = {"s": "sum", "_rows": "sum"}
 @pytest.fixture(autouse=True)
 def files_for_little(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(column_memory, "_SMALL_BYTES", 1)
+    monkeypatch.setattr(column_memory, "_TINY_BYTES", 1)
+    monkeypatch.setattr(column_memory, "_SHARED_BYTES", 65_536)
     monkeypatch.setattr(column_memory, "_PIECE_BYTES", (512, 512))
+    monkeypatch.setattr(key_index, "_FEW_TEXTS", 3)
 
 
 def in_files() -> SlotColumnMemory:
-    return SlotColumnMemory(0)
+    """Files in memory: tests make many."""
+    return SlotColumnMemory(0, temporary.SHARED_MEMORY)
 
 
 def open_files() -> list[str]:
@@ -116,6 +138,20 @@ def test_a_batch_in_a_file_is_the_batch(column: pa.Array) -> None:
         kept.validate(full=True)
 
 
+def test_small_batches_share_files_that_go_with_the_last_of_them(tmp_path: Path) -> None:
+    memory, before = SlotColumnMemory(0, tmp_path), len(open_files())
+    kept = [memory.kept(pa.record_batch([pa.array(range(n, n + 50))], ["n"])) for n in range(500)]
+    assert 500 * 400 < memory.in_files_bytes < 10 * 65_536
+    assert len(open_files()) - before == memory.in_files_bytes // 65_536
+    for n, batch in enumerate(kept):
+        assert batch.column(0).to_pylist() == list(range(n, n + 50))
+    last = kept[-1]
+    del kept, batch
+    gc.collect()
+    assert memory.in_files_bytes == 65_536
+    assert last.column(0)[0].as_py() == 499
+
+
 def test_what_is_in_memory_is_told() -> None:
     told: list[int] = []
     memory = SlotColumnMemory(1000, changed=told.append)
@@ -141,7 +177,10 @@ KEYS: dict[str, tuple[pa.DataType, Callable[[int], Any]]] = {
     "bytes": (pa.binary(), lambda n: n.to_bytes(n % 3 + 1, "little")),
     "dense": (pa.int64(), lambda n: n),
     "sparse": (pa.int64(), lambda n: None if n == 7 else n * 10**12),
-    "double": (pa.float64(), lambda n: n / 2),
+    "double": (pa.float64(), lambda n: None if n == 7 else n / 2),
+    "float": (pa.float32(), lambda n: n / 2),
+    "decimal": (pa.decimal128(9, 2), lambda n: None if n == 7 else Decimal(n) / 4),
+    "long decimal": (pa.decimal128(38, 2), lambda n: Decimal(n) / 4),
 }
 
 
@@ -211,8 +250,33 @@ def test_texts_of_one_hash_have_numbers_of_their_own(
 
 def test_texts_are_found_by_their_hashes_where_state_may_be_in_files() -> None:
     index = KeyIndex(in_files())
-    index.numbers([pa.array(["a", "b"])])
+    assert index.numbers([pa.array(["a", "b"])]).tolist() == [0, 1]
+    assert isinstance(index._index, HashIndex), "few are found faster in memory"
+    assert index.numbers([pa.array(["c", "b", "a"])]).tolist() == [2, 1, 0]
     assert isinstance(index._index, TextIndex)
+
+
+@given(
+    bundles=st.lists(st.sets(st.none() | st.text("ab", max_size=3)), max_size=8),
+    hashes=st.integers(1, 4),
+    few=st.integers(0, 9),
+)
+def test_texts_keep_their_numbers_when_there_are_many(
+    bundles: list[set[str | None]], hashes: int, few: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(key_index, "_FEW_TEXTS", few)
+        patch.setattr(
+            key_index,
+            "hash_columns",
+            lambda columns: np.array([len(t or "") % hashes for t in columns[0].to_pylist()]),
+        )
+        index, expected = KeyIndex(in_files()), dict[str | None, int]()
+        for bundle in map(list, bundles):
+            found = index.numbers([pa.array(bundle, pa.string())]).tolist()
+            for text, number in zip(bundle, found, strict=True):
+                assert expected.setdefault(text, number) == number
+        assert sorted(expected.values()) == list(range(index.count))
 
 
 def test_pieces_of_a_log_stay_small() -> None:
@@ -224,16 +288,9 @@ def test_pieces_of_a_log_stay_small() -> None:
     assert len(log.pieces) < 40
 
 
-class SpilledBackend(HashMapKeyedStateBackend):
-    """With state in columns in files."""
-
-    def __init__(self, key_groups: KeyGroupRange, key_group_of: Callable[[Any], int]) -> None:
-        super().__init__(key_groups, key_group_of)
-        self._in_files = in_files()
-
-    @property
-    def columns(self) -> SlotColumnMemory:
-        return self._in_files
+def paged() -> CreateKeyedState:
+    """What tasks of a batch have."""
+    return partial(HashMapKeyedStateBackend, columns=in_files())
 
 
 TIME = pa.timestamp("us", "UTC")
@@ -302,7 +359,7 @@ def test_windows_in_files_are_those_in_memory(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(panes, "COMPACT_ROWS", 20)
-        spilled = results(window, flow, SpilledBackend, lateness)
+        spilled = results(window, flow, paged(), lateness)
     assert spilled == results(window, flow, HashMapKeyedStateBackend, lateness)
 
 
@@ -310,7 +367,7 @@ def test_a_large_window_fires_in_parts_of_its_keys() -> None:
     spec = WindowAggregateSpec(
         key_columns=("k",), window=TumblingSpec(size_us=10), aggregates=ITEMS
     )
-    run = OperatorHarness(window_operator(spec), [PARTIAL], create_keyed_state=SpilledBackend)
+    run = OperatorHarness(window_operator(spec), [PARTIAL], create_keyed_state=paged())
     run.open()
     run.process(batch_of([(n % 100, n % 20) for n in range(1_000)]))
     run.watermark(30)
@@ -319,3 +376,52 @@ def test_a_large_window_fires_in_parts_of_its_keys() -> None:
     found = run.rows()
     assert len({(row["k"], row["window_start"]) for row in found}) == len(found) == 100
     assert {row["n"] for row in found} == {10}
+
+
+def test_windows_fire_as_many_at_a_time_as_are_in_memory_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a batch, all of them fire at its end."""
+    monkeypatch.setattr(column_memory, "_PIECE_BYTES", (2_048, 2_048))
+    spec = WindowAggregateSpec(
+        key_columns=("k",), window=TumblingSpec(size_us=10), aggregates=ITEMS
+    )
+    run = OperatorHarness(window_operator(spec), [PARTIAL], create_keyed_state=paged()).open()
+    for _ in range(3):
+        run.process(batch_of([(key, time) for time in range(0, 1_000, 10) for key in range(3)]))
+    run.end()
+    assert 10 < len(run.batches) < 100
+    found = [(row["window_start"], row["k"], row["n"]) for row in run.rows()]
+    assert found == sorted(found), "in the order of time"
+    assert len(found) == 300
+    assert {count for *_, count in found} == {3}
+
+
+ORACLES = [
+    test_changes_aggregated.test_a_batch_has_one_row_per_key,
+    test_changes_aggregated.test_what_is_there_is_aggregated,
+    test_distinct_counts.test_updates_count_what_each_key_has_had,
+    test_drop_duplicates.test_what_is_kept_is_what_an_oracle_keeps,
+    test_rows_between.test_each_row_has_the_results_of_those_around_it,
+    test_running_aggregate.test_keys_may_become_sparse,
+    test_top_n.test_of_equal_rows_the_earlier_stays_or_the_later_comes,
+    test_top_n.test_rows_that_go_make_room_for_others,
+    test_top_n.test_what_is_there_is_what_is_first,
+    test_window_aggregate.test_any_interleaving_equals_the_oracle,
+    test_windows.test_sessions_equal_the_oracle,
+    test_windows.test_settling_early_changes_nothing,
+    test_windows.test_sliding_windows_equal_the_oracle,
+]
+
+
+@pytest.mark.parametrize("test", ORACLES, ids=lambda test: test.__name__)
+def test_operators_do_the_same_with_their_state_in_files(
+    test: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HashMapKeyedStateBackend, "columns", in_files())
+    monkeypatch.setattr(ranked_rows, "LOG_ROWS", 4)
+    monkeypatch.setattr(ranked_rows, "_KEYS", 2)
+    monkeypatch.setattr(value_counts, "_LEAST_PAIRS", 2)
+    monkeypatch.setattr(value_counts, "_AT_ONCE", 2)
+    monkeypatch.setattr(sorted_runs, "_AT_ONCE", 3)
+    test()
