@@ -767,7 +767,8 @@ class KeyedStream(DataStream):
         It is a stream of changes. After each bundle of records, each watermark and at the end of
         the input, rows come with the row_kind "delete" that are no longer among the first, or have
         another rank, with all of their values; then, with "insert", those that are there now. Write
-        them with a PostgresSink in upsert mode whose key are the key columns and `rank`.
+        them with a PostgresSink in upsert mode whose key are the key columns and `rank`. In a
+        batch, the first rows come once, at the end.
 
         `ascending` and the order are those of `WindowedStream.top_n`. `n` records per key are kept
         until the stream ends. The records may be changes themselves, such as those of

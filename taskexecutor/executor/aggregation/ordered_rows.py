@@ -11,7 +11,7 @@ import pyarrow as pa
 from firesteel.operator import ColumnMemory
 from taskexecutor.executor.aggregation.grouping import Ints, group
 from taskexecutor.executor.aggregation.ordering import ranks_of
-from taskexecutor.executor.aggregation.ranked_rows import Flags, RankedRows, ranges
+from taskexecutor.executor.aggregation.ranked_rows import Flags, Ranked, RankedRows, ranges
 from taskexecutor.executor.aggregation.row_log import taken
 
 _ALL = 2**62
@@ -91,6 +91,12 @@ class OrderedRows(RankedRows):
             order[stayed],
             np.flatnonzero(stayed),
         )
+
+
+def in_order(kept: Ranked) -> Ordered:
+    """All rows of some keys."""
+    first = np.flatnonzero(kept.ranks == 0)
+    return Ordered(kept.rows, *_bounds(np.diff(first, append=len(kept.ranks))))
 
 
 def _bounds(counts: Ints) -> tuple[Ints, Ints]:

@@ -140,6 +140,15 @@ class RankedRows:
         starts, counts = self._starts[:known].copy(), self._counts[:known].copy()
         return lambda: taken(pieces, ranges(starts, counts)) if pieces else None
 
+    def parts(self, most_rows: int) -> Iterator[Ranked]:
+        """All rows, so many at a time, but for keys with more."""
+        pieces = self._log.pieces
+        for some in self._some_keys(most_rows):
+            counts = self._counts[some]
+            if counts.any():
+                rows = taken(pieces, ranges(self._starts[some], counts))
+                yield Ranked(rows, ranges(np.zeros(len(counts), np.int64), counts))
+
     def _keys(self, batch: pa.RecordBatch) -> tuple[Ints, Ints]:
         """The code of each row's key, and the numbers of the keys by their codes."""
         columns = [batch.column(column_index(batch.schema, name)) for name in self.key_columns]
@@ -180,19 +189,22 @@ class RankedRows:
         keys = self._index.count
         starts, counts, pieces = self._starts[:keys], self._counts[:keys], self._log.pieces
         log = RowLog(_PIECES, self.memory)
-        for some in self._some_keys():
+        for some in self._some_keys(self._valid_rows):
             log.add(taken(pieces, ranges(starts[some], counts[some])))
         self._log, self._log_rows = log, self._valid_rows
         np.cumsum(counts, out=starts)
         starts -= counts
 
-    def _some_keys(self) -> Iterator[slice]:
-        """The numbers of all keys, in ranges whose rows are in memory at once."""
-        keys, most = self._index.count, self.memory.piece_bytes
-        if most is None:
+    def _some_keys(self, most_rows: int) -> Iterator[slice]:
+        """The numbers of all keys, in ranges with so many rows, or fewer if they are not all in
+        memory; or of one key.
+        """
+        keys, begin = self._index.count, 0
+        if self.memory.piece_bytes is not None:
+            most_rows = min(most_rows, self.memory.piece_bytes // self._row_bytes)
+        if most_rows >= self._valid_rows:
             yield slice(0, keys)
             return
-        most_rows, begin = most // self._row_bytes, 0
         while begin < keys:
             rows = np.cumsum(self._counts[begin : min(begin + _KEYS, keys)])
             end = begin + max(1, int(np.searchsorted(rows, most_rows, "right")))

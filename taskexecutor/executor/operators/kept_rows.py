@@ -1,4 +1,6 @@
-"""What operators share that keep rows of each key in order, and emit what changes."""
+"""What operators share that keep rows of each key in order, and emit what changes; in a batch, what
+is there in the end.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from firesteel.common.config import Configuration, options
 from firesteel.errors import FiresteelError
 from firesteel.operator import KeyedRows, StreamOperator
 from firesteel.row_kind import DELETE, ROW_KIND
 from taskexecutor.executor.aggregation.columns import as_table
 from taskexecutor.executor.aggregation.division import divided
 from taskexecutor.executor.aggregation.ordered_rows import Changed, Missing, OrderedRows
-from taskexecutor.executor.aggregation.ranked_rows import RankedRows
+from taskexecutor.executor.aggregation.ranked_rows import Ranked, RankedRows
 from taskexecutor.executor.numbers import as_numpy
 
 BUNDLE_ROWS = 65_536  # rows that wait, or as many as are kept if that is more
+PART_ROWS = 65_536  # of a batch's results, but for keys with more
 
 
 class KeptRows(StreamOperator):
@@ -33,9 +37,14 @@ class KeptRows(StreamOperator):
 
     @abstractmethod
     def change(self, bundle: pa.RecordBatch) -> None:
-        """Changes the rows by a bundle, and emits what is different then."""
+        """Changes the rows by a bundle, and emits what is different then, if `updates`."""
+
+    @abstractmethod
+    def emit_results(self, kept: Ranked) -> None:
+        """Of all rows of some keys, one key after the other."""
 
     def open(self) -> None:
+        self.updates = Configuration(self.context.config).get(options.RUNTIME_MODE) != "BATCH"
         if (restored := self._state.restored()) is not None:
             self._rows.restore(pa.concat_batches(restored.to_batches()))
 
@@ -70,6 +79,11 @@ class KeptRows(StreamOperator):
             bundle = pa.concat_batches([each.of(part) for each in by_batch])
             if bundle.num_rows:
                 yield bundle
+
+    def finish(self) -> None:
+        if not self.updates:
+            for kept in self._rows.parts(PART_ROWS):
+                self.emit_results(kept)
 
     def close(self) -> None:
         self._waiting = []

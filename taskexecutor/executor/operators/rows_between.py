@@ -15,8 +15,8 @@ from taskexecutor.executor.aggregation.columns import described
 from taskexecutor.executor.aggregation.distinct_counts import DISTINCT
 from taskexecutor.executor.aggregation.grouping import Groups, Ints, group
 from taskexecutor.executor.aggregation.merging import merge_column
-from taskexecutor.executor.aggregation.ordered_rows import Changed, Ordered, OrderedRows
-from taskexecutor.executor.aggregation.ranked_rows import Flags, ranges
+from taskexecutor.executor.aggregation.ordered_rows import Changed, Ordered, OrderedRows, in_order
+from taskexecutor.executor.aggregation.ranked_rows import Flags, Ranked, ranges
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.kept_rows import KeptRows, changed_by
 
@@ -27,6 +27,7 @@ AT_ONCE = 1_048_576  # rows that are aggregated, each as often as it is near ano
 class RowsBetween(KeptRows):
     """Keeps all rows. Each flush emits, of all keys or of some at a time, the rows that have gone
     or get other results as deleted, and then those that have come or have other results now.
+    In a batch, each row comes once, at the end.
     """
 
     _rows: OrderedRows
@@ -46,7 +47,14 @@ class RowsBetween(KeptRows):
 
     def change(self, bundle: pa.RecordBatch) -> None:
         name = self.context.operator_name
-        self._emit_changes(changed_by(bundle, self._rows, name, hidden=self._merges))
+        changed = changed_by(bundle, self._rows, name, hidden=self._merges)
+        if self.updates:
+            self._emit_changes(changed)
+
+    def emit_results(self, kept: Ranked) -> None:
+        rows = in_order(kept)
+        for some in self._parts(rows, np.arange(kept.rows.num_rows)):
+            self._emit(rows, some, INSERT)
 
     def _emit_changes(self, changed: Changed) -> None:
         before, after = changed.before, changed.after

@@ -20,6 +20,7 @@ from taskexecutor.executor.operators.windows.contents import RANK
 class TopN(KeptRows):
     """Each flush emits, of all keys or of some at a time, the rows that are no longer among the
     first of their keys, or have another rank, as deleted, and then those that are there now.
+    In a batch, the first rows come once, at the end.
 
     If the input is a stream of changes, all of its rows are kept: any may be among the first when
     others go.
@@ -57,8 +58,13 @@ class TopN(KeptRows):
             gone, come = self._rows.add(bundle)
         else:
             gone, come = self._first(changed_by(bundle, self._all, self.context.operator_name))
-        self._emit(gone, DELETE)
-        self._emit(come, INSERT)
+        if self.updates:
+            self._emit(gone, DELETE)
+            self._emit(come, INSERT)
+
+    def emit_results(self, kept: Ranked) -> None:
+        first = kept.ranks < self._spec.n
+        self._emit(Ranked(kept.rows.filter(pa.array(first)), kept.ranks[first]), INSERT)
 
     def _first(self, changed: Changed) -> tuple[Ranked, Ranked]:
         """Those of the first rows that are gone, and those that have come."""

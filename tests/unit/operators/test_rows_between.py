@@ -46,13 +46,19 @@ def batch(rows: list[tuple[Row, str]], schema: pa.Schema = CHANGES) -> pa.Record
     return pa.RecordBatch.from_pylist(found, schema)
 
 
-def opened(start: int, end: int, schema: pa.Schema, restored: Any = None) -> OperatorHarness:
+def opened(
+    start: int, end: int, schema: pa.Schema, restored: Any = None, **config: str
+) -> OperatorHarness:
     spec = RowsBetweenSpec(
         key_columns=("Key",), by=("AT",), ascending=(True,), start=start, end=end, aggregates=ITEMS
     )
     kinds = {"s": pa.int64(), "m": pa.int64(), "d": pa.int64(), "a": pa.float64()}
     return OperatorHarness(
-        RowsBetween(spec), [schema], output_schema=pa.schema(kinds), restored=restored
+        RowsBetween(spec),
+        [schema],
+        output_schema=pa.schema(kinds),
+        restored=restored,
+        config={key.replace("__", ".").replace("_", "-"): value for key, value in config.items()},
     ).open()
 
 
@@ -119,6 +125,38 @@ def test_each_row_has_the_results_of_those_around_it(
         assert +there == expected(rows, start, end)
         assert not -there
     harness.close()
+
+
+@settings(max_examples=30)
+@given(
+    rows=st.lists(ROWS | st.integers(0, 100), max_size=20),
+    start=st.integers(-3, 0),
+    end=st.integers(0, 2),
+    part_rows=st.integers(1, 4),
+)
+def test_in_a_batch_each_row_comes_once_at_the_end(
+    rows: list[Any], start: int, end: int, part_rows: int
+) -> None:
+    harness = opened(start, end, CHANGES, execution__runtime_mode="BATCH")
+    there: list[Row] = []
+    for number, one in enumerate(rows):
+        if not isinstance(one, int):
+            there.append((one[0], one[1], number, one[2]))
+            harness.process(batch([(there[-1], "insert")]))
+        elif there:
+            harness.process(batch([(there.pop(one % len(there)), "delete")]))
+        if number % 3 == 0:
+            harness.flush()
+    assert not harness.rows()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kept_rows, "PART_ROWS", part_rows)
+        patch.setattr(rows_between, "AT_ONCE", part_rows)
+        harness.end()
+    found = Counter[str]()
+    for row in harness.rows():
+        assert row["row_kind"] == "insert"
+        found[repr(tuple(row[name] for name in ("key", "at", "n", "x", "s", "m", "d", "a")))] += 1
+    assert found == expected(there, start, end)
 
 
 def test_results_are_made_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

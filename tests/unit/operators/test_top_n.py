@@ -140,6 +140,54 @@ def test_rows_that_go_make_room_for_others(
         assert len(told) == len({repr(row) for row in told}), "what stays is not told again"
 
 
+@given(
+    flow=FLOWS_OF_CHANGES,
+    n=st.integers(1, 3),
+    ranked=st.booleans(),
+    latest_first=st.booleans(),
+    part_rows=st.integers(1, 4),
+)
+def test_in_a_batch_what_is_first_comes_once_at_the_end(
+    flow: list[list[Row | int]], n: int, ranked: bool, latest_first: bool, part_rows: int
+) -> None:
+    spec = TopNSpec(
+        key_columns=("key",),
+        n=n,
+        by=("by",),
+        ascending=(True,),
+        ranked=ranked,
+        latest_first=latest_first,
+    )
+    of_changes = any(isinstance(one, int) for bundle in flow for one in bundle)
+    schema = CHANGES if of_changes else SCHEMA
+    stream = OperatorHarness(TopN(spec), [schema]).open()
+    batch_mode = {"execution.runtime-mode": "BATCH"}
+    of_batch = OperatorHarness(TopN(spec), [schema], config=batch_mode).open()
+    rows: list[Row] = []
+    present: list[int] = []
+    for bundle in flow:
+        for change in bundle:
+            if isinstance(change, tuple):
+                present.append(len(rows))
+                rows.append(change)
+                row = change_of(rows, present[-1], "insert")
+            elif present:
+                row = change_of(rows, present.pop(change % len(present)), "delete")
+            else:
+                continue
+            for harness in (stream, of_batch):
+                harness.process(row if of_changes else row.drop_columns(["row_kind"]))
+        for harness in (stream, of_batch):
+            harness.flush()
+    assert not of_batch.rows()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kept_rows, "PART_ROWS", part_rows)
+        for harness in (stream, of_batch):
+            harness.end()
+    assert changes(of_batch) == changes(stream)
+    assert all(row["row_kind"] == "insert" for row in of_batch.rows())
+
+
 CHANGES = SCHEMA.append(pa.field("row_kind", pa.string()))
 
 
