@@ -86,6 +86,8 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 _store_problem(str(getattr(error, "orig", error)).splitlines()[0]),
             )
+        except Fenced as error:  # as the gate says once it is known: the client asks the next one
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         await _refuse(context, refusal)
         reached(Failpoint.SUBMITTED)
         log.info("job submitted", job_id=graph.job_id, name=graph.name, size_bytes=size_bytes)

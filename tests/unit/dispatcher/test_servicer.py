@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from dispatcher.core.records import JobAdded, JobAssigned, JobEnded, JobStatusChanged
-from dispatcher.job_store import JobStore
+from dispatcher.job_store import Fenced, JobStore
 from dispatcher.results import ResultStore
 from dispatcher.service import Dispatcher
 from firesteel._proto import dispatcher_pb2 as pb
@@ -32,6 +32,7 @@ from firesteel.common.ids import JobId, JobMasterId
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.metrics import Registry
 from firesteel.common.process import StartFailed
+from firesteel.common.rpc.convert import job_graph_to_proto
 from firesteel.common.rpc.server import aio_channel
 from firesteel.common.service.platform import SYSTEM, Process
 from firesteel.common.states import JobStatus
@@ -283,6 +284,24 @@ async def test_the_first_submission_after_a_start_keeps_its_graph(tmp_path: Path
         b"about to be accepted",
     ]
     store.close()
+
+
+async def test_a_submission_to_a_dispatcher_that_was_replaced_is_for_the_next_one(
+    tmp_path: Path,
+) -> None:
+    dispatcher = dispatcher_in(tmp_path, {})
+    await dispatcher.start()
+    running = asyncio.create_task(dispatcher.run())
+    JobStore(JobStore.sqlite_url(tmp_path)).close()  # the next one's
+    async with aio_channel(dispatcher.address) as channel:
+        stub: Any = dispatcher_pb2_grpc.DispatcherStub(channel)
+        request = pb.SubmitJobRequest(job_graph=job_graph_to_proto(job(vertex("a", 1))))
+        with pytest.raises(grpc.aio.AioRpcError, match="has taken over the job store") as refused:
+            await stub.SubmitJob(request, timeout=SOON_S)
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+    dispatcher.stop()
+    with suppress(Fenced):
+        await running
 
 
 async def test_a_checkpoint_is_stored_for_the_current_job_master_only(
