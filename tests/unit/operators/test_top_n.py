@@ -117,12 +117,8 @@ def test_rows_that_go_make_room_for_others(
     present: list[int] = []
     for bundle in flow:
         for change in bundle:
-            if isinstance(change, tuple):
-                present.append(len(rows))
-                rows.append(change)
-                harness.process(change_of(rows, present[-1], "insert"))
-            elif present:
-                harness.process(change_of(rows, present.pop(change % len(present)), "delete"))
+            for row in told(change, rows, present):
+                harness.process(row)
         before = len(harness.rows())
         harness.flush()
         expected: Counter[tuple[int, int]] = Counter()
@@ -136,8 +132,8 @@ def test_rows_that_go_make_room_for_others(
         assert len(new) == len(set(new))
         kinds = [row["row_kind"] for row in harness.rows()[before:]]
         assert kinds == sorted(kinds), "deletes come first"
-        told = [{**row, "row_kind": ""} for row in harness.rows()[before:]]
-        assert len(told) == len({repr(row) for row in told}), "what stays is not told again"
+        shown = [{**row, "row_kind": ""} for row in harness.rows()[before:]]
+        assert len(shown) == len({repr(row) for row in shown}), "what stays is not told again"
 
 
 @given(
@@ -167,16 +163,9 @@ def test_in_a_batch_what_is_first_comes_once_at_the_end(
     present: list[int] = []
     for bundle in flow:
         for change in bundle:
-            if isinstance(change, tuple):
-                present.append(len(rows))
-                rows.append(change)
-                row = change_of(rows, present[-1], "insert")
-            elif present:
-                row = change_of(rows, present.pop(change % len(present)), "delete")
-            else:
-                continue
-            for harness in (stream, of_batch):
-                harness.process(row if of_changes else row.drop_columns(["row_kind"]))
+            for row in told(change, rows, present):
+                for harness in (stream, of_batch):
+                    harness.process(row if of_changes else row.drop_columns(["row_kind"]))
         for harness in (stream, of_batch):
             harness.flush()
     assert not of_batch.rows()
@@ -189,6 +178,17 @@ def test_in_a_batch_what_is_first_comes_once_at_the_end(
 
 
 CHANGES = SCHEMA.append(pa.field("row_kind", pa.string()))
+
+
+def told(change: Row | int, rows: list[Row], present: list[int]) -> list[pa.RecordBatch]:
+    """The change of `rows`, of which `present` are there; none if no row is there that could go."""
+    if isinstance(change, tuple):
+        present.append(len(rows))
+        rows.append(change)
+        return [change_of(rows, present[-1], "insert")]
+    if present:
+        return [change_of(rows, present.pop(change % len(present)), "delete")]
+    return []
 
 
 def change_of(rows: list[Row], number: int, kind: str) -> pa.RecordBatch:
