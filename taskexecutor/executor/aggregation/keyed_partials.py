@@ -50,10 +50,7 @@ class KeyedPartials:
 
     @property
     def row_bytes(self) -> int:
-        """On average."""
-        if not self._log_rows:
-            return 1
-        return max(1, self._log.size_bytes // self._log_rows)
+        return self._log.row_bytes
 
     def add(self, table: pa.Table) -> pa.RecordBatch:
         """Merges partial rows; returns the new rows of the keys that they change."""

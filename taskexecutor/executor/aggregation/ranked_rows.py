@@ -79,19 +79,12 @@ class RankedRows:
         if self.memory.piece_bytes is None:
             return 1
         size_bytes = sum(batch.nbytes for batch in batches)
-        known_bytes = self._row_bytes * self._valid_rows
+        known_bytes = self._log.row_bytes * self._valid_rows
         if parts_of(size_bytes + known_bytes, self.memory) > 1:
             numbers = [self._keys(batch)[1] for batch in batches]
             touched = sum(int(self._counts[of_batch].sum()) for of_batch in numbers)
-            known_bytes = self._row_bytes * min(touched, self._valid_rows)
+            known_bytes = self._log.row_bytes * min(touched, self._valid_rows)
         return parts_of(size_bytes + known_bytes, self.memory)
-
-    @property
-    def _row_bytes(self) -> int:
-        """On average."""
-        if not self._log_rows:
-            return 1
-        return max(1, self._log.size_bytes // self._log_rows)
 
     def add(self, batch: pa.RecordBatch) -> Changes:
         """Rows of any keys, in the order of their arrival."""
@@ -201,7 +194,7 @@ class RankedRows:
         """
         keys, begin = self._index.count, 0
         if self.memory.piece_bytes is not None:
-            most_rows = min(most_rows, self.memory.piece_bytes // self._row_bytes)
+            most_rows = min(most_rows, self.memory.piece_bytes // self._log.row_bytes)
         if most_rows >= self._valid_rows:
             yield slice(0, keys)
             return

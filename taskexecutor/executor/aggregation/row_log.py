@@ -34,6 +34,12 @@ class RowLog:
         """0 if all of it may be in memory."""
         return sum(self._sizes) if self._paged else 0
 
+    @property
+    def row_bytes(self) -> int:
+        """On average; 1 if all of it may be in memory."""
+        rows = sum(piece.num_rows for piece in self._pieces)
+        return max(1, self.size_bytes // rows) if rows else 1
+
     def add(self, batch: pa.RecordBatch, size_bytes: int | None = None) -> None:
         """`size_bytes`: of the batch, if it is known, more or less."""
         left = len(self._pieces) < self._left

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from firesteel.common.config import Configuration, options
 from firesteel.errors import FiresteelError
 from firesteel.operator import KeyedRows, StreamOperator
 from firesteel.row_kind import DELETE, ROW_KIND
@@ -20,6 +19,7 @@ from taskexecutor.executor.aggregation.division import divided
 from taskexecutor.executor.aggregation.ordered_rows import Changed, Missing, OrderedRows
 from taskexecutor.executor.aggregation.ranked_rows import Ranked, RankedRows
 from taskexecutor.executor.numbers import as_numpy
+from taskexecutor.executor.runtime_mode import is_batch
 
 BUNDLE_ROWS = 65_536  # rows that wait, or as many as are kept if that is more
 PART_ROWS = 65_536  # of a batch's results, but for keys with more
@@ -44,7 +44,7 @@ class KeptRows(StreamOperator):
         """Of all rows of some keys, one key after the other."""
 
     def open(self) -> None:
-        self.updates = Configuration(self.context.config).get(options.RUNTIME_MODE) != "BATCH"
+        self.updates = not is_batch(self.context)
         if (restored := self._state.restored()) is not None:
             self._rows.restore(pa.concat_batches(restored.to_batches()))
 

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from firesteel.common.config import Configuration, options
 from firesteel.common.units import MIB
 from firesteel.operator import OperatorState, StreamOperator
 from firesteel.plan.specs import RunningAggregateSpec
@@ -25,6 +24,7 @@ from taskexecutor.executor.aggregation.merging import (
 )
 from taskexecutor.executor.aggregation.results import aggregate_results
 from taskexecutor.executor.aggregation.taken_back import TakenBack
+from taskexecutor.executor.runtime_mode import is_batch
 
 # Partial rows that wait; if all state is in memory, twice the number of keys if that is more.
 BUNDLE_ROWS = 262_144
@@ -76,7 +76,7 @@ class RunningAggregate(StreamOperator):
         }
 
     def open(self) -> None:
-        self._updates = Configuration(self.context.config).get(options.RUNTIME_MODE) != "BATCH"
+        self._updates = not is_batch(self.context)
         for names, seen in self._seen.items():
             if (values := seen.restored()) is None:
                 continue

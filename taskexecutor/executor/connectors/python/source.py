@@ -24,7 +24,7 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 
-from firesteel.common.config import Configuration, options
+from firesteel.common.config import options
 from firesteel.connectors import PythonSource
 from firesteel.connectors.python_source import PartitionPlan
 from firesteel.elements import Watermark
@@ -44,6 +44,7 @@ from taskexecutor.executor.connectors.python.data_source import (
 from taskexecutor.executor.connectors.runtime import SourceAnalysis, SourceRuntime
 from taskexecutor.executor.connectors.splits import VERSION, check_version
 from taskexecutor.executor.operator_factory import OpenedOperator
+from taskexecutor.executor.runtime_mode import is_batch
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import to_arrow
 from taskexecutor.executor.timing.bundle_time import TARGET_S
@@ -88,8 +89,7 @@ class _OffsetSource(SourceOperator):
             self._data_source = create(self._source)
             self._schema = schema_of(self._source, self._data_source)
             self._reader = stream_reader(self._source, self._data_source, self._schema)
-        batch = Configuration(self.context.config).get(options.RUNTIME_MODE) == "BATCH"
-        if batch and not hasattr(self._reader, "isFinished"):
+        if is_batch(self.context) and not hasattr(self._reader, "isFinished"):
             raise FiresteelError(
                 f"{self._source.name} never ends, and a job in batch mode must: give"
                 f" {type(self._reader).__name__} a method isFinished(end), or run it as a stream"
