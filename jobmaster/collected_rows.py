@@ -28,8 +28,13 @@ log = structlog.get_logger(__name__)
 
 ATTEMPT_TIMEOUT_S = 10.0
 _FOLLOWS = -1  # instead of a restart's number, until one begins
-# The Dispatcher is away, or slow; anything else is its answer.
-_RETRIED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+# The Dispatcher is away, stops (which cancels the calls that it is answering), or is slow; anything
+# else is its answer.
+_RETRIED = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,7 @@ async def test_a_chunk_without_an_answer_is_sent_again_under_its_number(sender: 
     sender.dispatcher.failures = [
         grpc.StatusCode.OK,
         grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.CANCELLED,
         grpc.StatusCode.DEADLINE_EXCEEDED,
     ]
     assert await sender.append(b"a") == ""
