@@ -21,20 +21,13 @@ import tenacity
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
 from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.leader import LeaderRetriever
-from firesteel.common.rpc.leader_stub import LeaderStub
+from firesteel.common.rpc.leader_stub import LeaderStub, is_transient
 from firesteel.common.service.platform import Transport
 
 log = structlog.get_logger(__name__)
 
 ATTEMPT_TIMEOUT_S = 10.0
 _FOLLOWS = -1  # instead of a restart's number, until one begins
-# The Dispatcher is away, stops (which cancels the calls that it is answering), or is slow; anything
-# else is its answer.
-_RETRIED = (
-    grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.CANCELLED,
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +132,7 @@ class CollectedRows:
         try:
             async for attempt in tenacity.AsyncRetrying(
                 wait=tenacity.wait_exponential(multiplier=0.05, max=1.0),
-                retry=tenacity.retry_if_exception(_is_transient),
+                retry=tenacity.retry_if_exception(is_transient),
                 reraise=True,
             ):
                 with attempt:
@@ -148,7 +141,3 @@ class CollectedRows:
         except grpc.aio.AioRpcError as error:
             return error.details() or error.code().name
         return ""
-
-
-def _is_transient(error: BaseException) -> bool:
-    return isinstance(error, grpc.aio.AioRpcError) and error.code() in _RETRIED

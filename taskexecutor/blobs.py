@@ -6,24 +6,33 @@ import asyncio
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import grpc
+import structlog
+import tenacity
 import xxhash
 
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
 from firesteel.common.ids import is_id
 from firesteel.common.job_graph import Blob
+from firesteel.common.leader import Leaders, Office
+from firesteel.common.rpc.leader_stub import LeaderStub, is_transient
 from firesteel.common.service.platform import Platform
 from firesteel.errors import FiresteelError
 
+log = structlog.get_logger(__name__)
+
 DOWNLOAD_TIMEOUT_S = 300.0
+RETRY_S = 120.0  # no download begins again later: tasks that are cancelled meanwhile wait for it
 
 
 class BlobCache:
     """Files in `directory`, named by the hash of their content. A file that exists is complete."""
 
-    def __init__(self, directory: Path, *, platform: Platform) -> None:
+    def __init__(self, directory: Path, *, leaders: Leaders, platform: Platform) -> None:
         self._directory = directory
+        self._leaders = leaders
         self._transport = platform.transport
         self._downloads: dict[str, asyncio.Task[Path]] = {}
 
@@ -45,35 +54,69 @@ class BlobCache:
         return await asyncio.shield(download)  # another job may wait for it, too
 
     async def _download(self, blob: Blob, path: Path, dispatcher_address: str) -> Path:
+        """From the Dispatcher at this address, or from the one that leads if they are elected;
+        begins again for RETRY_S while it is away.
+        """
         if not dispatcher_address:
             raise FiresteelError(
                 f"file {blob.name!r} cannot be fetched: the address of the Dispatcher is missing"
             )
-        digest = xxhash.xxh3_128()
-        handle, name = tempfile.mkstemp(dir=self._directory, prefix="part-")
+        to = self._leaders.of(Office.DISPATCHER, dispatcher_address)
+        now = asyncio.get_running_loop().time
+        started_s = now()
         try:
-            with os.fdopen(handle, "wb") as file:
-                async with self._transport.channel(dispatcher_address) as channel:
-                    stub = dispatcher_pb2_grpc.DispatcherStub(channel)  # type: ignore[no-untyped-call]
-                    request = dispatcher_pb2.DownloadBlobRequest(hash=blob.hash)
-                    async for chunk in stub.DownloadBlob(request, timeout=DOWNLOAD_TIMEOUT_S):
-                        digest.update(chunk.data)
-                        file.write(chunk.data)
-            if digest.hexdigest() != blob.hash:
-                raise FiresteelError(
-                    f"file {blob.name!r} from {dispatcher_address} is not what was uploaded: "
-                    "its hash differs"
-                )
-            os.replace(name, path)
-        except grpc.aio.AioRpcError as error:
+            async with LeaderStub(
+                to, dispatcher_pb2_grpc.DispatcherStub, self._transport.channel
+            ) as dispatcher:
+                async for attempt in tenacity.AsyncRetrying(
+                    wait=tenacity.wait_exponential(multiplier=0.1, max=5.0),
+                    retry=tenacity.retry_if_exception(is_transient),
+                    stop=tenacity.stop_before_delay(RETRY_S),
+                    before_sleep=lambda state: _not_fetched(blob, state),
+                    reraise=True,
+                ):
+                    with attempt:
+                        async with asyncio.timeout_at(started_s + RETRY_S):
+                            stub = await dispatcher.get()
+                        await self._fetch(blob, path, stub)
+        except (grpc.aio.AioRpcError, TimeoutError) as error:
+            at = f" at {to.leader.address}" if to.leader is not None else ""
             raise FiresteelError(
-                f"file {blob.name!r} cannot be fetched from the Dispatcher at "
-                f"{dispatcher_address}: {error.code().name}: {error.details()}"
+                f"file {blob.name!r} cannot be fetched from the Dispatcher{at}, which was tried for"
+                f" {now() - started_s:.0f} s: {_cause(error)}"
             ) from error
         except OSError as error:
             raise FiresteelError(
                 f"file {blob.name!r} cannot be stored in {self._directory}: {error.strerror}"
             ) from error
+        return path
+
+    async def _fetch(self, blob: Blob, path: Path, stub: Any) -> None:
+        """Raises AioRpcError, OSError, or FiresteelError for another content."""
+        digest = xxhash.xxh3_128()
+        handle, name = tempfile.mkstemp(dir=self._directory, prefix="part-")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                request = dispatcher_pb2.DownloadBlobRequest(hash=blob.hash)
+                async for chunk in stub.DownloadBlob(request, timeout=DOWNLOAD_TIMEOUT_S):
+                    digest.update(chunk.data)
+                    file.write(chunk.data)
+            if digest.hexdigest() != blob.hash:
+                raise FiresteelError(
+                    f"file {blob.name!r} from the Dispatcher is not what was uploaded:"
+                    " its hash differs"
+                )
+            os.replace(name, path)
         finally:
             Path(name).unlink(missing_ok=True)
-        return path
+
+
+def _cause(error: BaseException | None) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"{error.code().name}: {error.details()}"
+    return "no Dispatcher leads"
+
+
+def _not_fetched(blob: Blob, state: tenacity.RetryCallState) -> None:
+    cause = _cause(state.outcome.exception()) if state.outcome is not None else ""
+    log.warning("a job's file cannot be fetched; trying again", name=blob.name, cause=cause)

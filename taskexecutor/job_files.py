@@ -23,6 +23,7 @@ import structlog
 
 from firesteel.common.ids import JobId, is_id
 from firesteel.common.job_graph import Blob, BlobKind
+from firesteel.common.leader import Leaders
 from firesteel.common.service.platform import Platform
 from firesteel.errors import FiresteelError
 from taskexecutor.blobs import BlobCache
@@ -49,13 +50,14 @@ class JobFiles:
         self,
         directory: Path,
         *,
+        leaders: Leaders,
         python: str,
         post: Callable[[events.Event], None],
         platform: Platform,
     ) -> None:
         self._jobs = directory / "jobs"
         self._installed = directory / "requirements"
-        self._blobs = BlobCache(directory / "blobs", platform=platform)
+        self._blobs = BlobCache(directory / "blobs", leaders=leaders, platform=platform)
         self._python = python or sys.executable
         self._post = post
         self._preparing: dict[JobId, asyncio.Task[None]] = {}

@@ -103,13 +103,14 @@ class TaskExecutor:
             broken=self._link_broken,
             platform=platform,
         )
+        self._leaders = leaders or leaders_of(conf)
         self._files = JobFiles(
             directory,
+            leaders=self._leaders,
             python=conf.get(options.PYTHON_EXECUTABLE),
             post=self._driver.post,
             platform=platform,
         )
-        self._leaders = leaders or leaders_of(conf)
         self._resource_manager = ResourceManagerStream(
             self._leaders.of(Office.RESOURCE_MANAGER, resource_manager_address),
             registration=self._registration,

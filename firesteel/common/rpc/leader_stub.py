@@ -10,6 +10,18 @@ import grpc
 from firesteel.common.leader import FixedLeader, Leader, LeaderRetriever, wait_for_leader
 
 Stub = TypeVar("Stub")
+# The leader is away, stops (which cancels the calls that it is answering), or is slow; anything
+# else is its answer.
+_TRANSIENT = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+)
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether a call that failed so may succeed when it is tried again."""
+    return isinstance(error, grpc.aio.AioRpcError) and error.code() in _TRANSIENT
 
 
 class LeaderStub(Generic[Stub]):

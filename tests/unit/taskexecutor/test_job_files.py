@@ -10,6 +10,7 @@ import pytest
 import xxhash
 
 from firesteel.common.job_graph import Blob, BlobKind
+from firesteel.common.leader import FixedLeaders
 from firesteel.common.service.platform import SYSTEM
 from firesteel.errors import FiresteelError
 from taskexecutor.core import commands, events
@@ -102,7 +103,13 @@ def test_what_is_no_archive_is_refused(tmp_path):
 
 async def _prepared(tmp_path: Path, *blobs: Blob) -> events.Event:
     posted: list[events.Event] = []
-    files = JobFiles(tmp_path, python=sys.executable, post=posted.append, platform=SYSTEM)
+    files = JobFiles(
+        tmp_path,
+        leaders=FixedLeaders(),
+        python=sys.executable,
+        post=posted.append,
+        platform=SYSTEM,
+    )
     files.start()
     files.prepare(commands.PrepareJobFiles(job_id="a" * 32, blobs=blobs, dispatcher_address=""))  # type: ignore[arg-type]
     await files._preparing["a" * 32]  # type: ignore[index]
