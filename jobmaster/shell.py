@@ -23,7 +23,7 @@ from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.config import options
 from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import AttemptId, IdSource
-from firesteel.common.leader import FixedLeaders, Leaders, Office
+from firesteel.common.leader import FixedLeaders, Leader, Leaders, Office
 from firesteel.common.metrics import Sample
 from firesteel.common.rpc.convert import job_graph_from_proto, state_number
 from firesteel.common.rpc.server import PORT_CLOSES_S
@@ -198,7 +198,7 @@ class RunningJob:
         )
 
     async def _follow_dispatcher(self) -> None:
-        leader = self._dispatcher.leader
+        leader: Leader | None = None  # the one in StartJob may be replaced already
         while True:
             leader = await self._dispatcher.changed(leader)
             if leader is not None:
