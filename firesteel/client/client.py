@@ -142,11 +142,13 @@ class Client:
         return last
 
     def cancel(self, job_id: str) -> None:
-        """Requests the cancellation; the job is CANCELED a little later.
+        """Requests the cancellation; the job is CANCELED a little later. Waits for a Dispatcher
+        that is away.
 
-        Raises JobNotFound, or FiresteelError if it has already ended.
+        Raises JobNotFound, FiresteelError if it has already ended, or ClusterUnreachable.
         """
-        self._call("CancelJob", job_master_pb2.CancelJobRequest(job_id=job_id))
+        request = job_master_pb2.CancelJobRequest(job_id=job_id)
+        self._call("CancelJob", request, repeats=True)
 
     def savepoint(self, job_id: str, directory: str = "") -> str:
         """Takes a savepoint of a running job, and returns its path when it is complete.
@@ -405,15 +407,20 @@ class Client:
     def _dispatcher(self) -> Any:
         return self._connection.stub
 
-    def _call(self, method: str, request: Any, *, submitting: bool = False) -> Any:
+    def _call(
+        self, method: str, request: Any, *, submitting: bool = False, repeats: bool = False
+    ) -> Any:
         return self._answered(
             lambda: getattr(self._dispatcher, method)(request, timeout=CALL_TIMEOUT_S),
             submitting=submitting,
+            repeats=repeats,
         )
 
-    def _answered(self, call: Callable[[], Any], *, submitting: bool = False) -> Any:
-        """Repeats the call until a Dispatcher answers: if they are elected, or if this is a step of
-        a submission, none of which does anything twice.
+    def _answered(
+        self, call: Callable[[], Any], *, submitting: bool = False, repeats: bool = False
+    ) -> Any:
+        """Repeats the call until a Dispatcher answers: if they are elected, if this is a step of a
+        submission, none of which does anything twice, or if it `repeats`.
         """
         away_since: float | None = None
         while True:
@@ -421,7 +428,7 @@ class Client:
                 return call()
             except grpc.RpcError as error:
                 by_standby = _refused_by_standby(error.details() or "")
-                waits = self._connection.elected or (submitting and not by_standby)
+                waits = self._connection.elected or ((submitting or repeats) and not by_standby)
                 if not waits or not self._is_away(error):
                     raise self._error(error, submitting=submitting) from None
                 away_since = self._away_since(error, away_since, elected_s=LEADER_TIMEOUT_S)

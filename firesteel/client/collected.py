@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -13,7 +12,7 @@ from firesteel.client.client import Client, raise_unless_finished
 from firesteel.client.dropped import say_what_was_dropped
 from firesteel.client.execution_context import ExecutionContext, StopProgram
 from firesteel.common.job_graph import JobGraph
-from firesteel.errors import FiresteelError
+from firesteel.errors import ClusterUnreachable, FiresteelError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,12 +64,18 @@ class CollectedBatches(Generic[Batch]):
         raise StopIteration
 
     def close(self) -> None:
-        """Cancels the job if it still runs, and waits for its end. May be called twice."""
+        """Cancels the job if it still runs, and waits for its end. May be called twice. Raises
+        ClusterUnreachable.
+        """
         if self._ended:
             return
-        self._ended = True
-        with contextlib.suppress(FiresteelError):  # it has just ended
+        try:
             self._client.cancel(self.job_id)
+        except ClusterUnreachable:
+            raise
+        except FiresteelError:
+            pass  # it has just ended
+        self._ended = True
         for _ in self._client.watch_job(self.job_id):
             pass
         close = getattr(self._batches, "close", None)

@@ -1,4 +1,6 @@
-"""A client's streams go on when the Dispatcher is back, however long they had nothing to say."""
+"""A client's streams go on when the Dispatcher is back, however long they had nothing to say, and
+cancellations reach it.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,17 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc, job_logs_pb2, job_master_pb2
 from firesteel.client import client
 from firesteel.client.client import Client
+from firesteel.client.collected import CollectedBatches
+from firesteel.client.execution import _ask_to_cancel
+from firesteel.client.execution_context import ExecutionContext
 from firesteel.common.states import JobStatus
 from firesteel.errors import ClusterUnreachable
 
-JOB = "a" * 32
+JOB, SINK = "a" * 32, "b" * 32
 AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 STREAMS: dict[str, Callable[[Client], Iterator[Any]]] = {
     "watch": lambda client: client.watch_job(JOB),
-    "rows": lambda client: client.fetch_results(JOB, "b" * 32),
+    "rows": lambda client: client.fetch_results(JOB, SINK),
     "logs": lambda client: client.logs(JOB, follow=True),
 }
 
@@ -30,6 +35,7 @@ class Away(dispatcher_pb2_grpc.DispatcherServicer):
 
     def __init__(self, calls: int, code: grpc.StatusCode) -> None:
         self.calls = calls
+        self.cancelled: list[str] = []
         self._code = code
 
     def _unless_away(self, context: Any) -> None:
@@ -49,15 +55,25 @@ class Away(dispatcher_pb2_grpc.DispatcherServicer):
         self._unless_away(context)
         yield job_logs_pb2.JobLogLines()
 
+    def CancelJob(self, request: Any, context: Any) -> Any:
+        self._unless_away(context)
+        self.cancelled.append(request.job_id)
+        return job_master_pb2.CancelJobResponse()
+
 
 @pytest.fixture
-def connected(request: pytest.FixtureRequest) -> Iterator[Client]:
-    """To a Dispatcher that is away for so many calls, which end with this code."""
+def dispatcher(request: pytest.FixtureRequest) -> Away:
+    """Away for so many calls, which end with this code."""
+    return Away(*request.param)
+
+
+@pytest.fixture
+def connected(dispatcher: Away) -> Iterator[Client]:
     server = grpc.server(futures.ThreadPoolExecutor(1))
     checker = health.HealthServicer()
     checker.set("firesteel.v1.Dispatcher", health_pb2.HealthCheckResponse.SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(checker, server)
-    dispatcher_pb2_grpc.add_DispatcherServicer_to_server(Away(*request.param), server)  # type: ignore[no-untyped-call]
+    dispatcher_pb2_grpc.add_DispatcherServicer_to_server(dispatcher, server)  # type: ignore[no-untyped-call]
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     with Client(f"127.0.0.1:{port}") as connected:
@@ -66,7 +82,7 @@ def connected(request: pytest.FixtureRequest) -> Iterator[Client]:
 
 
 @pytest.mark.parametrize("stream", STREAMS)
-@pytest.mark.parametrize("connected", [(1, code) for code in AWAY], indirect=True)
+@pytest.mark.parametrize("dispatcher", [(1, code) for code in AWAY], indirect=True)
 def test_the_time_without_a_message_is_not_the_time_away(
     connected: Client, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,7 +92,7 @@ def test_the_time_without_a_message_is_not_the_time_away(
 
 
 @pytest.mark.parametrize("stream", STREAMS)
-@pytest.mark.parametrize("connected", [(10, code) for code in AWAY], indirect=True)
+@pytest.mark.parametrize("dispatcher", [(10, code) for code in AWAY], indirect=True)
 def test_a_dispatcher_that_is_away_for_too_long_is_told(
     connected: Client, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,3 +100,31 @@ def test_a_dispatcher_that_is_away_for_too_long_is_told(
     with pytest.raises(ClusterUnreachable, match="no longer answers"):
         for _ in STREAMS[stream](connected):
             pass
+
+
+@pytest.mark.parametrize("dispatcher", [(2, code) for code in AWAY], indirect=True)
+@pytest.mark.parametrize(
+    "leave",
+    [
+        lambda client: CollectedBatches(client, JOB, SINK, lambda batch: batch).close(),
+        lambda client: _ask_to_cancel(client, JOB, ExecutionContext(mode="remote")),
+    ],
+    ids=["a with block", "Ctrl-C"],
+)
+def test_a_cancellation_reaches_a_dispatcher_that_was_away(
+    connected: Client, dispatcher: Away, leave: Callable[[Client], None]
+) -> None:
+    leave(connected)
+    assert dispatcher.cancelled == [JOB]
+
+
+@pytest.mark.parametrize("dispatcher", [(1, code) for code in AWAY], indirect=True)
+def test_nobody_waits_for_the_end_of_a_job_that_is_not_cancelled(
+    connected: Client, dispatcher: Away, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "RECONNECT_TIMEOUT_S", -1.0)
+    batches = CollectedBatches(connected, JOB, SINK, lambda batch: batch)
+    with pytest.raises(ClusterUnreachable):
+        batches.close()
+    batches.close()
+    assert dispatcher.cancelled == [JOB]
