@@ -345,22 +345,24 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
     async def StopTaskExecutor(
         self, request: resource_manager_pb2.StopTaskExecutorRequest, context: _Context
     ) -> AsyncIterator[resource_manager_pb2.StopTaskExecutorProgress]:
-        if not self._shell.resource_manager:
+        address = self._shell.resource_manager
+        if not address:
             await context.abort(
                 grpc.StatusCode.ABORTED, "no ResourceManager leads now; nothing was changed"
             )
-        stub = ResourceManagerStub(self._shell.channel(self._shell.resource_manager))  # type: ignore[no-untyped-call]
+        stub = ResourceManagerStub(self._shell.channel(address))  # type: ignore[no-untyped-call]
         call = stub.StopTaskExecutor(request)
         try:
             async for progress in call:
                 yield progress
         except grpc.aio.AioRpcError as error:
-            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+            # One that stops cancels the calls that it is answering.
+            if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
                 await context.abort(error.code(), error.details() or "")
             await context.abort(
                 grpc.StatusCode.ABORTED,
-                f"the ResourceManager at {self._shell.resource_manager} does not answer, or no"
-                " longer: the TaskExecutor takes slots again unless it was told to end",
+                f"the ResourceManager at {address} does not answer, or no longer: the TaskExecutor"
+                " takes slots again unless it was told to end",
             )
         finally:
             call.cancel()

@@ -20,7 +20,11 @@ from dispatcher.job_store import Fenced, JobStore
 from dispatcher.results import ResultStore
 from dispatcher.service import Dispatcher
 from firesteel._proto import dispatcher_pb2 as pb
-from firesteel._proto import dispatcher_pb2_grpc
+from firesteel._proto import (
+    dispatcher_pb2_grpc,
+    resource_manager_pb2,
+    resource_manager_pb2_grpc,
+)
 from firesteel.client.client import Client
 from firesteel.common.checkpoints import metadata
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
@@ -30,10 +34,11 @@ from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.config import Configuration
 from firesteel.common.ids import JobId, JobMasterId
 from firesteel.common.job_graph import JobGraph
+from firesteel.common.leader import FixedLeader
 from firesteel.common.metrics import Registry
 from firesteel.common.process import StartFailed
 from firesteel.common.rpc.convert import job_graph_to_proto
-from firesteel.common.rpc.server import aio_channel
+from firesteel.common.rpc.server import aio_channel, bind, new_server
 from firesteel.common.service.platform import SYSTEM, Process
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError, JobFailed, JobNotFound, SubmissionRejected
@@ -418,6 +423,38 @@ async def test_a_job_master_whose_port_is_closed_has_ended(
     await job_master.die()
     with pytest.raises(JobFailed, match=r"JobMaster process \(pid 99\) ended with its port closed"):
         await asyncio.wait_for(asyncio.to_thread(client.wait, JOB), SOON_S)
+
+
+class Draining(resource_manager_pb2_grpc.ResourceManagerServicer):
+    """Waits for a TaskExecutor's tasks until it stops itself, which cancels the call."""
+
+    def __init__(self) -> None:
+        self.stopping = asyncio.Event()
+
+    async def StopTaskExecutor(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        yield resource_manager_pb2.StopTaskExecutorProgress()
+        await self.stopping.wait()
+        await context.abort(grpc.StatusCode.CANCELLED, "")
+
+
+async def test_a_resource_manager_that_stops_is_named_to_who_drains_a_task_executor(
+    client: Client, dispatcher: Dispatcher
+) -> None:
+    assert dispatcher.shell is not None
+    resource_manager, server = Draining(), new_server([])
+    resource_manager_pb2_grpc.add_ResourceManagerServicer_to_server(  # type: ignore[no-untyped-call]
+        resource_manager, server
+    )
+    address = bind(server, "127.0.0.1", 0)
+    await server.start()
+    dispatcher.shell._resource_manager = FixedLeader(address)
+    draining = client.stop_task_executor("5" * 32, drain=True)
+    await asyncio.to_thread(next, draining)
+    dispatcher.shell._resource_manager = FixedLeader("127.0.0.1:2")  # the next one leads
+    resource_manager.stopping.set()
+    with pytest.raises(FiresteelError, match=f"ResourceManager at {address} does not answer, or"):
+        await asyncio.to_thread(next, draining)
+    await server.stop(0)
 
 
 async def test_only_savepoints_that_no_job_needs_are_deleted(
