@@ -198,10 +198,14 @@ class Client:
             drain=drain,
             full=full,
         )
-        try:
-            return self._dispatcher.TakeCheckpoint(request)  # takes as long as it takes
+        try:  # takes as long as it takes
+            return self._by_leader(lambda: self._dispatcher.TakeCheckpoint(request))
         except grpc.RpcError as error:
-            raise self._error(error) from None
+            unknown = (
+                f"whether the {'savepoint' if savepoint else 'checkpoint'} is complete is not"
+                f" known; `firesteel show --checkpoints {job_id}` tells"
+            )
+            raise self._broken_off(error, unknown) from None
 
     def dispose_savepoint(self, path: str) -> None:
         """Deletes a savepoint. Raises FiresteelError if it is none, or a job still needs it."""
@@ -333,18 +337,31 @@ class Client:
         request = resource_manager_pb2.StopTaskExecutorRequest(
             task_executor_id=task_executor_id, drain=drain, force=force
         )
-        call = self._dispatcher.StopTaskExecutor(request)
+        call: Any = None
+
+        def begin() -> Any:
+            nonlocal call
+            call = self._dispatcher.StopTaskExecutor(request)
+            return next(call, None)
+
         try:
-            for message in call:
+            message = self._by_leader(begin)
+            while message is not None:
                 yield stop_progress(message)
+                message = next(call, None)
         except grpc.RpcError as error:
             if self._is_away(error):
-                raise self._error(error) from None
+                unknown = (
+                    f"whether TaskExecutor {task_executor_id} ends is not known;"
+                    " `firesteel cluster status` tells"
+                )
+                raise self._broken_off(error, unknown) from None
             raise FiresteelError(
                 f"TaskExecutor {task_executor_id}: {error.details() or error.code().name}"
             ) from None
         finally:
-            call.cancel()
+            if call is not None:
+                call.cancel()
 
     def close(self) -> None:
         """Closes the connection; `with Client(...)` does so itself."""
@@ -434,6 +451,30 @@ class Client:
                 away_since = self._away_since(error, away_since, elected_s=LEADER_TIMEOUT_S)
             time.sleep(RECONNECT_PAUSE_S)
 
+    def _by_leader(self, call: Callable[[], Any]) -> Any:
+        """Makes the call to the Dispatcher that leads, if they are elected. It is repeated only if
+        a standby has refused it, and so done nothing. Raises RpcError, or FiresteelError.
+        """
+        if self._connection.elected:
+            self._connection.follow()
+        away_since: float | None = None
+        while True:
+            try:
+                return call()
+            except grpc.RpcError as error:
+                if not self._connection.elected or not _refused_by_standby(error.details() or ""):
+                    raise
+                away_since = self._away_since(error, away_since, elected_s=LEADER_TIMEOUT_S)
+            time.sleep(RECONNECT_PAUSE_S)
+
+    def _broken_off(self, error: grpc.RpcError, unknown: str) -> FiresteelError:
+        """Of a call that is not repeated. `unknown`: what nobody knows if the Dispatcher has ended
+        meanwhile.
+        """
+        if self._is_away(error) and not _refused_by_standby(error.details() or ""):
+            return ClusterUnreachable(f"the cluster at {self.address} no longer answers: {unknown}")
+        return self._error(error)
+
     def _away_since(
         self, error: grpc.RpcError, since: float | None, *, elected_s: float = QUORUM_TIMEOUT_S
     ) -> float:
@@ -486,7 +527,7 @@ class Client:
 
 def _refused_by_standby(text: str) -> bool:
     """By a Dispatcher that does not lead, or may not act."""
-    return "standby" in text or "ZooKeeper" in text
+    return "standby" in text or "ZooKeeper" in text or "no longer leads" in text
 
 
 def absolute(path: str) -> str:
