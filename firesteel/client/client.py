@@ -61,6 +61,17 @@ CALL_TIMEOUT_S = 30.0
 RECONNECT_TIMEOUT_S = 15.0  # a stream survives a Dispatcher's restart, if it takes no longer
 QUORUM_TIMEOUT_S = 120.0  # the same where Dispatchers are elected, for which ZooKeeper may be away
 RECONNECT_PAUSE_S = 0.1
+_GRPC_SAYS = (  # if it says something else, that is shown, too
+    "failed to connect",
+    "Cancelling all calls",
+    "Stream removed",
+    "Socket closed",
+    "Connection reset",
+    "Broken pipe",
+    "GOAWAY",
+    "keepalive",
+    "ping timeout",
+)
 
 
 class Client:
@@ -508,6 +519,10 @@ class Client:
                     else ": connect to the leader, or find it with -z"
                 )
                 return ClusterUnreachable(f"{text}{hint}")
+            case grpc.StatusCode.UNAVAILABLE if error.details() and not _by_grpc(text):
+                return ClusterUnreachable(
+                    f"the cluster at {self.address} no longer answers: {text}"
+                )
             case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
                 return ClusterUnreachable(
                     f"the cluster at {self.address} no longer answers; {START_HINT}"
@@ -528,6 +543,11 @@ class Client:
 def _refused_by_standby(text: str) -> bool:
     """By a Dispatcher that does not lead, or may not act."""
     return "standby" in text or "ZooKeeper" in text or "no longer leads" in text
+
+
+def _by_grpc(text: str) -> bool:
+    """It says so if nobody answers, or the connection breaks; anything else is the Dispatcher's."""
+    return any(words in text for words in _GRPC_SAYS)
 
 
 def absolute(path: str) -> str:

@@ -67,6 +67,10 @@ class Away(dispatcher_pb2_grpc.DispatcherServicer):
         self._unless_away(context)
         yield job_logs_pb2.JobLogLines()
 
+    def ListJobs(self, request: Any, context: Any) -> Any:
+        self._unless_away(context)
+        return dispatcher_pb2.ListJobsResponse()
+
     def CancelJob(self, request: Any, context: Any) -> Any:
         self._unless_away(context)
         self.cancelled.append(request.job_id)
@@ -200,3 +204,21 @@ def test_what_is_called_once_is_not_known_if_the_dispatcher_ends_meanwhile(
 ) -> None:
     with pytest.raises(ClusterUnreachable, match=r"not known; `firesteel (show|cluster status)"):
         ONCE[call](connected)
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("s3://bucket cannot be read: AWS says no", r"no longer answers: s3://bucket cannot be"),
+        ("failed to connect to all addresses; last error: ...", "no longer answers; start a"),
+        ("", "no longer answers; start a"),
+    ],
+)
+def test_a_dispatchers_reason_for_not_answering_is_told(reason: str, told: str) -> None:
+    dispatcher = Away(1, grpc.StatusCode.UNAVAILABLE, reason)
+    with (
+        serving(dispatcher) as address,
+        Client(address) as client,
+        pytest.raises(ClusterUnreachable, match=told),
+    ):
+        client.list_jobs()
