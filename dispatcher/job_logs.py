@@ -124,6 +124,7 @@ class _Collection:
         self._taken = asyncio.Event()
         self._waiting_since: dict[str, float] = {}  # for a source's next message
         self._complete_us: dict[str, int] = {}  # what each source has handed out
+        self._has_overview = False  # of the TaskExecutors, when it was looked for them last
         self._origins: set[str] = set()  # the TaskExecutors of which there are lines
 
     @property
@@ -137,8 +138,15 @@ class _Collection:
             return
         self._look_at = now + LOOK_INTERVAL_S
         self._read_from(DISPATCHER, "")
-        self._read_from(RESOURCE_MANAGER, self._shell.resource_manager)
-        stub: Any = ResourceManagerStub(self._shell.channel(self._shell.resource_manager))  # type: ignore[no-untyped-call]
+        self._has_overview = False
+        address = self._shell.resource_manager
+        if not address:
+            if RESOURCE_MANAGER not in self._known:
+                self._notices.append("no ResourceManager leads now: lines are missing")
+            self._known.add(RESOURCE_MANAGER)
+            return
+        self._read_from(RESOURCE_MANAGER, address)
+        stub: Any = ResourceManagerStub(self._shell.channel(address))  # type: ignore[no-untyped-call]
         request = resource_manager_pb2.ResourceOverviewRequest()
         follow = self._request.follow  # then it is asked again, and others have lines meanwhile
         try:
@@ -147,6 +155,7 @@ class _Collection:
             )
         except grpc.aio.AioRpcError:
             return  # that it does not answer is said where it is read
+        self._has_overview = True
         for executor in overview.task_executors:
             self._read_from(executor.task_executor_id, executor.address)
 
@@ -165,9 +174,13 @@ class _Collection:
 
     def last_words(self, ran_on: set[str]) -> list[str]:
         """Of TaskExecutors that ran tasks of the job and whose logs nobody has."""
+        problem = (
+            f"is gone, and its logs with it ({options.LOG_MAX.key})"
+            if self._has_overview
+            else "was not asked, because no ResourceManager has told where it is: lines are missing"
+        )
         return [
-            f"TaskExecutor {task_executor_id}, which ran tasks of the job, is gone, and its logs"
-            f" with it ({options.LOG_MAX.key})"
+            f"TaskExecutor {task_executor_id}, which ran tasks of the job, {problem}"
             for task_executor_id in sorted(ran_on - self._origins - self._known)
         ]
 
@@ -193,6 +206,7 @@ class _Collection:
         self._notices.append(f"{name} {problem}: lines are missing")
 
     def _read_from(self, source: str, address: str) -> None:
+        """`address`: empty: this process's own logs."""
         if source in self._reading:
             return
         request = pb.ReadJobLogsRequest()
@@ -215,7 +229,8 @@ class _Collection:
         except OSError as error:
             problem = f"cannot read its logs ({error})"
         finally:
-            if problem and source not in self._known:
+            # One that follows reads on from it, or has what it left from the ResourceManager.
+            if problem and (source not in self._known or not self._request.follow):
                 self._say(source, problem)
             self._known.add(source)
             self._waiting_since.pop(source, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
@@ -31,8 +32,10 @@ from firesteel._proto import (
     resource_manager_pb2_grpc,
 )
 from firesteel.common.config import Configuration
+from firesteel.common.high_availability.zookeeper.leaders import Retriever
 from firesteel.common.ids import JobId
 from firesteel.common.job_log.reader import LogFile
+from firesteel.common.leader import Office
 from firesteel.common.metrics import Registry
 from firesteel.common.process import StartFailed
 from firesteel.common.rpc import job_logs
@@ -62,8 +65,11 @@ class ResourceManager(resource_manager_pb2_grpc.ResourceManagerServicer):
     def __init__(self) -> None:
         self.task_executors: dict[str, str] = {}  # their addresses
         self.answers_after_s = 0.0
+        self.answers = True
 
     async def GetOverview(self, request: Any, context: Any) -> Any:
+        if not self.answers:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "")
         await asyncio.sleep(self.answers_after_s)
         return resource_manager_pb2.ResourceOverview(
             task_executors=[
@@ -79,6 +85,14 @@ class Hanging(job_logs_pb2_grpc.JobLogsServicer):
     async def ReadJobLogs(self, request: Any, context: Any) -> AsyncIterator[Any]:
         await asyncio.Event().wait()
         yield job_logs_pb2.JobLogLines()
+
+
+class Dying(job_logs_pb2_grpc.JobLogsServicer):
+    """A process that is killed while it hands out its lines."""
+
+    async def ReadJobLogs(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        yield job_logs_pb2.JobLogLines(lines=[job_logs_pb2.JobLogLine(text="event=first")])
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "")
 
 
 class Cluster:
@@ -118,9 +132,9 @@ class Cluster:
         job_logs.add_to_server(server, lambda: {log: LogFile(origin=name)})
         self.resource_manager.task_executors[name] = await self._serve(server)
 
-    async def hanging(self, name: str) -> None:
+    async def wrong(self, name: str, logs: job_logs_pb2_grpc.JobLogsServicer) -> None:
         server = new_server([])
-        job_logs_pb2_grpc.add_JobLogsServicer_to_server(Hanging(), server)  # type: ignore[no-untyped-call]
+        job_logs_pb2_grpc.add_JobLogsServicer_to_server(logs, server)  # type: ignore[no-untyped-call]
         self.resource_manager.task_executors[name] = await self._serve(server)
 
     async def _serve(self, server: grpc.aio.Server) -> str:
@@ -197,7 +211,7 @@ async def test_lines_of_all_processes_in_order_and_what_is_missing(
         near = here.write("near.log", f"near-{number}")
         here.write("gone.log", f"gone-{number}")
     await here.task_executor(NEAR, near)
-    await here.hanging(FAR)
+    await here.wrong(FAR, Hanging())
     here.resource_manager.task_executors["4" * 32] = "127.0.0.1:1"
     here.end_job(ran_on=[NEAR, FAR, GONE, "5" * 32])
     async with here.logs(follow=True) as found:  # of a job that has ended, there is no more
@@ -223,6 +237,43 @@ async def test_a_busy_resource_manager_may_be_late_to_tell_the_task_executors(
     here.end_job(ran_on=[NEAR])
     async with here.logs() as found:
         assert [text async for text in found] == ["near"]
+
+
+async def test_no_line_comes_twice_while_no_resource_manager_leads(here: Cluster) -> None:
+    here.shell._resource_manager = Retriever(Office.RESOURCE_MANAGER)
+    here.write("logs/jobmaster-1-1.log", "master")
+    here.end_job()
+    async with here.logs() as found:
+        assert sorted([text async for text in found]) == [
+            "master",
+            "no ResourceManager leads now: lines are missing",
+        ]
+
+
+async def test_nobody_says_that_a_task_executor_is_gone_that_was_not_looked_for(
+    here: Cluster,
+) -> None:
+    here.resource_manager.answers = False
+    here.write("logs/jobmaster-1-1.log", "master")
+    await here.task_executor(NEAR, here.write("near.log", "near"))
+    here.end_job(ran_on=[NEAR])
+    async with here.logs() as found:
+        assert [text async for text in found] == [
+            "master",
+            f"TaskExecutor {NEAR}, which ran tasks of the job, was not asked, because no"
+            " ResourceManager has told where it is: lines are missing",
+        ]
+
+
+async def test_what_a_process_that_dies_has_not_handed_out_is_missing(here: Cluster) -> None:
+    await here.wrong(NEAR, Dying())
+    here.end_job(ran_on=[NEAR])
+    async with here.logs() as found:
+        told = [text async for text in found]
+    (notice,) = [text for text in told if text != "first"]
+    assert re.fullmatch(
+        f"TaskExecutor {NEAR} at .* does not hand out .*: lines are missing", notice
+    )
 
 
 async def test_one_that_follows_gets_lines_as_they_come_until_the_job_has_ended(
