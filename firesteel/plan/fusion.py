@@ -1,5 +1,5 @@
 """Which operators of a chain become one operator of the task: neighbours that run on Spark are one
-Catalyst plan, any other stands alone.
+Catalyst plan, also behind one that applies a function to all rows; any other stands alone.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex
 
+_OF_ALL_ROWS = "Apply"  # the kind of what waits for all rows, which Spark then has at once
+
 
 def group_operators(
     vertex: JobVertex, in_edges: Sequence[JobEdge], out_edges: Sequence[JobEdge]
@@ -16,7 +18,8 @@ def group_operators(
     """Groups a vertex' operators, by index, into operators of the task, in topological order.
 
     A group of several is a maximal linear run: each member runs on Spark and has one input with one
-    producer, and its predecessor has no other consumer, in the chain or outside.
+    producer, and its predecessor has no other consumer, in the chain or outside. The first one may
+    wait for all rows.
     """
     operators = vertex.operators
     consumers = [chained_consumers(vertex, index) for index in range(len(operators))]
@@ -26,7 +29,7 @@ def group_operators(
 
     def continues(producer: int, consumer: int) -> bool:
         return (
-            operators[producer].runs_on_spark
+            (operators[producer].runs_on_spark or operators[producer].kind == _OF_ALL_ROWS)
             and operators[consumer].runs_on_spark
             and operators[consumer].inputs == ((producer,),)
             and len(consumers[producer]) == 1

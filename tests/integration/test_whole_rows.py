@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -12,14 +14,26 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sql
+from structlog.testing import capture_logs
 
 from firesteel.errors import FiresteelError
-from firesteel.plan.specs import ApplySpec
+from firesteel.plan.aggregates.parse import parse_aggregates
+from firesteel.plan.specs import (
+    ApplySpec,
+    PartialWindowAggregateSpec,
+    Spec,
+    TransformSpec,
+    TumblingSpec,
+)
 from taskexecutor.executor.harness import OperatorHarness
-from taskexecutor.executor.spark.columns import spool
+from taskexecutor.executor.spark.columns import rows, spool
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.spark.jvm.local_tasks import LocalTasks
+from taskexecutor.executor.spark.plans import composed
+from taskexecutor.executor.spark.plans.hash_joins import with_hash_joins
 from taskexecutor.executor.spark.result_files import collect_in_files
-from taskexecutor.executor.spark.schemas import to_arrow
+from taskexecutor.executor.spark.schemas import to_arrow, to_spark
+from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 from taskexecutor.executor.spark.whole_rows import ApplyToAll
 from taskexecutor.executor.timing.clock import TaskClock
 from taskexecutor.executor.timing.plan_meter import PlanMeter
@@ -70,10 +84,11 @@ def applied(
     engine: SparkEngine,
     function: Callable[..., DataFrame],
     inputs: Sequence[tuple[pa.Schema, Sequence[pa.RecordBatch]]],
+    following: SparkTransformStage | None = None,
 ) -> pa.Table:
     """What the operator emits."""
     spec = ApplySpec(function=function, key_columns=((),) * len(inputs))
-    operator = ApplyToAll(spec, None)
+    operator = ApplyToAll(spec, None, following)
     schemas = [schema for schema, _ in inputs]
     harness = OperatorHarness(operator, schemas, spark=engine.session).open()
     try:
@@ -167,6 +182,172 @@ def test_of_two_inputs(engine: SparkEngine, case: str) -> None:
     ]
     found = applied(engine, TWO[case], inputs)
     assert ordered(found) == ordered(expected(engine, TWO[case], inputs))
+
+
+@pytest.fixture
+def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For hash tables: joins sort."""
+    monkeypatch.setattr(LocalTasks, "free_bytes", 0)
+
+
+@pytest.mark.parametrize("case", TWO)
+@pytest.mark.usefixtures("no_room")
+def test_of_two_inputs_without_room_for_hash_tables(engine: SparkEngine, case: str) -> None:
+    test_of_two_inputs(engine, case)
+
+
+def of_spool(engine: SparkEngine, folder: Path, name: str, count: int) -> DataFrame:
+    waiting = spool.Spool(folder, name, ["k2", "name"])
+    for batch in batches(right_rows(count), RIGHT, 1_000):
+        waiting.add(batch)
+    return rows.frame(engine, to_spark(RIGHT), waiting.java(engine))
+
+
+Join = Callable[[DataFrame, DataFrame], DataFrame]
+HASHED: dict[str, tuple[Join, str]] = {
+    "inner": (lambda few, many: few.join(many, "k2"), "Inner, BuildLeft"),
+    "left": (lambda few, many: few.join(many, "k2", "left"), "LeftOuter, BuildRight"),
+    "right": (lambda few, many: few.join(many, "k2", "right"), "RightOuter, BuildLeft"),
+    "full": (lambda few, many: few.join(many, "k2", "full"), "FullOuter, BuildLeft"),
+    "semi": (lambda few, many: few.join(many, "k2", "left_semi"), "LeftSemi, BuildRight"),
+    "anti": (lambda few, many: many.join(few, "k2", "left_anti"), "LeftAnti, BuildRight"),
+    "groups": (
+        lambda few, many: many.join(few.where("k2 > 3").groupBy("k2").count(), "k2"),
+        "Inner, BuildRight",
+    ),
+}
+SORTED: dict[str, Join] = {
+    "of unknown rows": lambda few, many: few.selectExpr("explode(array(k2, 1)) AS k").join(
+        many.selectExpr("explode(array(k2, 1)) AS k"), "k"
+    ),
+    "by a hint": lambda few, many: few.hint("merge").join(many, "k2"),
+    "not of equal columns": lambda few, many: few.alias("a").join(
+        many.alias("b"), sql.expr("a.k2 < b.k2")
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HASHED)
+def test_a_join_has_a_hash_table_of_the_smaller_side(
+    engine: SparkEngine, tmp_path: Path, case: str
+) -> None:
+    join, how = HASHED[case]
+    few, many = (of_spool(engine, tmp_path, str(count), count) for count in (10, 2_000))
+    plan = with_hash_joins(engine, join(few, many), 2**20).toString()
+    assert f"ShuffledHashJoin [k2#], [k2#], {how}" in re.sub(r"#\d+L", "#", plan)
+    assert with_hash_joins(engine, join(few, many), 1_000) is None, "there is no room"
+
+
+@pytest.mark.parametrize("case", SORTED)
+def test_a_join_has_no_hash_table(engine: SparkEngine, tmp_path: Path, case: str) -> None:
+    few, many = (of_spool(engine, tmp_path, str(count), count) for count in (10, 2_000))
+    plan = with_hash_joins(engine, SORTED[case](few, many), 2**30)
+    assert plan is None
+
+
+def test_a_join_sorts_if_a_hash_table_has_no_room_after_all(
+    slot: Slot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 200 MB, which the heap may have for such, and both sides are larger."""
+    engine = slot.spark(heap_bytes=512 * 2**20)
+    monkeypatch.setattr(LocalTasks, "free_bytes", 2**40)
+    count, size, word = 800_000, 100_000, "x" * 200
+    schemas = [pa.schema([(f"n{side}", pa.int64()), (f"s{side}", pa.string())]) for side in "ab"]
+
+    def numbers(schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        text = pa.array([word] * size)
+        for start in range(0, count, size):
+            mixed = pa.array([(start + i) * 7_919 % count for i in range(size)])
+            yield pa.RecordBatch.from_arrays([mixed, text], schema=schema)
+
+    def joined(a: DataFrame, b: DataFrame) -> DataFrame:
+        same = sql.expr("na = nb AND sa = sb")
+        return a.join(b, same).agg(sql.count("*").alias("n"), sql.sum("nb").alias("sum"))
+
+    with capture_logs() as logs:
+        found = applied(engine, joined, [(s, numbers(s)) for s in schemas])  # type: ignore[misc]
+    assert found.to_pylist() == [{"n": count, "sum": count * (count - 1) // 2}]
+    assert "joins by sorting" in str(logs)
+    assert "memory" in str(logs)
+    assert engine.local_tasks.used_bytes == 0
+
+
+def following(schema: pa.Schema, given: pa.Schema, *specs: Spec) -> SparkTransformStage:
+    return SparkTransformStage(specs, schema, given)
+
+
+def joined_rows(engine: SparkEngine, *specs: Spec) -> tuple[pa.Table, pa.Table]:
+    """What a join and these give, and the same of the join's rows in bundles."""
+    inputs = [
+        (LEFT, batches(left_rows(600), LEFT, 70)),
+        (RIGHT, batches(right_rows(50), RIGHT, 7)),
+    ]
+
+    def join(left: DataFrame, right: DataFrame) -> DataFrame:
+        return left.join(right, left.k == right.k2).select("k", "s", "d", "at", "name")
+
+    given = expected(engine, join, inputs)
+    frame = composed.apply(engine.session.createDataFrame(given), specs, cores=0)
+    schema = to_arrow(frame.schema)
+    after = following(schema, given.schema, *specs)
+    found = applied(engine, join, inputs, after)
+    return found, frame.toArrow().cast(schema)
+
+
+LARGE = TransformSpec(function=lambda df: df.where("d > 1000").withColumn("k", sql.expr("k + 1")))
+AGGREGATED = PartialWindowAggregateSpec(
+    key_columns=("name",),
+    window=None,
+    time_column="",
+    aggregates=parse_aggregates(["count(*) AS n", "sum(d) AS d", "max(s) AS s"], time_column=""),
+)
+WINDOWED = replace(AGGREGATED, window=TumblingSpec(size_us=10**14), time_column="at")
+BY_PYTHON = TransformSpec(function=lambda df: df.withColumn("n", sql.udf(len, "int")("name")))
+
+
+@pytest.mark.parametrize(
+    "specs",
+    [(LARGE,), (AGGREGATED,), (LARGE, AGGREGATED), (WINDOWED,), (BY_PYTHON,), (BY_PYTHON, LARGE)],
+    ids=["transform", "aggregate", "both", "window", "Python", "Python and transform"],
+)
+def test_what_follows_has_the_rows(engine: SparkEngine, specs: tuple[Spec, ...]) -> None:
+    found, wanted = joined_rows(engine, *specs)
+    assert ordered(found) == ordered(wanted)
+    assert found.schema == wanted.schema
+
+
+def test_what_follows_is_in_the_same_plan(
+    engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SparkTransformStage, "process_batch", fails)
+    found, wanted = joined_rows(engine, LARGE, AGGREGATED)
+    assert ordered(found) == ordered(wanted)
+
+
+def fails(*arguments: Any) -> None:
+    raise AssertionError("not called")
+
+
+def test_what_is_meant_for_bundles_has_bundles(engine: SparkEngine) -> None:
+    counted = TransformSpec(
+        function=lambda df: df.limit(df.count()).select("name"), per_bundle=True
+    )
+    found, wanted = joined_rows(engine, counted)
+    assert ordered(found) == ordered(wanted)
+
+
+def test_the_order_of_a_join_and_a_sort_by_its_keys_is_kept(engine: SparkEngine) -> None:
+    inputs = [
+        (LEFT, batches(left_rows(600), LEFT, 70)),
+        (RIGHT, batches(right_rows(50), RIGHT, 7)),
+    ]
+
+    def function(left: DataFrame, right: DataFrame) -> DataFrame:
+        return left.join(right, left.k == right.k2).orderBy("k").select("k")
+
+    found = applied(engine, function, inputs)["k"].to_pylist()
+    assert found == sorted(found)
+    assert len(found) == expected(engine, function, inputs).num_rows
 
 
 def test_the_order_of_a_sort_is_kept(engine: SparkEngine) -> None:

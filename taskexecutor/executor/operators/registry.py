@@ -58,7 +58,7 @@ OPERATORS: dict[type[Spec], str] = {
     RowsBetweenSpec: "rows_between:RowsBetween",
     JoinSpec: "joins.join_operator:join_operator",
 }
-RUN_ON_SPARK = (SourceSpec, TransformSpec, PartialWindowAggregateSpec)
+RUN_ON_SPARK = (SourceSpec, ApplySpec, TransformSpec, PartialWindowAggregateSpec)
 
 
 def create_operator(group: Sequence[OpenedOperator]) -> StreamOperator:
@@ -83,9 +83,14 @@ def create_operator(group: Sequence[OpenedOperator]) -> StreamOperator:
 
             return SparkTransformStage(specs, group[-1].output_schema)
         case ApplySpec():
+            from taskexecutor.executor.spark.transform_stage import SparkTransformStage
             from taskexecutor.executor.spark.whole_rows import ApplyToAll
 
-            return ApplyToAll(first.spec, first.output_schema)
+            following = None
+            if len(group) > 1:
+                last = group[-1].output_schema
+                following = SparkTransformStage(specs[1:], last, first.output_schema)
+            return ApplyToAll(first.spec, first.output_schema, following)
         case JoinSpec(whole=True):
             from taskexecutor.executor.operators.joins.whole_join import WholeJoin, joins_whole
 

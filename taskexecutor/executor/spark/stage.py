@@ -56,10 +56,10 @@ class SparkStage(StreamOperator):
             self._check_schema(frame)
         meter.made()
         assert self._output_schema is not None
-        self._emit(collect(frame, self._output_schema, meter))
+        self.emit(collect(frame, self._output_schema, meter))
         return frame
 
-    def _emit(self, result: Generator[pa.RecordBatch, None, None]) -> None:
+    def emit(self, result: Generator[pa.RecordBatch, None, None]) -> None:
         with closing(result) as batches:
             for batch in batches:
                 self._check_times(batch)

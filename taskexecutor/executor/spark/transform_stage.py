@@ -9,22 +9,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from firesteel.common.config import Configuration, options
 from firesteel.operator import Output, RuntimeContext
-from firesteel.plan.specs import Spec
+from firesteel.plan.specs import Spec, TransformSpec
 from taskexecutor.executor.spark.bundles.plans import BundlePlans
+from taskexecutor.executor.spark.plans import composed
 from taskexecutor.executor.spark.stage import SparkStage
 from taskexecutor.executor.spark.transfer import BundleLoader
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 class SparkTransformStage(SparkStage):
     """One Catalyst plan, kept from bundle to bundle if that is sound."""
 
-    def __init__(self, specs: Sequence[Spec], output_schema: pa.Schema | None) -> None:
+    def __init__(
+        self,
+        specs: Sequence[Spec],
+        output_schema: pa.Schema | None,
+        input_schema: pa.Schema | None = None,
+    ) -> None:
+        """`input_schema`: None: the one that the context knows, or that of the first bundle."""
         super().__init__(specs, output_schema)
+        self._input_schema = input_schema
         self._bundle: list[pa.RecordBatch] = []
         self._bundle_bytes = 0
         self._loader: BundleLoader | None = None
@@ -33,6 +45,17 @@ class SparkTransformStage(SparkStage):
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
         self._limit_bytes = Configuration(context.config).get(options.BUNDLE_BYTES)
+
+    def after(self, frame: DataFrame) -> tuple[DataFrame, pa.Schema] | None:
+        """The group applied to all rows at once, with the schema of what it emits then; None if it
+        is meant for bundles of them.
+        """
+        if any(isinstance(spec, TransformSpec) and spec.per_bundle for spec in self._specs):
+            return None
+        found = composed.apply(frame, self._specs, cores=0)
+        self._check_schema(found)
+        assert self._output_schema is not None
+        return found, self._output_schema
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         if not batch.num_rows:
@@ -48,7 +71,7 @@ class SparkTransformStage(SparkStage):
         bundle, self._bundle, self._bundle_bytes = self._bundle, [], 0
         rows = sum(batch.num_rows for batch in bundle)
         self.context.count_bundle(rows)
-        schema = self.context.input_schemas[0] or bundle[0].schema
+        schema = self._input_schema or self.context.input_schemas[0] or bundle[0].schema
         if self._plans is None:
             self._plans = BundlePlans(self._engine, schema, self._specs, self.context.plan_meter)
             self._loader = BundleLoader(self._engine.session, self._engine.bundles, schema)
@@ -64,7 +87,7 @@ class SparkTransformStage(SparkStage):
             ):
                 self._check_schema(self._plans.frame)
                 assert self._output_schema is not None
-                self._emit(self._plans.run(bundle, self._output_schema, self._job_group))
+                self.emit(self._plans.run(bundle, self._output_schema, self._job_group))
                 self._show_plan(self._plans.frame)
         else:
             assert self._loader is not None

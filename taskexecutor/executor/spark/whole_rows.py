@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
+import structlog
 
+from firesteel.common.error_report import summary_of
 from firesteel.common.process import temporary
 from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
@@ -22,17 +25,26 @@ from taskexecutor.executor.spark.columns import rows
 from taskexecutor.executor.spark.columns.sink import ColumnSink
 from taskexecutor.executor.spark.columns.spool import Spool
 from taskexecutor.executor.spark.plans import composed
+from taskexecutor.executor.spark.plans.hash_joins import with_hash_joins
 from taskexecutor.executor.spark.plans.kept import without_shuffles
 from taskexecutor.executor.spark.result_files import collect_in_files
 from taskexecutor.executor.spark.schemas import conform, to_arrow, to_spark
 from taskexecutor.executor.spark.stage import SparkStage
+from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+log = structlog.get_logger(__name__)
+
 _BROADCAST = "BroadcastExchangeExec"  # a job of its own
 # In the names of nodes that need Spark's workers, or have several partitions.
 _ELSEWHERE = ("Python", "InPandas", "InArrow", "Union")
+
+
+class _Runnable(NamedTuple):
+    sink: ColumnSink
+    rdd: Any  # of the plan that puts its rows there
 
 
 class WholeRows(SparkStage):
@@ -40,9 +52,18 @@ class WholeRows(SparkStage):
 
     emits_at_end = True
 
-    def __init__(self, inputs: int, output_schema: pa.Schema | None) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        output_schema: pa.Schema | None,
+        following: SparkTransformStage | None = None,
+    ) -> None:
+        """`following`: emits, instead of this, what it makes of the rows: in the same plan, if that
+        can be.
+        """
         super().__init__((), output_schema)
         self.inputs = inputs
+        self._following = following
         self._spools: list[Spool] = []
 
     @abstractmethod
@@ -59,6 +80,8 @@ class WholeRows(SparkStage):
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
+        if self._following is not None:
+            self._following.setup(context, output)
         self._schemas = [
             self._spooled_schema(number, schema)
             for number, schema in enumerate(self._input_schemas())
@@ -103,42 +126,99 @@ class WholeRows(SparkStage):
         meter = self.context.plan_meter
         with self._on_spark():
             with meter.planning:
-                frames = [
-                    rows.frame(self._engine, to_spark(schema), spool.java(self._engine))
-                    for schema, spool in zip(self._schemas, self._spools, strict=True)
-                ]
-                frame = self._result(frames)
+                frame = self._result(
+                    [
+                        rows.frame(self._engine, to_spark(schema), spool.java(self._engine))
+                        for schema, spool in zip(self._schemas, self._spools, strict=True)
+                    ]
+                )
                 self._check_schema(frame)
-                physical = frame._jdf.queryExecution().executedPlan()
             meter.made()
+            if self._emitted_by_following(frame):
+                return
             self._show_plan(frame)
             assert self._output_schema is not None
-            computed = self._computed(frame, physical, self._output_schema)
+            computed = self._computed(frame, self._output_schema)
             if computed is None:
                 computed = collect_in_files(
                     frame, self._output_schema, meter, self._engine.code, self._folder
                 )
-            self._emit(computed)
+            if self._following is None:
+                self.emit(computed)
+                return
+            with closing(computed) as batches:
+                for batch in batches:
+                    self._following.process_batch(batch, 0)
+        self._following.flush()
+
+    def _emitted_by_following(self, frame: DataFrame) -> bool:
+        """Whether `frame` and what follows could be computed as one plan."""
+        following = self._following
+        if following is None:
+            return False
+        with self.context.plan_meter.planning:
+            after = following.after(frame)
+            computed = None if after is None else self._computed(*after)
+        if after is None or computed is None:
+            return False
+        self._show_plan(after[0])
+        following.emit(computed)
+        return True
 
     def _computed(
-        self, frame: DataFrame, physical: Any, schema: pa.Schema
+        self, frame: DataFrame, schema: pa.Schema
     ) -> Generator[pa.RecordBatch, None, None] | None:
         """The plan's results if, without its shuffles, it is one task, which the calling thread can
         be; else None: it takes a job of Spark's.
         """
-        if not ColumnSink.suits(self._engine, frame.schema) or not _is_local(physical):
+        engine = self._engine
+        if not ColumnSink.suits(engine, frame.schema):
             return None
+        with self.context.plan_meter.planning:
+            hashing = with_hash_joins(engine, frame, engine.local_tasks.free_bytes)
+            physical = _executed(frame) if hashing is None else hashing
+            runnable = self._runnable(frame, physical) if _is_local(physical) else None
+        if runnable is None:
+            return None
+        if hashing is None:
+            return self._results(runnable, schema)
+        return self._results_by_hashing(runnable, frame, schema)
+
+    def _runnable(self, frame: DataFrame, physical: Any) -> _Runnable | None:
+        """None if only a shuffle would bring its rows together."""
         sink = ColumnSink(self._engine, frame.schema)
         rdd = sink.fuse(without_shuffles(self._engine.session, physical)).execute()
-        if rdd.getNumPartitions() != 1:  # only a shuffle would bring their rows together
+        if rdd.getNumPartitions() != 1:
             sink.close()
             return None
-        return self._results(sink, rdd, schema)
+        return _Runnable(sink, rdd)
+
+    def _results_by_hashing(
+        self, runnable: _Runnable, frame: DataFrame, schema: pa.Schema
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """Spark's own plan begins again if that fails before the first row: there was no room for
+        hash tables after all.
+        """
+        results = self._results(runnable, schema)
+        try:
+            first = next(results, None)
+        except Exception as error:
+            if self.context.cancelled:
+                raise
+            log.info("joins by sorting what could not be hashed", cause=summary_of(error))
+            with self.context.plan_meter.planning:
+                again = self._runnable(frame, _executed(frame))
+            assert again is not None, "it has the partitions of the other plan"
+            yield from self._results(again, schema)
+            return
+        if first is not None:
+            yield first
+            yield from results
 
     def _results(
-        self, sink: ColumnSink, rdd: Any, schema: pa.Schema
+        self, runnable: _Runnable, schema: pa.Schema
     ) -> Generator[pa.RecordBatch, None, None]:
-        engine = self._engine
+        engine, (sink, rdd) = self._engine, runnable
         try:
             with engine.local_tasks.task(self._job_group, engine.session_properties()) as task:
                 with task:
@@ -149,6 +229,8 @@ class WholeRows(SparkStage):
             sink.close()
 
     def close(self) -> None:
+        if self._following is not None:
+            self._following.close()
         for spool in self._spools:
             spool.close()
         if self._spools:
@@ -160,8 +242,13 @@ class ApplyToAll(WholeRows):
 
     not_checkpointed = "the rows that apply() waits with until its inputs end"
 
-    def __init__(self, spec: ApplySpec, output_schema: pa.Schema | None) -> None:
-        super().__init__(len(spec.key_columns), output_schema)
+    def __init__(
+        self,
+        spec: ApplySpec,
+        output_schema: pa.Schema | None,
+        following: SparkTransformStage | None = None,
+    ) -> None:
+        super().__init__(len(spec.key_columns), output_schema, following)
         self._spec = spec
 
     def _spooled_schema(self, number: int, given: pa.Schema) -> pa.Schema:
@@ -169,6 +256,10 @@ class ApplyToAll(WholeRows):
 
     def _result(self, frames: Sequence[DataFrame]) -> DataFrame:
         return composed.applied(self._spec, frames)
+
+
+def _executed(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution().executedPlan()
 
 
 def _is_local(physical: Any) -> bool:

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from firesteel.plan.specs import ApplySpec, CustomSpec, SinkSpec, Spec
+from firesteel.plan.specs import CustomSpec, SinkSpec, Spec
 from taskexecutor.executor.analysis.analyzers import ANALYZERS
 from taskexecutor.executor.operators.registry import OPERATORS, RUN_ON_SPARK, operator_class
 
@@ -16,7 +16,6 @@ def test_every_spec_has_an_operator_and_an_analyser() -> None:
     assert set(get_args(Spec)) == {
         *OPERATORS,
         *RUN_ON_SPARK,
-        ApplySpec,
         SinkSpec,
         CustomSpec,
     }

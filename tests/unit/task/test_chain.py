@@ -34,6 +34,18 @@ def test_a_linear_run_on_spark_is_one_operator() -> None:
     assert grouped(chain, 2) == [(0, 1, 2)]
 
 
+def test_what_follows_a_function_of_all_rows_is_in_its_plan() -> None:
+    whole = replace(operator("whole", (0,)), kind="Apply")
+    chain = vertex(
+        operator("a", (), spark=True),
+        whole,
+        operator("b", (1,), spark=True),
+        operator("c", (2,), spark=True),
+        replace(whole, inputs=((3,),)),
+    )
+    assert grouped(chain, 4, entering=(0,)) == [(0,), (1, 2, 3), (4,)]
+
+
 def test_python_operators_stand_alone_and_cut_runs() -> None:
     chain = vertex(
         operator("a", (), spark=True),

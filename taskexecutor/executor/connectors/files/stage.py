@@ -234,7 +234,7 @@ class FileStage(SparkSourceStage):
             with self.context.time("spark"), engine.cancelling(run, self._cancelled):
                 self._check_schema(plan.frame)
                 assert self._output_schema is not None
-                self._emit(plan.run(piece.table, self._output_schema, run))
+                self.emit(plan.run(piece.table, self._output_schema, run))
                 self._show_plan(plan.frame)
                 self._progress.seen(plan.latest_us)
         self.context.counter(ARROW_COUNTER).inc(piece.rows)
@@ -281,7 +281,7 @@ class FileStage(SparkSourceStage):
             else:
                 self._check_schema(plan.frame)
                 assert self._output_schema is not None
-                self._emit(plan.bundle(self._output_schema, self._job_group, self._time.read_s))
+                self.emit(plan.bundle(self._output_schema, self._job_group, self._time.read_s))
                 self._show_plan(plan.frame)
                 self._progress.seen(plan.latest_us)
         state = plan.state

@@ -113,7 +113,7 @@ class SequenceStage(SparkSourceStage):
                 assert self._ranges.frame is not None
                 self._check_schema(self._ranges.frame)
                 assert self._output_schema is not None
-                self._emit(self._ranges.run(self._output_schema))
+                self.emit(self._ranges.run(self._output_schema))
                 self._next = self._ranges.next
                 self._show_plan(self._ranges.frame)
             else:

@@ -73,6 +73,16 @@ def columns_read(engine: SparkEngine, physical: Any) -> list[str]:
     return list(engine.code.type("FiresteelTable").columnsRead(scans[0].scan()))
 
 
+def rows_read(engine: SparkEngine, scanning: Any) -> int | None:
+    """How many rows a node of a plan reads that a leaf of `frame` has become; None if it is no such
+    node, or reads bundles.
+    """
+    if not is_scan(scanning):
+        return None
+    count = int(engine.code.type("FiresteelTable").rowsRead(scanning.scan()))
+    return count if count >= 0 else None
+
+
 def is_scan(batch_scan: Any) -> bool:
     """Whether this BatchScanExec is a leaf that `frame` has made."""
     return _kind(batch_scan.scan()) == "FiresteelScan"

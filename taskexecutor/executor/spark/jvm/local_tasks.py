@@ -59,6 +59,11 @@ class LocalTasks:
         return bool(self._type.interrupt(group))
 
     @property
+    def free_bytes(self) -> int:
+        """Memory that a task could have for sorts, hash tables and the like."""
+        return int(self._memory.maxOnHeapStorageMemory()) - int(self._memory.storageMemoryUsed())
+
+    @property
     def used_bytes(self) -> int:
         """Memory that tasks hold for sorts, aggregations and the like."""
         return int(self._memory.executionMemoryUsed())

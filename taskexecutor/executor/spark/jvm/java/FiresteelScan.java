@@ -339,7 +339,7 @@ final class FiresteelReaders implements PartitionReaderFactory {
 final class FiresteelScan
         implements ScanBuilder, SupportsPushDownRequiredColumns, SupportsReportStatistics, Batch {
     private final StructType whole;
-    private final FiresteelSpool spool;  // null: bundles
+    final FiresteelSpool spool;  // null: bundles
     private StructType read;
 
     FiresteelScan(StructType schema, FiresteelSpool spool) {
@@ -408,6 +408,12 @@ public final class FiresteelTable implements SupportsRead {
         java.util.ArrayList names = new java.util.ArrayList();
         for (int i = 0; i < fields.length; i++) if (!isPlace(fields[i])) names.add(fields[i].name());
         return (String[]) names.toArray(new String[0]);
+    }
+
+    /** How many rows a scan reads; -1 if they come in bundles. */
+    public static long rowsRead(Scan scan) {
+        FiresteelSpool spool = ((FiresteelScan) scan).spool;
+        return spool == null ? -1 : spool.rows;
     }
 
     /** Whether a plan, or an expression, has a part that depends on the file that is being read. */

@@ -1,0 +1,98 @@
+"""Joins by a hash table of one side, where it is known to have room.
+
+Spark sorts both sides of a join, unless one is so small that it can be broadcast, because it does
+not know how large they are, and no hash table can be spilled. Rows that have waited are counted:
+of most joins, the rows of a side are at most those of one input.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from taskexecutor.executor.spark.columns.rows import rows_read
+from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.spark.jvm.local_tasks import singleton
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# What has no more rows than its one child.
+_NO_MORE_ROWS = frozenset({"Aggregate", "Filter", "GlobalLimit", "LocalLimit", "Project", "Sort"})
+_HASHED_LEFT = frozenset({"INNER", "RIGHT OUTER", "FULL OUTER"})
+_HASHED_RIGHT = frozenset({"INNER", "LEFT OUTER", "FULL OUTER", "LEFT SEMI", "LEFT ANTI"})
+# Of a hash table: for a row, and for one of its columns. It doubles whenever it is full, and the
+# old one is copied: the bytes of its rows are needed several times then.
+_ROW_BYTES, _COLUMN_BYTES, _GROWTH = 120, 16, 4
+
+
+def with_hash_joins(engine: SparkEngine, frame: DataFrame, room_bytes: int) -> Any:
+    """The physical plan of a frame over spools with hash tables of at most `room_bytes` each; None
+    if it has no join that can have one.
+    """
+    optimized = frame._jdf.queryExecution().optimizedPlan()
+    hinted = _hinted(engine, optimized, room_bytes)
+    if hinted is optimized:
+        return None
+    session: Any = engine.session
+    # Of this thread; new nodes ask for it.
+    session._jvm.SparkSession.setActiveSession(session._jsparkSession)
+    execution = singleton(session._jvm, "org.apache.spark.sql.execution.QueryExecution")
+    return execution.prepareExecutedPlan(session._jsparkSession, hinted)
+
+
+def _hinted(engine: SparkEngine, plan: Any, room_bytes: int) -> Any:
+    """`plan` itself if nothing is to be changed."""
+    jvm: Any = engine.session._jvm
+    given = [plan.children().apply(at) for at in range(plan.children().size())]
+    children = [_hinted(engine, child, room_bytes) for child in given]
+    if any(new is not old for new, old in zip(children, given, strict=True)):
+        replaced = jvm.java.util.ArrayList()
+        for child in children:
+            replaced.append(child)
+        plan = plan.withNewChildren(jvm.PythonUtils.toSeq(replaced))
+    if _kind(plan) != "Join" or not _is_equal_join(jvm, plan):
+        return plan
+    how, left, right = plan.joinType(), plan.left(), plan.right()
+    sides = {"left": (left, _HASHED_LEFT), "right": (right, _HASHED_RIGHT)}
+    tables = {}
+    for side, (rows, allowed) in sides.items():
+        size_bytes = _table_bytes(engine, rows) if how.sql() in allowed else None
+        if size_bytes is not None and size_bytes <= room_bytes:
+            tables[side] = size_bytes
+    if not tables:
+        return plan
+    hint = _hint(jvm, on_left=min(tables, key=tables.__getitem__) == "left")
+    return plan.copy(left, right, how, plan.condition(), hint)
+
+
+def _is_equal_join(jvm: Any, join: Any) -> bool:
+    """Of columns that are equal, and without a hint of the program's."""
+    if join.hint().leftHint().isDefined() or join.hint().rightHint().isDefined():
+        return False
+    equal = singleton(jvm, "org.apache.spark.sql.catalyst.planning.ExtractEquiJoinKeys")
+    return bool(equal.unapply(join).isDefined())
+
+
+def _hint(jvm: Any, *, on_left: bool) -> Any:
+    some, none = singleton(jvm, "scala.Some"), singleton(jvm, "scala.None")
+    logical = jvm.org.apache.spark.sql.catalyst.plans.logical
+    hash_table = singleton(jvm, "org.apache.spark.sql.catalyst.plans.logical.SHUFFLE_HASH")
+    info = some.apply(logical.HintInfo(some.apply(hash_table)))
+    return logical.JoinHint(info, none) if on_left else logical.JoinHint(none, info)
+
+
+def _table_bytes(engine: SparkEngine, side: Any) -> int | None:
+    """At most, of a hash table of its rows; None if it is not known how many there may be."""
+    leaf = side
+    while _kind(leaf) in _NO_MORE_ROWS:
+        leaf = leaf.children().apply(0)
+    count = rows_read(engine, leaf) if _kind(leaf) == "DataSourceV2ScanRelation" else None
+    if count is None:
+        return None
+    of_row = _ROW_BYTES + _COLUMN_BYTES * int(side.output().size())
+    size_bytes = int(side.stats().sizeInBytes())
+    return count * of_row + _GROWTH * size_bytes
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
