@@ -315,16 +315,17 @@ def test_a_transform_may_use_mllibs_functions(engine: SparkEngine) -> None:
     assert harness.rows() == [{"x": [1.0, 2.0]}]
 
 
-def test_the_optimising_compiler_waits_for_code_that_lasts(engine: SparkEngine) -> None:
+def vm_options(engine: SparkEngine, *names: str) -> list[int]:
     jvm: Any = engine.session._jvm
     bean = jvm.java.lang.Class.forName("com.sun.management.HotSpotDiagnosticMXBean")
     options = jvm.java.lang.management.ManagementFactory.getPlatformMXBean(bean)
-    values = {
-        name: int(options.getVMOption(name).getValue())
-        for name in ("Tier4InvocationThreshold", "Tier4CompileThreshold", "Tier4BackEdgeThreshold")
-    }
+    return [int(options.getVMOption(name).getValue()) for name in names]
+
+
+def test_the_optimising_compiler_waits_for_code_that_lasts(engine: SparkEngine) -> None:
+    names = ("Tier4InvocationThreshold", "Tier4CompileThreshold", "Tier4BackEdgeThreshold")
     # The JVM's own are 5,000, 15,000 and 40,000.
-    assert tuple(values.values()) == (20_000, 60_000, 4_000_000)
+    assert vm_options(engine, *names) == [20_000, 60_000, 4_000_000]
 
 
 def test_the_heap_of_an_idle_jvm_is_what_it_holds(engine: SparkEngine) -> None:
@@ -343,6 +344,19 @@ def test_the_heap_of_an_idle_jvm_is_what_it_holds(engine: SparkEngine) -> None:
     held = held_bytes()
     # The young generation is a quarter of the old one.
     assert int(runtime.totalMemory()) < max(64 * MIB, held * 1.4)
+
+
+def test_the_heap_grows_in_larger_steps_while_some_task_fills_it(engine: SparkEngine) -> None:
+    names = ("MinHeapFreeRatio", "MaxHeapFreeRatio")
+    before = vm_options(engine, *names)
+    with engine.in_larger_steps():
+        during = vm_options(engine, *names)
+        assert during == [75, 90]
+        with pytest.raises(KeyError), engine.in_larger_steps():
+            raise KeyError
+        engine.collect_garbage()
+        assert vm_options(engine, *names) == during
+    assert vm_options(engine, *names) == before
 
 
 def test_missing_files_are_named(engine: SparkEngine, tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ class WholeRows(SparkStage):
     def finish(self) -> None:
         self.context.count_bundle(sum(spool.rows for spool in self._spools))
         meter = self.context.plan_meter
-        with self._on_spark():
+        with self._on_spark(), self._engine.in_larger_steps():
             with meter.planning:
                 frame = self._result(
                     [

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import subprocess
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from importlib.abc import MetaPathFinder
@@ -43,6 +44,7 @@ log = structlog.get_logger(__name__)
 
 _END_S = 5.0  # a JVM that was killed, or has broken its connections, has ended by then
 _IDLE_HEAP_FREE = FreeHeap(1, 3)
+_FILLED_HEAP_FREE = FreeHeap(75, 90)
 _OUT_OF_MEMORY = 3  # the exit code of -XX:+ExitOnOutOfMemoryError
 
 _ENGINES: dict[int, SparkEngine] = {}  # by session; a process has one
@@ -77,6 +79,8 @@ class SparkEngine:
         self._silent_s = 0.0  # for how long the JVM had not answered when it was killed for that
         self.cores = 1
         self._watch = CancellationWatch(self.cancel)
+        self._growing = threading.Lock()  # of how the heap grows
+        self._growing_fast = 0  # tasks that need it to
         self._mllib: MetaPathFinder | None = None
 
     def start(
@@ -168,17 +172,35 @@ class SparkEngine:
         gc.collect(0)  # what that has referred to
         gateway.release_garbage(client)
 
+    @contextlib.contextmanager
+    def in_larger_steps(self) -> Iterator[None]:
+        """The heap grows in a few large steps: for work that fills it with sorts and tables."""
+        with self._growing:
+            self._growing_fast += 1
+            self._set_heap_free(_FILLED_HEAP_FREE)
+        try:
+            yield
+        finally:
+            with self._growing:
+                self._growing_fast -= 1
+                if not self._growing_fast and self.is_alive():
+                    self._set_heap_free(HEAP_FREE)
+
     def _collect_and_shrink(self) -> None:
+        with self._growing:
+            self._set_heap_free(_IDLE_HEAP_FREE)
+            try:
+                self.session._jvm.System.gc()  # type: ignore[union-attr]
+            finally:
+                self._set_heap_free(_FILLED_HEAP_FREE if self._growing_fast else HEAP_FREE)
+
+    def _set_heap_free(self, free: FreeHeap) -> None:
         jvm: Any = self.session._jvm
         bean = jvm.java.lang.Class.forName("com.sun.management.HotSpotDiagnosticMXBean")
         options = jvm.java.lang.management.ManagementFactory.getPlatformMXBean(bean)
-        options.setVMOption("MinHeapFreeRatio", str(_IDLE_HEAP_FREE.least))
-        options.setVMOption("MaxHeapFreeRatio", str(_IDLE_HEAP_FREE.most))
-        try:
-            jvm.System.gc()
-        finally:
-            options.setVMOption("MaxHeapFreeRatio", str(HEAP_FREE.most))
-            options.setVMOption("MinHeapFreeRatio", str(HEAP_FREE.least))
+        options.setVMOption("MinHeapFreeRatio", "0")  # never above the other one
+        options.setVMOption("MaxHeapFreeRatio", str(free.most))
+        options.setVMOption("MinHeapFreeRatio", str(free.least))
 
     @contextlib.contextmanager
     def job_group(
