@@ -245,8 +245,9 @@ def test_a_join_has_no_hash_table(engine: SparkEngine, tmp_path: Path, case: str
     assert plan is None
 
 
+@pytest.mark.parametrize("same", ["na = nb", "na = nb AND sa = sb"])
 def test_a_join_sorts_if_a_hash_table_has_no_room_after_all(
-    slot: Slot, monkeypatch: pytest.MonkeyPatch
+    slot: Slot, same: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 200 MB, which the heap may have for such, and both sides are larger."""
     engine = slot.spark(heap_bytes=512 * 2**20)
@@ -261,12 +262,13 @@ def test_a_join_sorts_if_a_hash_table_has_no_room_after_all(
             yield pa.RecordBatch.from_arrays([mixed, text], schema=schema)
 
     def joined(a: DataFrame, b: DataFrame) -> DataFrame:
-        same = sql.expr("na = nb AND sa = sb")
-        return a.join(b, same).agg(sql.count("*").alias("n"), sql.sum("nb").alias("sum"))
+        rows = a.join(b, sql.expr(same))
+        length = sql.sum(sql.expr("length(sa) + length(sb)"))
+        return rows.agg(length.alias("length"), sql.sum("nb").alias("sum"))
 
     with capture_logs() as logs:
         found = applied(engine, joined, [(s, numbers(s)) for s in schemas])  # type: ignore[misc]
-    assert found.to_pylist() == [{"n": count, "sum": count * (count - 1) // 2}]
+    assert found.to_pylist() == [{"length": 400 * count, "sum": count * (count - 1) // 2}]
     assert "joins by sorting" in str(logs)
     assert "memory" in str(logs)
     assert engine.local_tasks.used_bytes == 0
