@@ -83,6 +83,13 @@ GROUPED = [
     "min_by(word, at) AS f1",
     "max_by(price, struct(at)) FILTER (WHERE flag) AS f2",
     "last(raw) AS f3",
+    "sum(price) AS g1",
+    "avg(price) AS g2",
+    "sum(price * price) FILTER (WHERE flag) AS g3",
+    "avg(price + 1) FILTER (WHERE flag) AS g4",
+    "sum(CAST(price AS DECIMAL(27, 3))) AS g5",
+    "sum(CAST(n AS DECIMAL(20, 0))) AS g6",
+    "avg(price * 123456789012.12) AS g7",  # more digits than doubles have
 ]
 BY_SPARK = [
     "count(DISTINCT ratio) AS a",  # two zeros, and NaN
@@ -90,6 +97,8 @@ BY_SPARK = [
     "max(raw) AS a",
     "approx_count_distinct(word) AS a",
     "any_value(word) FILTER (WHERE flag) AS a",
+    "sum(CAST(price AS DECIMAL(28, 3))) AS a",  # may have lost digits
+    "sum(price / 3) FILTER (WHERE flag) + sum(CAST(price AS DECIMAL(38, 3))) AS a",
 ]
 
 
@@ -169,6 +178,7 @@ def test_what_arrow_would_group_in_another_way_spark_groups(engine: SparkEngine)
 
     assert given(("key",), None, "max(word) AS a") is not None
     assert given(("key",), None, "sum(n) AS a", "max(day + 1) AS b") is None, "numbers"
+    assert given(("key",), None, "sum(n) AS a", "sum(price + 1) AS b") is not None
     assert given(("ratio",), None, "max(word) AS a") is None, "a key with two zeros"
     assert given(("key",), SessionSpec(gap_us=5), "max(word) AS a") is None
     for aggregate in BY_SPARK:
@@ -187,6 +197,8 @@ AS_THEY_ARE = [
     "count(n) AS g1",
     "sum(small) AS f1",  # of numbers of another type
     "avg(part) AS f2",
+    "sum(price) AS f3",
+    "avg(price) AS f4",
     "count(*) FILTER (WHERE n > 5) AS h1",
     "count(*) FILTER (WHERE part = 0 OR n >= 0 AND n < 9) AS h2",
 ]
@@ -245,7 +257,7 @@ def test_columns_that_are_grouped_as_they_are_do_not_go_through_spark(
     "aggregate",
     [
         "sum(n + 1) AS a",
-        "sum(price) AS a",
+        "sum(CAST(n AS DECIMAL(8, 0))) AS a",
         "sum(n) FILTER (WHERE flag) AS a",
     ],
 )

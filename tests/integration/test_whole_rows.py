@@ -27,10 +27,10 @@ from firesteel.plan.specs import (
 )
 from taskexecutor.executor.harness import OperatorHarness
 from taskexecutor.executor.spark.columns import rows, spool
+from taskexecutor.executor.spark.hash_joins import with_hash_joins
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.jvm.local_tasks import LocalTasks
 from taskexecutor.executor.spark.plans import composed
-from taskexecutor.executor.spark.plans.hash_joins import with_hash_joins
 from taskexecutor.executor.spark.result_files import collect_in_files
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage

@@ -9,20 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
 from firesteel.common.config import Configuration, options
 from firesteel.operator import Output, RuntimeContext
-from firesteel.plan.specs import Spec, TransformSpec
+from firesteel.plan.specs import PartialWindowAggregateSpec, Spec, TransformSpec
+from taskexecutor.executor.aggregation.row_partials import RowPartials
 from taskexecutor.executor.spark.bundles.plans import BundlePlans
+from taskexecutor.executor.spark.columns.sink import ColumnSink
 from taskexecutor.executor.spark.plans import composed
+from taskexecutor.executor.spark.plans.row_partials import row_partials
 from taskexecutor.executor.spark.stage import SparkStage
 from taskexecutor.executor.spark.transfer import BundleLoader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+class After(NamedTuple):
+    """What a stage makes of all rows at once."""
+
+    frame: DataFrame
+    schema: pa.Schema  # of what is emitted
+    grouping: RowPartials | None = None  # what makes it of the frame's rows; None: it is they
 
 
 class SparkTransformStage(SparkStage):
@@ -46,16 +57,20 @@ class SparkTransformStage(SparkStage):
         super().setup(context, output)
         self._limit_bytes = Configuration(context.config).get(options.BUNDLE_BYTES)
 
-    def after(self, frame: DataFrame) -> tuple[DataFrame, pa.Schema] | None:
-        """The group applied to all rows at once, with the schema of what it emits then; None if it
-        is meant for bundles of them.
-        """
+    def after(self, frame: DataFrame) -> After | None:
+        """The group applied to all rows at once; None if it is meant for bundles of them."""
         if any(isinstance(spec, TransformSpec) and spec.per_bundle for spec in self._specs):
             return None
         found = composed.apply(frame, self._specs, cores=0)
         self._check_schema(found)
         assert self._output_schema is not None
-        return found, self._output_schema
+        last = self._specs[-1]
+        if isinstance(last, PartialWindowAggregateSpec):
+            rows = composed.apply(frame, self._specs[:-1], cores=0)
+            given = None if composed.by_row(rows, last) else row_partials(rows, last, found)
+            if given is not None and ColumnSink.groups(self._engine, given):
+                return After(given.frame, self._output_schema, given.grouping)
+        return After(found, self._output_schema)
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         if not batch.num_rows:

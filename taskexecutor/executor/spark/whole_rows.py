@@ -24,13 +24,13 @@ from firesteel.plan.specs import ApplySpec
 from taskexecutor.executor.spark.columns import rows
 from taskexecutor.executor.spark.columns.sink import ColumnSink
 from taskexecutor.executor.spark.columns.spool import Spool
+from taskexecutor.executor.spark.hash_joins import with_hash_joins
 from taskexecutor.executor.spark.plans import composed
-from taskexecutor.executor.spark.plans.hash_joins import with_hash_joins
 from taskexecutor.executor.spark.plans.kept import without_shuffles
 from taskexecutor.executor.spark.result_files import collect_in_files
 from taskexecutor.executor.spark.schemas import conform, to_arrow, to_spark
 from taskexecutor.executor.spark.stage import SparkStage
-from taskexecutor.executor.spark.transform_stage import SparkTransformStage
+from taskexecutor.executor.spark.transform_stage import After, SparkTransformStage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -138,7 +138,7 @@ class WholeRows(SparkStage):
                 return
             self._show_plan(frame)
             assert self._output_schema is not None
-            computed = self._computed(frame, self._output_schema)
+            computed = self._computed(After(frame, self._output_schema))
             if computed is None:
                 computed = collect_in_files(
                     frame, self._output_schema, meter, self._engine.code, self._folder
@@ -158,35 +158,33 @@ class WholeRows(SparkStage):
             return False
         with self.context.plan_meter.planning:
             after = following.after(frame)
-            computed = None if after is None else self._computed(*after)
+            computed = None if after is None else self._computed(after)
         if after is None or computed is None:
             return False
-        self._show_plan(after[0])
+        self._show_plan(after.frame)
         following.emit(computed)
         return True
 
-    def _computed(
-        self, frame: DataFrame, schema: pa.Schema
-    ) -> Generator[pa.RecordBatch, None, None] | None:
+    def _computed(self, wanted: After) -> Generator[pa.RecordBatch, None, None] | None:
         """The plan's results if, without its shuffles, it is one task, which the calling thread can
         be; else None: it takes a job of Spark's.
         """
-        engine = self._engine
+        engine, frame = self._engine, wanted.frame
         if not ColumnSink.suits(engine, frame.schema):
             return None
         with self.context.plan_meter.planning:
             hashing = with_hash_joins(engine, frame, engine.local_tasks.free_bytes)
             physical = _executed(frame) if hashing is None else hashing
-            runnable = self._runnable(frame, physical) if _is_local(physical) else None
+            runnable = self._runnable(wanted, physical) if _is_local(physical) else None
         if runnable is None:
             return None
         if hashing is None:
-            return self._results(runnable, schema)
-        return self._results_by_hashing(runnable, frame, schema)
+            return self._results(runnable, wanted.schema)
+        return self._results_by_hashing(runnable, wanted)
 
-    def _runnable(self, frame: DataFrame, physical: Any) -> _Runnable | None:
+    def _runnable(self, wanted: After, physical: Any) -> _Runnable | None:
         """None if only a shuffle would bring its rows together."""
-        sink = ColumnSink(self._engine, frame.schema)
+        sink = ColumnSink(self._engine, wanted.frame.schema, grouping=wanted.grouping)
         rdd = sink.fuse(without_shuffles(self._engine.session, physical)).execute()
         if rdd.getNumPartitions() != 1:
             sink.close()
@@ -194,12 +192,12 @@ class WholeRows(SparkStage):
         return _Runnable(sink, rdd)
 
     def _results_by_hashing(
-        self, runnable: _Runnable, frame: DataFrame, schema: pa.Schema
+        self, runnable: _Runnable, wanted: After
     ) -> Generator[pa.RecordBatch, None, None]:
         """Spark's own plan begins again if that fails before the first row: there was no room for
         hash tables after all.
         """
-        results = self._results(runnable, schema)
+        results = self._results(runnable, wanted.schema)
         try:
             first = next(results, None)
         except Exception as error:
@@ -207,9 +205,9 @@ class WholeRows(SparkStage):
                 raise
             log.info("joins by sorting what could not be hashed", cause=summary_of(error))
             with self.context.plan_meter.planning:
-                again = self._runnable(frame, _executed(frame))
+                again = self._runnable(wanted, _executed(wanted.frame))
             assert again is not None, "it has the partitions of the other plan"
-            yield from self._results(again, schema)
+            yield from self._results(again, wanted.schema)
             return
         if first is not None:
             yield first

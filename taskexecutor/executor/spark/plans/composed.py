@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from firesteel.errors import FiresteelError
@@ -12,6 +13,7 @@ from firesteel.plan.specs import (
     AggregateExpression,
     ApplySpec,
     PartialWindowAggregateSpec,
+    RowPartial,
     SessionSpec,
     SlidingSpec,
     Spec,
@@ -145,15 +147,20 @@ def _rows_with_partials(frame: DataFrame, spec: PartialWindowAggregateSpec) -> D
     for item in spec.aggregates:
         for name, how in item.merge.items():
             each, kind = item.of_row[name], kinds[name].dataType
-            value = each.value
             if name in item.exact and partials[name] == item.exact[name]:
-                value = value.removeprefix("double(").removesuffix(")")
+                each = exactly(each)
+            value = each.value
             if how == "distinct":
                 assert isinstance(kind, ArrayType)
                 kind = kind.elementType
             text = f"IF({each.condition}, {value}, {each.otherwise})" if each.condition else value
             columns.append(sql.expr(text).cast(kind).alias(name))
     return frame.select("*", *columns) if spec.whole_rows else frame.select(*columns)
+
+
+def exactly(each: RowPartial) -> RowPartial:
+    """What a row gives to an average's sum if that is exact: see `AggregateExpression.exact`."""
+    return replace(each, value=each.value.removeprefix("double(").removesuffix(")"))
 
 
 def _pane_start(spec: PartialWindowAggregateSpec) -> Column:

@@ -3,7 +3,8 @@ grouped instead.
 
 Spark's hash table of numbers is part of its generated loop, and nothing is faster. Sets, texts and
 structs are no numbers: they are objects of a slower table, one by one, a set for each condition of
-a `count(DISTINCT x) FILTER (WHERE ...)`. For those, the plan ends with the keys, the pane and what
+a `count(DISTINCT x) FILTER (WHERE ...)`. So are sums of decimals that a `long` cannot hold: two
+BigDecimals for each row. For those, the plan ends with the keys, the pane and what
 each row gives to the partial results; rows leave as columns, and `aggregation.row_partials` groups
 them.
 """
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 _SETS = frozenset({"set", "distinct"})
 _EXTREMES = frozenset({"min", "max"})
+_LONG_DIGITS = 18  # of decimals that Spark keeps in a long
+_SUM_DIGITS = 10  # which a sum of decimals has more than its values
+_MOST_DIGITS = 38  # of any decimal; a sum that has as many may have lost some
 _BIT_COUNT = 31  # of an integer of Spark's, without the sign
 _EACH = RowPartial("1L", otherwise="0L")  # counts every row
 _NAME = r"(?:\w+|`[^`]+`)"
@@ -52,7 +56,13 @@ def row_partials(
     kinds = {field.name: field.dataType for field in aggregated.schema.fields}
     schema = to_arrow(aggregated.schema)
     merges = {name: how for item in spec.aggregates for name, how in item.merge.items()}
-    of_row = {name: each for item in spec.aggregates for name, each in item.of_row.items()}
+    of_row = {
+        name: composed.exactly(each)
+        if name in item.exact and _is_decimal(kinds.get(name))
+        else each
+        for item in spec.aggregates
+        for name, each in item.of_row.items()
+    }
     numbers = all(_is_number(schema.field(name).type) for name in merges)
     if (
         len(kinds) < len(schema)
@@ -181,8 +191,10 @@ def _given(each: RowPartial) -> Column:
 
 def _row_kind(how: str, kind: DataType) -> DataType:
     """The type of what a row gives to a partial column."""
-    from pyspark.sql.types import ArrayType
+    from pyspark.sql.types import ArrayType, DecimalType
 
+    if how == "sum" and isinstance(kind, DecimalType):
+        return DecimalType(kind.precision - _SUM_DIGITS, kind.scale)
     if how != "list":
         return kind
     assert isinstance(kind, ArrayType)
@@ -202,9 +214,17 @@ def _may_be_column(each: RowPartial) -> bool:
     )
 
 
+def _is_decimal(kind: DataType | None) -> bool:
+    from pyspark.sql.types import DecimalType
+
+    return isinstance(kind, DecimalType)
+
+
 def _is_number(kind: pa.DataType) -> bool:
     """Whether Spark's generated loop has a place for it."""
-    return bool(pa.types.is_primitive(kind) or pa.types.is_decimal(kind))
+    if pa.types.is_decimal(kind):
+        return bool(kind.precision <= _LONG_DIGITS)
+    return bool(pa.types.is_primitive(kind))
 
 
 def _is_key(kind: DataType) -> bool:
@@ -225,6 +245,8 @@ def _merges(how: str, kind: DataType, arrow: pa.DataType) -> bool:
         return isinstance(kind, ArrayType) and _is_key(kind.elementType)
     if how == "list":
         return isinstance(kind, ArrayType)
+    if how == "sum" and pa.types.is_decimal(arrow):
+        return bool(_SUM_DIGITS < arrow.precision < _MOST_DIGITS)
     if how == "sum":
         return bool(pa.types.is_int64(arrow) or pa.types.is_float64(arrow))
     if how in _EXTREMES and isinstance(kind, StructType):
