@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -156,6 +157,26 @@ def test_rows_grouped_by_arrow_equal_rows_grouped_by_spark(
 def ordered(rows: list[dict[str, object]], by: list[str]) -> list[dict[str, object]]:
     """`assert_same` leaves rows in order that differ in none of its keys."""
     return sorted(rows, key=lambda row: repr([row.get(name) for name in by]))
+
+
+def test_sums_of_decimals_have_more_digits_than_these(engine: SparkEngine) -> None:
+    """A million of the largest ones of each type, and of the smallest."""
+    largest = {"price": Decimal("999999999.999"), "n": 2**63 - 1}
+    rows = pa.Table.from_pylist([{"key": "a", **largest}], schema=ROWS)
+    for key, sign in (("b", 1), ("b", -1), ("a", 1)):
+        each = {name: sign * value for name, value in largest.items()} | {"key": key}
+        rows = pa.concat_tables([rows, pa.Table.from_pylist([each] * 300_000, schema=ROWS)])
+    aggregates = ["sum(price) AS x", "sum(CAST(n AS DECIMAL(27, 0))) AS y", "avg(price) AS z"]
+    kept, _, plan = kept_plan(engine, ("key",), None, aggregates)
+    assert plan.kept.grouping is not None
+    schema = to_arrow(plan.kept.frame.schema)
+    found = pa.Table.from_batches(kept.run(rows.to_batches(), schema, "test"))
+    merged = merge_partials(found, ["key"], plan.kept.grouping.merges | {"_rows": "sum"})
+    sums = {row["key"]: row for row in merged.to_pylist()}
+    for name, value in (("_p0_sum", largest["price"]), ("_p1_sum", largest["n"])):
+        assert sums["a"][name] == 300_001 * value
+        assert sums["b"][name] == 0
+    kept.close()
 
 
 def test_a_row_without_event_time_has_a_pane_without_start(engine: SparkEngine) -> None:

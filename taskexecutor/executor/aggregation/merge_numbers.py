@@ -29,7 +29,7 @@ def merge_sum(column: pa.Array, groups: Groups) -> pa.Array:
     if pa.types.is_duration(column.type):
         return merge_sum(column.view(pa.int64()), groups).view(column.type)
     if pa.types.is_decimal(column.type):
-        return _sum_of_decimals(column, groups)
+        return sum_of_decimals(column, groups, column.type)
     if not pa.types.is_signed_integer(column.type):
         return _by_arrow("sum", column, groups)
     values, codes = _valid(column, groups)
@@ -52,12 +52,11 @@ def _check_overflow(sums: np.ndarray[Any, Any], doubles: np.ndarray[Any, Any]) -
         )
 
 
-def _sum_of_decimals(column: pa.Array, groups: Groups) -> pa.Array:
-    """Arrow's sums of decimals wrap around silently, or have more digits than their type. So they
-    have room for all of their digits, which are counted in the end.
+def sum_of_decimals(column: pa.Array, groups: Groups, kind: pa.DataType) -> pa.Array:
+    """As decimals of this type. Arrow's sums wrap around silently, or have more digits than their
+    type. So they have room for all of their digits, which are counted in the end.
     """
-    kind = column.type
-    if kind.precision + len(str(len(column))) > _DIGITS:
+    if column.type.precision + len(str(len(column))) > _DIGITS:
         column = column.cast(pa.decimal256(2 * _DIGITS, kind.scale))
     try:
         return _by_arrow("sum", column, groups).cast(kind)

@@ -24,6 +24,7 @@ from taskexecutor.executor.aggregation.grouping import (
     one_group,
     whole_numbers,
 )
+from taskexecutor.executor.aggregation.merge_numbers import sum_of_decimals
 from taskexecutor.executor.aggregation.merging import merge_column
 from taskexecutor.executor.numbers import as_numpy
 
@@ -86,13 +87,19 @@ class RowPartials:
             if name in made:
                 result.append(made[name])
             elif name in columns:
-                result.append(merge_column(self.merges[name], columns[name], groups, columns))
+                result.append(self._merged(name, columns, groups))
             else:
                 result.append(counts)
         arrays = [
             _of_type(array, kind) for array, kind in zip(result, self.schema.types, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _merged(self, name: str, columns: Mapping[str, pa.Array], groups: Groups) -> pa.Array:
+        column, kind = columns[name], self.schema.field(name).type
+        if self.merges[name] == "sum" and pa.types.is_decimal(kind):  # it has more digits than rows
+            return sum_of_decimals(column, groups, kind)
+        return merge_column(self.merges[name], column, groups, columns)
 
     def _panes(self, times_us: pa.Array) -> pa.Array:
         """The numbers of the panes that the times are in; null where the event time is."""
