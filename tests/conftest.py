@@ -5,6 +5,7 @@ ends.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import uuid
@@ -42,6 +43,11 @@ os.environ["JDK_JAVA_OPTIONS"] = " ".join(
         os.environ.get("JDK_JAVA_OPTIONS", ""),
     ]
 ).strip()
+
+# Tests start some hundred processes of ours: each would compile all of its modules anew, and each
+# session rewrite all tests.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 MARK = (
     "FIRESTEEL_TEST_SESSION"  # in the environment of every process that a test starts, however deep
