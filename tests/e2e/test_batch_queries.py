@@ -16,8 +16,8 @@ from .conftest import Session
 
 def test_programs_have_the_results_of_sql(session: Session, tmp_path: Path) -> None:
     given = tmp_path / "tables"
-    for size in (protocol.SMALL, protocol.TIMED):
-        data.write(given / size, scale=0.05)
+    for size, scale in ((protocol.SMALL, 0.02), (protocol.TIMED, 0.001)):  # the second unread
+        data.write(given / size, scale)
     spark = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.batch.run_spark", given, tmp_path / "sql", *PROGRAMS],
         stdout=subprocess.PIPE,
