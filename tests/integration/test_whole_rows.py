@@ -31,6 +31,7 @@ from taskexecutor.executor.spark.hash_joins import with_hash_joins
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.jvm.local_tasks import LocalTasks
 from taskexecutor.executor.spark.plans import composed
+from taskexecutor.executor.spark.plans.kept import temporary_conf
 from taskexecutor.executor.spark.result_files import collect_in_files
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
@@ -185,14 +186,19 @@ def test_of_two_inputs(engine: SparkEngine, case: str) -> None:
 
 
 @pytest.fixture
-def no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For hash tables: joins sort."""
-    monkeypatch.setattr(LocalTasks, "free_bytes", 0)
+def no_broadcasts(engine: SparkEngine) -> Iterator[None]:
+    """As if all sides of joins were too large."""
+    with temporary_conf(engine.session, {"spark.sql.autoBroadcastJoinThreshold": "-1"}):
+        yield
 
 
+@pytest.mark.parametrize("room_bytes", [2**30, 0], ids=["hash tables", "sorts"])
 @pytest.mark.parametrize("case", TWO)
-@pytest.mark.usefixtures("no_room")
-def test_of_two_inputs_without_room_for_hash_tables(engine: SparkEngine, case: str) -> None:
+@pytest.mark.usefixtures("no_broadcasts")
+def test_of_two_large_inputs(
+    engine: SparkEngine, case: str, room_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalTasks, "free_bytes", room_bytes)
     test_of_two_inputs(engine, case)
 
 
@@ -228,6 +234,7 @@ SORTED: dict[str, Join] = {
 
 
 @pytest.mark.parametrize("case", HASHED)
+@pytest.mark.usefixtures("no_broadcasts")
 def test_a_join_has_a_hash_table_of_the_smaller_side(
     engine: SparkEngine, tmp_path: Path, case: str
 ) -> None:
@@ -239,10 +246,19 @@ def test_a_join_has_a_hash_table_of_the_smaller_side(
 
 
 @pytest.mark.parametrize("case", SORTED)
+@pytest.mark.usefixtures("no_broadcasts")
 def test_a_join_has_no_hash_table(engine: SparkEngine, tmp_path: Path, case: str) -> None:
     few, many = (of_spool(engine, tmp_path, str(count), count) for count in (10, 2_000))
     plan = with_hash_joins(engine, SORTED[case](few, many), 2**30)
     assert plan is None
+
+
+def test_a_join_has_no_hash_table_if_a_side_is_broadcast(
+    engine: SparkEngine, tmp_path: Path
+) -> None:
+    few, many = (of_spool(engine, tmp_path, str(count), count) for count in (10, 2_000))
+    assert with_hash_joins(engine, few.join(many, "k2"), 2**20) is None
+    assert with_hash_joins(engine, few.join(many, "k2", "full"), 2**20) is not None
 
 
 @pytest.mark.parametrize("same", ["na = nb", "na = nb AND sa = sb"])

@@ -1,8 +1,8 @@
 """Joins by a hash table of one side, where it is known to have room.
 
-Spark sorts both sides of a join, unless one is so small that it can be broadcast, because it does
-not know how large they are, and no hash table can be spilled. Rows that have waited are counted:
-of most joins, the rows of a side are at most those of one input.
+Spark sorts both sides of a join, unless one is so small that it is broadcast, because it does not
+know how large they are, and no hash table can be spilled. Rows that have waited are counted: of
+most joins, the rows of a side are at most those of one input.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _NO_MORE_ROWS = frozenset({"Aggregate", "Filter", "GlobalLimit", "LocalLimit", "Project", "Sort"})
 _HASHED_LEFT = frozenset({"INNER", "RIGHT OUTER", "FULL OUTER"})
 _HASHED_RIGHT = frozenset({"INNER", "LEFT OUTER", "FULL OUTER", "LEFT SEMI", "LEFT ANTI"})
+_BROADCAST_LEFT = frozenset({"INNER", "RIGHT OUTER"})
+_BROADCAST_RIGHT = frozenset({"INNER", "LEFT OUTER", "LEFT SEMI", "LEFT ANTI"})
 # Of a hash table: for a row, and for one of its columns. It doubles whenever it is full, and the
 # old one is copied: the bytes of its rows are needed several times then.
 _ROW_BYTES, _COLUMN_BYTES, _GROWTH = 120, 16, 4
@@ -27,7 +29,7 @@ _ROW_BYTES, _COLUMN_BYTES, _GROWTH = 120, 16, 4
 
 def with_hash_joins(engine: SparkEngine, frame: DataFrame, room_bytes: int) -> Any:
     """The physical plan of a frame over spools with hash tables of at most `room_bytes` each; None
-    if it has no join that can have one.
+    if it has no join that can have one, and would sort.
     """
     optimized = frame._jdf.queryExecution().optimizedPlan()
     hinted = _hinted(engine, optimized, room_bytes)
@@ -53,10 +55,17 @@ def _hinted(engine: SparkEngine, plan: Any, room_bytes: int) -> Any:
     if _kind(plan) != "Join" or not _is_equal_join(jvm, plan):
         return plan
     how, left, right = plan.joinType(), plan.left(), plan.right()
-    sides = {"left": (left, _HASHED_LEFT), "right": (right, _HASHED_RIGHT)}
+    sides = {
+        "left": (left, how.sql() in _HASHED_LEFT, how.sql() in _BROADCAST_LEFT),
+        "right": (right, how.sql() in _HASHED_RIGHT, how.sql() in _BROADCAST_RIGHT),
+    }
+    settings = engine.session._jsparkSession.sessionState().conf()  # type: ignore[union-attr]
+    broadcast_bytes = settings.autoBroadcastJoinThreshold()
     tables = {}
-    for side, (rows, allowed) in sides.items():
-        size_bytes = _table_bytes(engine, rows) if how.sql() in allowed else None
+    for side, (rows, may_be_hashed, may_be_broadcast) in sides.items():
+        if may_be_broadcast and rows.stats().sizeInBytes() <= broadcast_bytes:
+            return plan  # its rows go through one generated loop, which no other table's do
+        size_bytes = _table_bytes(engine, rows) if may_be_hashed else None
         if size_bytes is not None and size_bytes <= room_bytes:
             tables[side] = size_bytes
     if not tables:
