@@ -191,7 +191,7 @@ def test_a_bundle_in_parts_sees_one_version(
     stage = Stage(engine, lambda df: df.join(prices.dataframe(), "k"))
     stage.bundle(0)
     assert stage.kept
-    emit = stage.operator._emit
+    emit = stage.operator.emit
 
     def refreshing(result: Any) -> None:
         def rows() -> Any:
@@ -203,7 +203,7 @@ def test_a_bundle_in_parts_sees_one_version(
 
         emit(rows())
 
-    monkeypatch.setattr(stage.operator, "_emit", refreshing)
+    monkeypatch.setattr(stage.operator, "emit", refreshing)
     assert [row["price"] for row in stage.bundle(0, 1, 2, 3)] == [1.0] * 4
     assert [row["price"] for row in stage.bundle(0, 1)] == [2.0] * 2
     assert stage.kept
