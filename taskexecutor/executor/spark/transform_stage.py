@@ -21,6 +21,7 @@ from taskexecutor.executor.spark.bundles.plans import BundlePlans
 from taskexecutor.executor.spark.columns.sink import ColumnSink
 from taskexecutor.executor.spark.plans import composed
 from taskexecutor.executor.spark.plans.row_partials import row_partials
+from taskexecutor.executor.spark.plans.table_versions import pinned
 from taskexecutor.executor.spark.stage import SparkStage
 from taskexecutor.executor.spark.transfer import BundleLoader
 
@@ -61,13 +62,14 @@ class SparkTransformStage(SparkStage):
         """The group applied to all rows at once; None if it is meant for bundles of them."""
         if any(isinstance(spec, TransformSpec) and spec.per_bundle for spec in self._specs):
             return None
-        found = composed.apply(frame, self._specs, cores=0)
+        *before, last = self._specs
+        with pinned():
+            rows = composed.apply(frame, before, cores=0)
+            found = composed.apply(rows, [last], cores=0)
         self._check_schema(found)
         assert self._output_schema is not None
-        last = self._specs[-1]
-        if isinstance(last, PartialWindowAggregateSpec):
-            rows = composed.apply(frame, self._specs[:-1], cores=0)
-            given = None if composed.by_row(rows, last) else row_partials(rows, last, found)
+        if isinstance(last, PartialWindowAggregateSpec) and not composed.by_row(rows, last):
+            given = row_partials(rows, last, found)
             if given is not None and ColumnSink.groups(self._engine, given):
                 return After(given.frame, self._output_schema, given.grouping)
         return After(found, self._output_schema)
