@@ -1,7 +1,8 @@
 """Pickles functions of the program with their source lines.
 
 A function that is pickled by value arrives without its source file. Its lines travel with it, and
-are known to `linecache` where it is unpickled, so that tracebacks show them.
+are known to `linecache` where it is unpickled, so that tracebacks show them. `linecache` finds them
+by the name of the code's file, which cloudpickle 3.1.3 and later replace: so this module keeps it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import io
 import linecache
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -23,29 +25,48 @@ Lines = dict[str, dict[int, str]]
 
 def dumps_with_lines(value: Any) -> bytes:
     """As `cloudpickle.dumps`."""
+    data, lines = _pickled(value)
+    return pickle.dumps(_Shipped(data, lines)) if lines else data
+
+
+def dumps_without_lines(value: Any) -> bytes:
+    """As `cloudpickle.dumps`, for processes that know the program's lines from its operators."""
+    return _pickled(value)[0]
+
+
+def _pickled(value: Any) -> tuple[bytes, Lines]:
     buffer = io.BytesIO()
     pickler = _Pickler(buffer)
     pickler.dump(value)
-    if not pickler.lines:
-        return buffer.getvalue()
-    return pickle.dumps(_Shipped(buffer.getvalue(), pickler.lines))
+    return buffer.getvalue(), pickler.lines
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
-    """Notes the lines of all code that it pickles by value."""
+    """Notes the lines of all code that it pickles by value, and keeps the name of its file."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
         self.lines: Lines = {}
 
     def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, CodeType) and not value.co_filename.startswith(_FIRESTEEL):
-            last = max((line for *_, line in value.co_lines() if line), default=0)
-            source = linecache.getlines(value.co_filename)[value.co_firstlineno - 1 : last]
-            if source:
-                known = self.lines.setdefault(value.co_filename, {})
-                known.update(enumerate(source, value.co_firstlineno))
+        if isinstance(value, CodeType):
+            self._note_lines(value)
+            make, arguments = self.dispatch_table[CodeType](value)
+            return _code, (make, arguments, value.co_filename)
         return super().reducer_override(value)
+
+    def _note_lines(self, code: CodeType) -> None:
+        if code.co_filename.startswith(_FIRESTEEL):
+            return
+        last = max((line for *_, line in code.co_lines() if line), default=0)
+        source = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 : last]
+        if source:
+            known = self.lines.setdefault(code.co_filename, {})
+            known.update(enumerate(source, code.co_firstlineno))
+
+
+def _code(make: Callable[..., CodeType], arguments: tuple[Any, ...], filename: str) -> CodeType:
+    return make(*arguments).replace(co_filename=filename)
 
 
 class _Shipped:

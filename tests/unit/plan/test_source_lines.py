@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
 from firesteel import Environment
 
@@ -43,9 +45,20 @@ for line in sys.stdin:
         print(error_info(error).user_traceback)
 """
 
+# What cloudpickle 3.1.3 does with the name of the code's file, and 3.1.2 does not.
+WITHOUT_FILE_NAMES = """
+import cloudpickle
+from types import CodeType
+table = cloudpickle.CloudPickler.dispatch_table
+reduce = table[CodeType]
+table[CodeType] = lambda code: reduce(code.replace(co_filename="<dynamic-code>"))
+"""
 
-def test_their_lines_are_shipped(tmp_path: Path) -> None:
-    (tmp_path / "job.py").write_text(PROGRAM)
+
+@pytest.mark.parametrize("cloudpickle", ["", WITHOUT_FILE_NAMES], ids=["installed", "3.1.3"])
+def test_their_lines_are_shipped(tmp_path: Path, cloudpickle: str) -> None:
+    (tmp_path / "cloudpickle_of_test.py").write_text(cloudpickle)
+    (tmp_path / "job.py").write_text("import cloudpickle_of_test\n" + PROGRAM)
     (tmp_path / "elsewhere").mkdir()
     sent = subprocess.run(
         [sys.executable, "job.py"], cwd=tmp_path, capture_output=True, text=True, check=True

@@ -18,6 +18,7 @@ import pyarrow as pa
 from firesteel.connectors import PythonSink, PythonSource
 from firesteel.errors import FiresteelError
 from firesteel.operator import RuntimeContext, TaskInfo
+from firesteel.plan.source_lines import dumps_without_lines
 from taskexecutor.executor.connectors.checks import known_schema
 from taskexecutor.executor.spark.schemas import conform, from_ddl, to_arrow, to_spark
 
@@ -114,7 +115,7 @@ def check_sink(sink: PythonSink, schema: pa.Schema | None) -> pa.Schema:
     """
     writer = stream_writer(sink, create(sink), to_spark(known_schema(sink.name, schema)))
     try:
-        pickled = cloudpickle.dumps(writer)
+        pickled = dumps_without_lines(writer)
     except Exception as error:
         raise FiresteelError(
             f"{sink.name}: its writer cannot be pickled ({error}); open what it needs in write()"

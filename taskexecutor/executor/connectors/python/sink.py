@@ -31,6 +31,7 @@ from firesteel.connectors import PythonSink, SinkWriter
 from firesteel.connectors.python_sink import PythonCommit
 from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, RuntimeContext, StreamOperator, TaskCancelled
+from firesteel.plan.source_lines import dumps_without_lines
 from taskexecutor.executor.connectors.python.data_source import (
     MESSAGE_SCHEMA,
     check_sink,
@@ -83,7 +84,7 @@ class EpochWriting(SinkWriting):
         for message in self._prepared:
             row = [
                 pa.array([self.context.task.subtask], pa.int32()),
-                pa.array([cloudpickle.dumps(message)], pa.binary()),
+                pa.array([dumps_without_lines(message)], pa.binary()),
             ]
             self.output.emit(pa.RecordBatch.from_arrays(row, schema=MESSAGE_SCHEMA))
 

@@ -30,6 +30,7 @@ from firesteel.connectors.python_source import PartitionPlan
 from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import SourceOperator, StreamOperator
+from firesteel.plan.source_lines import dumps_without_lines
 from taskexecutor.executor.connectors.python.data_source import (
     PARTITION_SCHEMA,
     batches_of,
@@ -177,7 +178,7 @@ class PartitionPlanner(_OffsetSource):
             if offset_text(end, self._source.name) == self._text:
                 return end
             partitions = [
-                cloudpickle.dumps(partition)
+                dumps_without_lines(partition)
                 for partition in self._reader.partitions(self._offset, end)
             ]
         for partition in partitions:  # a batch each: they are spread evenly over the readers
