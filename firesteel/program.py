@@ -41,6 +41,10 @@ class Program:
         self.archives: list[str] = []
         self.requirements: str | None = None
         self._executed: set[StreamNode] = set()  # the operators of all jobs that were submitted
+        from firesteel.client.execution_context import current
+
+        if (context := current()) is not None:
+            context.describes(self.graph)
 
     def resource_profile(self, group: str) -> ResourceProfile:
         if group not in self.resource_groups:

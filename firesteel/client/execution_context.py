@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from firesteel.client.cluster import LocalCluster
     from firesteel.client.job_details import JobDetails
     from firesteel.common.job_graph import JobGraph
+    from firesteel.plan.stream_graph import StreamGraph
 
 Mode = Literal["embedded", "remote", "plan-only"]
 
@@ -36,7 +37,10 @@ class StopProgram(BaseException):
 
 
 class EmbeddedCluster:
-    """A cluster of this process, started in the background while the program does its own work."""
+    """A cluster of this process, started in the background while the program does its own work.
+
+    `begin` starts it, as does the first use.
+    """
 
     def __init__(
         self, conf: Configuration, *, task_executors: int = TASK_EXECUTORS, slots: int | None = None
@@ -46,8 +50,14 @@ class EmbeddedCluster:
         self._cluster = LocalCluster(conf, task_executors=task_executors, slots=slots)
         self._failure: BaseException | None = None
         self._client: Client | None = None
-        self._starting = threading.Thread(target=self._start, name="embedded-cluster", daemon=True)
-        self._starting.start()
+        self._starting: threading.Thread | None = None
+
+    def begin(self) -> None:
+        if self._starting is None:
+            self._starting = threading.Thread(
+                target=self._start, name="embedded-cluster", daemon=True
+            )
+            self._starting.start()
 
     def _start(self) -> None:
         try:
@@ -57,8 +67,10 @@ class EmbeddedCluster:
 
     def cluster(self) -> LocalCluster:
         """Waits until it serves. Raises FiresteelError if it does not start."""
-        while self._starting.is_alive():
-            self._starting.join(0.1)  # in steps, for Ctrl-C
+        self.begin()
+        starting = self._starting
+        while starting is not None and starting.is_alive():
+            starting.join(0.1)  # in steps, for Ctrl-C
         if self._failure is not None:
             raise FiresteelError(
                 f"the embedded cluster did not start: {self._failure}"
@@ -71,8 +83,9 @@ class EmbeddedCluster:
         return self._client
 
     def close(self) -> None:
-        self._starting.join()
-        self._cluster.stop()
+        if self._starting is not None:
+            self._starting.join()
+            self._cluster.stop()
 
 
 @dataclass(kw_only=True)
@@ -94,6 +107,7 @@ class ExecutionContext:
     # `with_files` returns.
     executed: list[str] = field(default_factory=list)
     unfinished: set[str] = field(default_factory=set)
+    graphs: list[StreamGraph] = field(default_factory=list)  # of the program's Environments
     _client: list[Client] = field(default_factory=list)
 
     @classmethod
@@ -102,10 +116,12 @@ class ExecutionContext:
         global _own
         if _own is None:
             conf = Configuration.load()
+            cluster = EmbeddedCluster(conf)
+            cluster.begin()
             _own = cls(
                 mode="embedded",
                 conf=conf,
-                embedded_cluster=EmbeddedCluster(conf),
+                embedded_cluster=cluster,
                 ends_program=_is_script(),
             )
             atexit.register(_close_at_exit)
@@ -121,6 +137,12 @@ class ExecutionContext:
         own = [python_file(path) for path in files] + [python_archive(path) for path in archives]
         own += [python_requirements(requirements)] if requirements else []
         return dataclasses.replace(self, files=(*self.files, *own))
+
+    def describes(self, graph: StreamGraph) -> None:
+        """The program has created an Environment, so it is going to need the cluster."""
+        self.graphs.append(graph)
+        if self.embedded_cluster is not None:
+            self.embedded_cluster.begin()
 
     def client(self) -> Client:
         """A client of the cluster that runs the program's jobs. Raises ClusterUnreachable."""

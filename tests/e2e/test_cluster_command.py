@@ -91,7 +91,10 @@ def test_a_cluster_is_started_once_used_and_stopped(
         )
         done = firesteel("run", str(job))
         assert done.returncode == 0, done.stdout + done.stderr
-        assert f"job.py runs on the cluster at {address[0]} (running in {tmp_path})" in done.stdout
+        assert (
+            f"Jobs of job.py run on the cluster at {address[0]} (running in {tmp_path})"
+            in done.stdout
+        )
         assert "nine (FINISHED)" in firesteel("list", "-a").stdout
         assert re.search(r"Job has been submitted with JobID [0-9a-f]{32}", done.stdout)
         assert any("n=" in log for log in logs_below(tmp_path)), "printed rows are in a slot's log"

@@ -7,8 +7,10 @@ import runpy
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from firesteel.client.cli.own_spark import OwnSpark, SparkRefused, own_spark
 from firesteel.client.execution_context import ExecutionContext, StopProgram, active
 from firesteel.common.error_report import error_info
 from firesteel.errors import FiresteelError, JobCanceled, JobFailed
@@ -19,29 +21,72 @@ class ProgramFailed(FiresteelError):
     """The job file has an error; the message is the user's traceback."""
 
 
-def run_program(path: Path, arguments: Sequence[str], context: ExecutionContext) -> None:
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """Describes a run of a program that ended without an exception."""
+
+    exit_code: object = None  # what it passed to sys.exit: None, a number, or an object to print
+    jobs: int = 0  # that it executed
+    masters: Sequence[str] = ()  # of Spark, which the program used in this process
+
+    def notice(self, path: Path) -> str:
+        """Explains where a program without jobs ran; empty if it executed one."""
+        if self.jobs:
+            return ""
+        where = f" on its own Spark ({', '.join(self.masters)})" if self.masters else ""
+        return (
+            f"{path.name} ran as an ordinary Python program in this process{where}. It submitted no"
+            " job to Firesteel, because it never called env.execute()."
+        )
+
+
+def run_program(path: Path, arguments: Sequence[str], context: ExecutionContext) -> Ran:
     """Runs the file as `__main__` in the context, and closes the context.
 
-    Raises ProgramFailed, JobFailed, JobCanceled; SystemExit as the program itself raised it.
+    In the mode "plan-only", the program stops at the first job that it executes, and may not use
+    Spark before. Raises ProgramFailed, also for a pipeline that is never executed, JobFailed or
+    JobCanceled.
     """
     deferred_columns.install()  # also for a program that imports PySpark before Firesteel
-    with active(context), _as_main(path, arguments):
+    plan_only = context.mode == "plan-only"
+    code: object = None
+    with (
+        active(context),
+        _as_main(path, arguments),
+        _spark_of(path, context, refuse=plan_only) as spark,
+    ):
         try:
             runpy.run_path(str(path), run_name="__main__")
-        except StopProgram:
-            return
+        except (StopProgram, SparkRefused):
+            pass
         except (JobFailed, JobCanceled):
             raise
         except FiresteelError as error:
             raise _placed(error, path) from error
         except SystemExit as exit_:
-            if exit_.code in (None, 0) and not context.executed:
-                raise _nothing_executed(path) from None
-            raise
+            code = exit_.code
         except Exception as error:
             raise _failed(error, path) from error
-    if not context.executed:
-        raise _nothing_executed(path)
+    if code in (None, 0) and not context.executed:
+        if any(graph.nodes for graph in context.graphs):
+            raise _not_executed(path, "it built a pipeline, and no job was run")
+        if plan_only:
+            raise _not_executed(path, "there is no plan to show")
+    return Ran(code, len(context.executed), spark.masters)
+
+
+@contextlib.contextmanager
+def _spark_of(path: Path, context: ExecutionContext, *, refuse: bool) -> Iterator[OwnSpark]:
+    """Raises ProgramFailed if Spark was refused, however the program took that."""
+    with own_spark(path, refuse=refuse) as spark:
+        try:
+            yield spark
+        finally:
+            if spark.refusal and not context.executed:
+                raise ProgramFailed(
+                    "`firesteel info` runs nothing on Spark, and the program creates a"
+                    f" SparkSession before it executes a job: {spark.refusal}"
+                ) from None
 
 
 def check_syntax(path: Path) -> None:
@@ -67,9 +112,9 @@ def _as_main(path: Path, arguments: Sequence[str]) -> Iterator[None]:
         sys.path[:] = search_path
 
 
-def _nothing_executed(path: Path) -> ProgramFailed:
+def _not_executed(path: Path, consequence: str) -> ProgramFailed:
     return ProgramFailed(
-        f"{path.name} never called env.execute(): nothing was run;"
+        f"{path.name} never called env.execute(): {consequence};"
         ' end the program with env.execute("a name")'
     )
 

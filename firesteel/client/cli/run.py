@@ -127,8 +127,12 @@ def run(
 
     It runs on the cluster that `list` and `show` would find, else on one of its own, which ends
     with the run; a line says which. Without -d, its tasks' states and record counts are shown until
-    it ends; Ctrl-C cancels it, a second Ctrl-C stops waiting. Exit codes: 0 the job finished, 1 it
-    failed, 130 it was cancelled by Ctrl-C.
+    it ends; Ctrl-C cancels it, a second Ctrl-C stops waiting.
+
+    A program that executes no job runs in this process, as `python job.py` does.
+
+    The exit code is the program's: 0 if its jobs finished, 1 if one failed, the code that it passes
+    to sys.exit(); or 130 if Ctrl-C cancelled the job.
     """
     from firesteel.client.cli.program import check_syntax, run_program
     from firesteel.client.cli.progress import progress_display
@@ -163,8 +167,8 @@ def run(
         progress=display.update,
         on_cancel_asked=display.cancelling,
     ).with_files(*files)
-    where = "a cluster of its own, on this machine" if cluster is None else cluster
-    click.echo(f"{job_file.name} runs on {where}")
+    where = "an embedded cluster, on this machine" if cluster is None else cluster
+    click.echo(f"Jobs of {job_file.name} run on {where}")
     if cluster is not None:
         try:
             context.client()  # finds a wrong address before the program does its work
@@ -176,7 +180,7 @@ def run(
         context.embedded_cluster = _embedded_cluster(conf, task_executors, slots)
     try:
         with display:
-            run_program(job_file, job_arguments, context)
+            ran = run_program(job_file, job_arguments, context)
     except JobCanceled as error:
         if display.interrupted:
             click.echo(f"Cancelled job {error.job_id}.")
@@ -191,6 +195,9 @@ def run(
                 f" see `firesteel list -a -m {context.address}`."
             )
         sys.exit(INTERRUPTED)
+    if notice := ran.notice(job_file):
+        click.echo(notice, err=True)
+    sys.exit(ran.exit_code)  # type: ignore[arg-type]
 
 
 @click.command(
@@ -209,8 +216,9 @@ def info(
 ) -> None:
     """Shows a job's plan without running it.
 
-    The plan: which operators are chained into one vertex, which of them run on Spark, and how
-    vertices are connected.
+    The program runs up to its first env.execute(), and may not use Spark itself before. The plan:
+    which operators are chained into one vertex, which of them run on Spark, and how vertices are
+    connected.
     """
     from firesteel.client import render
     from firesteel.client.cli.program import check_syntax, run_program
@@ -229,7 +237,7 @@ def info(
         overrides=_job_overrides(definitions, parallelism),
         on_job_graph=show,
     )
-    run_program(job_file, job_arguments, context)
+    sys.exit(run_program(job_file, job_arguments, context).exit_code)  # type: ignore[arg-type]
 
 
 def _cluster_of(

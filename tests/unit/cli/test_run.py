@@ -132,7 +132,63 @@ def test_a_program_without_execute_is_an_error(job) -> None:
         "info", job("from firesteel import Environment\nEnvironment().from_sequence(0, 1)\n")
     )
     assert result.exit_code == 1
-    assert "job.py never called env.execute()" in result.output
+    assert "job.py never called env.execute(): it built a pipeline" in result.output
+    ran = invoke("run", "-t", "local", job("from firesteel import Environment\nEnvironment()\n"))
+    assert ran.exit_code == 0, "nothing was described that could be forgotten"
+    empty = invoke("info", job("print('here')\n"))
+    assert empty.exit_code == 1
+    assert "job.py never called env.execute(): there is no plan to show" in empty.output
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("", 0),
+        ("sys.exit()", 0),
+        ("sys.exit(3)", 3),
+        ("sys.exit('an end')", 1),
+        ("1 / 0", 1),
+        ("raise KeyboardInterrupt", 130),
+    ],
+)
+def test_a_program_without_a_job_ends_with_its_own_exit_code(job, end: str, code: int) -> None:
+    result = invoke("run", "-t", "local", job(f"import sys\nprint('here')\n{end}\n"))
+    assert result.exit_code == code
+    assert "here" in result.stdout
+    said = "job.py ran as an ordinary Python program in this process. It submitted no job"
+    assert (said in result.stderr) == ("/" not in end and "raise" not in end)
+    assert "nothing was run" not in result.output
+
+
+@pytest.mark.parametrize(
+    "session",
+    [
+        "SparkSession.builder.getOrCreate()",
+        "SparkSession.builder.remote('sc://localhost:1').getOrCreate()",
+        "SparkContext('local', 'mine')",
+        "SparkContext.getOrCreate()",
+    ],
+)
+@pytest.mark.parametrize("guard", ["except Exception: pass", "finally: unknown.stop()"])
+def test_info_refuses_spark_before_it_does_anything(
+    job, tmp_path: Path, session: str, guard: str
+) -> None:
+    program = job(
+        f"""
+        from pathlib import Path
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+        try:
+            spark = {session}
+            Path({str(tmp_path / "effect")!r}).touch()
+        {guard}
+        """
+    )
+    result = invoke("info", program)
+    assert result.exit_code == 1
+    assert f"a job: job.py, line 6:\n    spark = {session}" in result.output
+    assert "NameError" not in result.output
+    assert not (tmp_path / "effect").exists()
 
 
 def test_a_program_that_exits_keeps_its_exit_code(job) -> None:
@@ -190,15 +246,18 @@ def test_a_job_runs_on_the_cluster_that_the_other_verbs_find(job, running: Path)
     for arguments in ([], ["-d"], ["-t", "remote"]):
         result = invoke("run", *arguments, path)
         assert result.exit_code == 1
-        assert f"job.py runs on the cluster at 127.0.0.1:1 (running in {running})" in result.output
+        assert (
+            f"Jobs of job.py run on the cluster at 127.0.0.1:1 (running in {running})"
+            in result.output
+        )
         assert "nothing answers at 127.0.0.1:1" in result.output
         assert "With -t local, the job gets a cluster of its own" in result.output
     assert "nothing answers at 127.0.0.1:1" in invoke("list").output
     named = invoke("run", "-m", "localhost:2", path).output
-    assert "job.py runs on the cluster at localhost:2 (of -m)" in named
+    assert "Jobs of job.py run on the cluster at localhost:2 (of -m)" in named
     assert "-t local" not in named
     configured = invoke("run", "-D", "jobmanager.rpc.port=3", path).output
-    assert "job.py runs on the cluster at localhost:3 (configured)" in configured
+    assert "Jobs of job.py run on the cluster at localhost:3 (configured)" in configured
     sized = invoke("run", "--slots", "2", path).output
     assert "the cluster at 127.0.0.1:1" in sized
     assert "add -t local" in sized
