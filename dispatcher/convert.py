@@ -13,10 +13,12 @@ import grpc
 from dispatcher.core.commands import RefusalKind
 from dispatcher.core.events import JobMasterRegistered, JobStatusReported
 from dispatcher.core.jobs import Job
-from firesteel._proto import common_pb2, dispatcher_pb2, job_graph_pb2, job_master_pb2
+from firesteel._proto import dispatcher_pb2, job_graph_pb2, job_master_pb2
 from firesteel.common.ids import JobId, JobMasterId, is_id
+from firesteel.common.rpc.convert import error_to_proto
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.states import JobStatus
+from firesteel.errors import ErrorInfo
 
 # The length of its label, with the attempt's id, is kept in one byte (dispatcher.results).
 _MAX_GROUP_BYTES = 200
@@ -209,7 +211,8 @@ def details_without_master(
     job: Job, graph: job_graph_pb2.JobGraph | None, *, failure: str = "", waiting_for: str = ""
 ) -> job_master_pb2.JobDetails:
     """What the Dispatcher knows by itself of a job that has no JobMaster yet, or any more."""
-    exceptions = [common_pb2.ErrorInfo(summary=failure, timestamp_ms=job.end_ms)] if failure else []
+    error = ErrorInfo(summary=failure, timestamp_ms=job.end_ms)
+    exceptions = [error_to_proto(error)] if failure else []
     timestamps = [
         job_master_pb2.StateTimestamp(state=JobStatus.INITIALIZING.value, timestamp_ms=job.start_ms)
     ]

@@ -5,7 +5,9 @@ Whatever else is raised in a user's job becomes an `ErrorInfo` (`firesteel.commo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+
+from firesteel.text import valid_text
 
 
 class FiresteelError(Exception):
@@ -34,7 +36,9 @@ class SubmissionRejected(FiresteelError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorInfo:
-    """A description of one exception, wherever it was raised."""
+    """A description of one exception, wherever it was raised. All of its text is valid
+    (`firesteel.text`), so it can always be sent and stored.
+    """
 
     summary: str  # one line
     user_traceback: str = ""  # the user's own frames, then the exception; empty if there are none
@@ -42,6 +46,11 @@ class ErrorInfo:
     timestamp_ms: int = 0
     location: str = ""  # host, TaskExecutor and slot, where known
     task_name: str = ""  # "vertex (2/4)#0", where known
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            if isinstance(text := getattr(self, item.name), str):
+                object.__setattr__(self, item.name, valid_text(text))
 
     @property
     def shown(self) -> str:

@@ -30,11 +30,11 @@ from firesteel.common.high_availability import leaders_of
 from firesteel.common.ids import IdSource
 from firesteel.common.leader import Leaders, Office
 from firesteel.common.rpc.checkpoints import complete_checkpoint_from_proto
-from firesteel.common.rpc.convert import state_number
+from firesteel.common.rpc.convert import error_to_proto, state_number
 from firesteel.common.rpc.link import Link
 from firesteel.common.service.platform import Platform
 from firesteel.common.states import JobStatus
-from firesteel.errors import FiresteelError
+from firesteel.errors import ErrorInfo, FiresteelError
 from jobmaster.convert import collected_by_attempt, restart_history_from_json, verdict_from_json
 from jobmaster.core import events
 from jobmaster.core.checkpoints.recovery import Recovery
@@ -257,7 +257,7 @@ class JobMasterProcess:
             timestamps=[
                 job_master_pb2.StateTimestamp(state=JobStatus.FAILED.value, timestamp_ms=now_ms)
             ],
-            exceptions=[common_pb2.ErrorInfo(summary=why, timestamp_ms=now_ms)],
+            exceptions=[error_to_proto(ErrorInfo(summary=why, timestamp_ms=now_ms))],
             start_ms=now_ms,
             end_ms=now_ms,
         )

@@ -17,6 +17,7 @@ from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, Job
 from firesteel.common.resources import SlotStatus
 from firesteel.common.rpc.convert import (
     blob_from_proto,
+    error_to_proto,
     partition_id_from_proto,
     profile_from_proto,
     profile_to_proto,
@@ -26,6 +27,7 @@ from firesteel.common.rpc.convert import (
 )
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.states import ExecutionState
+from firesteel.errors import ErrorInfo
 from taskexecutor.core import commands, events
 from taskexecutor.core.process_shape import Environment
 
@@ -329,11 +331,13 @@ def _offer(offer: commands.Offer) -> job_master_pb2.SlotOffer:
 
 def _error(reason: str, location: str, now_ms: int) -> common_pb2.ErrorInfo:
     """The summary is the reason's first line; what follows may be the end of a log."""
-    return common_pb2.ErrorInfo(
-        summary=reason.splitlines()[0] if reason else "",
-        traceback=reason,
-        location=location,
-        timestamp_ms=now_ms,
+    return error_to_proto(
+        ErrorInfo(
+            summary=reason.splitlines()[0] if reason else "",
+            traceback=reason,
+            location=location,
+            timestamp_ms=now_ms,
+        )
     )
 
 

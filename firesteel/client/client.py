@@ -103,6 +103,8 @@ class Client:
             graph = dataclasses.replace(
                 job_graph, blobs=(*job_graph.blobs, *(blob for _, blob in prepared))
             )
+            specs_bytes = sum(len(o.spec) for v in graph.vertices for o in v.operators)
+            self._check_payload_size(graph, specs_bytes)  # larger messages cannot be made
             request = dispatcher_pb2.SubmitJobRequest(job_graph=job_graph_to_proto(graph))
             self._check_payload_size(graph, request.ByteSize())
             self._upload_missing({blob.hash: path for path, blob in prepared})

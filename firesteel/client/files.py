@@ -12,6 +12,7 @@ import xxhash
 
 from firesteel.common.job_graph import Blob, BlobKind
 from firesteel.errors import FiresteelError
+from firesteel.text import valid_text
 
 CHUNK_BYTES = 2**20
 
@@ -55,6 +56,9 @@ class PreparedFile(NamedTuple):
 
 def prepared(file: UserFile, scratch: Path) -> PreparedFile:
     """Zips folders into `scratch`."""
+    for name in (file.path.name, file.target_dir):
+        if valid_text(name) != name:
+            raise FiresteelError(f"{name!r} is not valid UTF-8: rename the file")
     path = _zipped(file.path, scratch) if file.path.is_dir() else file.path
     digest = xxhash.xxh3_128()
     size_bytes = 0

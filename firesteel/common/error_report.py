@@ -1,4 +1,8 @@
-"""Describes exceptions for users: their own frames first, Spark's own message for a Java stack."""
+"""Describes exceptions for users: their own frames first, Spark's own message for a Java stack.
+
+An exception is user code: its `__str__`, its notes and its causes may raise, or have text that is
+not valid. Describing it never raises.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from firesteel.errors import ErrorInfo, FiresteelError
+from firesteel.text import text_of
 
 MAX_TEXT_CHARS = 32_000  # an error travels in messages and is kept with its job
 
@@ -26,14 +31,28 @@ def error_info(
 ) -> ErrorInfo:
     """Describes an exception. All files below `user_code_roots` count as the user's."""
     roots = tuple(str(Path(root).resolve()) + "/" for root in user_code_roots)
+    try:
+        summary, users = summary_of(exc), _user_traceback(exc, roots)
+        whole = "".join(traceback.format_exception(exc)).rstrip()
+    except BaseException as error:  # raised by an attribute of the exception
+        summary = f"{type(exc).__name__}, which cannot be described: {type(error).__name__}"
+        users, whole = "", _places(exc)
     return ErrorInfo(
-        summary=_clip(summary_of(exc), 2_000),
-        user_traceback=_clip(_user_traceback(exc, roots), MAX_TEXT_CHARS),
-        traceback=_clip("".join(traceback.format_exception(exc)).rstrip(), MAX_TEXT_CHARS),
+        summary=_clip(summary, 2_000),
+        user_traceback=_clip(users, MAX_TEXT_CHARS),
+        traceback=_clip(whole, MAX_TEXT_CHARS),
         timestamp_ms=time.time_ns() // 1_000_000,
         location=location,
         task_name=task_name,
     )
+
+
+def _places(exc: BaseException) -> str:
+    """Where the exception and its causes were raised, without a call of theirs."""
+    lines = []
+    for link, how in _chain(exc):
+        lines += [*traceback.format_tb(link.__traceback__), f"{type(link).__name__}\n", f"{how}\n"]
+    return "".join(lines).rstrip()
 
 
 def summary_of(exc: BaseException) -> str:
@@ -64,9 +83,9 @@ def _summary_of(exc: BaseException) -> str:
     spark = _spark_message(exc)
     if spark is not None:
         return spark
-    text = _first_line(str(exc))
+    text = _first_line(text_of(exc))
     if isinstance(exc, FiresteelError):
-        whole = str(exc).rstrip()
+        whole = text_of(exc).rstrip()
         return whole if whole.endswith("^") else text or type(exc).__name__
     if isinstance(exc, OSError) and exc.errno == errno.ENOSPC:
         return f"the disk is full ({text}); free some space, or write to another disk"
@@ -176,7 +195,7 @@ def _spark_message(exc: BaseException) -> str | None:
             return _exception_line(text)
         return _java_reason(text)
     if module.startswith("py4j."):
-        name, text = type(exc).__name__, str(exc)
+        name, text = type(exc).__name__, text_of(exc)
         connection = name in ("Py4JNetworkError", "Py4JError")
         if connection and "error occurred while calling" not in text:
             return f"the connection to the slot's Spark JVM is lost ({_first_line(text) or name})"
@@ -186,7 +205,7 @@ def _spark_message(exc: BaseException) -> str | None:
 
 def _description(exc: BaseException) -> str:
     """The exception's text, without a call to the JVM, which may be dead."""
-    return str(getattr(exc, "_desc", None) or getattr(exc, "_message", None) or exc)
+    return text_of(getattr(exc, "_desc", None) or getattr(exc, "_message", None) or exc)
 
 
 def _java_reason(text: str) -> str:

@@ -23,6 +23,8 @@ from typing import Any, TextIO, cast
 _rich = sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
 import structlog  # noqa: E402
 
+from firesteel.text import text_of  # noqa: E402
+
 if _rich is None:
     del sys.modules["rich"]
 
@@ -156,7 +158,4 @@ def _render(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, (int, float, bool)) or value is None:
         return value
-    try:
-        return str(value)
-    except Exception as error:
-        return f"<{type(value).__name__}, whose text cannot be had: {type(error).__name__}>"
+    return text_of(value)

@@ -22,6 +22,7 @@ from firesteel.plan.event_time import hold_watermarks_back
 from firesteel.plan.runtime_mode import as_batch, check_exchanges
 from firesteel.plan.shipping import pickled
 from firesteel.plan.stream_graph import StreamEdge, StreamGraph, StreamNode
+from firesteel.text import valid_text
 
 
 def build_job_graph(
@@ -39,8 +40,12 @@ def build_job_graph(
     """Decides what the program leaves open, chains its operators, and pickles their specs.
 
     Operator ids are stable: derived from the uid if there is one, otherwise from the operator's
-    position in the program. `result_type`: of all edges for which the program chooses none.
+    position in the program. `result_type`: of all edges for which the program chooses none. Names
+    that people read get escapes for what UTF-8 cannot encode; InvalidProgram is raised for names
+    that identify something.
     """
+    for key, value in config.items():
+        _check_text(f"the configuration's {key!r}", key, value)
     graph = stream_graph.resolved(
         default_parallelism=default_parallelism, default_max_parallelism=default_max_parallelism
     )
@@ -66,7 +71,7 @@ def build_job_graph(
     check_exchanges(edges, vertices, batch=batch)
     return JobGraph(
         job_id=job_id,
-        name=name,
+        name=valid_text(name),
         vertices=tuple(vertices),
         edges=edges,
         config=config,
@@ -93,7 +98,16 @@ def _check_heaps(vertices: list[JobVertex]) -> None:
             )
 
 
+def _check_text(what: str, *texts: str) -> None:
+    for text in texts:
+        if valid_text(text) != text:
+            raise InvalidProgram(
+                f"{what}: {text!r} is not allowed; expected text that UTF-8 can encode, without NUL"
+            )
+
+
 def operator_id_of(node: StreamNode) -> OperatorId:
+    _check_text(f"the uid of {node}", node.uid)
     words = ("uid", node.uid) if node.uid else ("position", str(node.index), node.kind)
     return OperatorId(stable_id(*words))
 
@@ -111,9 +125,10 @@ def _vertex(
     resources: ResourceProfile = UNKNOWN
     for node in chain:
         resources = resources + node.resources
+        _check_text(f"a group of {node}", node.slot_sharing_group or "", node.co_location_group)
     return JobVertex(
         vertex_id=vertex_id,
-        name=" -> ".join(node.name for node in chain),
+        name=valid_text(" -> ".join(node.name for node in chain)),
         parallelism=head.parallelism,
         max_parallelism=head.max_parallelism,
         operators=tuple(_operator(graph, chain, node, ids[node]) for node in chain),
@@ -131,7 +146,7 @@ def _operator(
     return Operator(
         operator_id=operator_id,
         uid=node.uid,
-        name=node.name,
+        name=valid_text(node.name),
         kind=node.kind,
         spec=pickled(node),
         inputs=tuple(
@@ -145,7 +160,7 @@ def _operator(
         coordinator_kind=node.coordinator_kind,
         coordinator_options_json=node.coordinator_options_json,
         runs_on_spark=node.runs_on_spark,
-        place=str(node.place),
+        place=valid_text(str(node.place)),
     )
 
 
@@ -159,6 +174,8 @@ def _job_edge(
     target_vertex, target_operator = place[edge.target]
     if edge.partitioner is None:
         raise FiresteelError("the stream graph was not resolved before chaining")
+    _check_text(f"a side output of {edge.source}", edge.side_output_tag)
+    _check_text(f"a key of {edge.target}", *edge.key_columns)
     key = edge.key_columns if edge.partitioner is Partitioner.HASH else ()
     return JobEdge(
         result_id=ResultId(stable_id("result", source_vertex, target_vertex, str(number))),

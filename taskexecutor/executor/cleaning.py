@@ -15,6 +15,7 @@ import psutil
 import structlog
 
 from taskexecutor.executor import garbage
+from taskexecutor.executor.spark.jvm.session import PYTHON_DAEMON
 
 log = structlog.get_logger(__name__)
 
@@ -119,7 +120,7 @@ def end_python_workers(jvm_pid: int) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):  # the JVM is gone, and its workers end, too
         for daemon in psutil.Process(jvm_pid).children():
             with contextlib.suppress(psutil.Error):
-                if "pyspark.daemon" not in daemon.cmdline():
+                if PYTHON_DAEMON not in daemon.cmdline():
                     continue
                 ended = daemon.children(recursive=True)
                 if JOB_DIR_VARIABLE in daemon.environ():

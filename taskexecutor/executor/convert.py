@@ -28,6 +28,7 @@ from firesteel.common.rpc.convert import (
 from firesteel.common.states import ExecutionState
 from firesteel.elements import CheckpointBarrier
 from firesteel.errors import ErrorInfo, FiresteelError
+from firesteel.text import valid_text
 from taskexecutor.executor.analysis.analyze import AnalyzedOperator
 from taskexecutor.executor.exchange import Locations
 from taskexecutor.executor.state import RestoredOperatorState
@@ -212,7 +213,7 @@ def checkpoint_answer(job_id: str, answer: CheckpointAnswer) -> executor_pb2.Exe
             message.alignment_ms = answer.alignment_ms
             message.sync_ms, message.async_ms = answer.sync_ms, answer.async_ms
         case Declined():
-            message.declined = answer.cause or "no cause given"
+            message.declined = valid_text(answer.cause) or "no cause given"
     return executor_pb2.ExecutorToTaskExecutor(checkpoint_answer=message)
 
 
@@ -246,7 +247,11 @@ def metrics_report(
     report = executor_pb2.ExecutorMetrics(
         tasks=[_metrics(task) for task in tasks],
         samples=[
-            common_pb2.MetricSample(name=name, labels=labels, value=value)
+            common_pb2.MetricSample(
+                name=valid_text(name),
+                labels={key: valid_text(label) for key, label in labels.items()},
+                value=value,
+            )
             for name, labels, value in samples
         ],
     )
@@ -271,7 +276,7 @@ def _metrics(metrics: TaskMetrics) -> common_pb2.TaskMetrics:
         bundles=metrics.bundles,
         bundle_records=metrics.bundle_records,
         last_bundle_records=metrics.last_bundle_records,
-        plans=metrics.plans,
+        plans={operator: valid_text(plan) for operator, plan in metrics.plans.items()},
         aligning_ms=metrics.watermark_alignment_ms,
         spark_planning_ms=metrics.spark_planning_ms,
         spark_converting_ms=metrics.spark_converting_ms,
@@ -288,7 +293,7 @@ def analyzed(
         tasks_pb2.OperatorSchema(
             operator_id=operator.operator_id,
             schema=b"" if operator.schema is None else bytes(operator.schema.serialize()),
-            plan=operator.plan,
+            plan=valid_text(operator.plan),
             side_schemas={
                 tag: bytes(schema.serialize()) for tag, schema in operator.side_schemas.items()
             },
@@ -316,7 +321,8 @@ def slot_released(allocation_id: str) -> executor_pb2.ExecutorToTaskExecutor:
 
 
 def ending(reason: str) -> executor_pb2.ExecutorToTaskExecutor:
-    return executor_pb2.ExecutorToTaskExecutor(ending=executor_pb2.ExecutorEnding(reason=reason))
+    ending = executor_pb2.ExecutorEnding(reason=valid_text(reason))
+    return executor_pb2.ExecutorToTaskExecutor(ending=ending)
 
 
 def ready(

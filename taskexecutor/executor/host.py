@@ -115,8 +115,22 @@ class Host:
         for message in self._link.received():
             try:
                 self._handle(message)
-            except Exception:  # one bad message must not cost the slot's other tasks
+            except Exception as error:  # one bad message must not cost the slot's other tasks
                 log.exception("a message could not be handled", kind=message.WhichOneof("message"))
+                self._answer_failure(message, error)
+
+    def _answer_failure(
+        self, message: executor_pb2.TaskExecutorToExecutor, error: Exception
+    ) -> None:
+        """Answers a message that its JobMaster would otherwise wait for."""
+        match message.WhichOneof("message"):
+            case "submit":
+                for deployment in message.submit.tasks:
+                    if self._tasks.get(deployment.attempt_id) is None:
+                        self._report_failure(deployment.attempt_id, error)
+            case "analyze":
+                failed = convert.analysis_failed(message.analyze.job_id, self._error_info(error))
+                self._link.send(failed)
 
     def _handle(self, message: executor_pb2.TaskExecutorToExecutor) -> None:
         match message.WhichOneof("message"):
@@ -284,11 +298,19 @@ class Host:
                 return
         thread = threading.Thread(target=self._run, args=(config, task), name=name, daemon=True)
         self._tasks.add(task, thread)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # the process may start no more threads
+            self._report_failure(config.attempt_id, error, task_name=name)
+            self._tasks.remove(task)
 
     def _run(self, config: TaskConfig, task: StreamTask) -> None:
         with _log_context(config):
-            task.run()
+            try:
+                task.run()
+            except BaseException as error:
+                log.exception("a task ended without its report")
+                self._report_failure(config.attempt_id, error, config.info.task_name_with_subtask)
         self._tasks.remove(task)
 
     def _tasks_of(self, attempt_ids: Iterable[str]) -> list[StreamTask]:
@@ -317,14 +339,14 @@ class Host:
         error: ErrorInfo | None,
         end: TaskEnd | None,
     ) -> None:
-        if not self._tasks.may_report(attempt_id, state):
-            return
         if error is not None and not error.location:
             error = replace(error, location=self._location)
         task = self._tasks.get(attempt_id)
         job_id = self._job_id if task is None else task.info.job_id
         now_ms = time.time_ns() // 1_000_000
-        self._link.send(convert.task_state(job_id, attempt_id, state, error, end, now_ms))
+        message = convert.task_state(job_id, attempt_id, state, error, end, now_ms)
+        if self._tasks.may_report(attempt_id, state):
+            self._link.send(message)
 
     def _error_info(self, error: BaseException, task_name: str = "") -> ErrorInfo:
         return error_info(
@@ -343,7 +365,7 @@ class Host:
                 graph = job_graph_from_proto(request.job_graph)
                 found = analyze(graph, self._engine, convert.checkpoint_storage(request))
                 result = convert.analyzed(request.job_id, found)
-            except Exception as error:
+            except BaseException as error:  # the program's functions may raise SystemExit
                 log.info("the plan's analysis found an error", exc_info=True)
                 result = convert.analysis_failed(request.job_id, self._error_info(error))
         self._link.send(result)

@@ -59,7 +59,10 @@ class MetricsReporter:
                     samples.extend(task.samples())
                 except Exception:
                     log.exception("the metrics of a task could not be read")
-            self._link.send(convert.metrics_report(metrics, samples))
+            try:
+                self._link.send(convert.metrics_report(metrics, samples))
+            except Exception:
+                log.exception("metrics could not be reported")
             if tasks:
                 time.sleep(self._interval_s)
             else:

@@ -23,6 +23,7 @@ from firesteel.client.client import Client
 from firesteel.common.states import ExecutionState
 from firesteel.connectors import FileSink, FileSource
 from firesteel.errors import ClusterUnreachable, FiresteelError, JobFailed, PayloadTooLarge
+from taskexecutor.executor.spark.jvm.session import PYTHON_DAEMON
 from tests.small_disk import small_disk
 
 from .conftest import PATIENCE_S, SLOTS, Session, command, eventually, firesteel, services
@@ -288,7 +289,7 @@ def test_garbage_on_every_port_hurts_nobody(session: Session) -> None:
         p for p in psutil.Process().children() if str(session.cluster.directory) in command(p)
     )
     # Spark ends its Python workers when they have been idle for long.
-    family = [p for p in supervisor.children(recursive=True) if "pyspark.daemon" not in command(p)]
+    family = [p for p in supervisor.children(recursive=True) if PYTHON_DAEMON not in command(p)]
     ports = set()
     for process in [supervisor, *family]:
         with contextlib.suppress(psutil.NoSuchProcess):  # some are there for a moment only

@@ -15,6 +15,7 @@ import pytest
 from firesteel import Environment
 from firesteel.common.states import JobStatus
 from firesteel.errors import JobCanceled, JobFailed
+from taskexecutor.executor.spark.jvm.session import PYTHON_DAEMON
 
 from .conftest import PATIENCE_S, SLOTS, Session, command, eventually, firesteel
 from .test_faults import busy_slot, jvm_of
@@ -94,7 +95,7 @@ def doubled() -> Environment:
 
 
 def python_workers(slot: psutil.Process) -> list[psutil.Process]:
-    return [p for p in slot.children(recursive=True) if "pyspark.daemon" in command(p)]
+    return [p for p in slot.children(recursive=True) if PYTHON_DAEMON in command(p)]
 
 
 def kill_slot(session: Session, slot: psutil.Process, job_id: str) -> None:

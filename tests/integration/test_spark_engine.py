@@ -17,9 +17,11 @@ import cloudpickle
 import psutil
 import pyarrow as pa
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PythonException
+from pyspark.sql import functions
 
 from firesteel import Environment, Tumbling, Watermarks
+from firesteel.common.error_report import summary_of
 from firesteel.common.operator_messages import SplitAssigned, SplitsExhausted
 from firesteel.common.units import MIB
 from firesteel.connectors import FileSink, FileSource
@@ -33,6 +35,7 @@ from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator
 from taskexecutor.executor.spark.jvm import heartbeat
 from taskexecutor.executor.spark.jvm.engine import SparkEngine, SparkLost
+from taskexecutor.executor.spark.jvm.session import PYTHON_DAEMON
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
 from taskexecutor.executor.spark.transfer import LOCAL_ROWS, BundleLoader, collect
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
@@ -418,6 +421,17 @@ def test_rows_read_are_counted_without_watermarks_too(engine: SparkEngine, tmp_p
     reader.close()
 
 
+def test_what_a_udf_raises_and_prints_need_not_be_utf_8(engine: SparkEngine) -> None:
+    @functions.udf("string")
+    def raises(value):  # type: ignore[no-untyped-def]  # hints make Spark warn
+        print("\ud83d")
+        raise ValueError("\ud83d")
+
+    with pytest.raises(PythonException) as caught:
+        engine.session.range(1).select(raises("id")).collect()
+    assert summary_of(caught.value) == r"ValueError: \ud83d"
+
+
 def test_nothing_of_a_job_is_left_in_the_session(engine: SparkEngine, tmp_path: Path) -> None:
     session = engine.session
     values = dict(session.conf.getAll)
@@ -430,9 +444,7 @@ def test_nothing_of_a_job_is_left_in_the_session(engine: SparkEngine, tmp_path: 
     session.range(3).createTempView("numbers")
     session.udf.register("twice", lambda x: 2 * x, "long")
     assert [row[0] for row in session.sql("SELECT twice(id) FROM numbers").collect()] == [0, 2, 4]
-    daemons = [
-        p for p in psutil.Process(engine.jvm_pid).children() if "pyspark.daemon" in p.cmdline()
-    ]
+    daemons = [p for p in psutil.Process(engine.jvm_pid).children() if PYTHON_DAEMON in p.cmdline()]
     workers = [worker for daemon in daemons for worker in daemon.children()]
     assert workers
 

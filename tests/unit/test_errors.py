@@ -280,3 +280,66 @@ def test_a_place_that_a_caret_points_at_stays_in_the_summary() -> None:
         == "unknown column m\n  max(m)\n      ^"
     )
     assert summary_of(FiresteelError("unknown column m\nand more")) == "unknown column m"
+
+
+SURROGATE = "\ud83d"  # as of json.loads and os.fsdecode
+
+
+class WithoutText(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError(SURROGATE)
+
+    __repr__ = __str__
+
+
+class RaisingNotes(Exception):
+    @property
+    def __notes__(self) -> list[str]:
+        raise SystemExit(SURROGATE)
+
+
+def raised_from(cause: BaseException) -> None:
+    try:
+        raise cause
+    except BaseException as error:
+        raise ValueError("the consequence") from error
+
+
+def raised(error: BaseException) -> None:
+    raise error
+
+
+def with_notes(*notes: Any) -> ValueError:
+    error = ValueError("noted")
+    error.__notes__ = [*notes]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "summary"),
+    [
+        (ValueError(SURROGATE), r"ValueError: \ud83d"),
+        (ValueError("a\0b"), r"ValueError: a\x00b"),
+        (WithoutText(), "WithoutText: <WithoutText without text: __str__ raised RuntimeError>"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (with_notes(SURROGATE, WithoutText()), "ValueError: noted"),
+        (RaisingNotes("x"), "RaisingNotes, which cannot be described: SystemExit"),
+        (
+            BaseExceptionGroup(SURROGATE, [WithoutText()]),
+            r"ExceptionGroup: \ud83d (1 sub-exception)",
+        ),
+        (FiresteelError(SURROGATE), r"\ud83d"),
+        (PythonException(SURROGATE, {}), r"\ud83d"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_whatever_an_exception_does_its_report_can_be_sent(
+    error: BaseException, summary: str
+) -> None:
+    for how in (raised, raised_from):
+        info = told(how, error, location=SURROGATE, task_name=SURROGATE)
+        assert error_from_proto(error_to_proto(info)) == info
+        if how is raised:
+            assert info.summary.startswith(summary)
+        assert type(error).__name__ in info.traceback
+        assert __file__ in info.traceback

@@ -142,7 +142,7 @@ def encode_batch_header(channel: int, sequence: int, count: int, size_bytes: int
 
 
 def encode_failed(channel: int, reason: str) -> bytes:
-    text = reason.encode()[:MAX_REASON_BYTES]
+    text = reason.encode(errors="backslashreplace")[:MAX_REASON_BYTES]
     return _HEAD.pack(_FAILED, channel) + _LENGTH.pack(len(text)) + text
 
 

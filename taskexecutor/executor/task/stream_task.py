@@ -21,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
@@ -28,7 +29,7 @@ from typing import NamedTuple, assert_never
 
 import structlog
 
-from firesteel.common.error_report import error_info
+from firesteel.common.error_report import error_info, summary_of
 from firesteel.common.ids import OperatorId, ResultId
 from firesteel.common.job_graph import ResultType
 from firesteel.common.key_groups import key_group
@@ -372,7 +373,7 @@ class StreamTask:
 
     def _report_outcome(self, outcome: _Outcome, failures: list[BaseException]) -> None:
         for further in failures[1:]:
-            _log.warning("the ending task failed once more", error=repr(further))
+            _log.warning("a further failure of the ending task", error=summary_of(further))
         match outcome:
             case _Outcome.FINISHED:
                 stored = (partition.stored for partition in self._partitions)
@@ -435,15 +436,35 @@ class StreamTask:
     ) -> None:
         cause = {"cause": error.summary} if error is not None else {}
         _log.info("task state", state=state.name, attempt_id=self.info.attempt_id, **cause)
+        if not state.terminal:
+            self._services.report_state(self.info.attempt_id, state, error, None)
+            return
         try:
-            end = None
-            if state.terminal:
-                finished = state is ExecutionState.FINISHED and self._checkpoints is None
-                splits = self._splits_held() if finished else {}
-                end = TaskEnd(self._metrics.read(), partitions, unreadable, splits)
+            finished = state is ExecutionState.FINISHED and self._checkpoints is None
+            splits = self._splits_held() if finished else {}
+            end = TaskEnd(self._metrics.read(), partitions, unreadable, splits)
             self._services.report_state(self.info.attempt_id, state, error, end)
+        except Exception as problem:
+            _log.exception("the end of a task could not be reported", state=state.name)
+            self._report_without_details(state, error, problem)
+
+    def _report_without_details(
+        self, state: ExecutionState, error: ErrorInfo | None, problem: Exception
+    ) -> None:
+        """Reports the task as FAILED, with what can be sent for certain: a task whose end is not
+        reported would count as running.
+        """
+        what = error.summary if error is not None else f"the task was {state.name}"
+        summary = f"{what[:500]} (the full report could not be sent: {summary_of(problem)[:500]})"
+        info = ErrorInfo(
+            summary=summary,
+            timestamp_ms=time.time_ns() // 1_000_000,
+            task_name=self.info.task_name_with_subtask,
+        )
+        try:
+            self._services.report_state(self.info.attempt_id, ExecutionState.FAILED, info, None)
         except Exception:
-            _log.exception("a task state could not be reported", state=state.name)
+            _log.exception("the failure of a task could not be reported", cause=summary)
 
     # -- checkpoints
 

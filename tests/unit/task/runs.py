@@ -113,7 +113,7 @@ class Run:
         self.on_event: Callable[[Any], None] = self.events.append
         self.groups: list[tuple[str, ...]] = []
         self.operators = operators
-        self._on_state = on_state
+        self.on_state = on_state
         self._reached = threading.Condition()
         self.config = TaskConfig(
             job_id=JOB,
@@ -148,7 +148,7 @@ class Run:
     ) -> None:
         assert attempt_id == self.config.attempt_id
         assert (error is not None) == (state is ExecutionState.FAILED)
-        assert (end is not None) == state.terminal
+        assert end is None or state.terminal
         if error is not None:
             self.errors.append(error)
         self.final_metrics = end.metrics if end is not None else None
@@ -156,7 +156,7 @@ class Run:
         with self._reached:
             self.states.append(state)
             self._reached.notify_all()
-        self._on_state(state)
+        self.on_state(state)
 
     def start(self) -> Run:
         self.thread.start()

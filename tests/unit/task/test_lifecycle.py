@@ -296,6 +296,35 @@ def test_a_function_that_exits_fails_its_task_only() -> None:
     assert prepared(journal).run().states[-1] is FAILED
 
 
+def test_a_task_whose_report_cannot_be_sent_fails_with_what_can_be_said() -> None:
+    journal = Journal()
+    run = prepared(journal)
+
+    def refuse(state: ExecutionState) -> None:
+        if state is FINISHED:
+            raise ValueError("too large \ud83d")
+
+    run.on_state = refuse
+    assert run.run().states[-2:] == [FINISHED, FAILED]
+    assert run.errors[0].summary == (
+        r"the task was FINISHED (the full report could not be sent: ValueError: too large \ud83d)"
+    )
+    assert run.errors[0].task_name == "map -> other -> last (1/1)#0"
+
+
+def test_a_task_that_cannot_report_that_it_runs_fails() -> None:
+    journal = Journal()
+    run = prepared(journal)
+
+    def refuse(state: ExecutionState) -> None:
+        if state is RUNNING:
+            raise ValueError("not sent")
+
+    run.on_state = refuse
+    assert run.run().states[-1] is FAILED
+    assert run.errors[0].summary == "ValueError: not sent"
+
+
 def test_operators_that_cannot_be_built_fail_the_task() -> None:
     run = Run(vertex(operator("missing")), {})
     assert run.run().states == [INITIALIZING, FAILED]

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+PYTHON_DAEMON = f"{__package__}.python_daemon"
+
+
 def session_settings(
     conf: Mapping[str, str], *, cores: int, heap_bytes: int, temp_dir: Path
 ) -> dict[str, str]:
@@ -61,6 +64,7 @@ def session_settings(
         # The default is two pools of 8, sized for a cluster's executors.
         "spark.shuffle.mapOutput.dispatcher.numThreads": "1",
         "spark.python.worker.reuse": "true",
+        "spark.python.daemon.module": PYTHON_DAEMON,
         # Otherwise each call of a Column function asks the JVM several times for its call site:
         # two thirds of the traffic between the two while a plan is built.
         "spark.python.sql.dataFrameDebugging.enabled": "false",

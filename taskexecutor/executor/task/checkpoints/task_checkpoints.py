@@ -25,6 +25,7 @@ from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.ids import AttemptId, OperatorId
 from firesteel.common.job_graph import JobEdge
 from firesteel.elements import CheckpointBarrier
+from firesteel.text import text_of
 from taskexecutor.executor.state import OperatorStateSnapshot
 from taskexecutor.executor.state.files import write_snapshot
 from taskexecutor.executor.state.in_flight import BatchesByProducer, write_in_flight
@@ -239,9 +240,10 @@ class TaskCheckpoints:
             reached(Failpoint.UPLOAD_AFTER)
             if answer is not None:
                 self._services.answer(answer)
-            reached(Failpoint.ACKNOWLEDGED)
-        except Exception:
+        except Exception as error:
             _log.exception("a checkpoint could not be answered", checkpoint=work.checkpoint_id)
+            self._services.answer(self._declined(work, error))
+        reached(Failpoint.ACKNOWLEDGED)
 
     def _write(self, work: _ToWrite) -> Acknowledged | Declined | None:
         """None: the task has ended, and the master learns that from its state."""
@@ -264,11 +266,9 @@ class TaskCheckpoints:
         except _Abandoned:
             self._delete(paths)
             return None
-        except Exception as error:
+        except BaseException as error:  # to pickle a value may run user code
             self._delete(paths)
-            return Declined(
-                attempt_id=self._attempt_id, checkpoint_id=work.checkpoint_id, cause=str(error)
-            )
+            return self._declined(work, error)
         finally:
             work.release()
         return Acknowledged(
@@ -280,6 +280,13 @@ class TaskCheckpoints:
             alignment_ms=work.alignment_ms,
             sync_ms=work.sync_ms,
             async_ms=(time.perf_counter() - started) * 1000,
+        )
+
+    def _declined(self, work: _ToWrite, error: BaseException) -> Declined:
+        return Declined(
+            attempt_id=self._attempt_id,
+            checkpoint_id=work.checkpoint_id,
+            cause=text_of(error) or type(error).__name__,
         )
 
     def _write_operator(

@@ -1,0 +1,20 @@
+"""Text that every message, log and job store can hold, made of what user code leaves behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def valid_text(text: str) -> str:
+    r"""Returns `text` with escapes in place of lone surrogates, which UTF-8 cannot encode, and of
+    NUL, which PostgreSQL cannot store: `\ud83d` and `\x00`.
+    """
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
+def text_of(value: Any) -> str:
+    """Returns `str(value)` as valid text; if that raises, the class of the value and the error."""
+    try:
+        return valid_text(str(value))
+    except BaseException as error:  # whatever user code raises
+        return f"<{type(value).__name__} without text: __str__ raised {type(error).__name__}>"

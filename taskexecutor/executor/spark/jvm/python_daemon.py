@@ -1,0 +1,44 @@
+"""Spark's daemon, from which it forks the Python workers that run the program's UDFs.
+
+What a UDF raises or prints may have text that UTF-8 cannot encode. PySpark's workers then announce
+an exception and send none, and Spark waits for it for ever.
+
+Spark runs this as a module. It imports nothing of ours: each slot has such a process.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import traceback
+from typing import IO
+
+from pyspark import daemon, util
+from pyspark.serializers import SpecialLengths, write_int, write_with_length
+
+_handle = util.handle_worker_exception
+_LENGTH_BYTES = 4
+
+
+def handle_worker_exception(
+    e: BaseException, outfile: IO[bytes], hide_traceback: bool | None = None
+) -> None:
+    """As PySpark's, which workers call; always sends a text."""
+    report = io.BytesIO()
+    _handle(e, report, hide_traceback)
+    if len(report.getvalue()) > 2 * _LENGTH_BYTES:
+        text = report.getvalue()[2 * _LENGTH_BYTES :]
+    else:  # it could not be encoded
+        text = "".join(traceback.format_exception(e)).encode(errors="backslashreplace")
+    try:
+        write_int(SpecialLengths.PYTHON_EXCEPTION_THROWN, outfile)  # type: ignore[no-untyped-call]
+        write_with_length(text, outfile)  # type: ignore[no-untyped-call]
+    except OSError:
+        pass  # the JVM has closed the connection
+
+
+if __name__ == "__main__":
+    util.handle_worker_exception = handle_worker_exception
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    daemon.manager()
