@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 __all__ = [
+    "AsyncFunction",
     "BroadcastConnectedStream",
     "BroadcastProcessFunction",
     "BroadcastStream",
@@ -24,6 +25,8 @@ __all__ = [
     "DataStream",
     "DataStreamSink",
     "Environment",
+    "ExponentialBackoffDelayRetryStrategy",
+    "FixedDelayRetryStrategy",
     "JobClient",
     "JobResult",
     "KeyedBroadcastProcessFunction",
@@ -39,6 +42,11 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from firesteel.async_functions import (
+        AsyncFunction,
+        ExponentialBackoffDelayRetryStrategy,
+        FixedDelayRetryStrategy,
+    )
     from firesteel.broadcast_functions import (
         BroadcastProcessFunction,
         KeyedBroadcastProcessFunction,
@@ -62,6 +70,7 @@ if TYPE_CHECKING:
     from firesteel.windows import Session, Sliding, Tumbling, Watermarks
 
 _HOMES = {
+    "AsyncFunction": "firesteel.async_functions",
     "BroadcastConnectedStream": "firesteel.datastream",
     "BroadcastProcessFunction": "firesteel.broadcast_functions",
     "BroadcastStream": "firesteel.datastream",
@@ -72,6 +81,8 @@ _HOMES = {
     "DataStream": "firesteel.datastream",
     "DataStreamSink": "firesteel.datastream",
     "Environment": "firesteel.environment",
+    "ExponentialBackoffDelayRetryStrategy": "firesteel.async_functions",
+    "FixedDelayRetryStrategy": "firesteel.async_functions",
     "JobClient": "firesteel.client.execution",
     "JobResult": "firesteel.client.execution",
     "KeyedBroadcastProcessFunction": "firesteel.broadcast_functions",

@@ -26,6 +26,10 @@ _INSTEAD = {
     **dict.fromkeys(("groupBy", "group_by", "groupby"), 'key_by("column")'),
     **dict.fromkeys(("dropna", "fillna", "hint", "replace", "unpivot"), _ROWS),
     "process": _PYTHON,
+    **dict.fromkeys(
+        ("async_wait", "ordered_wait", "unordered_wait"),
+        "map_async(function, schema, ordered=...)",
+    ),
     "coGroup": "connect(other).key_by(...).co_process(...)",
     **dict.fromkeys(("unionAll", "unionByName"), "union(other)"),
     "withWatermark": "assign_timestamps_and_watermarks(Watermarks.bounded(...))",

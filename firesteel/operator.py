@@ -340,6 +340,13 @@ class StreamOperator:
     context: RuntimeContext
     output: Output
 
+    @property
+    def full(self) -> bool:
+        """Whether the operator holds as many rows as it may: the task then reads no input until a
+        mail has run.
+        """
+        return False
+
     def setup(self, context: RuntimeContext, output: Output) -> None:
         self.context = context
         self.output = output
@@ -356,6 +363,10 @@ class StreamOperator:
     def process_watermark(self, watermark: Watermark) -> None:
         """The event time of all inputs advances; timers up to it have fired."""
         self.output.emit_watermark(watermark)
+
+    def process_status(self, status: StreamStatus) -> None:
+        """All inputs have become idle, or one of them is active again."""
+        self.output.emit_status(status)
 
     def on_event_time(self, timestamp_us: int, key: Any, namespace: Any) -> None:
         """An event-time timer fires."""
@@ -388,6 +399,11 @@ class StreamOperator:
 
     def finish(self) -> None:
         """Emits whatever is left. Nothing may be emitted afterwards."""
+
+    def stop(self) -> None:
+        """Called instead of `finish` when the job stops with a savepoint, which holds what is not
+        emitted yet. Nothing may be emitted afterwards.
+        """
 
     def close(self) -> None:
         """Releases everything; called exactly once on every path. Nothing may be emitted."""

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 import pyarrow as pa
 
+from firesteel.async_functions import AsyncFunction, AsyncRetryStrategy
 from firesteel.column_names import same
+from firesteel.durations import Duration, positive_us
 from firesteel.errors import InvalidProgram
 from firesteel.plan import frame_methods
 from firesteel.plan.deferred_columns import is_column
 from firesteel.plan.frame_methods import FrameMethod
 from firesteel.plan.specs import (
     FilterSpec,
+    MapAsyncSpec,
     MapInArrowSpec,
     MapInPandasSpec,
     MapRowsSpec,
@@ -213,6 +216,53 @@ class RowOperations(Generic[Stream]):
         """
         return self._map_rows("flat_map", "FlatMap", function, schema, name, uid, flat=True)
 
+    def map_async(
+        self,
+        function: Callable[[Row], Coroutine[Any, Any, Any]] | AsyncFunction,
+        schema: Any = None,
+        *,
+        capacity: int = 100,
+        timeout: Duration | None = "1 min",
+        on_timeout: Callable[[Row], Any] | None = None,
+        retry: AsyncRetryStrategy | None = None,
+        ordered: bool = True,
+        name: str | None = None,
+        uid: str = "",
+    ) -> Stream:
+        """Awaits `function(row)` for each row, a coroutine function (`async def`) or a
+        `firesteel.AsyncFunction`, with many calls in flight: Flink's AsyncDataStream.
+
+        The function gets and returns what a function of `map` does, or returns a list of any number
+        of rows. All calls of a subtask run on one event loop, in a thread beside the task; a
+        function that blocks it keeps the other calls waiting.
+
+        `capacity` is the number of calls that a subtask has in flight at most; the task reads no
+        input while as many rows wait. `ordered=False` emits results as they come; they never pass a
+        watermark. `timeout` is the time that a row may take, including retries (None: any time).
+        Then its call is cancelled, and the row has the result of `on_timeout(row)`; without
+        `on_timeout`, the job fails. `retry` repeats calls:
+        `FixedDelayRetryStrategy(max_attempts=3, delay="100 ms")`.
+
+        A checkpoint contains the rows whose results are not emitted. They are called again after a
+        restore, so calls are made at least once. Raises InvalidProgram for bad arguments; a call
+        that fails for good fails the job with an error that shows its row.
+        """
+        spec = map_async_spec(
+            function,
+            schema,
+            capacity=capacity,
+            timeout=timeout,
+            on_timeout=on_timeout,
+            retry=retry,
+            ordered=ordered,
+        )
+        title = (
+            f"MapAsync({type(function).__name__})"
+            if isinstance(function, AsyncFunction)
+            else titled("MapAsync", function)
+        )
+        return self._add(name or title, spec, uid=uid)
+
     # -- inside
 
     def _on_spark(self, method: FrameMethod, name: str | None, uid: str) -> Stream:
@@ -234,6 +284,81 @@ class RowOperations(Generic[Stream]):
         checked_function(where, function)
         spec = MapRowsSpec(function=function, schema=schema, flat=flat)
         return self._add(name or titled(kind, function), spec, uid=uid)
+
+
+def map_async_spec(
+    function: Any,
+    schema: Any,
+    *,
+    capacity: int,
+    timeout: Duration | None,
+    on_timeout: Any,
+    retry: Any,
+    ordered: bool,
+) -> MapAsyncSpec:
+    """Raises InvalidProgram for bad arguments."""
+    if isinstance(function, AsyncFunction):
+        kind = type(function)
+        if kind.async_invoke is AsyncFunction.async_invoke:
+            raise InvalidProgram(f"map_async(): {kind.__name__} does not define async_invoke")
+        _checked_coroutine_function(function.async_invoke, f"{kind.__name__}.async_invoke")
+        if on_timeout is not None:
+            raise InvalidProgram(
+                f"map_async(on_timeout=...): {kind.__name__} is an AsyncFunction; define its method"
+                " timeout(self, value) instead"
+            )
+    elif isinstance(function, type) and issubclass(function, AsyncFunction):
+        raise InvalidProgram(
+            f"map_async() takes an object: {function.__name__}(...), not the class"
+        )
+    else:
+        checked_function("map_async", function)
+        _checked_coroutine_function(function, _name_of(function))
+    if on_timeout is not None:
+        checked_function("on_timeout of map_async", on_timeout)
+    if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
+        raise InvalidProgram(
+            f"map_async(capacity={capacity!r}): give the number of calls in flight, 1 or more"
+        )
+    if not isinstance(ordered, bool):
+        raise InvalidProgram(f"map_async(ordered={ordered!r}): there is True and False")
+    if retry is not None and not isinstance(retry, AsyncRetryStrategy):
+        raise InvalidProgram(
+            f"map_async(retry={retry!r}): give a strategy, such as"
+            ' FixedDelayRetryStrategy(max_attempts=3, delay="100 ms")'
+        )
+    timeout_s = None
+    if timeout is not None:
+        timeout_s = positive_us(timeout, "timeout of map_async()") / 1e6
+    return MapAsyncSpec(
+        function=function,
+        schema=schema,
+        capacity=capacity,
+        timeout_s=timeout_s,
+        on_timeout=on_timeout,
+        retry=retry,
+        ordered=ordered,
+    )
+
+
+def _checked_coroutine_function(function: Any, name: str) -> None:
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(type(function), "__call__", None)  # noqa: B004
+    ):
+        return
+    what = "an async generator" if inspect.isasyncgenfunction(function) else "an ordinary function"
+    raise InvalidProgram(
+        f"map_async() takes a coroutine function (async def), and {name} is {what}"
+        + (
+            "; return a list of rows instead of yielding them"
+            if "gen" in what
+            else "; use map(...)"
+        )
+    )
+
+
+def _name_of(function: Any) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def checked_function(where: str, function: Any, arguments: int = 1) -> None:

@@ -6,6 +6,7 @@ next one. So a process with such a thread must not be used again.
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 import time
@@ -59,6 +60,12 @@ class JobThreads:
             and (frame := frames.get(thread.ident or 0)) is not None
             and not _begins_in(frame, RUNTIME_PACKAGES)
         ]
+
+
+def raise_in(thread: threading.Thread, error: type[BaseException]) -> None:
+    """Raises `error` in the thread as soon as it runs Python code."""
+    ident = ctypes.c_ulong(thread.ident or 0)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(error))
 
 
 def _begins_in(frame: FrameType, packages: tuple[str, ...]) -> bool:

@@ -4,6 +4,7 @@ ended: that depends on the rows alone, whoever died meanwhile.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -100,6 +101,12 @@ class SummedIfTold(KeyedBroadcastProcessFunction):
         self.numbers.clear()
 
 
+async def answered(row: Row) -> Row:
+    """Calls are in flight whenever a process dies, and pass each other."""
+    await asyncio.sleep(row.n % 7 / 50)
+    return row
+
+
 def add_to(rows: DataStream, folder: Path) -> None:
     """`rows`: split INT, n BIGINT, key BIGINT, at TIMESTAMP, the event time."""
     by_key, by_split = rows.key_by("key"), rows.key_by("split")
@@ -142,6 +149,11 @@ def add_to(rows: DataStream, folder: Path) -> None:
         )
         .select_expr("split", "1 AS rows", "n AS total")
         .map_in_arrow(_as("near", "split"), RESULT),
+        rows.map_async(answered, capacity=20, ordered=False)
+        .key_by("split")
+        .window(SessionWindow("5 s"))
+        .aggregate("count(*) AS rows", "sum(n) AS total")
+        .map_in_arrow(_as("answered", "split", "window_start"), RESULT),
     ]
     streams[0].union(*streams[1:]).sink_to(FileSink(str(folder)))
 
@@ -186,6 +198,7 @@ def check(folder: Path, read: list[tuple[int, int, int]]) -> None:
         assert _sums((split, 0, total) for split, _, _, total in found[joined]) == by_split
     sessions = [(split, event_time_ms(split, 0), *sums) for split, _, *sums in by_split]
     assert sorted(found["session"]) == sessions
+    assert sorted(found["answered"]) == sessions
     windows = ((k, event_time_ms(s, n) // WINDOW_MS * WINDOW_MS, n) for s, n, k in read)
     assert sorted(found["window"]) == _sums(windows)
     updates = Counter((key, rows) for key, _, rows, _ in found["running"])

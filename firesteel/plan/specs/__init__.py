@@ -25,6 +25,7 @@ from firesteel.plan.specs.functions import (
     CoProcessSpec,
     CustomSpec,
     FilterSpec,
+    MapAsyncSpec,
     MapInArrowSpec,
     MapInPandasSpec,
     MapRowsSpec,
@@ -61,6 +62,7 @@ __all__ = [
     "FilterSpec",
     "IntervalSpec",
     "JoinSpec",
+    "MapAsyncSpec",
     "MapInArrowSpec",
     "MapInPandasSpec",
     "MapRowsSpec",
@@ -95,6 +97,7 @@ Spec = (
     | AssignWatermarksSpec
     | MapInPandasSpec
     | MapRowsSpec
+    | MapAsyncSpec
     | FilterSpec
     | ApplySpec
     | CoMapInArrowSpec

@@ -59,6 +59,21 @@ class MapRowsSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MapAsyncSpec:
+    """`function`: a coroutine function of a Row, or a firesteel.AsyncFunction. Its calls return one
+    row, or a list of rows.
+    """
+
+    function: Any
+    schema: Any = None
+    capacity: int = 100  # calls in flight, of each subtask
+    timeout_s: float | None = None  # of a row, with its retries; None: it has none
+    on_timeout: Callable[[Any], Any] | None = None  # of a Row: the result in place of the call's
+    retry: Any = None  # a firesteel.AsyncRetryStrategy
+    ordered: bool = True  # results keep the order of the rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FilterSpec:
     """`function(batch)` returns one boolean per row: whether to keep it."""
 

@@ -19,6 +19,7 @@ from firesteel.plan.specs import (
     CustomSpec,
     DropDuplicatesSpec,
     FilterSpec,
+    MapAsyncSpec,
     MapInArrowSpec,
     MapInPandasSpec,
     MapRowsSpec,
@@ -169,6 +170,21 @@ def analyze_map(
     step: AnalysisStep, spec: MapInArrowSpec | MapInPandasSpec | MapRowsSpec | CustomSpec
 ) -> AnalyzedOutput:
     return AnalyzedOutput(schema=step.declared(spec.schema, step.input_schema))
+
+
+def analyze_map_async(step: AnalysisStep, spec: MapAsyncSpec) -> AnalyzedOutput:
+    """Without their order, changes of a row could overtake each other."""
+    given = step.inputs[0]
+    changes = given.retracting or given.updating
+    if not spec.ordered and changes is not None:
+        raise FiresteelError(
+            f"{step.operator_name}: ordered=False would let the rows of {changes.who!r} overtake"
+            " each other, and later ones replace earlier ones there; leave ordered=False out"
+        )
+    return AnalyzedOutput(
+        schema=step.declared(spec.schema, step.input_schema),
+        repeatable=spec.ordered,  # else the rows are, and their order is not
+    )
 
 
 def analyze_co_map(step: AnalysisStep, spec: CoMapInArrowSpec) -> AnalyzedOutput:

@@ -42,30 +42,30 @@ class MapRows(StreamOperator):
 
     def _one_each(self, batch: pa.RecordBatch) -> Iterator[Any]:
         function = self._spec.function
-        for row in _rows(batch):
+        for row in rows_of(batch):
             try:
                 result = function(row)
             except Exception as error:
                 raise self._failed(row, error) from error
             if not isinstance(result, (tuple, dict)):
                 raise FiresteelError(
-                    f"{self._name}: the function returned {_kind(result)} for {_shown(row)};"
+                    f"{self._name}: the function returned {kind_of(result)} for {shown(row)};"
                     " it must return a Row, a tuple or a dictionary"
                     + (" (flat_map may leave rows out)" if result is None else "")
                 )
-            yield _row(result)
+            yield result_row(result)
 
     def _flat(self, batch: pa.RecordBatch) -> Iterator[Any]:
         function = self._spec.function
-        for row in _rows(batch):
+        for row in rows_of(batch):
             try:
                 results = function(row)
                 if not hasattr(results, "__iter__") or isinstance(results, (str, bytes, Row, dict)):
                     raise FiresteelError(
-                        f"{self._name}: the function returned {_kind(results)} for {_shown(row)};"
+                        f"{self._name}: the function returned {kind_of(results)} for {shown(row)};"
                         " it must yield rows, or return a list of them"
                     )
-                yield from map(_row, results)
+                yield from map(result_row, results)
             except FiresteelError:
                 raise
             except Exception as error:
@@ -73,26 +73,26 @@ class MapRows(StreamOperator):
 
     def _failed(self, row: Row, error: Exception) -> FiresteelError:
         return FiresteelError(
-            f"{self._name}: the function failed for {_shown(row)}: {summary_of(error)}"
+            f"{self._name}: the function failed for {shown(row)}: {summary_of(error)}"
         )
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[Row]:
+def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
     make = row_maker(batch.schema.names)
     if not batch.num_columns:
         return itertools.repeat(make(()), batch.num_rows)
     return map(make, zip(*map(to_python, batch.columns), strict=True))
 
 
-def _row(result: Any) -> Any:
+def result_row(result: Any) -> Any:
     if not isinstance(result, dict):
         return result
     return row_maker(tuple(map(str, result)))(tuple(result.values()))
 
 
-def _kind(result: Any) -> str:
+def kind_of(result: Any) -> str:
     return "None" if result is None else f"a {type(result).__name__}"
 
 
-def _shown(row: Row) -> str:
+def shown(row: Row) -> str:
     return clipped(repr(row))

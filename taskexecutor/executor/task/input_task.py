@@ -125,6 +125,8 @@ class InputTask:
             return Step.DRY
         if self._chain.overdrawn:
             return Step.BLOCKED
+        if self._chain.full:
+            return Step.FULL
         polled = self._reader.poll()
         if polled is None:
             return Step.DRY

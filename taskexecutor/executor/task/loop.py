@@ -47,6 +47,8 @@ class MailboxLoop:
                 case Step.DRY:
                     on_dry()
                     self._sleep(max_wait_s(), TimeKind.IDLE)
+                case Step.FULL:
+                    self._sleep(max_wait_s(), TimeKind.PYTHON)
                 case Step.BLOCKED:
                     self._sleep(max_wait_s(), TimeKind.BLOCKED)
                 case Step.END:

@@ -57,6 +57,9 @@ class SourceTask:
         if self._chain.overdrawn:
             self.max_wait_s = None
             return Step.BLOCKED
+        if self._chain.full:
+            self.max_wait_s = None
+            return Step.FULL
         if not self._source.poll(0.0):
             self.max_wait_s = None
             return Step.END

@@ -16,6 +16,7 @@ class Step(Enum):
     DRY = 1  # nothing to do until a mail or new input
     END = 2  # nothing more will come
     BLOCKED = 3  # the consumers have taken too little: nothing to do until a mail or their credit
+    FULL = 4  # an operator holds as many rows as it may: nothing to do until a mail
 
 
 class TaskKind(Protocol):

@@ -303,6 +303,7 @@ class StreamTask:
             chain.finish(self._environment.check_cancelled)
         else:
             chain.flush()
+            chain.stop()
         if self._checkpoints is not None and drained:
             self._checkpoints.operators_finished()
         chain.emit_end_of_data(drained)

@@ -1,11 +1,13 @@
 """A program that convicts every row that is lost, doubled or counted from other state than its own:
-numbered rows of two sources, counted by key, into files.
+numbered rows of two sources, counted by key, into files, through calls that are in flight when it
+dies.
 
 A test holds the sources where it wants, and lets the counting tasks take batch by batch.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -14,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import Row
 
 from firesteel import Environment
 from firesteel.connectors import EndOfSplit, FileSink, Source, SourceReader
@@ -131,6 +134,12 @@ class Counting(StreamOperator):
         self.control.totals[task.attempt, task.subtask] = sum(self.rows)
 
 
+async def answer(row: Row) -> Row:
+    """Keeps some rows waiting while others pass."""
+    await asyncio.sleep(row.n % 3 / 500)
+    return row
+
+
 def program(name: str, out: Path, parallelism: int, configuration: dict[str, str]) -> Environment:
     """`name`: of its Control."""
     env = Environment(parallelism=parallelism, configuration=configuration)
@@ -141,7 +150,8 @@ def program(name: str, out: Path, parallelism: int, configuration: dict[str, str
         .key_by("key")
         .operator("count", lambda: Counting(name), f"{SCHEMA}, count BIGINT", uid="count")
     )
-    counted.sink_to(FileSink(str(out)), uid="files")
+    answered = counted.map_async(answer, capacity=4, ordered=False, uid="answered")
+    answered.sink_to(FileSink(str(out)), uid="files")
     return env
 
 

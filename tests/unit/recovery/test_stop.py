@@ -39,6 +39,8 @@ def test_a_stop_that_races_the_end_has_a_definite_answer(
         cluster.begin_checkpoint(savepoint_path=savepoint, stops=True, drains=drains)
         cluster.run_to_end()
         assert cluster.core.graph.status is JobStatus.FINISHED, cluster.problems
+        # A savepoint may still be stored when the job has ended.
+        cluster.run_until(lambda: "r" in cluster.answers, "the stop is answered")
         answer = cluster.answers["r"]
     if not answer.problem:
         control.totals.clear()

@@ -17,7 +17,6 @@ are those of the checkpoints.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -40,6 +39,7 @@ from taskexecutor.executor.connectors.python.data_source import (
 )
 from taskexecutor.executor.connectors.runtime import SinkRuntime
 from taskexecutor.executor.connectors.writer_sink import SinkWriting, WriterSink
+from taskexecutor.executor.job_threads import raise_in
 from taskexecutor.executor.spark.schemas import to_spark
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class _Epoch:
             self._queue.put_nowait(None)
         self._thread.join(_CLOSE_S)
         if self._thread.is_alive():
-            _raise_in(self._thread, TaskCancelled)
+            raise_in(self._thread, TaskCancelled)
             self._thread.join(_INTERRUPT_S)
 
     def _check(self) -> None:
@@ -217,12 +217,6 @@ class _Epoch:
             yield batch
         if self._abandoned:
             raise _Abandoned("the task ended before its input did")
-
-
-def _raise_in(thread: threading.Thread, error: type[BaseException]) -> None:
-    """Raises `error` in the thread as soon as it runs Python code."""
-    ident = ctypes.c_ulong(thread.ident or 0)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(error))
 
 
 class PythonCommitRuntime(SinkRuntime[PythonCommit]):

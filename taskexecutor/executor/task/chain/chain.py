@@ -13,6 +13,7 @@ from typing import NamedTuple
 from firesteel.common.ids import OperatorId
 from firesteel.common.job_graph import JobEdge
 from firesteel.elements import CheckpointBarrier, EndOfData, EndOfPartition, StreamEvent
+from firesteel.operator import StreamOperator
 from taskexecutor.executor.state import (
     CreateKeyedState,
     OperatorStateSnapshot,
@@ -41,6 +42,11 @@ class OperatorChain:
         self._watermark_alignments = [
             node.watermark_alignment for node in self.nodes if node.watermark_alignment is not None
         ]
+        self._with_limits = [
+            node.operator
+            for node in self.nodes
+            if type(node.operator).full is not StreamOperator.full
+        ]
         self._behind_the_end = _behind_the_end(self.nodes)
         self._node_of_index = {index: node for node in self.nodes for index in node.members}
 
@@ -52,6 +58,11 @@ class OperatorChain:
     def stopped(self) -> bool:
         """Whether the task must take no input now: it is ahead of its watermark alignment group."""
         return any(alignment.stopped for alignment in self._watermark_alignments)
+
+    @property
+    def full(self) -> bool:
+        """Whether the task must take no input now: an operator holds as many rows as it may."""
+        return any(operator.full for operator in self._with_limits)
 
     @property
     def overdrawn(self) -> bool:
@@ -153,6 +164,11 @@ class OperatorChain:
             if node in self._behind_the_end:
                 node.advance_to_end_of_event_time()
             node.finish()
+
+    def stop(self) -> None:
+        """The job stops with a savepoint: nothing follows what is emitted so far."""
+        for node in self.nodes:
+            node.operator.stop()
 
     def emit_end_of_data(self, finished: bool) -> None:
         self._emit_event(EndOfData(finished))

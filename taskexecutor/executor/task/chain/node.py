@@ -187,7 +187,7 @@ class ChainNode:
                 self.advance_watermark(outcome)
             else:
                 self.operator.flush()
-                self.output.emit_status(outcome)
+                self.operator.process_status(outcome)
 
     def advance_watermark(self, watermark: Watermark) -> None:
         """Event time advances, after everything that is held back as a bundle."""
