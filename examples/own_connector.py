@@ -2,8 +2,8 @@
 
     firesteel run examples/own_connector.py [--data DIR]
 
-They need not be in the job's file: a module of your own does as well, installed on the cluster or
-shipped with --py-files.
+They need not be in the job's file: a module beside it does as well, which travels with the job, or
+one that is installed on the cluster.
 """
 
 from __future__ import annotations

@@ -19,8 +19,10 @@ from firesteel.common.resources import ResourceProfile
 from firesteel.errors import InvalidProgram
 from firesteel.joins import check_event_times, growing_joins
 from firesteel.plan.job_graph_generator import build_job_graph, operator_id_of
+from firesteel.plan.local_modules import local_modules
 from firesteel.plan.place import place_of_call
 from firesteel.plan.runtime_mode import BATCH, check_ends, is_batch
+from firesteel.plan.shipping import Shipment
 from firesteel.plan.stream_graph import StreamGraph, StreamNode
 from firesteel.plan.timers import due_at_the_end
 
@@ -61,7 +63,7 @@ class Program:
 
         Raises InvalidProgram if no sink is left to run.
         """
-        return self._job_graph(self._pending(), job_name, overrides)
+        return self._job_graph(self._pending(), job_name, overrides, Shipment())
 
     def execute(self, job_name: str) -> JobResult:
         """Raises JobFailed, JobCanceled, or InvalidProgram if no sink is left to run."""
@@ -80,9 +82,7 @@ class Program:
         pending = self._pending()
         for surprise in (*self._unread(), *self._read_again(pending)):
             _warn(surprise)
-        context = self._context()
-        graph = self._job_graph(pending, job_name, context.overrides)
-        _warn_of_growth(graph, pending)
+        graph, context = self._shipped(pending, job_name)
         return graph, context, lambda: self._executed.update(pending.nodes)
 
     def collect(self, job_name: str, sink: StreamNode, kind: BatchKind | None) -> Any:
@@ -96,9 +96,7 @@ class Program:
 
         try:
             pending = self._pending()
-            context = self._context()
-            graph = self._job_graph(pending, job_name, context.overrides)
-            _warn_of_growth(graph, pending)
+            graph, context = self._shipped(pending, job_name)
             operator_id = operator_id_of(sink)
 
             def submitted() -> None:
@@ -144,8 +142,25 @@ class Program:
                 " add all sinks before the first execute()"
             )
 
+    def _shipped(self, pending: StreamGraph, job_name: str) -> tuple[JobGraph, ExecutionContext]:
+        """The job, and how to run it: with the modules that its functions need."""
+        from firesteel.client.files import program_modules
+
+        context, shipment = self._context(), Shipment()
+        graph = self._job_graph(pending, job_name, context.overrides, shipment)
+        _warn_of_growth(graph, pending)
+        limit_bytes = Configuration.load(overrides=graph.config).get(options.MODULES_LIMIT)
+        modules = program_modules(local_modules(shipment.modules), limit_bytes)
+        if modules.left_behind:
+            _warn(modules.left_behind)
+        return graph, context.with_modules(modules)
+
     def _job_graph(
-        self, pending: StreamGraph, job_name: str, overrides: dict[str, str] | None
+        self,
+        pending: StreamGraph,
+        job_name: str,
+        overrides: dict[str, str] | None,
+        shipment: Shipment,
     ) -> JobGraph:
         own = {**self.configuration, **(overrides or {})}
         conf = Configuration.load(overrides=own)
@@ -182,6 +197,7 @@ class Program:
             config=own,
             batch=batch,
             result_type=result_type,
+            shipment=shipment,
         )
 
     def _context(self) -> ExecutionContext:

@@ -12,7 +12,11 @@ record in which order a task calls its operators. They keep the contracts of the
 nothing here patches anything.
 """
 
-from taskexecutor.executor.harness import (
+from firesteel.common.installation import make_importable
+
+make_importable()
+
+from taskexecutor.executor.harness import (  # noqa: E402
     Journal,
     MemoryExchange,
     MemoryGate,

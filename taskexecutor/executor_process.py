@@ -15,9 +15,9 @@ from pathlib import Path
 
 import structlog
 
-import taskexecutor
 from firesteel.common.config import SECRETS, Configuration, options
 from firesteel.common.ids import ExecutorId
+from firesteel.common.installation import SAFE_PATH, import_path
 from firesteel.common.process import StartFailed, exit_reason, log_tail, temporary
 from firesteel.common.process.log_files import slot_log
 from firesteel.common.service.platform import Platform, Process
@@ -181,14 +181,13 @@ class ExecutorProcesses:
         ]  # fmt: skip
 
     def _env(self, command: commands.StartProcess, temp_dir: Path) -> dict[str, str]:
-        ours = str(Path(taskexecutor.__file__).parent.parent)
         conf = self._conf.with_overrides(dict(command.shape.environment.spark))
-        inherited = os.environ.get("PYTHONPATH")
         return {
             # With it, gRPC may abort what the user's functions fork.
             "GRPC_ENABLE_FORK_SUPPORT": "0",
-            **{name: value for name, value in os.environ.items() if name != SECRETS},
-            "PYTHONPATH": f"{ours}{os.pathsep}{inherited}" if inherited else ours,
+            # Processes that the user's functions start import modules as they do elsewhere.
+            **{n: value for n, value in os.environ.items() if n not in (SECRETS, SAFE_PATH)},
+            "PYTHONPATH": import_path(os.environ.get("PYTHONPATH")),
             "TMPDIR": str(temp_dir),  # removed when the process has ended, however it did
             CONFIG_VARIABLE: json.dumps(conf.shown()),
         }

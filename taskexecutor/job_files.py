@@ -2,6 +2,7 @@
 
 <dir>/jobs/<job id>/files/<name>     --py-files; on sys.path go this folder and each .zip and .whl
 <dir>/jobs/<job id>/<target dir>/    --py-archives, unpacked
+<dir>/jobs/<job id>/program-modules/  the program's modules, unpacked; on sys.path
 <dir>/requirements/<hash>/           --py-requirements, installed once for each content
 """
 
@@ -28,6 +29,7 @@ from firesteel.common.service.platform import Platform
 from firesteel.errors import FiresteelError
 from taskexecutor.blobs import BlobCache
 from taskexecutor.core import commands, events
+from taskexecutor.executor import PROGRAM_MODULES
 
 log = structlog.get_logger(__name__)
 
@@ -208,13 +210,17 @@ def lay_files(job_dir: Path, blobs: Sequence[tuple[Blob, Path]]) -> tuple[str, .
                 target = _inside(
                     job_dir, blob.target_dir or PurePosixPath(blob.name).name, "archive target"
                 )
-                if target == files:
+                if target in (files, job_dir / PROGRAM_MODULES):
                     raise FiresteelError(
-                        f"archive {blob.name!r} cannot be unpacked into 'files': "
+                        f"archive {blob.name!r} cannot be unpacked into {target.name!r}: "
                         "choose another name after #"
                     )
                 unpack(source, target, blob.name)
                 paths += [str(job_dir), str(target)]
+            case BlobKind.MODULES:
+                target = job_dir / PROGRAM_MODULES
+                unpack(source, target, blob.name)
+                paths.append(str(target))
             case BlobKind.REQUIREMENTS:
                 pass
     return tuple(dict.fromkeys(paths))

@@ -27,8 +27,8 @@ def services(profile: str, directory: Path) -> Iterator[ComposedService]:
     for name, service in composed.items():
         if profile not in service.get("profiles", ()) or "command" not in service:
             continue
-        python, flag, module, *arguments = shlex.split(service["command"])
-        assert (python, flag) == ("python", "-m"), f"{name}: {service['command']}"
+        command, verb, module, *arguments = shlex.split(service["command"])
+        assert (command, verb) == ("firesteel", "service"), f"{name}: {service['command']}"
         assert service["hostname"] == name
         arguments = [_here(word, name, directory) for word in arguments]
         any_port = ["--port=0"] if "--port" in arguments else []

@@ -12,7 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from firesteel.client.files import UserFile, python_archive, python_file, python_requirements
+from firesteel.client.files import (
+    ProgramModules,
+    UserFile,
+    python_archive,
+    python_file,
+    python_requirements,
+)
 from firesteel.common.config import Configuration
 from firesteel.errors import FiresteelError
 
@@ -143,6 +149,10 @@ class ExecutionContext:
         self.graphs.append(graph)
         if self.embedded_cluster is not None:
             self.embedded_cluster.begin()
+
+    def with_modules(self, modules: ProgramModules) -> ExecutionContext:
+        """A copy with the program's modules after the files that it names itself."""
+        return dataclasses.replace(self, files=(*self.files, *modules.files))
 
     def client(self) -> Client:
         """A client of the cluster that runs the program's jobs. Raises ClusterUnreachable."""

@@ -1,29 +1,36 @@
-"""Users' files: `--py-files`, `--py-archives` and `--py-requirements`."""
+"""Users' files: `--py-files`, `--py-archives`, `--py-requirements`, and the program's modules."""
 
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import xxhash
 
+from firesteel.common.config import options
 from firesteel.common.job_graph import Blob, BlobKind
-from firesteel.errors import FiresteelError
+from firesteel.errors import FiresteelError, InvalidProgram
+from firesteel.plan.local_modules import MODULE_SUFFIXES, LocalModule
 from firesteel.text import valid_text
 
 CHUNK_BYTES = 2**20
+_MODULES = "program-modules.zip"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserFile:
-    """A file on this machine that is shipped with a job; a folder is zipped."""
+    """A file on this machine that is shipped with a job; a folder is zipped.
+
+    With `members`, it is a zip file of them, by their paths inside it, and `path` is only its name.
+    """
 
     path: Path
     kind: BlobKind
     target_dir: str = ""  # archives only
+    members: Mapping[str, Path] = field(default_factory=dict)
 
 
 def python_file(path: str) -> UserFile:
@@ -47,6 +54,49 @@ def python_requirements(path: str) -> UserFile:
     return UserFile(path=_existing(path, "--py-requirements"), kind=BlobKind.REQUIREMENTS)
 
 
+class ProgramModules(NamedTuple):
+    files: tuple[UserFile, ...]
+    left_behind: str  # a sentence about files that do not travel, for a warning; or empty
+
+
+def program_modules(modules: Sequence[LocalModule], limit_bytes: int) -> ProgramModules:
+    """The files of a program's modules, with those beside them in their packages.
+
+    If they have more than `limit_bytes` in all, only the modules. Raises InvalidProgram if these
+    have more. 0: none travel.
+    """
+    if not limit_bytes:
+        return ProgramModules((), "")
+    archives = [place for module in modules if module.zipped for place in module.places]
+    members = {
+        name: file for module in modules if not module.zipped for name, file in module.files()
+    }
+    files = tuple(UserFile(path=archive, kind=BlobKind.FILE) for archive in dict.fromkeys(archives))
+    left_behind = ""
+    sizes = {name: file.stat().st_size for name, file in members.items()}
+    if sum(sizes.values()) > limit_bytes:
+        data = {name: size for name, size in sizes.items() if not name.endswith(MODULE_SUFFIXES)}
+        rest = sum(sizes.values()) - sum(data.values())
+        if rest > limit_bytes:
+            folders = ", ".join(str(place) for module in modules for place in module.places)
+            raise InvalidProgram(
+                f"the program's modules have {rest:,} bytes, over the limit of {limit_bytes:,}"
+                f" ({options.MODULES_LIMIT.key}): {folders}; raise the limit, or set it to 0 if the"
+                " cluster has them"
+            )
+        largest = max(data, key=data.__getitem__)
+        left_behind = (
+            f"{len(data):,} files of {sum(data.values()):,} bytes, such as {members[largest]}, do"
+            f" not travel with the program's modules, whose limit is {limit_bytes:,} bytes"
+            f" ({options.MODULES_LIMIT.key}): ship them with --py-archives, or raise the limit"
+        )
+        members = {name: file for name, file in members.items() if name not in data}
+    if members:
+        travelling = UserFile(path=Path(_MODULES), kind=BlobKind.MODULES, members=members)
+        files = (*files, travelling)
+    return ProgramModules(files, left_behind)
+
+
 class PreparedFile(NamedTuple):
     """The file to upload, and its description."""
 
@@ -55,11 +105,15 @@ class PreparedFile(NamedTuple):
 
 
 def prepared(file: UserFile, scratch: Path) -> PreparedFile:
-    """Zips folders into `scratch`."""
-    for name in (file.path.name, file.target_dir):
+    """Zips folders, and files with members, into `scratch`."""
+    for name in (file.path.name, file.target_dir, *file.members):
         if valid_text(name) != name:
             raise FiresteelError(f"{name!r} is not valid UTF-8: rename the file")
-    path = _zipped(file.path, scratch) if file.path.is_dir() else file.path
+    path = file.path
+    if file.members:
+        path = _zip(scratch / path.name, file.members)
+    elif path.is_dir():
+        path = _zipped(path, scratch)
     digest = xxhash.xxh3_128()
     size_bytes = 0
     try:
@@ -85,16 +139,21 @@ def chunks(path: Path) -> Iterator[bytes]:
 
 
 def _zipped(folder: Path, scratch: Path) -> Path:
-    """A package becomes importable by its name; another folder is itself put on the path.
-
-    The same content gives the same bytes, so it is uploaded once.
-    """
+    """A package becomes importable by its name; another folder is itself put on the path."""
     root = folder.parent if (folder / "__init__.py").exists() else folder
-    target = scratch / f"{folder.name}.zip"
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted(folder.rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
-                archive.writestr(zipfile.ZipInfo(str(path.relative_to(root))), path.read_bytes())
+    members = {
+        str(path.relative_to(root)): path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    return _zip(scratch / f"{folder.name}.zip", members)
+
+
+def _zip(target: Path, members: Mapping[str, Path]) -> Path:
+    """The same content gives the same bytes, so it is uploaded once."""
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, path in members.items():
+            archive.writestr(zipfile.ZipInfo(name), path.read_bytes(), zipfile.ZIP_DEFLATED)
     return target
 
 

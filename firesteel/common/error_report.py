@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from firesteel.common.installation import SERVICES
 from firesteel.errors import ErrorInfo, FiresteelError
 from firesteel.text import text_of
 
@@ -74,8 +75,9 @@ _BY_NAME = re.compile(
 )
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named ")
 _MODULES = (
-    "tasks import what is installed on the cluster and what the job ships with --py-files"
-    " (env.add_python_file) or --py-requirements (env.set_python_requirements)"
+    "tasks import what is installed on the cluster, the modules that the program itself imports,"
+    " and what the job ships with --py-files (env.add_python_file) or --py-requirements"
+    " (env.set_python_requirements)"
 )
 
 
@@ -94,9 +96,8 @@ def _summary_of(exc: BaseException) -> str:
 
 # ---- frames
 
-_SERVICES = ("firesteel", "dispatcher", "resourcemanager", "jobmaster", "taskexecutor")
 _HOME = Path(__file__).resolve().parents[2]
-_OURS = tuple(f"{_HOME / service}/" for service in _SERVICES)
+_OURS = tuple(f"{_HOME / service}/" for service in ("firesteel", *SERVICES))
 _STDLIB = tuple({sysconfig.get_path("stdlib") + "/", sysconfig.get_path("platstdlib") + "/"})
 # Libraries between us and the user's function; their frames do not help the user.
 _LIBRARIES = re.compile(

@@ -39,6 +39,7 @@ class BlobKind(Enum):
     FILE = 0
     ARCHIVE = 1
     REQUIREMENTS = 2
+    MODULES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

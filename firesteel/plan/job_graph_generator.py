@@ -20,7 +20,7 @@ from firesteel.plan.chaining import chains
 from firesteel.plan.coordinators import assign_coordinators
 from firesteel.plan.event_time import hold_watermarks_back
 from firesteel.plan.runtime_mode import as_batch, check_exchanges
-from firesteel.plan.shipping import pickled
+from firesteel.plan.shipping import Shipment
 from firesteel.plan.stream_graph import StreamEdge, StreamGraph, StreamNode
 from firesteel.text import valid_text
 
@@ -36,8 +36,10 @@ def build_job_graph(
     config: dict[str, str],
     batch: bool = False,
     result_type: ResultType = ResultType.PIPELINED,
+    shipment: Shipment | None = None,
 ) -> JobGraph:
-    """Decides what the program leaves open, chains its operators, and pickles their specs.
+    """Decides what the program leaves open, chains its operators, and pickles their specs, with
+    `shipment`.
 
     Operator ids are stable: derived from the uid if there is one, otherwise from the operator's
     position in the program. `result_type`: of all edges for which the program chooses none. Names
@@ -56,12 +58,13 @@ def build_job_graph(
     grouped = chains(graph, enabled=chaining_enabled)
     assign_coordinators(graph, grouped)
     operator_ids = {node: operator_id_of(node) for node in graph.nodes}
+    shipment = shipment or Shipment()
     place: dict[StreamNode, tuple[VertexId, int]] = {}
     vertices = []
     for chain in grouped:
         vertex_id = VertexId(stable_id("vertex", *(operator_ids[n] for n in chain)))
         place.update({node: (vertex_id, i) for i, node in enumerate(chain)})
-        vertices.append(_vertex(graph, chain, vertex_id, operator_ids))
+        vertices.append(_vertex(graph, chain, vertex_id, operator_ids, shipment))
     _check_heaps(vertices)
     edges = tuple(
         _job_edge(edge, place, number, result_type)
@@ -117,6 +120,7 @@ def _vertex(
     chain: list[StreamNode],
     vertex_id: VertexId,
     ids: dict[StreamNode, OperatorId],
+    shipment: Shipment,
 ) -> JobVertex:
     head = chain[0]
     assert head.parallelism is not None
@@ -131,7 +135,7 @@ def _vertex(
         name=valid_text(" -> ".join(node.name for node in chain)),
         parallelism=head.parallelism,
         max_parallelism=head.max_parallelism,
-        operators=tuple(_operator(graph, chain, node, ids[node]) for node in chain),
+        operators=tuple(_operator(graph, chain, node, ids[node], shipment) for node in chain),
         slot_sharing_group=head.slot_sharing_group,
         co_location_group=head.co_location_group,
         resource_group=head.resource_group,
@@ -140,7 +144,11 @@ def _vertex(
 
 
 def _operator(
-    graph: StreamGraph, chain: list[StreamNode], node: StreamNode, operator_id: OperatorId
+    graph: StreamGraph,
+    chain: list[StreamNode],
+    node: StreamNode,
+    operator_id: OperatorId,
+    shipment: Shipment,
 ) -> Operator:
     edges = graph.in_edges(node)
     return Operator(
@@ -148,7 +156,7 @@ def _operator(
         uid=node.uid,
         name=valid_text(node.name),
         kind=node.kind,
-        spec=pickled(node),
+        spec=shipment.pickled(node),
         inputs=tuple(
             tuple(
                 chain.index(edge.source)

@@ -1,4 +1,4 @@
-"""Pickles what an operator does; names what cannot be pickled."""
+"""Pickles what operators do; names what cannot be pickled, and the modules that it needs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,34 @@ from typing import Any
 import cloudpickle
 
 from firesteel.errors import InvalidProgram
-from firesteel.plan.source_lines import dumps_with_lines
+from firesteel.plan.local_modules import refuse_taken, taken_by_value
+from firesteel.plan.source_lines import Pickled, dumps_with_lines
 from firesteel.plan.specs import Spec
 from firesteel.plan.stream_graph import StreamNode
 
 
-def pickled(node: StreamNode) -> bytes:
-    """The node's spec. Raises InvalidProgram, which names what its functions refer to."""
+class Shipment:
+    """The specs of a job's operators, pickled, and the modules that they need."""
+
+    def __init__(self) -> None:
+        self.modules: set[str] = set()
+        """Top-level names: those of the modules that the program's functions refer to, and of
+        those that they import when they run.
+        """
+
+    def pickled(self, node: StreamNode) -> bytes:
+        """The node's spec. Raises InvalidProgram, which names what its functions refer to."""
+        with taken_by_value():
+            spec = _pickled(node)
+        try:
+            refuse_taken(spec.imported_late)
+        except InvalidProgram as error:
+            raise InvalidProgram(f"operator {node}: {error}") from None
+        self.modules |= spec.modules
+        return spec.data
+
+
+def _pickled(node: StreamNode) -> Pickled:
     try:
         return dumps_with_lines(node.spec)
     except Exception as error:

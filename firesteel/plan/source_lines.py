@@ -7,15 +7,19 @@ by the name of the code's file, which cloudpickle 3.1.3 and later replace: so th
 
 from __future__ import annotations
 
+import importlib
 import io
 import linecache
 import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType
-from typing import Any
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any, NamedTuple
 
 import cloudpickle
+
+from firesteel.plan.local_modules import imports_of, is_by_value
 
 _FIRESTEEL = str(Path(__file__).parents[1]) + "/"
 
@@ -23,10 +27,21 @@ Lines = dict[str, dict[int, str]]
 """By file name and line number."""
 
 
-def dumps_with_lines(value: Any) -> bytes:
+class Pickled(NamedTuple):
+    data: bytes
+    modules: frozenset[str]
+    """The top-level modules that its unpickling imports, as far as they are known, and its
+    functions when they run."""
+    imported_late: frozenset[str]
+    """The latter of them."""
+
+
+def dumps_with_lines(value: Any) -> Pickled:
     """As `cloudpickle.dumps`."""
-    data, lines = _pickled(value)
-    return pickle.dumps(_Shipped(data, lines)) if lines else data
+    data, pickler = _pickled(value)
+    if pickler.lines:
+        data = pickle.dumps(_Shipped(data, pickler.lines))
+    return Pickled(data, frozenset(pickler.modules), frozenset(pickler.imported_late))
 
 
 def dumps_without_lines(value: Any) -> bytes:
@@ -34,26 +49,62 @@ def dumps_without_lines(value: Any) -> bytes:
     return _pickled(value)[0]
 
 
-def _pickled(value: Any) -> tuple[bytes, Lines]:
+def _pickled(value: Any) -> tuple[bytes, _Pickler]:
     buffer = io.BytesIO()
     pickler = _Pickler(buffer)
     pickler.dump(value)
-    return buffer.getvalue(), pickler.lines
+    return buffer.getvalue(), pickler
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
-    """Notes the lines of all code that it pickles by value, and keeps the name of its file."""
+    """Notes the lines of all code that it pickles by value, and keeps the name of its file. Notes
+    the modules that it pickles by name.
+    """
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
         self.lines: Lines = {}
+        self.modules: set[str] = set()
+        self.imported_late: set[str] = set()
+        self._package = ""  # of the function whose code follows
+        self._attributes: set[str] = set()  # of anything, in the code so far
 
     def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, CodeType):
+        if isinstance(value, FunctionType):
+            self._package = value.__globals__.get("__package__") or ""
+        if isinstance(value, ModuleType):
+            self._note_module(value.__name__)
+            if not is_by_value(value.__name__) and (loaded := self._submodules(value.__name__)):
+                return _imported, (value.__name__, loaded)
+        elif isinstance(value, FunctionType | BuiltinFunctionType | type):
+            self._note_module(value.__module__)
+        elif isinstance(value, CodeType):
             self._note_lines(value)
+            self._attributes.update(value.co_names)
+            imported = set(imports_of(value, self._package))
+            self.modules |= imported
+            self.imported_late |= imported
             make, arguments = self.dispatch_table[CodeType](value)
             return _code, (make, arguments, value.co_filename)
         return super().reducer_override(value)
+
+    def _note_module(self, name: Any) -> None:
+        if isinstance(name, str) and not is_by_value(name):
+            self.modules.add(name.partition(".")[0])
+
+    def _submodules(self, package: str) -> tuple[str, ...]:
+        """The package's loaded submodules that code may refer to as its attributes.
+
+        cloudpickle finds only those that the outermost code of a function names, not those that
+        a function or a comprehension inside it does.
+        """
+        prefix = f"{package}."
+        return tuple(
+            name
+            for name in sorted(sys.modules)
+            if name.startswith(prefix)
+            and self._attributes.issuperset(name.removeprefix(prefix).split("."))
+        )
 
     def _note_lines(self, code: CodeType) -> None:
         if code.co_filename.startswith(_FIRESTEEL):
@@ -63,6 +114,12 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         if source:
             known = self.lines.setdefault(code.co_filename, {})
             known.update(enumerate(source, code.co_firstlineno))
+
+
+def _imported(name: str, submodules: tuple[str, ...]) -> ModuleType:
+    for submodule in submodules:
+        importlib.import_module(submodule)
+    return importlib.import_module(name)
 
 
 def _code(make: Callable[..., CodeType], arguments: tuple[Any, ...], filename: str) -> CodeType:

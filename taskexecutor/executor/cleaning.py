@@ -9,12 +9,14 @@ import linecache
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import psutil
 import structlog
 
-from taskexecutor.executor import garbage
+from firesteel.errors import FiresteelError
+from taskexecutor.executor import PROGRAM_MODULES, garbage
 from taskexecutor.executor.spark.jvm.session import PYTHON_DAEMON
 
 log = structlog.get_logger(__name__)
@@ -34,6 +36,7 @@ class JobSurroundings:
         self._values_before = session._jvm.java.util.HashMap(_values(session))
         self._jvm_pid = jvm_pid
         self._paths = [path for path in python_paths if path not in sys.path]
+        self._modules = Path(job_dir, PROGRAM_MODULES) if job_dir else None
         self._roots = tuple({path.rstrip("/") for path in (*python_paths, job_dir) if path})
         sys.path[:0] = self._paths
         importlib.invalidate_caches()
@@ -64,6 +67,11 @@ class JobSurroundings:
                 continue
             self._session.conf.set(key, value)
 
+    def check_modules(self) -> None:
+        """Raises FiresteelError: see `check_modules`."""
+        if self._modules is not None and self._modules.is_dir():
+            check_modules(self._modules)
+
     def leave(self) -> None:
         sys.path[:] = [path for path in sys.path if path not in self._paths]
         forget_folders(self._roots)
@@ -82,6 +90,21 @@ class JobSurroundings:
         garbage.return_freed_memory()
 
 
+def check_modules(folder: Path) -> None:
+    """Raises FiresteelError if this process has loaded another module under the name of one of the
+    program's, which are in the folder: an import returns the loaded one.
+    """
+    for entry in sorted(folder.iterdir()):
+        loaded = sys.modules.get(entry.name.partition(".")[0])
+        if loaded is None or any(_is_below(place, [str(folder)]) for place in _places(loaded)):
+            continue
+        raise FiresteelError(
+            f"the program's module {entry.name!r} has the name of one that slots have loaded"
+            f" ({getattr(loaded, '__file__', None) or 'built in'}), and imports find that one:"
+            " rename the program's"
+        )
+
+
 def forget_folders(roots: tuple[str, ...]) -> None:
     """Removes what imports know of folders below `roots`."""
     for path in list(sys.path_importer_cache):  # other threads import meanwhile
@@ -95,18 +118,23 @@ def forget_modules(roots: Sequence[str]) -> list[str]:
     """
     names: list[str] = []
     for name, module in list(sys.modules.items()):
-        places = [getattr(module, "__file__", None) or "", *_package_path(module)]
-        if any(place == root or place.startswith(root + "/") for place in places for root in roots):
+        if any(_is_below(place, roots) for place in _places(module)):
             names.append(name)
             del sys.modules[name]
     return names
 
 
-def _package_path(module: Any) -> list[str]:
+def _places(module: Any) -> list[str]:
+    """The files and folders that a module was loaded from."""
     try:
-        return [str(place) for place in getattr(module, "__path__", ())]
+        folders = [str(place) for place in getattr(module, "__path__", ())]
     except Exception:  # anything may be in sys.modules
-        return []
+        folders = []
+    return [getattr(module, "__file__", None) or "", *folders]
+
+
+def _is_below(place: str, roots: Sequence[str]) -> bool:
+    return any(place == root or place.startswith(root + "/") for root in roots)
 
 
 def end_python_workers(jvm_pid: int) -> None:

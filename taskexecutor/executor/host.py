@@ -361,6 +361,8 @@ class Host:
     def _analyze(self, request: tasks_pb2.Analyze) -> None:
         with logs.bound(job_id=request.job_id):
             try:
+                if self._surroundings is not None:
+                    self._surroundings.check_modules()
                 self._configure(request.job_graph.config)
                 graph = job_graph_from_proto(request.job_graph)
                 found = analyze(graph, self._engine, convert.checkpoint_storage(request))

@@ -59,6 +59,60 @@ def test_a_module_that_was_not_shipped_fails_with_its_name(session: Session, pro
     assert "No module named 'helper'" in done.stdout + done.stderr
 
 
+WITH_MODULES = """
+import dispatcher, taskexecutor
+import shop.prices
+from firesteel import Environment
+
+def late(batches):
+    import pyarrow as pa
+    from lazy_helper import plus_one
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({"value": [plus_one(value) for value in batch["value"].to_pylist()]})
+
+def frames(frames):
+    for frame in frames:
+        frame["value"] = [shop.prices.with_tax(value) for value in frame["value"]]
+        yield frame
+
+stream = Environment().from_sequence(0, 3)
+stream = stream.map_in_arrow(dispatcher.doubled).map_in_arrow(taskexecutor.tripled).map_in_arrow(late)
+stream = stream.map_in_pandas(frames, "value long")
+print("rows", sorted(stream.execute_and_collect("with modules")["value"].to_pylist()))
+"""
+OF_BATCHES = """
+import pyarrow as pa
+import pyarrow.compute as pc
+
+def {name}(batches):
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({{"value": times(batch["value"], {factor})}})
+
+def times(values, factor):
+    return pc.multiply(values, factor)
+"""
+
+
+def test_modules_beside_the_program_travel_with_it(session: Session, tmp_path: Path) -> None:
+    """Also those with the names of our packages, those that functions import when they run, and the
+    data in packages."""
+    for name, text in {
+        "job.py": WITH_MODULES,
+        "dispatcher.py": OF_BATCHES.format(name="doubled", factor=2),
+        "taskexecutor.py": OF_BATCHES.format(name="tripled", factor=3),
+        "lazy_helper.py": "from constants import ONE\n\ndef plus_one(value):\n    return value + ONE\n",
+        "constants.py": "ONE = 1\n",
+        "shop/__init__.py": "",
+        "shop/prices.py": "from pathlib import Path\n\ndef with_tax(value):\n"
+        "    return value + int((Path(__file__).parent / 'tax.txt').read_text())\n",
+        "shop/tax.txt": "1000",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    done = firesteel("run", "-m", session.address, str(tmp_path / "job.py"))
+    assert "rows [1001, 1007, 1013]" in done.stdout, done.stdout + done.stderr
+
+
 def test_archives_are_unpacked_and_cannot_escape(session: Session, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "data.zip", "w") as archive:
         archive.writestr("words.txt", "spark")

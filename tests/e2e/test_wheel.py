@@ -1,4 +1,4 @@
-"""The built wheel, in an environment of its own: what `pip install firesteel` gives a user."""
+"""The built wheel, in a separate environment: what `pip install firesteel` gives a user."""
 
 from __future__ import annotations
 
@@ -47,10 +47,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_has_the_services_the_stubs_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == set(PACKAGES)
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"firesteel"}
+    services = {name.split("/")[2] for name in names if name.startswith("firesteel/_services/")}
+    assert services == set(PACKAGES) - {"firesteel"}
     assert "firesteel/_proto/dispatcher_pb2_grpc.py" in names
     assert "firesteel/py.typed" in names
-    assert "taskexecutor/executor/spark/jvm/java/FiresteelTask.java" in names
+    assert "firesteel/_services/taskexecutor/executor/spark/jvm/java/FiresteelTask.java" in names
 
 
 def required(distribution: Distribution) -> dict[str, Distribution]:
@@ -83,9 +85,10 @@ def link(distribution: Distribution, packages: Path) -> None:
             target.symlink_to(file.locate())
 
 
-def test_an_example_runs_from_an_empty_directory(wheel: Path, tmp_path: Path) -> None:
-    """In an environment of the wheel and what it requires, and nothing else."""
-    environment, empty = tmp_path / "environment", tmp_path / "empty"
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment of the wheel and its requirements, and nothing else."""
+    environment = tmp_path_factory.mktemp("environment")
     venv.create(environment)
     pip = (sys.executable, "-m", "pip", "--python", environment / "bin" / "python", "install")
     arguments = ("--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", wheel)
@@ -94,18 +97,51 @@ def test_an_example_runs_from_an_empty_directory(wheel: Path, tmp_path: Path) ->
     (installed,) = metadata.distributions(name="firesteel", path=[str(packages)])
     for distribution in required(installed).values():
         link(distribution, packages)
-    empty.mkdir()
-    shutil.copy(ROOT / "examples" / "two_streams.py", tmp_path)
-    done = subprocess.run(
-        [
-            *(environment / "bin" / "firesteel", "run", "-t", "local", "--task-executors", "1"),
-            tmp_path / "two_streams.py",
-        ],
-        cwd=empty,
+    return environment
+
+
+def run(*command: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
         env=CLEAN,
         capture_output=True,
         text=True,
         timeout=300,
     )
+
+
+def test_an_example_runs_from_an_empty_directory(environment: Path, tmp_path: Path) -> None:
+    """With functions of modules beside it, which have the names of our packages."""
+    empty, folder = tmp_path / "empty", tmp_path / "folder"
+    empty.mkdir()
+    folder.mkdir()
+    for name in set(PACKAGES) - {"firesteel"}:
+        (folder / f"{name}.py").write_text("def same(batch):\n    return batch\n")
+    example = (ROOT / "examples" / "two_streams.py").read_text()
+    for old, new in (
+        ("import argparse\n", "import argparse, dispatcher, taskexecutor\n"),
+        (" in batches:", " in map(dispatcher.same, map(taskexecutor.same, batches)):"),
+    ):
+        assert old in example
+        example = example.replace(old, new)
+    (folder / "two_streams.py").write_text(example)
+    command = (environment / "bin" / "firesteel", "run", "-t", "local", "--task-executors", "1")
+    done = run(*command, folder / "two_streams.py", cwd=empty)
     assert done.returncode == 0, done.stdout + done.stderr
     assert EXPECTED in done.stdout, done.stdout
+
+
+def test_the_services_are_found_by_name_only_in_their_processes(
+    environment: Path, tmp_path: Path
+) -> None:
+    python, firesteel = environment / "bin" / "python", environment / "bin" / "firesteel"
+    (tmp_path / "dispatcher.py").write_text("raise SystemExit('imported from the folder')")
+    for name in set(PACKAGES) - {"firesteel"}:
+        alone = f"import importlib.util as u; raise SystemExit(u.find_spec({name!r}) is not None)"
+        assert run(python, "-P", "-c", alone, cwd=tmp_path).returncode == 0
+    for name in ("dispatcher", "resourcemanager", "taskexecutor"):
+        helped = run(firesteel, "service", name, "--help", cwd=tmp_path)
+        assert helped.returncode == 0 and f"-m {name} [OPTIONS]" in helped.stdout, helped
+    harness = "from firesteel.testing import OperatorHarness; print(OperatorHarness.__module__)"
+    assert "taskexecutor" in run(python, "-P", "-c", harness, cwd=tmp_path).stdout

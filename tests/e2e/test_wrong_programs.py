@@ -343,13 +343,6 @@ REFUSED_BEFORE_DATA_FLOWS = {
         """,
         r"'twice' is shipped by its name only.* ship a module with it \(--py-files\)",
     ),
-    "a module that is not shipped": (
-        """
-        import helpers
-        sales().map_in_arrow(lambda batches: helpers.same(batches)).print()  # <-
-        """,
-        "No module named 'helpers'; tasks import what .* the job ships with --py-files",
-    ),
 }
 
 FAILED_WHILE_RUNNING = {
@@ -412,7 +405,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "sales.csv").write_text(
         "time,shop,article,pieces,price\n2024-03-01 09:00:00,north,steel,2,7.5\n"
     )
-    (tmp_path / "helpers.py").write_text("def same(batches):\n    return batches\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -12,6 +12,7 @@ from firesteel.client.cli.jobs import cancel, list_jobs, remove, show
 from firesteel.client.cli.logs import logs
 from firesteel.client.cli.run import info, run
 from firesteel.client.cli.savepoints import checkpoint, savepoint, stop
+from firesteel.client.cli.service import service
 from firesteel.client.cli.task_executors import stop_task_executor
 from firesteel.errors import FiresteelError
 
@@ -70,5 +71,6 @@ for command in (
     remove,
     stop_task_executor,
     cluster,
+    service,
 ):
     main.add_command(command)

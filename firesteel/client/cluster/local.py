@@ -13,9 +13,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from firesteel.client.cluster.directory import ClusterDirectory, ClusterState, end_processes
-from firesteel.client.cluster.supervisor import import_path
 from firesteel.client.job_details import ClusterOverview
 from firesteel.common.config import Configuration, options
+from firesteel.common.installation import service_environment
 from firesteel.common.process import BlockingChild, StartFailed, spawn_blocking, temporary
 from firesteel.errors import FiresteelError
 
@@ -226,7 +226,7 @@ def _start_supervisor(
         supervisor = spawn_blocking(
             [*argv, *conf.to_arguments()],
             log_path=directory.logs / "supervisor.log",
-            env={**os.environ, **conf.to_environment(), "PYTHONPATH": import_path()},
+            env=service_environment({**os.environ, **conf.to_environment()}),
             cwd=directory.path,
             lifeline=lifeline,
             ready_timeout_s=START_TIMEOUT_S,

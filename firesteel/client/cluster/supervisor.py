@@ -14,7 +14,6 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import structlog
@@ -240,9 +239,3 @@ def reserved_port(host: str) -> tuple[socket.socket, int]:
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved.bind((host, 0))
     return reserved, int(reserved.getsockname()[1])
-
-
-def import_path() -> str:
-    """A PYTHONPATH on which the services are found, even if Firesteel runs from its sources."""
-    home = str(Path(firesteel.__file__).resolve().parent.parent)
-    return os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -695,6 +695,13 @@ PYTHON_ARCHIVES: Option[list[str]] = _python.option(
 PYTHON_REQUIREMENTS = _python.option(
     "python.requirements", "string", "", "A requirements.txt, as --py-requirements."
 )
+MODULES_LIMIT = _python.option(
+    "python.modules.max-size",
+    "size",
+    64 * MIB,
+    "Largest total size of the program's own modules, which travel with its job; 0: none do.",
+    minimum=0,
+)
 PYTHON_EXECUTABLE = _python.option(
     "python.executable", "string", "", "Python that runs the slots; empty: the TaskExecutor's own."
 )

@@ -14,7 +14,7 @@ from firesteel.common.leader import FixedLeaders
 from firesteel.common.service.platform import SYSTEM
 from firesteel.errors import FiresteelError
 from taskexecutor.core import commands, events
-from taskexecutor.executor.cleaning import forget_folders, forget_modules
+from taskexecutor.executor.cleaning import check_modules, forget_folders, forget_modules
 from taskexecutor.job_files import JobFiles, lay_files, unpack
 
 
@@ -69,6 +69,32 @@ def test_archives_are_unpacked_into_their_target(tmp_path):
     paths = lay_files(tmp_path / "job", [(blob("a.zip", BlobKind.ARCHIVE, "things"), archive)])
     assert (tmp_path / "job" / "things" / "data").read_text() == "7"
     assert paths == (str(tmp_path / "job"), str(tmp_path / "job" / "things"))
+
+
+def test_the_programs_modules_are_unpacked_behind_files(tmp_path):
+    archive = zip_of(tmp_path / "a", helper="")
+    lib = tmp_path / "lib.py"
+    lib.write_text("")
+    given = [(blob("lib.py"), lib), (blob("modules.zip", BlobKind.MODULES), archive)]
+    paths = lay_files(tmp_path / "job", given)
+    modules = tmp_path / "job" / "program-modules"
+    assert paths == (str(tmp_path / "job" / "files"), str(modules))
+    assert (modules / "helper").exists()
+    with pytest.raises(FiresteelError, match="cannot be unpacked into 'program-modules'"):
+        lay_files(tmp_path / "other", [(blob("a", BlobKind.ARCHIVE, "program-modules"), archive)])
+
+
+def test_a_module_that_the_process_has_loaded_otherwise_is_named(tmp_path, monkeypatch):
+    (tmp_path / "program_of_this_job.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    check_modules(tmp_path)
+    import program_of_this_job  # type: ignore[import-not-found]  # noqa: F401
+
+    check_modules(tmp_path)
+    forget_modules([str(tmp_path)])
+    (tmp_path / "json").mkdir()
+    with pytest.raises(FiresteelError, match=r"module 'json' has the name of .*/json/__init__.py"):
+        check_modules(tmp_path)
 
 
 def test_tar_archives_work_too(tmp_path):

@@ -1,0 +1,56 @@
+"""Where the packages of the services are imported from: dispatcher, resourcemanager, jobmaster and
+taskexecutor.
+
+In the sources they are top-level packages. A wheel has them in a folder inside `firesteel`, which
+is not on sys.path: a program's own modules may have these names. Only the processes of a cluster,
+and `firesteel.testing`, search it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+SERVICES = ("dispatcher", "resourcemanager", "jobmaster", "taskexecutor")
+SAFE_PATH = "PYTHONSAFEPATH"
+_FIRESTEEL = Path(__file__).resolve().parents[1]
+_INSTALLED = _FIRESTEEL / "_services"
+
+
+def services_folder() -> Path:
+    return _INSTALLED if _INSTALLED.is_dir() else _FIRESTEEL.parent
+
+
+def import_path(inherited: str | None) -> str:
+    """A PYTHONPATH on which Firesteel and the services come first, then those folders of
+    `inherited`.
+    """
+    ours = [str(services_folder()), str(_FIRESTEEL.parent)]
+    others = (inherited or "").split(os.pathsep)
+    return os.pathsep.join(dict.fromkeys(path for path in (*ours, *others) if path))
+
+
+def service_environment(inherited: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that runs a service, or starts some: modules of its current
+    folder are not imported.
+    """
+    search_path = import_path(inherited.get("PYTHONPATH"))
+    return {**inherited, "PYTHONPATH": search_path, SAFE_PATH: "1"}
+
+
+def make_importable() -> None:
+    """Lets this process import the services' packages. Raises ImportError if another module has the
+    name of one that is needed.
+    """
+    folder = str(services_folder())
+    if folder not in sys.path:
+        sys.path.append(folder)  # behind all others, which it must not hide
+    found = importlib.util.find_spec("taskexecutor")
+    if found is None or not str(found.origin).startswith(f"{folder}{os.sep}"):
+        raise ImportError(
+            "firesteel.testing needs Firesteel's package taskexecutor, but `import taskexecutor`"
+            f" finds {found and found.origin}: rename that module"
+        )
