@@ -123,7 +123,7 @@ def kill(table: SlotTable, slot: Slot, reason: str) -> None:
     if process is None or process.state is ProcessState.STOPPING:
         return
     table.drive_process(slot, ProcessEvent.KILLED, reason)
-    process.kill_reason = reason
+    process.kill_reason, process.killed_at = reason, table.now
     table.command(commands.KillProcess(executor_id=process.executor_id, reason=reason))
 
 

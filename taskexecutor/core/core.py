@@ -6,7 +6,8 @@ Events in, commands out; no I/O, no clock. Its state is the `SlotTable`. Rules:
   which uses it and frees it.
 * Every slot has a warm process as far as there is room. A job gets it if it fits, else a new one.
 * A process that dies ends its slot's allocation at once: the slot is free and its next process
-  starts. So does one that hangs: it is killed.
+  starts. So does one that hangs: it is killed. One that does not end when it is killed ends the
+  allocation soon after, and keeps its slot from being allocated until it has ended.
 * A ResourceManager that vanishes and returns changes nothing: the next slot report is complete.
 * Messages of a stale epoch are dropped in `_stale` and `job_masters.admit`, nowhere else. They are
   counted in `dropped`, as are those that come too late.
@@ -48,6 +49,7 @@ class TaskExecutorCore:
             tasks.kill_overdue(table, now)
             job_masters.give_up_silent(table, now)
             processes.kill_silent(table, now)
+            processes.end_overdue(table, now)
         # Whatever has happened: start missing processes, offer the slots that are ready.
         processes.match_to_slots(table, now)
         allocations.offer_ready_slots(table, now)
@@ -163,7 +165,9 @@ class TaskExecutorCore:
         for slot in table.slots:
             held = slot.allocation
             if slot.process and slot.process.state is ProcessState.STOPPING:
-                continue  # until the operating system reports its death
+                if (at := processes.ends_at(slot.process)) is not None:
+                    deadlines.append(at)
+                continue
             if slot.process and (at := processes.silent_at(table, slot.process)) is not None:
                 deadlines.append(at)
             if slot.process is None and slot.start_not_before and not table.stopping:

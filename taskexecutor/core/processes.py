@@ -153,6 +153,29 @@ def kill_silent(table: SlotTable, now: float) -> None:
             )
 
 
+def ends_at(process: SlotProcess) -> float | None:
+    """When a process that is killed counts as ended, whatever the operating system reports."""
+    if process.killed_at is None or process.overdue:
+        return None
+    return process.killed_at + DEATH_NOTICE_S
+
+
+def end_overdue(table: SlotTable, now: float) -> None:
+    """Ends the allocations of processes that were killed and have not ended: one that waits for a
+    file server ends when the server answers, and runs no more code. Its slot stays unusable.
+    """
+    for slot in table.slots:
+        process = slot.process
+        if process is None or (at := ends_at(process)) is None or now < at:
+            continue
+        process.overdue = True
+        slot.start_problem = (
+            f"its process (pid {process.pid or 'not known'}) was killed and has not ended yet"
+        )
+        if slot.allocation is not None:
+            _end_allocation(table, slot, f"{process.kill_reason}; it has not ended yet")
+
+
 def died(table: SlotTable, event: events.ProcessDied, now: float) -> None:
     slot = table.slot_running(event.executor_id)
     if slot is None or slot.process is None:
@@ -183,13 +206,18 @@ def died(table: SlotTable, event: events.ProcessDied, now: float) -> None:
         case SlotState.ACTIVE:
             if _has_spare(table):  # its job goes on there, and needs the processor more
                 slot.warm_not_before = now + table.settings.quiet_s
-            allocations.report_lost(table, slot, reason)
-            allocations.end(table, slot, SlotEvent.PROCESS_DIED, reason)
+            _end_allocation(table, slot, reason)
         case SlotState.RELEASING:
-            allocation = table.allocation_of(slot)
-            if allocation.running():
-                allocations.report_lost(table, slot, reason)
-            allocations.end(table, slot, SlotEvent.PROCESS_DIED, allocation.release_cause)
+            _end_allocation(table, slot, reason)
+
+
+def _end_allocation(table: SlotTable, slot: Slot, reason: str) -> None:
+    allocation = table.allocation_of(slot)
+    releasing = slot.state is SlotState.RELEASING
+    if not releasing or allocation.running():
+        allocations.report_lost(table, slot, reason)
+    cause = allocation.release_cause if releasing else reason
+    allocations.end(table, slot, SlotEvent.PROCESS_DIED, cause)
 
 
 def _has_spare(table: SlotTable) -> bool:

@@ -61,7 +61,8 @@ def _objection(table: SlotTable, event: events.SlotRequested, now: float) -> str
             f"{where} is taken by job {slot.allocation.job_id} "
             f"(allocation {slot.allocation.allocation_id}, {slot.state.value})"
         )
-    if slot.start_problem and now < slot.start_not_before:
+    overdue = slot.process is not None and slot.process.overdue
+    if slot.start_problem and (overdue or now < slot.start_not_before):
         return f"{where} has no process: {slot.start_problem}"
     profile = settings.default_slot if event.profile.unknown else event.profile
     if not profile.fits_in(remaining := table.remaining()):

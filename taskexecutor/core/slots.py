@@ -105,7 +105,9 @@ class SlotProcess:
     ready_at: float = 0.0
     heard_at: float = 0.0
     link_broken_at: float | None = None
-    kill_reason: str = ""  # set exactly while STOPPING
+    kill_reason: str = ""  # set exactly while STOPPING, as the next
+    killed_at: float | None = None
+    overdue: bool = False  # it has not ended long after it was killed
     # It could not start, or was over its slot's limit while idle: the next is no better.
     unusable: bool = False
 

@@ -125,6 +125,30 @@ def test_the_process_of_a_cancelled_task_that_does_not_end_is_killed():
     assert "task.cancellation.timeout" in world.only(commands.ReportSlotLost).reason
 
 
+def test_a_cancelled_task_whose_killed_process_does_not_end_is_reported():
+    world = World(slots=1)
+    world.ready()
+    world.give()
+    world.submit("t")
+    world.cancel("t")
+    given = []
+    for _ in range(8):
+        given += world.pass_time(4.9)
+        world.handle(events.JobMasterHeartbeat(**JM))
+    world.commands = given
+    lost = world.only(commands.ReportSlotLost).reason
+    assert "task.cancellation.timeout" in lost
+    assert lost.endswith("was killed; it has not ended yet")
+    refused = world.request("b")
+    assert not refused.accepted
+    assert "(pid 1000) was killed and has not ended yet" in refused.reason
+    world.die()
+    assert world.none(commands.ReportSlotLost)
+    assert world.only(commands.StartProcess)
+    world.ready()
+    assert world.request("c").accepted
+
+
 def test_the_process_of_a_cancelled_task_that_ends_stays():
     world = World(slots=1)
     world.ready()
