@@ -14,6 +14,8 @@ __version__ = "0.1.0"
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 __all__ = [
+    "AggregateFunction",
+    "AggregatingStateDescriptor",
     "AsyncFunction",
     "BroadcastConnectedStream",
     "BroadcastProcessFunction",
@@ -30,12 +32,20 @@ __all__ = [
     "JobClient",
     "JobResult",
     "KeyedBroadcastProcessFunction",
+    "KeyedProcessFunction",
     "KeyedStream",
+    "ListStateDescriptor",
+    "MapStateDescriptor",
+    "ProcessFunction",
+    "ReduceFunction",
+    "ReducingStateDescriptor",
     "ResourceProfile",
     "Session",
     "Sliding",
+    "StateTtlConfig",
     "StaticTable",
     "Tumbling",
+    "ValueStateDescriptor",
     "Watermarks",
     "WindowedStream",
     "__version__",
@@ -64,12 +74,24 @@ if TYPE_CHECKING:
         KeyedStream,
     )
     from firesteel.environment import Environment
-    from firesteel.functions import CoProcessFunction
+    from firesteel.functions import CoProcessFunction, KeyedProcessFunction, ProcessFunction
+    from firesteel.state import (
+        AggregateFunction,
+        AggregatingStateDescriptor,
+        ListStateDescriptor,
+        MapStateDescriptor,
+        ReduceFunction,
+        ReducingStateDescriptor,
+        StateTtlConfig,
+        ValueStateDescriptor,
+    )
     from firesteel.static_table import StaticTable
     from firesteel.windowed_stream import WindowedStream
     from firesteel.windows import Session, Sliding, Tumbling, Watermarks
 
 _HOMES = {
+    "AggregateFunction": "firesteel.state",
+    "AggregatingStateDescriptor": "firesteel.state",
     "AsyncFunction": "firesteel.async_functions",
     "BroadcastConnectedStream": "firesteel.datastream",
     "BroadcastProcessFunction": "firesteel.broadcast_functions",
@@ -86,12 +108,20 @@ _HOMES = {
     "JobClient": "firesteel.client.execution",
     "JobResult": "firesteel.client.execution",
     "KeyedBroadcastProcessFunction": "firesteel.broadcast_functions",
+    "KeyedProcessFunction": "firesteel.functions",
     "KeyedStream": "firesteel.datastream",
+    "ListStateDescriptor": "firesteel.state",
+    "MapStateDescriptor": "firesteel.state",
+    "ProcessFunction": "firesteel.functions",
+    "ReduceFunction": "firesteel.state",
+    "ReducingStateDescriptor": "firesteel.state",
     "ResourceProfile": "firesteel.common.resources",
     "Session": "firesteel.windows",
     "Sliding": "firesteel.windows",
+    "StateTtlConfig": "firesteel.state",
     "StaticTable": "firesteel.static_table",
     "Tumbling": "firesteel.windows",
+    "ValueStateDescriptor": "firesteel.state",
     "Watermarks": "firesteel.windows",
     "WindowedStream": "firesteel.windowed_stream",
 }

@@ -9,7 +9,7 @@ from firesteel.broadcast_functions import (
     KeyedBroadcastProcessFunction,
 )
 from firesteel.errors import InvalidProgram
-from firesteel.plan.specs import BroadcastProcessSpec
+from firesteel.plan.specs import BroadcastProcessSpec, RowTimeSpec
 
 
 def checked_names(names: tuple[Any, ...]) -> tuple[str, ...]:
@@ -31,6 +31,7 @@ def process_spec(
     states: tuple[str, ...],
     schema: Any,
     side_outputs: dict[str, Any],
+    times: tuple[RowTimeSpec | None, RowTimeSpec | None],
 ) -> BroadcastProcessSpec:
     """`key_columns`: of the stream that is not broadcast; None: it is not keyed. Raises
     InvalidProgram.
@@ -59,4 +60,5 @@ def process_spec(
         states=states,
         schema=schema,
         side_outputs=side_outputs,
+        times=times,
     )

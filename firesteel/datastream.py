@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeAlias, overl
 
 import pyarrow as pa
 
-from firesteel import joins, stateful
+from firesteel import joins, processing, stateful
 from firesteel.broadcast_functions import BroadcastProcessFunction
 from firesteel.broadcast_stream import checked_names, process_spec
 from firesteel.common.job_graph import Partitioner, ResultType
 from firesteel.connectors import CollectSink, ForeachBatchSink, PrintSink, Sink
 from firesteel.durations import Duration, positive_us
 from firesteel.errors import InvalidProgram
-from firesteel.functions import CoProcessFunction
+from firesteel.functions import CoProcessFunction, KeyedProcessFunction, ProcessFunction
 from firesteel.latest_operator import LatestOperator
 from firesteel.missing_methods import no_such_member
 from firesteel.operator import StreamOperator
@@ -33,6 +33,7 @@ from firesteel.plan.specs import (
     DropDuplicatesSpec,
     JoinSpec,
     PartialWindowAggregateSpec,
+    RowTimeSpec,
     SinkSpec,
     Spec,
     TopNSpec,
@@ -165,6 +166,31 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         return self._assign_watermarks(
             watermarks, watermarks.assigner_spec(), name or "Watermarks", uid
         )
+
+    def process(
+        self,
+        function: ProcessFunction | KeyedProcessFunction,
+        schema: Any,
+        *,
+        side_outputs: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        uid: str = "",
+    ) -> DataStream:
+        """Applies a `firesteel.ProcessFunction` to the rows, one by one; after `key_by`, a
+        `firesteel.KeyedProcessFunction`, with states and timers per key.
+
+        `schema` is that of the output: a DDL string, a StructType or an Arrow schema.
+        `side_outputs` maps the tags that the function passes to `ctx.output` to their schemas
+        (None: the stream's).
+
+        Raises InvalidProgram for another function, or without a schema. An exception in the
+        function fails the job with an error that names the key.
+        """
+        keys = self.key_columns if isinstance(self, KeyedStream) else None
+        spec = processing.process_spec(
+            function, keys, schema, _side_outputs(side_outputs), _row_time(self)
+        )
+        return self._add(name or f"Process({type(function).__name__})", spec, uid=uid)
 
     # -- partitioning
 
@@ -1000,6 +1026,7 @@ class ConnectedStreams:
             second_key_columns=second.key_columns,
             schema=schema,
             side_outputs=_side_outputs(side_outputs),
+            times=(_row_time(first), _row_time(second)),
         )
         return self._add(name or f"CoProcess({type(function).__name__})", spec, uid)
 
@@ -1099,7 +1126,8 @@ class BroadcastConnectedStream:
         first, broadcast = self._first, self._broadcast
         keys = first.key_columns if isinstance(first, KeyedStream) else None
         sides = _side_outputs(side_outputs)
-        spec = process_spec(function, keys, broadcast.states, schema, sides)
+        times = _row_time(first), _row_time(broadcast.stream)
+        spec = process_spec(function, keys, broadcast.states, schema, sides, times)
         title = name or f"BroadcastProcess({type(function).__name__})"
         processed = ConnectedStreams(first, broadcast.stream)._add(title, spec, uid)
         return processed._with_time_columns(*first._time_columns)
@@ -1120,6 +1148,14 @@ def _shown(spec: JoinSpec) -> str:
 
 def _columns(columns: KeyColumns) -> tuple[str | Column, ...]:
     return tuple(columns) if isinstance(columns, (list, tuple)) else (columns,)
+
+
+def _row_time(stream: DataStream) -> RowTimeSpec | None:
+    """None if the stream has no event time, or several columns of it."""
+    if len(stream._time_columns) != 1:
+        return None
+    column, shift_us = time_column_of(stream._time_columns, "", "")
+    return RowTimeSpec(column=column, shift_us=shift_us)
 
 
 def _side_outputs(side_outputs: Mapping[str, Any] | None) -> dict[str, Any]:

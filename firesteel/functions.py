@@ -1,11 +1,12 @@
-"""Functions with state, for `ConnectedStreams.co_process`.
+"""Functions of rows that have side outputs and, per key, states and timers: for `process` and
+`ConnectedStreams.co_process`.
 
 Names are PyFlink's; times are in milliseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -13,6 +14,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
     from firesteel.operator import Counter, TaskInfo
+    from firesteel.state import (
+        AggregatingStateDescriptor,
+        ListStateDescriptor,
+        MapStateDescriptor,
+        ReducingStateDescriptor,
+        ValueStateDescriptor,
+    )
 
 
 class ValueState(Protocol):
@@ -34,6 +42,8 @@ class ListState(Protocol):
     def get(self) -> list[Any]:
         """A copy; empty if there is none."""
 
+    def __iter__(self) -> Iterator[Any]: ...
+
     def add(self, value: Any) -> None:
         """Appends one value."""
 
@@ -48,13 +58,16 @@ class ListState(Protocol):
 
 
 class MapState(Protocol):
-    """A dictionary per key."""
+    """A dictionary per key. It also has a dictionary's operators, such as `state[key] = value`."""
 
     def get(self, key: Any) -> Any:
         """None if there is none."""
 
     def put(self, key: Any, value: Any) -> None:
         """Sets the value of a map's key."""
+
+    def put_all(self, dict_value: Mapping[Any, Any]) -> None:
+        """Sets the values of several keys."""
 
     def contains(self, key: Any) -> bool:
         """Whether the map has the key."""
@@ -77,15 +90,57 @@ class MapState(Protocol):
     def clear(self) -> None:
         """Empties the map."""
 
+    def __getitem__(self, key: Any) -> Any: ...
+
+    def __setitem__(self, key: Any, value: Any) -> None: ...
+
+    def __delitem__(self, key: Any) -> None: ...
+
+    def __contains__(self, key: Any) -> bool: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class ReducingState(Protocol):
+    """One value per key, into which those that are added are combined."""
+
+    def get(self) -> Any:
+        """None if nothing was added."""
+
+    def add(self, value: Any) -> None:
+        """Combines the value with the one that is kept."""
+
+    def clear(self) -> None:
+        """Removes the value."""
+
+
+class AggregatingState(Protocol):
+    """One accumulator per key."""
+
+    def get(self) -> Any:
+        """The result of the values that were added; None if there are none."""
+
+    def add(self, value: Any) -> None:
+        """Adds the value to the accumulator."""
+
+    def clear(self) -> None:
+        """Removes the accumulator."""
+
 
 class FunctionContext(Protocol):
-    """The argument of `open`. A state is that of the key being processed; `open` has none."""
+    """The argument of `open`: PyFlink's RuntimeContext. A state is that of the key being processed;
+    `open` has none.
+
+    States are described by descriptors (see `firesteel.state`), or by a name and a schema.
+    """
 
     @property
     def task(self) -> TaskInfo:
         """The task that the function runs in."""
 
-    def get_state(self, name: str, schema: str | DataType | None = None) -> ValueState:
+    def get_state(
+        self, state: ValueStateDescriptor | str, schema: str | DataType | None = None
+    ) -> ValueState:
         """The value state of this name; created on first use.
 
         `schema`, in `open` only: the type of its values, such as "BIGINT", or columns, of which
@@ -93,18 +148,47 @@ class FunctionContext(Protocol):
         shows columns, and a later program may add columns or widen types.
         """
 
-    def get_list_state(self, name: str, schema: str | DataType | None = None) -> ListState:
+    def get_list_state(
+        self, state: ListStateDescriptor | str, schema: str | DataType | None = None
+    ) -> ListState:
         """The list state of this name; created on first use. `schema`: of its elements."""
 
     def get_map_state(
         self,
-        name: str,
+        state: MapStateDescriptor | str,
         schema: str | DataType | None = None,
         key_schema: str | DataType | None = None,
     ) -> MapState:
         """The map state of this name; created on first use. `schema`: of its values; `key_schema`:
         of its keys.
         """
+
+    def get_reducing_state(self, state: ReducingStateDescriptor) -> ReducingState:
+        """The reducing state of this descriptor; created on first use."""
+
+    def get_aggregating_state(self, state: AggregatingStateDescriptor) -> AggregatingState:
+        """The aggregating state of this descriptor; created on first use."""
+
+    def get_task_name(self) -> str:
+        """The name of the task's vertex."""
+
+    def get_task_name_with_subtasks(self) -> str:
+        """The name with the subtask, the parallelism and the attempt."""
+
+    def get_index_of_this_subtask(self) -> int:
+        """The index of the subtask, from 0 on."""
+
+    def get_number_of_parallel_subtasks(self) -> int:
+        """The parallelism."""
+
+    def get_max_number_of_parallel_subtasks(self) -> int:
+        """The number of key groups."""
+
+    def get_attempt_number(self) -> int:
+        """The attempt of the task, from 0 on."""
+
+    def get_job_parameter(self, key: str, default_value: str) -> str:
+        """The job's configuration value under this key, or the default."""
 
     def counter(self, name: str) -> Counter:
         """A counter, exposed as flink_taskmanager_job_task_operator_<name>."""
@@ -136,7 +220,7 @@ class FunctionTimers(Protocol):
 
 
 class ProcessContext(Protocol):
-    """What a CoProcessFunction has at hand while it processes a row or a timer."""
+    """The context of a function while it processes a row or a timer."""
 
     def get_current_key(self) -> Any:
         """The value of the key column; a tuple if there are several."""
@@ -144,11 +228,75 @@ class ProcessContext(Protocol):
     def timer_service(self) -> FunctionTimers:
         """Timers of the current key."""
 
+    def timestamp(self) -> int | None:
+        """The row's event time in milliseconds, from the column that the stream's watermarks are
+        of; in `on_timer`, the time of the timer. None if the stream has no event time, or if its
+        sources have several such columns.
+        """
+
     def time_domain(self) -> str | None:
         """In `on_timer`: "event_time" or "processing_time"."""
 
-    def output(self, tag: str, row: Row | tuple[Any, ...]) -> None:
-        """Emits to the side output `tag`, which `co_process(side_outputs=...)` declares."""
+    def output(self, tag: str, row: Row | tuple[Any, ...] | dict[str, Any]) -> None:
+        """Emits to the side output `tag`, which `process(side_outputs=...)` declares."""
+
+
+class ProcessFunction:
+    """Processes the rows of a stream one by one, with side outputs: PyFlink's ProcessFunction.
+
+    It has neither states nor timers: those belong to keys, which a `KeyedProcessFunction` has.
+    Otherwise as there.
+    """
+
+    def open(self, runtime_context: FunctionContext) -> None:
+        """Called once, before any row."""
+
+    def process_element(
+        self, value: Row, ctx: ProcessContext
+    ) -> Iterable[Row | tuple[Any, ...] | dict[str, Any]] | None:
+        """Called for each row; returns or yields rows, or None."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Releases resources; cannot emit."""
+
+
+class KeyedProcessFunction:
+    """Processes the rows of a keyed stream one by one, with states and timers per key: PyFlink's
+    KeyedProcessFunction.
+
+    Rows are `pyspark.sql.Row`: `value.pieces`, `value["pieces"]` and `value[1]` work. Those of one
+    key are processed in order; there is no order among keys. `process_element` and `on_timer` yield
+    Rows or dictionaries (matched by name) or tuples (by position) of the declared schema, return a
+    list of them, or return None. Every row is a call in Python; for many rows per key,
+    `transform_with_state` is called only once per key and batch.
+
+    Each subtask has a separate object: it is unpickled there, `open` is called, and `close` at the
+    end, also after a failure. Both are called once more before data flows, on a different object:
+    so a wrong type of a state is found early.
+    """
+
+    def open(self, runtime_context: FunctionContext) -> None:
+        """Called once, before any row: gets the states."""
+
+    def process_element(
+        self, value: Row, ctx: ProcessContext
+    ) -> Iterable[Row | tuple[Any, ...] | dict[str, Any]] | None:
+        """Called for each row; returns or yields rows, or None."""
+        raise NotImplementedError
+
+    def on_timer(
+        self, timestamp: int, ctx: ProcessContext
+    ) -> Iterable[Row | tuple[Any, ...] | dict[str, Any]] | None:
+        """Called when a timer fires, in milliseconds since the epoch.
+
+        Event-time timers fire when the watermark reaches them, the remaining ones when bounded
+        input ends: in a batch all of them, since it has no watermarks before. Processing-time
+        timers that remain then do not fire.
+        """
+
+    def close(self) -> None:
+        """Releases resources; cannot emit."""
 
 
 class CoProcessFunction:

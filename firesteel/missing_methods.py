@@ -25,7 +25,6 @@ _INSTEAD = {
     **dict.fromkeys(("agg", "avg", "count", "max", "mean", "min", "reduce", "sum"), _AGGREGATE),
     **dict.fromkeys(("groupBy", "group_by", "groupby"), 'key_by("column")'),
     **dict.fromkeys(("dropna", "fillna", "hint", "replace", "unpivot"), _ROWS),
-    "process": _PYTHON,
     **dict.fromkeys(
         ("async_wait", "ordered_wait", "unordered_wait"),
         "map_async(function, schema, ordered=...)",

@@ -13,7 +13,7 @@ from the last to the first, and finished and closed from the first to the last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -370,6 +370,13 @@ class StreamOperator:
 
     def on_event_time(self, timestamp_us: int, key: Any, namespace: Any) -> None:
         """An event-time timer fires."""
+
+    def on_event_times(self, due: Iterator[tuple[int, Any, Any]]) -> None:
+        """Event-time timers fire, in the order of their times, those included that firing ones
+        register. Each is removed when it is taken from `due`: time, key and namespace.
+        """
+        for timestamp_us, key, namespace in due:
+            self.on_event_time(timestamp_us, key, namespace)
 
     def on_processing_time(self, timestamp_ms: int, key: Any, namespace: Any) -> None:
         """A processing-time timer fires."""

@@ -16,6 +16,7 @@ PAGES = (
     "firesteel.operator",
     "firesteel.row_operations",
     "firesteel.savepoint",
+    "firesteel.state",
     "firesteel.testing",
 )
 

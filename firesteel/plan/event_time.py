@@ -21,6 +21,7 @@ from firesteel.plan.specs import (
     IntervalSpec,
     JoinSpec,
     PartialWindowAggregateSpec,
+    ProcessSpec,
     SameWindowSpec,
     SourceSpec,
     Spec,
@@ -52,7 +53,9 @@ def needed_times(spec: Spec) -> list[NeededTime]:
             return [NeededTime(0, spec.time_column)]
         case JoinSpec(within=IntervalSpec() | SameWindowSpec() | AsOfSpec() as within):
             return [NeededTime(side, column) for side, column in enumerate(within.times.columns)]
-        case TransformWithStateSpec() | BroadcastProcessSpec() if depends_on_lateness(spec):
+        case TransformWithStateSpec() | ProcessSpec() | BroadcastProcessSpec() if (
+            depends_on_lateness(spec)
+        ):
             return [NeededTime(0, "")]
         case CoProcessSpec() if depends_on_lateness(spec):
             return [NeededTime(0, ""), NeededTime(1, "")]

@@ -7,13 +7,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator
 from types import CodeType
-from typing import Any
+from typing import Any, TypeAlias
 
 from firesteel.broadcast_functions import KeyedBroadcastProcessFunction
 from firesteel.common.config import options
 from firesteel.common.job_graph import ResultType
-from firesteel.functions import CoProcessFunction
-from firesteel.plan.specs import BroadcastProcessSpec, CoProcessSpec, Spec, TransformWithStateSpec
+from firesteel.functions import CoProcessFunction, KeyedProcessFunction
+from firesteel.plan.specs import (
+    BroadcastProcessSpec,
+    CoProcessSpec,
+    ProcessSpec,
+    Spec,
+    TransformWithStateSpec,
+)
 from firesteel.plan.stream_graph import StreamGraph
 
 _IN_EVENT_TIME, _IN_PROCESSING_TIME = (
@@ -21,6 +27,7 @@ _IN_EVENT_TIME, _IN_PROCESSING_TIME = (
     "register_processing_time_timer",
 )
 _WATERMARKS = frozenset({"current_watermark", "getCurrentWatermarkInMs"})
+_WithFunction: TypeAlias = ProcessSpec | CoProcessSpec | BroadcastProcessSpec
 _NOT_THE_PROGRAMS = ("builtins", "firesteel", "pyspark")  # packages of bases of classes
 
 
@@ -46,15 +53,13 @@ def may_set_event_timers(spec: Spec) -> bool:
     """Whether its function may: also if it does so in a function that it calls."""
     if isinstance(spec, TransformWithStateSpec):
         return spec.time_mode == "event_time"
-    if not isinstance(spec, CoProcessSpec | BroadcastProcessSpec) or not _has_timers(spec):
+    if not isinstance(spec, _WithFunction) or not _has_timers(spec):
         return False
     names = names_in(spec.function)
     return _IN_EVENT_TIME in names or _IN_PROCESSING_TIME not in names
 
 
-def depends_on_lateness(
-    spec: TransformWithStateSpec | CoProcessSpec | BroadcastProcessSpec,
-) -> bool:
+def depends_on_lateness(spec: TransformWithStateSpec | _WithFunction) -> bool:
     """Whether its function sets timers in event time, and does not look at the watermark: so it
     takes rows for as late as the timers are early.
     """
@@ -66,11 +71,11 @@ def depends_on_lateness(
     return sets and not names & _WATERMARKS
 
 
-def _has_timers(spec: CoProcessSpec | BroadcastProcessSpec) -> bool:
-    if isinstance(spec, CoProcessSpec):
-        return type(spec.function).on_timer is not CoProcessFunction.on_timer
-    keyed = spec.key_columns is not None
-    return keyed and type(spec.function).on_timer is not KeyedBroadcastProcessFunction.on_timer
+def _has_timers(spec: _WithFunction) -> bool:
+    if not isinstance(spec, CoProcessSpec) and spec.key_columns is None:
+        return False
+    bases = KeyedProcessFunction, CoProcessFunction, KeyedBroadcastProcessFunction
+    return all(type(spec.function).on_timer is not base.on_timer for base in bases)
 
 
 def names_in(function: Any) -> frozenset[str]:

@@ -16,7 +16,13 @@ import pyarrow.dataset as ds
 from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
-from firesteel import CoProcessFunction, KeyedBroadcastProcessFunction, Tumbling
+from firesteel import (
+    CoProcessFunction,
+    KeyedBroadcastProcessFunction,
+    KeyedProcessFunction,
+    Tumbling,
+    ValueStateDescriptor,
+)
 from firesteel import Session as SessionWindow
 from firesteel.connectors import FileSink
 from firesteel.datastream import DataStream
@@ -56,6 +62,26 @@ class Summed(StatefulProcessor):
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:
         yield Row(split=key[0], rows=self.sums.get()[0], total=self.sums.get()[1])
+        self.sums.clear()
+
+
+class SummedOneByOne(KeyedProcessFunction):
+    """The same, row by row."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.sums = runtime_context.get_state(
+            ValueStateDescriptor("sums", "rows BIGINT, total BIGINT")
+        )
+
+    def process_element(self, value: Row, ctx: Any) -> None:
+        count, total = self.sums.value() or (0, 0)
+        self.sums.update((count + 1, total + value.n))
+        ctx.timer_service().register_event_time_timer(
+            ctx.timestamp() // SPLIT_MS * SPLIT_MS + SPLIT_MS
+        )
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        yield ctx.get_current_key(), *self.sums.value()
         self.sums.clear()
 
 
@@ -124,6 +150,7 @@ def add_to(rows: DataStream, folder: Path) -> None:
         by_split.transform_with_state(Summed(), SUMMED, "append", "event_time").map_in_arrow(
             _as("processor", "split"), RESULT
         ),
+        by_split.process(SummedOneByOne(), SUMMED).map_in_arrow(_as("one", "split"), RESULT),
         rows.connect(once)
         .key_by("split", "split")
         .co_process(SummedTogether(), SUMMED)
@@ -192,6 +219,7 @@ def check(folder: Path, read: list[tuple[int, int, int]]) -> None:
     by_split = _sums((split, 0, n) for split, n, _ in read)
     by_key = _sums((key, 0, n) for _, n, key in read)
     assert sorted(found["processor"]) == by_split
+    assert sorted(found["one"]) == by_split
     assert sorted(found["together"]) == by_split
     assert sorted(found["told"]) == by_split
     for joined in ("joined", "near"):

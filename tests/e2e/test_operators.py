@@ -14,8 +14,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from pyspark.sql import Row
+from pyspark.sql import functions as F
 
-from firesteel import CoProcessFunction, Environment, Tumbling, Watermarks
+from firesteel import (
+    CoProcessFunction,
+    Environment,
+    KeyedProcessFunction,
+    ProcessFunction,
+    Tumbling,
+    ValueStateDescriptor,
+    Watermarks,
+)
 from firesteel.connectors import MALFORMED_TAG, CollectSink, FileSource
 from firesteel.datastream import DataStream
 from firesteel.errors import JobFailed
@@ -190,6 +199,61 @@ def test_two_keyed_streams_in_one_function(session: Session) -> None:
     assert sorted(both["both"].to_pylist()) == list(range(200, 300))
     assert sorted(only_left["value"].to_pylist()) == list(range(200))
     assert sorted(only_right["number"].to_pylist()) == list(range(300, 500))
+
+
+class Halves(ProcessFunction):
+    """Every second number; the others go to a side output."""
+
+    def process_element(self, value: Row, ctx: ProcessContext) -> Iterator[Any]:
+        if value.value % 2:
+            ctx.output("odd", {"odd": value.value})
+        else:
+            yield {"at": value.at, "half": value.value // 2}
+
+
+class Gaps(KeyedProcessFunction):
+    """Per key, how many numbers came before 10 s of event time without one."""
+
+    def open(self, runtime_context: FunctionContext) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", "BIGINT"))
+        self.due = runtime_context.get_state(ValueStateDescriptor("due"))
+
+    def process_element(self, value: Row, ctx: ProcessContext) -> None:
+        timers, due = ctx.timer_service(), self.due.value()
+        if due is not None:
+            timers.delete_event_time_timer(due)
+        due = max(due or 0, (ctx.timestamp() or 0) + 10_000)
+        timers.register_event_time_timer(due)
+        self.due.update(due)
+        self.count.update((self.count.value() or 0) + 1)
+
+    def on_timer(self, timestamp: int, ctx: ProcessContext) -> Iterator[Any]:
+        yield ctx.get_current_key(), self.count.value(), timestamp
+        self.count.clear()
+        self.due.clear()
+
+
+@pytest.mark.parametrize("mode", ["streaming", "batch"])
+def test_functions_of_one_stream(session: Session, mode: str) -> None:
+    env = Environment(parallelism=2, mode=mode)
+    numbers = env.from_sequence(0, 2_000).transform(
+        lambda df: df.selectExpr("value", "timestamp_seconds(value) AS at")
+    )
+    halves = numbers.process(Halves(), "half LONG, at TIMESTAMP", side_outputs={"odd": "odd LONG"})
+    timed = halves.assign_timestamps_and_watermarks(Watermarks.bounded("at", "200 s"))
+    gaps = timed.key_by(F.expr("half % 8").alias("key")).process(
+        Gaps(), "key LONG, n LONG, at_ms LONG"
+    )
+    odd, found = collected(session, halves.side_output("odd"), gaps)
+    assert sorted(odd["odd"].to_pylist()) == list(range(1, 2_000, 2))
+    rows = sorted(tuple(row.values()) for row in found.to_pylist())
+    if mode == "batch":  # each key has one timer in the end
+        assert rows == [(key, 125, (1_984 + 2 * key) * 1000 + 10_000) for key in range(8)]
+    else:  # 16 s lie between the numbers of a key: a timer is due before its next number, or not
+        assert sum(n for _, n, _ in rows) == 1_000
+        assert {(key, ms) for key, _, ms in rows} >= {
+            (key, (1_984 + 2 * key) * 1000 + 10_000) for key in range(8)
+        }
 
 
 def test_watermarks_of_a_column_that_a_transform_has_made(session: Session) -> None:

@@ -29,6 +29,8 @@ from firesteel.plan.specs.functions import (
     MapInArrowSpec,
     MapInPandasSpec,
     MapRowsSpec,
+    ProcessSpec,
+    RowTimeSpec,
     TransformSpec,
     TransformWithStateSpec,
 )
@@ -67,7 +69,9 @@ __all__ = [
     "MapInPandasSpec",
     "MapRowsSpec",
     "PartialWindowAggregateSpec",
+    "ProcessSpec",
     "RowPartial",
+    "RowTimeSpec",
     "RowsBetweenSpec",
     "RunningAggregateSpec",
     "SameWindowSpec",
@@ -101,6 +105,7 @@ Spec = (
     | FilterSpec
     | ApplySpec
     | CoMapInArrowSpec
+    | ProcessSpec
     | CoProcessSpec
     | BroadcastProcessSpec
     | PartialWindowAggregateSpec
@@ -124,7 +129,7 @@ def side_output_tags(spec: Spec) -> frozenset[str]:
         case SourceSpec():
             tags: frozenset[str] = spec.source.side_output_tags
             return tags
-        case CustomSpec() | CoProcessSpec() | BroadcastProcessSpec():
+        case CustomSpec() | ProcessSpec() | CoProcessSpec() | BroadcastProcessSpec():
             return frozenset(spec.side_outputs)
         case WindowApplySpec(late_tag=tag) | WindowTopNSpec(late_tag=tag) if tag:
             return frozenset({tag})

@@ -103,6 +103,29 @@ class TransformWithStateSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowTimeSpec:
+    """The column that holds the event time of the rows of an input, and what is added to it (see
+    PartialWindowAggregateSpec).
+    """
+
+    column: str
+    shift_us: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSpec:
+    """`function`: a firesteel.functions.ProcessFunction, or with key columns a
+    KeyedProcessFunction.
+    """
+
+    function: Any
+    key_columns: tuple[str, ...] | None
+    schema: Any
+    side_outputs: dict[str, Any] = field(default_factory=dict)  # tag -> schema
+    time: RowTimeSpec | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CoProcessSpec:
     """`function`: a firesteel.functions.CoProcessFunction over two keyed inputs."""
 
@@ -111,6 +134,7 @@ class CoProcessSpec:
     second_key_columns: tuple[str, ...]
     schema: Any
     side_outputs: dict[str, Any] = field(default_factory=dict)  # tag -> schema
+    times: tuple[RowTimeSpec | None, RowTimeSpec | None] = (None, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +149,7 @@ class BroadcastProcessSpec:
     schema: Any
     side_outputs: dict[str, Any] = field(default_factory=dict)  # tag -> schema
     broadcast_first: bool = False  # in a batch: it is read to its end before the first input is
+    times: tuple[RowTimeSpec | None, RowTimeSpec | None] = (None, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

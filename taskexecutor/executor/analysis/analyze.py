@@ -27,6 +27,7 @@ from firesteel.plan.specs import (
     BroadcastProcessSpec,
     CoProcessSpec,
     CustomSpec,
+    ProcessSpec,
     SinkSpec,
     Spec,
     TransformSpec,
@@ -281,7 +282,7 @@ def _check_union(operator_name: str, producers: Sequence[AnalyzedOutput]) -> Non
             )
 
 
-_DECLARES_SIDES = CustomSpec | CoProcessSpec | BroadcastProcessSpec
+_DECLARES_SIDES = CustomSpec | ProcessSpec | CoProcessSpec | BroadcastProcessSpec
 
 
 def _declare_side_outputs(step: AnalysisStep, spec: Spec, output: AnalyzedOutput) -> None:

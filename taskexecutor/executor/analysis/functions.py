@@ -23,6 +23,7 @@ from firesteel.plan.specs import (
     MapInArrowSpec,
     MapInPandasSpec,
     MapRowsSpec,
+    ProcessSpec,
     TransformSpec,
     TransformWithStateSpec,
 )
@@ -230,7 +231,7 @@ def analyze_co_process(step: AnalysisStep, spec: CoProcessSpec) -> AnalyzedOutpu
     return AnalyzedOutput(schema=schema)
 
 
-def analyze_broadcast_process(step: AnalysisStep, spec: BroadcastProcessSpec) -> AnalyzedOutput:
+def analyze_process(step: AnalysisStep, spec: ProcessSpec | BroadcastProcessSpec) -> AnalyzedOutput:
     """Runs the function's `open`, to find wrong states before data flows."""
     from taskexecutor.executor.operators.function_checks import check_function
 

@@ -30,6 +30,7 @@ from firesteel.plan.specs import (
     DropDuplicatesSpec,
     JoinSpec,
     PartialWindowAggregateSpec,
+    ProcessSpec,
     RowsBetweenSpec,
     RunningAggregateSpec,
     SinkSpec,
@@ -142,6 +143,7 @@ def updating(step: AnalysisStep, spec: Spec, place: str) -> Updating | None:
             )
         case (
             SinkSpec()
+            | ProcessSpec(key_columns=tuple())
             | CoProcessSpec()
             | BroadcastProcessSpec()
             | CustomSpec()

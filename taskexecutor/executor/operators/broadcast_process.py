@@ -25,10 +25,19 @@ class BroadcastProcess(FunctionOperator):
     clock.
     """
 
+    inputs = 2
+
     def __init__(
         self, spec: BroadcastProcessSpec, now_ms: Callable[[], int] = wall_clock_ms
     ) -> None:
-        super().__init__(spec.function, spec.key_columns, spec.schema, spec.side_outputs, now_ms)
+        super().__init__(
+            spec.function,
+            spec.key_columns,
+            spec.schema,
+            spec.side_outputs,
+            spec.times,
+            now_ms,
+        )
         self._names = spec.states
         if spec.broadcast_first:
             self.reads_first = _BROADCAST
@@ -44,12 +53,12 @@ class BroadcastProcess(FunctionOperator):
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         if input_index != _BROADCAST:
-            self._process(batch, self._key_columns, "process_element", self._reading)
+            self._process(batch, 0, self._key_columns, "process_element", self._reading)
             return
         for state in self._states.values():
             state.writable = True
         try:
-            self._process(batch, None, "process_broadcast_element", self._writing)
+            self._process(batch, _BROADCAST, None, "process_broadcast_element", self._writing)
         finally:
             for state in self._states.values():
                 state.writable = False

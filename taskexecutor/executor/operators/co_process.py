@@ -14,11 +14,13 @@ from taskexecutor.executor.timing.wall_clock import wall_clock_ms
 class CoProcess(FunctionOperator):
     """Both inputs have the same keys. `now_ms`: the wall clock."""
 
+    inputs = 2
+
     def __init__(self, spec: CoProcessSpec, now_ms: Callable[[], int] = wall_clock_ms) -> None:
         keys = spec.first_key_columns
-        super().__init__(spec.function, keys, spec.schema, spec.side_outputs, now_ms)
+        super().__init__(spec.function, keys, spec.schema, spec.side_outputs, spec.times, now_ms)
         self._keys = keys, spec.second_key_columns
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         name = f"process_element{input_index + 1}"
-        self._process(batch, self._keys[input_index], name, self._context)
+        self._process(batch, input_index, self._keys[input_index], name, self._context)

@@ -10,17 +10,17 @@ import structlog
 from firesteel.broadcast_functions import BroadcastProcessFunction
 from firesteel.common.error_report import summary_of
 from firesteel.errors import FiresteelError
-from firesteel.functions import CoProcessFunction
+from firesteel.functions import CoProcessFunction, KeyedProcessFunction, ProcessFunction
 from firesteel.operator import Counter, RuntimeContext, TaskInfo
-from taskexecutor.executor.operators.current_key import CurrentKey
 from taskexecutor.executor.operators.function_context import FunctionContext
+from taskexecutor.executor.operators.function_operator import current_key_of
 from taskexecutor.executor.state import HashMapKeyedStateBackend, KeyGroupRange
 
 log = structlog.get_logger(__name__)
 
 
 def check_function(
-    function: CoProcessFunction | BroadcastProcessFunction,
+    function: ProcessFunction | KeyedProcessFunction | CoProcessFunction | BroadcastProcessFunction,
     name: str,
     keys: Any = None,
     *,
@@ -35,7 +35,7 @@ def check_function(
     backend = HashMapKeyedStateBackend(KeyGroupRange(0, 1), lambda key: 0)
     task = cast(RuntimeContext, _AnalysedTask(name))  # what a function may see of it
     context = FunctionContext(
-        task, backend if keyed else None, CurrentKey(), declared={}, keys=keys
+        task, backend if keyed else None, current_key_of(function), declared={}, keys=keys
     )
     try:
         function.open(context)
@@ -63,6 +63,10 @@ class _AnalysedTask:
             attempt=0,
             attempt_id="",
         )
+
+    @property
+    def config(self) -> dict[str, str]:
+        return {}
 
     def counter(self, name: str) -> Counter:
         return _Count()

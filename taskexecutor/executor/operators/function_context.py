@@ -1,25 +1,39 @@
-"""What a CoProcessFunction gets: its contexts, and timers of the current key."""
+"""What functions get: their contexts, and timers of the current key."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from firesteel.common.checkpoints.descriptions import StateDescription, StateKind
 from firesteel.common.checkpoints.evolution import changed_state, shown
+from firesteel.elements import MAX_TIMESTAMP_US, MIN_TIMESTAMP_US
 from firesteel.errors import FiresteelError
 from firesteel.operator import Counter, RuntimeContext, TaskInfo, TimerService
+from firesteel.state import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
 from taskexecutor.executor.operators.current_key import CurrentKey
 from taskexecutor.executor.operators.function_state import (
     DeclaredValues,
     FunctionState,
+    KeyedAggregated,
     KeyedList,
     KeyedMap,
+    KeyedReduced,
     KeyedValue,
     Schema,
     Values,
     entry_name,
+    with_ttl,
 )
+from taskexecutor.executor.operators.stateful.expiring import ExpiringVariable
 from taskexecutor.executor.operators.stateful.migration import migration
 from taskexecutor.executor.operators.stateful.row_collector import RowCollector, shown_key
 from taskexecutor.executor.state import KeyedState
@@ -32,6 +46,7 @@ _DECLARED_KINDS: dict[type, StateKind] = {
     KeyedMap: StateKind.MAP,
 }
 _S = TypeVar("_S", bound=FunctionState)
+_D = TypeVar("_D", bound=StateDescriptor)
 
 
 class FunctionTimers:
@@ -40,25 +55,46 @@ class FunctionTimers:
     def __init__(self, service: TimerService, current: CurrentKey) -> None:
         self._service = service
         self._current = current
-        self.now_ms = 0
 
     def current_processing_time(self) -> int:
-        return self.now_ms
+        return self._current.now_ms
 
     def current_watermark(self) -> int:
         return self._service.current_watermark_us // 1000
 
     def register_event_time_timer(self, timestamp_ms: int) -> None:
-        self._service.register_event_time(timestamp_ms * 1000, self._current.of("a timer"))
+        key = self._current.key or self._current.of("a timer")
+        self._service.register_event_time(_us(timestamp_ms, "register_event_time_timer"), key)
 
     def register_processing_time_timer(self, timestamp_ms: int) -> None:
-        self._service.register_processing_time(timestamp_ms, self._current.of("a timer"))
+        self._service.register_processing_time(
+            _whole(timestamp_ms, "register_processing_time_timer"), self._current.of("a timer")
+        )
 
     def delete_event_time_timer(self, timestamp_ms: int) -> None:
-        self._service.delete_event_time(timestamp_ms * 1000, self._current.of("a timer"))
+        self._service.delete_event_time(
+            _us(timestamp_ms, "delete_event_time_timer"), self._current.of("a timer")
+        )
 
     def delete_processing_time_timer(self, timestamp_ms: int) -> None:
-        self._service.delete_processing_time(timestamp_ms, self._current.of("a timer"))
+        self._service.delete_processing_time(
+            _whole(timestamp_ms, "delete_processing_time_timer"), self._current.of("a timer")
+        )
+
+
+def _us(timestamp_ms: int, call: str) -> int:
+    if type(timestamp_ms) is not int:
+        timestamp_ms = _whole(timestamp_ms, call)
+    return max(MIN_TIMESTAMP_US, min(timestamp_ms * 1000, MAX_TIMESTAMP_US))
+
+
+def _whole(timestamp_ms: Any, call: str) -> int:
+    try:
+        return operator.index(timestamp_ms)
+    except TypeError:
+        raise FiresteelError(
+            f"{call}({timestamp_ms!r}): times are whole milliseconds since the epoch, as int"
+        ) from None
 
 
 class ProcessContext:
@@ -70,7 +106,15 @@ class ProcessContext:
         self._current = current
         self._times = times
         self._sides = sides
+        self.method = ""  # of the function, which is called
         self.domain: str | None = None
+        self.time_ms: int | None = None  # of the row, or of the timer
+        self.no_time = ""  # why the row has none although the stream has
+
+    def timestamp(self) -> int | None:
+        if self.no_time:
+            raise FiresteelError(f"ctx.timestamp(): {self.no_time}")
+        return self.time_ms
 
     def get_current_key(self) -> Any:
         key = self._current.of("get_current_key()")
@@ -83,12 +127,13 @@ class ProcessContext:
         return self.domain
 
     def output(self, tag: str, row: Any) -> None:
-        side = self._sides.get(tag)
+        side = self._sides.get(tag) if isinstance(tag, str) else None
         if side is None:
             raise FiresteelError(
-                f"there is no side output {tag!r}; "
+                f"ctx.output({tag!r}, ...): there is no side output {tag!r}; "
                 f"declared: {', '.join(sorted(self._sides)) or 'none'}"
             )
+        side.begin(self.method, self._current.key)
         if side.fill(iter((row,))):
             side.flush()
 
@@ -118,11 +163,14 @@ class FunctionContext:
     @property
     def _backend(self) -> KeyedState:
         if self._keyed is None:
-            raise FiresteelError(
-                "a state belongs to a key, and this function has none: derive it from"
-                " KeyedBroadcastProcessFunction, and call key_by(...) before connect(...)"
-            )
+            self._current.of("a state")
+        assert self._keyed is not None
         return self._keyed
+
+    @property
+    def expiring(self) -> list[ExpiringVariable]:
+        """The states with a time to live."""
+        return [state.variable for _, state in self._states.values() if hasattr(state, "variable")]
 
     def opened(self) -> None:
         """Called when `open` has returned."""
@@ -132,27 +180,61 @@ class FunctionContext:
     def task(self) -> TaskInfo:
         return self._context.task
 
-    def get_state(self, name: str, schema: Schema | None = None) -> KeyedValue:
-        return self._state(name, KeyedValue, schema)
+    def get_state(
+        self, state: ValueStateDescriptor | str, schema: Schema | None = None
+    ) -> KeyedValue:
+        return self._state(_described("get_state", ValueStateDescriptor, state, schema), KeyedValue)
 
-    def get_list_state(self, name: str, schema: Schema | None = None) -> KeyedList:
-        return self._state(name, KeyedList, schema)
+    def get_list_state(
+        self, state: ListStateDescriptor | str, schema: Schema | None = None
+    ) -> KeyedList:
+        described = _described("get_list_state", ListStateDescriptor, state, schema)
+        return self._state(described, KeyedList)
 
     def get_map_state(
-        self, name: str, schema: Schema | None = None, key_schema: Schema | None = None
+        self,
+        state: MapStateDescriptor | str,
+        schema: Schema | None = None,
+        key_schema: Schema | None = None,
     ) -> KeyedMap:
-        return self._state(name, KeyedMap, schema, key_schema)
+        described = _described("get_map_state", MapStateDescriptor, state, schema, key_schema)
+        return self._state(described, KeyedMap)
+
+    def get_reducing_state(self, state: ReducingStateDescriptor) -> KeyedReduced:
+        described = _described("get_reducing_state", ReducingStateDescriptor, state)
+        return KeyedReduced(self._state(described, KeyedValue), described.reduce)
+
+    def get_aggregating_state(self, state: AggregatingStateDescriptor) -> KeyedAggregated:
+        described = _described("get_aggregating_state", AggregatingStateDescriptor, state)
+        return KeyedAggregated(self._state(described, KeyedValue), described.function)
+
+    def get_task_name(self) -> str:
+        return self.task.task_name
+
+    def get_task_name_with_subtasks(self) -> str:
+        return self.task.task_name_with_subtask
+
+    def get_index_of_this_subtask(self) -> int:
+        return self.task.subtask
+
+    def get_number_of_parallel_subtasks(self) -> int:
+        return self.task.parallelism
+
+    def get_max_number_of_parallel_subtasks(self) -> int:
+        return self.task.max_parallelism
+
+    def get_attempt_number(self) -> int:
+        return self.task.attempt
+
+    def get_job_parameter(self, key: str, default_value: str) -> str:
+        return self._context.config.get(key, default_value)
 
     def counter(self, name: str) -> Counter:
         return self._context.counter(name)
 
-    def _state(
-        self,
-        name: str,
-        kind: type[_S],
-        schema: Schema | None,
-        key_schema: Schema | None = None,
-    ) -> _S:
+    def _state(self, described: StateDescriptor, kind: type[_S]) -> _S:
+        name, schema, key_schema = described.name, described.type, described.key_type
+        ttl = None if described.ttl is None or described.ttl.ttl_ms is None else described.ttl
         if not isinstance(name, str) or not name:
             raise FiresteelError(f"a state's name is a text that is not empty, not {name!r}")
         if kind is KeyedMap and (schema is None) != (key_schema is None):
@@ -160,7 +242,7 @@ class FunctionContext:
                 f"the map state {name!r} has a schema of its"
                 f" {'keys' if schema is None else 'values'} only; give both or none"
             )
-        how = (kind, schema, key_schema)
+        how = (kind, schema, key_schema, ttl)
         if name in self._states:
             before, state = self._states[name]
             if before[0] is not kind:
@@ -168,25 +250,41 @@ class FunctionContext:
                     f"the state {name!r} is used as a value, a list or a map; take another name"
                 )
             if before != how:
-                raise FiresteelError(f"the state {name!r} is used with schemas that differ")
+                raise FiresteelError(
+                    f"the state {name!r} is used with schemas or times to live that differ"
+                )
             assert isinstance(state, kind)
             return state
         what = f"state {name!r}"
         if schema is None:
+            if ttl is not None:
+                raise FiresteelError(
+                    f"{what}: one with a time to live needs a type, such as"
+                    f" {type(described).__name__}({name!r}, 'BIGINT')"
+                )
             state = kind(self._backend, self._current, name)
         else:
             if self._opened:
                 raise FiresteelError(f"{what}: one with a schema is asked for in open() only")
             keys = Values() if key_schema is None else DeclaredValues(key_schema, f"{what}, keys")
             values = DeclaredValues(schema, what)
-            state = kind(self._backend, self._current, name, values, keys)
-            self._restore_declared(name, kind, values, keys)
+            if ttl is None:
+                state = kind(self._backend, self._current, name, values, keys)
+            else:
+                state = with_ttl(kind, self._backend, self._current, name, values, keys, ttl)
+            self._restore_declared(name, kind, values, keys, None if ttl is None else ttl.ttl_ms)
         self._check_restored(name, kind, declared=schema is not None)
         self._states[name] = (how, state)
+        assert isinstance(state, kind)
         return state
 
     def _restore_declared(
-        self, name: str, kind: type[FunctionState], values: Values, keys: Values
+        self,
+        name: str,
+        kind: type[FunctionState],
+        values: Values,
+        keys: Values,
+        ttl_ms: int | None,
     ) -> None:
         """Makes restored values into those of the schema, and keeps it for savepoints."""
         now = StateDescription(
@@ -194,17 +292,22 @@ class FunctionContext:
             keys=self._keys,
             values=values.declared,
             map_keys=keys.declared,
+            ttl_ms=ttl_ms,
         )
         was = self._declared.get(name)
         if was is not None:
             before = StateDescription.from_json(was)
             if problem := changed_state(before, now):
                 raise FiresteelError(f"state {name!r} cannot be restored: {problem}")
-            if (convert := migration(before, now, 0)) is not None:
+            if (convert := migration(before, now, self._current.now_ms)) is not None:
                 entry = entry_name(name)
                 # Values may be more than the memory holds.
                 for key in [found.key for found in self._backend.entries(entry)]:
-                    self._backend.put(entry, key, convert(self._backend.get(entry, key)))
+                    kept = convert(self._backend.get(entry, key))
+                    if kept is None:  # it has expired
+                        self._backend.remove(entry, key)
+                    else:
+                        self._backend.put(entry, key, kept)
         elif next(self._backend.entries(entry_name(name)), None) is not None:
             raise FiresteelError(
                 f"state {name!r} has a schema now, and had none in the checkpoint: nobody knows"
@@ -229,3 +332,35 @@ class FunctionContext:
                 f" {type(entry.value).__name__} {entry.value!r:.100} for the key"
                 f" {shown_key(entry.key)}; take another name"
             )
+
+
+def _described(
+    call: str,
+    kind: type[_D],
+    given: Any,
+    schema: Schema | None = None,
+    key_schema: Schema | None = None,
+) -> _D:
+    """The descriptor that a program gives, or that of a name and a schema."""
+    if isinstance(given, kind):
+        if schema is not None or key_schema is not None:
+            raise FiresteelError(
+                f"{call}(): the type of the state {given.name!r} is part of its {kind.__name__};"
+                " leave out the schema"
+            )
+        return given
+    if isinstance(given, StateDescriptor) or kind not in _OF_NAMES:
+        name = "" if kind not in _OF_NAMES else "a name or "
+        raise FiresteelError(
+            f"{call}() takes {name}{_article(kind.__name__)}, not {_article(type(given).__name__)}"
+        )
+    described = kind(given)  # type: ignore[arg-type]
+    described.type, described.key_type = schema, key_schema
+    return described
+
+
+_OF_NAMES = (ValueStateDescriptor, ListStateDescriptor, MapStateDescriptor)
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"

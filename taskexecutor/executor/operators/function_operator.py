@@ -1,40 +1,47 @@
-"""An operator that runs a function with state: one call per row of its two inputs and per timer,
-one output batch per input batch.
+"""An operator that runs a function with state: one call per row of its inputs and per timer, one
+output batch per input batch.
+
+The loops over rows and timers run once per row of a stream, so they call little.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice, repeat
+from types import GeneratorType
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import Row
 
+from firesteel.broadcast_functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
+from firesteel.column_names import column_index
 from firesteel.common.checkpoints.descriptions import DECLARED
 from firesteel.common.error_report import summary_of
 from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
+from firesteel.functions import ProcessFunction
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
+from firesteel.plan.specs import RowTimeSpec
 from taskexecutor.executor.operators.current_key import CurrentKey
 from taskexecutor.executor.operators.function_context import (
     FunctionContext,
     FunctionTimers,
     ProcessContext,
 )
+from taskexecutor.executor.operators.stateful.expiring import Sweeps
 from taskexecutor.executor.operators.stateful.grouping import by_key
 from taskexecutor.executor.operators.stateful.row_collector import RowCollector, shown_key
-from taskexecutor.executor.operators.stateful.rows import row_maker, to_python
+from taskexecutor.executor.operators.stateful.rows import milliseconds_of, rows_of
 from taskexecutor.executor.spark.schemas import columns_of_key, declared
 from taskexecutor.executor.state import KeyedState
 
 EVENT_TIME, PROCESSING_TIME = "event_time", "processing_time"
 
-Results = Iterable[Any] | None
-
 
 class FunctionOperator(StreamOperator):
     """What is common to the operators of all such functions, with or without keys."""
 
-    inputs = 2
     keeps_event_time = True
 
     def __init__(
@@ -43,14 +50,16 @@ class FunctionOperator(StreamOperator):
         key_columns: Sequence[str] | None,
         schema: Any,
         side_outputs: Mapping[str, Any],
+        times: Sequence[RowTimeSpec | None],
         now_ms: Callable[[], int],
     ) -> None:
         """`key_columns`: of the first input; None: the function has neither keys nor states of
-        them. `now_ms`: the wall clock.
+        them. `times`: where the rows of each input have their event time. `now_ms`: the wall clock.
         """
         self._function = function
         self._key_columns = key_columns
         self._declared = schema, side_outputs
+        self._row_times = times
         self._now_ms = now_ms
         self._open = False
 
@@ -70,13 +79,19 @@ class FunctionOperator(StreamOperator):
                 raise FiresteelError(
                     f"{self._name}: the schema of its side output {tag!r} is not known; declare one"
                 )
-            self._sides[tag] = RowCollector(side_schema, _to_side(output, tag), self._name)
+            self._sides[tag] = RowCollector(
+                side_schema,
+                _to_side(output, tag),
+                self._name,
+                f"called ctx.output({tag!r}, ...) with",
+            )
 
     def initialize_state(self, state: OperatorState) -> None:
         keyed: KeyedState | None = None
         if self._key_columns is not None:
             keyed = state.keyed  # type: ignore[assignment]
-        self._current = CurrentKey()
+        self._current = current_key_of(self._function)
+        self._current.now_ms = self._now_ms()
         self._times = FunctionTimers(self.context.timers, self._current)
         self._context = ProcessContext(self._current, self._times, self._sides)
         self._functions_context = FunctionContext(
@@ -96,6 +111,7 @@ class FunctionOperator(StreamOperator):
                 f"{self._name}: {type(self._function).__name__}.open failed: {summary_of(error)}"
             ) from error
         self._functions_context.opened()
+        self._sweeps = Sweeps(self.context.timers, self._functions_context.expiring)
 
     def close(self) -> None:
         if self._open:
@@ -105,7 +121,12 @@ class FunctionOperator(StreamOperator):
     # -- data
 
     def _process(
-        self, batch: pa.RecordBatch, key_columns: Sequence[str] | None, name: str, context: Any
+        self,
+        batch: pa.RecordBatch,
+        input_index: int,
+        key_columns: Sequence[str] | None,
+        name: str,
+        context: ProcessContext,
     ) -> None:
         """Calls the function's method of this name for each row. `key_columns`: None if it has no
         key.
@@ -118,17 +139,44 @@ class FunctionOperator(StreamOperator):
             if key_columns is not None:
                 keyed = by_key(batch, key_columns)
                 keys, ends, batch = keyed.keys, keyed.ends, keyed.batch
-            make = row_maker(batch.schema.names)
-            columns = [to_python(column) for column in batch.columns]
-            function = getattr(self._function, name)
-            self._times.now_ms = max(self._times.now_ms, self._now_ms())
+            rows = zip(rows_of(batch), self._times_of(batch, input_index, context), strict=True)
+            function, current, main = getattr(self._function, name), self._current, self._main
+            current.now_ms = max(current.now_ms, self._now_ms())
+            context.method = name
             start = 0
             for key, end in zip(keys, ends, strict=True):
-                self._begin(name, key)
-                for values in zip(*(column[start:end] for column in columns), strict=True):
-                    self._call(name, key, function, make(values), context)
+                current.key = key
+                main.begin(name, key)
+                for row, context.time_ms in islice(rows, end - start):
+                    try:
+                        results = function(row, context)
+                        if type(results) is not GeneratorType:
+                            if results is None:
+                                continue
+                            results = _iterated(results)
+                        full = main.fill(results)
+                    except Exception as error:
+                        raise self._failure(name, key, error) from error
+                    if full:
+                        self._emit_rest(name, key, results)
                 start = end
             self._end()
+
+    def _times_of(
+        self, batch: pa.RecordBatch, input_index: int, context: ProcessContext
+    ) -> Iterator[int | None]:
+        """The event time of each row."""
+        time, context.no_time = self._row_times[input_index], ""
+        if time is None:
+            return repeat(None, batch.num_rows)
+        index = column_index(batch.schema, time.column)
+        if index < 0:
+            context.no_time = (
+                f"it is the time in {time.column!r}, the column of the stream's watermarks, and the"
+                f" rows have only {', '.join(batch.schema.names)}; keep the column"
+            )
+            return repeat(None, batch.num_rows)
+        return iter(milliseconds_of(batch.column(index), time.shift_us))
 
     def flush(self) -> None:
         self._end()
@@ -139,57 +187,53 @@ class FunctionOperator(StreamOperator):
         self._end()
         self.output.emit_watermark(watermark)
 
-    def on_event_time(self, timestamp_us: int, key: Any, namespace: Any) -> None:
-        self._times.now_ms = max(self._times.now_ms, self._now_ms())
-        self._fire(EVENT_TIME, timestamp_us // 1000, key)
+    def on_event_times(self, due: Iterator[tuple[int, Any, Any]]) -> None:
+        current = self._current
+        current.now_ms = max(current.now_ms, self._now_ms())
+        with self.context.time("python"):
+            self._fire(EVENT_TIME, ((timestamp_us // 1000, key) for timestamp_us, key, _ in due))
 
     def on_processing_time(self, timestamp_ms: int, key: Any, namespace: Any) -> None:
-        self._times.now_ms = max(self._times.now_ms, timestamp_ms)
-        self._fire(PROCESSING_TIME, timestamp_ms, key)
+        current = self._current
+        current.now_ms = max(current.now_ms, timestamp_ms)
+        if self._sweeps.fired(namespace, max(current.now_ms, self._now_ms())):
+            return
+        with self.context.time("python"):
+            self._fire(PROCESSING_TIME, ((timestamp_ms, key),))
         self._end()
 
-    def _fire(self, domain: str, timestamp_ms: int, key: Any) -> None:
-        with self.context.time("python"):
-            self._begin("on_timer", key)
-            self._context.domain = domain
-            self._call("on_timer", key, self._function.on_timer, timestamp_ms, self._context)
-            self._context.domain = None
+    def _fire(self, domain: str, timers: Iterable[tuple[int, Any]]) -> None:
+        """`timers`: times in milliseconds and keys; firing one may add others."""
+        name, function, context = "on_timer", self._function.on_timer, self._context
+        current, main = self._current, self._main
+        context.method, context.domain, context.no_time = name, domain, ""
+        for timestamp_ms, key in timers:
+            current.key, context.time_ms = key, timestamp_ms
+            main.begin(name, key)
+            try:
+                results = function(timestamp_ms, context)
+                if type(results) is not GeneratorType:
+                    if results is None:
+                        continue
+                    results = _iterated(results)
+                full = main.fill(results)
+            except Exception as error:
+                raise self._failure(name, key, error) from error
+            if full:
+                self._emit_rest(name, key, results)
+        context.domain = None
 
     # -- calls of the user's code
 
-    def _begin(self, name: str, key: Any) -> None:
-        self._current.key = key
-        self._main.begin(name, key)
-        for side in self._sides.values():
-            side.begin(name, key)
-
-    def _call(
-        self,
-        name: str,
-        key: Any,
-        function: Callable[[Any, Any], Results],
-        argument: Any,
-        context: Any,
-    ) -> None:
+    def _emit_rest(self, name: str, key: Any, results: Iterator[Any]) -> None:
         """Errors of the function name the key; those of operators further down the chain are left
         alone.
         """
-        try:
-            results = function(argument, context)
-            if results is None:
-                return
-            if not hasattr(results, "__iter__"):
-                raise FiresteelError(
-                    f"it returned {type(results).__name__}, and must return an iterator or None"
-                )
-            rest: Iterator[Any] = iter(results)
-            full = self._main.fill(rest)
-        except Exception as error:
-            raise self._failure(name, key, error) from error
+        full = True
         while full:
             self._main.flush()
             try:
-                full = self._main.fill(rest)
+                full = self._main.fill(results)
             except Exception as error:
                 raise self._failure(name, key, error) from error
 
@@ -202,6 +246,28 @@ class FunctionOperator(StreamOperator):
         self._main.flush()
         for side in self._sides.values():
             side.flush()
+
+
+def _iterated(results: Any) -> Iterator[Any]:
+    if isinstance(results, (str, bytes, dict, Row)) or not hasattr(results, "__iter__"):
+        raise FiresteelError(
+            f"it returned {type(results).__name__}, and must return an iterator or None"
+        )
+    return iter(results)
+
+
+def current_key_of(function: Any) -> CurrentKey:
+    """The key of a function's states and timers; of one without keys, there is never any."""
+    match function:
+        case ProcessFunction():
+            place, keyed = "process(...)", "KeyedProcessFunction"
+        case BroadcastProcessFunction() if not isinstance(function, KeyedBroadcastProcessFunction):
+            place, keyed = "connect(...)", "KeyedBroadcastProcessFunction"
+        case _:
+            return CurrentKey()
+    return CurrentKey(
+        f"this function has none: derive it from {keyed}, and call key_by(...) before {place}"
+    )
 
 
 def _to_side(output: Output, tag: str) -> Callable[[pa.RecordBatch], None]:

@@ -1,4 +1,5 @@
-"""The state classes of `firesteel.functions` on a keyed state backend.
+"""The state classes of `firesteel.functions` on a keyed state backend. With a time to live, they
+are those of a StatefulProcessor under the names of PyFlink's methods.
 
 A value with a schema is kept as a tuple that conforms to it, as those of a StatefulProcessor; one
 of a single type as a tuple of one.
@@ -6,7 +7,8 @@ of a single type as a tuple of one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from pyspark.errors import PySparkException
@@ -15,7 +17,14 @@ from pyspark.sql.types import DataType, StructField, StructType
 from firesteel.common.error_report import summary_of
 from firesteel.errors import FiresteelError
 from firesteel.plan.ddl import parse_type
+from firesteel.state import AggregateFunction, StateTtlConfig
 from taskexecutor.executor.operators.current_key import CurrentKey
+from taskexecutor.executor.operators.stateful.expiring import (
+    ExpiringList,
+    ExpiringMap,
+    ExpiringValue,
+    ExpiringVariable,
+)
 from taskexecutor.executor.operators.stateful.shapes import Shape
 from taskexecutor.executor.state import KeyedState
 
@@ -38,6 +47,10 @@ class Values:
 
     def given(self, kept: Any) -> Any:
         return kept
+
+    def taken_key(self, key: Any, call: str) -> Any:
+        """A key of a map as it is kept."""
+        return self.taken(key, call)
 
 
 class DeclaredValues(Values):
@@ -91,35 +104,37 @@ class FunctionState:
         self._name = name
         self._entry = entry_name(name)
         self._taken, self._given = values.taken, values.given
-        self._taken_key, self._given_key = keys.taken, keys.given
+        self._plain = values.declared is None
+        self._taken_key, self._given_key = keys.taken_key, keys.given
 
-    @property
     def _key(self) -> tuple[Any, ...]:
-        return self._current.of(f"state {self._name!r}")
+        key = self._current.key
+        return key if key is not None else self._current.of(f"state {self._name!r}")
 
     def all_keys(self) -> list[Any]:
         """The keys of this subtask that have a value."""
         return [found.key for found in self._backend.entries(self._entry)]
 
     def _load(self) -> Any:
-        return self._backend.get(self._entry, self._key)
+        return self._backend.get(self._entry, self._key())
 
     def clear(self) -> None:
-        self._backend.remove(self._entry, self._key)
+        self._backend.remove(self._entry, self._key())
 
 
 class KeyedValue(FunctionState):
     """See `firesteel.functions.ValueState`."""
 
     def value(self) -> Any:
-        kept = self._load()
-        return None if kept is None else self._given(kept)
+        kept = self._backend.get(self._entry, self._key())
+        return kept if self._plain or kept is None else self._given(kept)
 
     def update(self, value: Any) -> None:
         if value is None:
             self.clear()
         else:
-            self._backend.put(self._entry, self._key, self._taken(value, "update()"))
+            taken = value if self._plain else self._taken(value, "update()")
+            self._backend.put(self._entry, self._key(), taken)
 
 
 class KeyedList(FunctionState):
@@ -128,12 +143,15 @@ class KeyedList(FunctionState):
     def get(self) -> list[Any]:
         return list(map(self._given, self._load() or ()))
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.get())
+
     def add(self, value: Any) -> None:
         self.add_all((value,))
 
     def add_all(self, values: Iterable[Any]) -> None:
         taken = [self._taken(value, "add()") for value in values]
-        kept = self._backend.owned(self._entry, self._key, list)
+        kept = self._backend.owned(self._entry, self._key(), list)
         if kept is None:
             self._replace(taken)
         else:
@@ -144,7 +162,7 @@ class KeyedList(FunctionState):
 
     def _replace(self, taken: list[Any]) -> None:
         if taken:
-            self._backend.put(self._entry, self._key, taken)
+            self._backend.put(self._entry, self._key(), taken)
         else:
             self.clear()
 
@@ -158,18 +176,22 @@ class KeyedMap(FunctionState):
 
     def put(self, key: Any, value: Any) -> None:
         key, value = self._taken_key(key, "put()"), self._taken(value, "put()")
-        kept = self._backend.owned(self._entry, self._key, dict)
+        kept = self._backend.owned(self._entry, self._key(), dict)
         if kept is None:
-            self._backend.put(self._entry, self._key, {key: value})
+            self._backend.put(self._entry, self._key(), {key: value})
         else:
             kept[key] = value
+
+    def put_all(self, dict_value: Mapping[Any, Any]) -> None:
+        for key, value in dict_value.items():
+            self.put(key, value)
 
     def contains(self, key: Any) -> bool:
         return self._taken_key(key, "contains()") in (self._load() or {})
 
     def remove(self, key: Any) -> None:
         key = self._taken_key(key, "remove()")
-        kept = self._backend.owned(self._entry, self._key, dict)
+        kept = self._backend.owned(self._entry, self._key(), dict)
         if kept is None:
             return
         kept.pop(key, None)
@@ -188,3 +210,155 @@ class KeyedMap(FunctionState):
 
     def is_empty(self) -> bool:
         return not self._load()
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.get(key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.put(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        self.remove(key)
+
+    def __contains__(self, key: Any) -> bool:
+        return self.contains(key)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.keys()
+
+
+class _WithTtl(FunctionState):
+    """Base of states whose values have a time to live. `variable`: one of a StatefulProcessor."""
+
+    variable: Any
+
+    def __init__(self, variable: ExpiringVariable, *, on_read: bool) -> None:
+        """`on_read`: reading a value prolongs its life."""
+        self.variable = variable
+        self._on_read = on_read
+
+    def all_keys(self) -> list[Any]:
+        return self.variable.live_keys()  # type: ignore[no-any-return]
+
+    def clear(self) -> None:
+        self.variable.clear()
+
+
+class ValueWithTtl(_WithTtl, KeyedValue):
+    def value(self) -> Any:
+        value = self.variable.get()
+        if value is not None and self._on_read:
+            self.variable.update(value)
+        return value
+
+    def update(self, value: Any) -> None:
+        if value is None:
+            self.clear()
+        else:
+            self.variable.update(value)
+
+
+class ListWithTtl(_WithTtl, KeyedList):
+    def get(self) -> list[Any]:
+        found = list(self.variable.get())
+        if found and self._on_read:
+            self.variable.put(found)
+        return found
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        self.variable.appendList(list(values))
+
+    def update(self, values: Iterable[Any]) -> None:
+        self.variable.put(list(values))
+
+
+class MapWithTtl(_WithTtl, KeyedMap):
+    def get(self, key: Any) -> Any:
+        value = self.variable.getValue(key)
+        if value is not None and self._on_read:
+            self.variable.updateValue(key, value)
+        return value
+
+    def put(self, key: Any, value: Any) -> None:
+        self.variable.updateValue(key, value)
+
+    def contains(self, key: Any) -> bool:
+        return bool(self.variable.containsKey(key))
+
+    def remove(self, key: Any) -> None:
+        self.variable.removeKey(key)
+
+    def items(self) -> Iterator[tuple[Any, Any]]:
+        found = list(self.variable.iterator())
+        if self._on_read:
+            self.put_all(dict(found))
+        return iter(found)
+
+    def keys(self) -> Iterator[Any]:
+        return iter([key for key, _ in self.items()])
+
+    def values(self) -> Iterator[Any]:
+        return iter([value for _, value in self.items()])
+
+    def is_empty(self) -> bool:
+        return not self.variable.exists()
+
+
+def with_ttl(
+    kind: type[FunctionState],
+    backend: KeyedState,
+    current: CurrentKey,
+    name: str,
+    values: Values,
+    keys: Values,
+    ttl: StateTtlConfig,
+) -> Any:
+    """The state of this kind, with a time to live."""
+    assert ttl.ttl_ms is not None
+    on_read = ttl.update_type is StateTtlConfig.UpdateType.OnReadAndWrite
+    shape: Any = values  # they convert values as those of a StatefulProcessor do
+    if kind is KeyedMap:
+        of_map = ExpiringMap(current, backend, name, keys, shape, ttl.ttl_ms)  # type: ignore[arg-type]
+        return MapWithTtl(of_map, on_read=on_read)
+    if kind is KeyedList:
+        return ListWithTtl(ExpiringList(current, backend, name, shape, ttl.ttl_ms), on_read=on_read)
+    return ValueWithTtl(ExpiringValue(current, backend, name, shape, ttl.ttl_ms), on_read=on_read)
+
+
+class KeyedReduced:
+    """See `firesteel.functions.ReducingState`."""
+
+    def __init__(self, kept: KeyedValue, reduce: Callable[[Any, Any], Any]) -> None:
+        self._kept = kept
+        self._reduce = reduce
+
+    def get(self) -> Any:
+        return self._kept.value()
+
+    def add(self, value: Any) -> None:
+        before = self._kept.value()
+        self._kept.update(value if before is None else self._reduce(before, value))
+
+    def clear(self) -> None:
+        self._kept.clear()
+
+
+class KeyedAggregated:
+    """See `firesteel.functions.AggregatingState`."""
+
+    def __init__(self, kept: KeyedValue, function: AggregateFunction) -> None:
+        self._kept = kept
+        self._function = function
+
+    def get(self) -> Any:
+        kept = self._kept.value()
+        return None if kept is None else self._function.get_result(copy.deepcopy(kept))
+
+    def add(self, value: Any) -> None:
+        kept = self._kept.value()
+        # `add` may change it in place, and a snapshot may still have to write what is kept.
+        before = self._function.create_accumulator() if kept is None else copy.deepcopy(kept)
+        self._kept.update(self._function.add(value, before))
+
+    def clear(self) -> None:
+        self._kept.clear()

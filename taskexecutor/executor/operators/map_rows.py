@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +13,7 @@ from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import MapRowsSpec
 from taskexecutor.executor.operators.stateful.row_collector import RowCollector, clipped
-from taskexecutor.executor.operators.stateful.rows import row_maker, to_python
+from taskexecutor.executor.operators.stateful.rows import rows_of
 from taskexecutor.executor.spark.schemas import declared
 
 
@@ -53,7 +52,7 @@ class MapRows(StreamOperator):
                     " it must return a Row, a tuple or a dictionary"
                     + (" (flat_map may leave rows out)" if result is None else "")
                 )
-            yield result_row(result)
+            yield result
 
     def _flat(self, batch: pa.RecordBatch) -> Iterator[Any]:
         function = self._spec.function
@@ -65,7 +64,7 @@ class MapRows(StreamOperator):
                         f"{self._name}: the function returned {kind_of(results)} for {shown(row)};"
                         " it must yield rows, or return a list of them"
                     )
-                yield from map(result_row, results)
+                yield from results
             except FiresteelError:
                 raise
             except Exception as error:
@@ -75,19 +74,6 @@ class MapRows(StreamOperator):
         return FiresteelError(
             f"{self._name}: the function failed for {shown(row)}: {summary_of(error)}"
         )
-
-
-def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
-    make = row_maker(batch.schema.names)
-    if not batch.num_columns:
-        return itertools.repeat(make(()), batch.num_rows)
-    return map(make, zip(*map(to_python, batch.columns), strict=True))
-
-
-def result_row(result: Any) -> Any:
-    if not isinstance(result, dict):
-        return result
-    return row_maker(tuple(map(str, result)))(tuple(result.values()))
 
 
 def kind_of(result: Any) -> str:

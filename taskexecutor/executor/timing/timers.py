@@ -15,10 +15,9 @@ new.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from firesteel.elements import MIN_TIMESTAMP_US
 
@@ -39,8 +38,7 @@ TRANSITIONS: dict[TimerServiceState, frozenset[TimerServiceState]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Timer:
+class Timer(NamedTuple):
     """`timestamp` is in microseconds (event time) or milliseconds (processing time)."""
 
     timestamp: int
@@ -128,10 +126,10 @@ class TaskTimers:
 
     def for_operator(
         self,
-        on_event_time: Callable[[int, Any, Any], None],
+        on_event_times: Callable[[Iterator[Timer]], None],
         on_processing_time: Callable[[int, Any, Any], None],
     ) -> OperatorTimers:
-        timers = OperatorTimers(self, on_event_time, on_processing_time)
+        timers = OperatorTimers(self, on_event_times, on_processing_time)
         self._operators.append(timers)
         return timers
 
@@ -173,7 +171,7 @@ class OperatorTimers:
     __slots__ = (
         "_again",
         "_firing_ms",
-        "_on_event_time",
+        "_on_event_times",
         "_on_processing_time",
         "_task",
         "_watermark_us",
@@ -184,11 +182,11 @@ class OperatorTimers:
     def __init__(
         self,
         task: TaskTimers,
-        on_event_time: Callable[[int, Any, Any], None],
+        on_event_times: Callable[[Iterator[Timer]], None],
         on_processing_time: Callable[[int, Any, Any], None],
     ) -> None:
         self._task = task
-        self._on_event_time = on_event_time
+        self._on_event_times = on_event_times
         self._on_processing_time = on_processing_time
         self._watermark_us = MIN_TIMESTAMP_US
         self.event_time: Timers = TimerQueue()
@@ -257,8 +255,13 @@ class OperatorTimers:
         registers.
         """
         self._watermark_us = timestamp_us
+        due_us = self.event_time.next_timestamp()
+        if due_us is not None and due_us <= timestamp_us:
+            self._on_event_times(self._due(timestamp_us))
+
+    def _due(self, timestamp_us: int) -> Iterator[Timer]:
         while (timer := self.event_time.pop_due(timestamp_us)) is not None:
-            self._on_event_time(timer.timestamp, timer.key, timer.namespace)
+            yield timer
 
     def fire_processing_time(self, now_ms: int) -> None:
         """Those too that firing timers register for the past wait for the next call: one that

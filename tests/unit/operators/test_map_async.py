@@ -236,7 +236,7 @@ def test_a_list_is_any_number_of_rows() -> None:
         (lambda: None, r"returned None for Row\(x=7\).*an empty list leaves the row out"),
         (lambda: 5, r"returned a int for Row\(x=7\); it must return a Row"),
         (lambda: "ab", "returned a str"),
-        (lambda: [5], "yielded a int; it must yield Row"),
+        (lambda: [5], "yielded a int; it must be a Row"),
         (lambda: ("a",), "column 'x' is int64 and cannot hold 'a'"),
         (lambda: exec("raise SystemExit(3)"), r"failed for Row\(x=7\): SystemExit"),
         (lambda: exec("raise asyncio.CancelledError", globals()), "CancelledError"),

@@ -112,7 +112,7 @@ def test_rows_without_columns_are_counted() -> None:
         (lambda row: {"x": 1, "y": "a"}, True, "returned a dict"),
         (lambda row: "ab", True, "returned a str"),
         (lambda row: None, True, "returned None"),
-        (lambda row: (row.x, row.y), True, "the function yielded a int; it must yield Row"),
+        (lambda row: (row.x, row.y), True, "the function yielded a int; it must be a Row"),
         (lambda row: (r.z for r in [row]), True, r"failed for Row\(x=1, y='a'\).*z"),
     ],
 )

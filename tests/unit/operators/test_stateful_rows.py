@@ -225,7 +225,8 @@ def test_nested_values() -> None:
         (Row(id=1, n=1), "column 'id' is string and cannot hold 1"),
         (Row(id="a", n=2**40), "column 'n' is int32 and cannot hold 1099511627776"),
         (Row("a"), "yielded a row of 1 values; expected id string, n int32"),
-        ({"id": "a", "n": 1}, r"yielded a dict; it must yield Row\(id, n\)"),
+        ({"id": "a", "m": 1}, "yielded another schema .*; got id str, m int"),
+        ("an", r"yielded a str; it must be a Row\(id, n\), a dictionary or a tuple"),
         (None, "yielded a NoneType"),
     ],
 )

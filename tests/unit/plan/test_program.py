@@ -14,6 +14,8 @@ from firesteel import (
     CoProcessFunction,
     Environment,
     KeyedBroadcastProcessFunction,
+    KeyedProcessFunction,
+    ProcessFunction,
     ResourceProfile,
     Tumbling,
     Watermarks,
@@ -31,6 +33,7 @@ from firesteel.connectors import (
 )
 from firesteel.errors import InvalidProgram
 from firesteel.operator import StreamOperator
+from firesteel.plan.specs import ProcessSpec, RowTimeSpec
 
 
 def flights(env: Environment) -> object:
@@ -316,6 +319,41 @@ def test_a_broadcast_stream_of_a_batch_has_a_source_of_its_own() -> None:
     both.print()
     with pytest.raises(InvalidProgram, match="give the broadcast stream a source of its own"):
         env._program.job_graph("rules")
+
+
+def test_process_needs_a_function_that_fits_the_stream_and_a_schema() -> None:
+    rows = Environment().from_sequence(0, 9)
+    keyed = rows.key_by("value")
+    for stream, function, says in (
+        (rows, KeyedProcessFunction(), r"call key_by\(...\).process\(KeyedProcessFunction"),
+        (keyed, ProcessFunction(), "takes rows without keys: derive it from KeyedProcessFunction"),
+        (keyed, CoProcessFunction(), r"which takes two streams: call connect\(other\).key_by"),
+        (rows, BroadcastProcessFunction(), r'call connect\(rules.broadcast\("rules"\)\).process'),
+        (keyed, KeyedProcessFunction, r"takes an object, not its class: KeyedProcessFunction\("),
+        (rows, lambda row: row, r"<lambda> is a function; pass it to map\(...\) or flat_map"),
+        (keyed, "f", "takes a KeyedProcessFunction of firesteel, not str 'f'"),
+    ):
+        with pytest.raises(InvalidProgram, match=says):
+            stream.process(function, "n LONG")  # type: ignore[arg-type]
+    with pytest.raises(InvalidProgram, match="needs the schema of what the function yields"):
+        rows.process(ProcessFunction(), None)
+    with pytest.raises(InvalidProgram, match="it has: odd"):
+        keyed.process(KeyedProcessFunction(), "n LONG", side_outputs={"odd": None}).side_output("x")
+
+
+def test_process_knows_the_time_of_its_rows() -> None:
+    rows = Environment().from_sequence(0, 9).with_column("at", "timestamp_seconds(value)")
+    timed = rows.assign_timestamps_and_watermarks(Watermarks.bounded("at"))
+    windows = timed.with_column_renamed("at", "time").window_all(Tumbling("1 s"))
+    for stream, time in (
+        (rows, None),
+        (timed, RowTimeSpec(column="at")),
+        (timed.with_column_renamed("at", "time"), RowTimeSpec(column="time")),
+        (windows.aggregate("count(*) AS n"), RowTimeSpec(column="window_end", shift_us=-1)),
+    ):
+        spec = stream.process(ProcessFunction(), "n LONG")._operator().spec
+        assert isinstance(spec, ProcessSpec)
+        assert spec.time == time
 
 
 def test_co_process_needs_a_function_keys_and_a_schema() -> None:

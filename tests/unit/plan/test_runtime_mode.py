@@ -15,6 +15,8 @@ from firesteel import (
     DataStream,
     Environment,
     KeyedBroadcastProcessFunction,
+    KeyedProcessFunction,
+    ProcessFunction,
     Watermarks,
 )
 from firesteel.common.job_graph import JobGraph, ResultType
@@ -134,6 +136,13 @@ def processed(function: CoProcessFunction) -> Callable[[DataStream, DataStream],
     return lambda a, b: a.connect(b).key_by("n", "n").co_process(function, "n LONG", name="Timers")
 
 
+class TimedOne(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> None:
+        set_timer(ctx)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> None: ...
+
+
 def stateful(time_mode: str) -> Callable[[DataStream, DataStream], DataStream]:
     def program(a: DataStream, _: DataStream) -> DataStream:
         timed = a.with_column("at", "timestamp_seconds(n)").assign_timestamps_and_watermarks(
@@ -153,6 +162,8 @@ def stateful(time_mode: str) -> Callable[[DataStream, DataStream], DataStream]:
         (processed(TimedElsewhere()), True),
         (processed(Clocked()), False),
         (processed(Counted()), False),
+        (lambda a, b: a.key_by("n").process(TimedOne(), "n LONG", name="Timers"), True),
+        (lambda a, b: a.process(ProcessFunction(), "n LONG", name="Timers"), False),
         (stateful("event_time"), True),
         (stateful("processing_time"), False),
         (

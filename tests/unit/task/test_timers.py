@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import given
@@ -22,7 +23,7 @@ class Fired:
         self.event: list[tuple[int, Any, Any]] = []
         self.processing: list[tuple[int, Any, Any]] = []
         self.timers: OperatorTimers = self.task.for_operator(
-            lambda *timer: self.event.append(timer), lambda *timer: self.processing.append(timer)
+            self.event.extend, lambda *timer: self.processing.append(timer)
         )
 
 
@@ -64,12 +65,13 @@ def test_a_firing_timer_may_register_one_that_is_due_as_well() -> None:
     task = TaskTimers()
     fired: list[int] = []
 
-    def on_event_time(timestamp_us: int, key: Any, namespace: Any) -> None:
-        fired.append(timestamp_us)
-        if timestamp_us < 5:
-            timers.register_event_time(timestamp_us + 1)
+    def on_event_times(due: Iterator[Timer]) -> None:
+        for timer in due:
+            fired.append(timer.timestamp)
+            if timer.timestamp < 5:
+                timers.register_event_time(timer.timestamp + 1)
 
-    timers = task.for_operator(on_event_time, lambda *timer: None)
+    timers = task.for_operator(on_event_times, lambda *timer: None)
     timers.register_event_time(1)
     timers.advance_watermark(4)
     assert fired == [1, 2, 3, 4]
@@ -100,7 +102,7 @@ def test_a_timer_that_registers_itself_for_the_past_does_not_stop_the_task() -> 
         fired.append(timestamp_ms)
         timers.register_processing_time(timestamp_ms)
 
-    timers = task.for_operator(lambda *timer: None, again)
+    timers = task.for_operator(lambda due: None, again)
     timers.register_processing_time(1)
     task.fire_processing_time(10)
     assert fired == [1]

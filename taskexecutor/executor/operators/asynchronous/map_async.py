@@ -21,8 +21,9 @@ from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOper
 from firesteel.plan.specs import MapAsyncSpec
 from taskexecutor.executor.operators.asynchronous.calls import CallFailed, Calls
 from taskexecutor.executor.operators.asynchronous.queues import Call, Marker
-from taskexecutor.executor.operators.map_rows import kind_of, result_row, rows_of, shown
+from taskexecutor.executor.operators.map_rows import kind_of, shown
 from taskexecutor.executor.operators.stateful.row_collector import RowCollector
+from taskexecutor.executor.operators.stateful.rows import rows_of
 from taskexecutor.executor.spark.schemas import declared
 
 # Rows of a batch in the state's list, which is divided among subtasks item by item.
@@ -202,7 +203,7 @@ class MapAsync(StreamOperator):
                 batches.popleft()
             result = call.result
             if isinstance(result, (tuple, dict)):
-                yield result_row(result)
+                yield result
             elif isinstance(result, (str, bytes)) or not hasattr(result, "__iter__"):
                 raise FiresteelError(
                     f"{self._name}: the function returned {kind_of(result)} for {shown(call.row)};"
@@ -210,7 +211,7 @@ class MapAsync(StreamOperator):
                     + (" (an empty list leaves the row out)" if result is None else "")
                 )
             else:
-                yield from map(result_row, result)
+                yield from result
 
     def _emit_element(self, element: Watermark | StreamStatus) -> None:
         if isinstance(element, Watermark):

@@ -20,7 +20,7 @@ def check_processor(spec: TransformWithStateSpec, name: str, keys: Any = None) -
     """
     current = CurrentKey()
     backend = HashMapKeyedStateBackend(KeyGroupRange(0, 1), lambda key: 0)
-    service = TaskTimers().for_operator(lambda *fired: None, lambda *fired: None)
+    service = TaskTimers().for_operator(lambda due: None, lambda *fired: None)
     handle = ProcessorHandle(
         spec.time_mode,
         current,

@@ -12,11 +12,13 @@ of the TTL after the first of them expires; one that is updated often has few.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueState
 
+from firesteel.operator import TimerService
 from taskexecutor.executor.operators.current_key import CurrentKey
 from taskexecutor.executor.operators.stateful.grouping import Key
 from taskexecutor.executor.operators.stateful.shapes import Shape
@@ -27,6 +29,7 @@ from taskexecutor.executor.timing.timers import Timer
 SWEEP_AT_MOST = 10_000  # keys per sweep
 SWEEP_INTERVAL_MS = 1_000  # between sweeps
 _PARTS = 4  # of a TTL: at the end of each, keys are looked at
+_SWEEP = "sweep"  # namespace of the timers
 _REMEMBERED = 10_000  # keys that have a timer already
 
 
@@ -71,6 +74,15 @@ class ExpiringVariable(Variable):
         self._swept = next_ms is not None
         return None if next_ms is None else max(next_ms, now_ms + SWEEP_INTERVAL_MS)
 
+    def live_keys(self) -> list[Key]:
+        """The keys of this subtask that have a value."""
+        now_ms = self._current.now_ms
+        return [
+            entry.key
+            for entry in self._backend.entries(self._entry)
+            if self._live(entry.value, now_ms) is not None
+        ]
+
     def purge(self) -> None:
         self._remembered.clear()
         super().purge()
@@ -113,6 +125,29 @@ class ExpiringVariable(Variable):
 
     def _first_expiry_ms(self, kept: Any) -> int:
         raise NotImplementedError
+
+
+class Sweeps:
+    """Removes expired values of an operator's variables, by timers in processing time."""
+
+    def __init__(self, service: TimerService, variables: Sequence[ExpiringVariable]) -> None:
+        self._service = service
+        self._variables = variables
+        for index, variable in enumerate(variables):
+            variable.on_first_due = functools.partial(self._at, index)
+            variable.restore()
+
+    def fired(self, namespace: Any, now_ms: int) -> bool:
+        """Sweeps if a timer of this namespace is one of these."""
+        if not isinstance(namespace, tuple) or namespace[0] != _SWEEP:
+            return False
+        again_ms = self._variables[namespace[1]].sweep(now_ms)
+        if again_ms is not None:
+            self._at(namespace[1], again_ms)
+        return True
+
+    def _at(self, index: int, due_ms: int) -> None:
+        self._service.register_processing_time(due_ms, namespace=(_SWEEP, index))
 
 
 class ExpiringValue(ExpiringVariable, ValueState):

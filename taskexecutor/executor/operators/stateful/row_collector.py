@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from firesteel.common.units import MIB
 from firesteel.errors import FiresteelError
+from taskexecutor.executor.operators.stateful.rows import row_maker
 from taskexecutor.executor.spark.schemas import shown
 
 # Output rows that may wait until the batch they come from has been processed; fewer if the input's
@@ -45,8 +46,14 @@ class RowCollector:
     """
 
     def __init__(
-        self, schema: pa.Schema, emit: Callable[[pa.RecordBatch], None], name: str
+        self,
+        schema: pa.Schema,
+        emit: Callable[[pa.RecordBatch], None],
+        name: str,
+        how: str = "yielded",
     ) -> None:
+        """`how` a function hands over a row, in errors."""
+        self._how = how
         self._schema = schema
         self._emit = emit
         self._name = name
@@ -55,7 +62,7 @@ class RowCollector:
         self._unwrap = [False] * len(schema)
         self._rows: list[Any] = []
         self._starts: list[int] = []  # index of the first row of each origin
-        self._origins: list[Origin] = []
+        self._origins: list[tuple[str, Any]] = []  # function of the program, key or None
         self.limit = MAX_BUFFERED_ROWS
 
     def expect(self, rows: int, size_bytes: int) -> None:
@@ -64,8 +71,12 @@ class RowCollector:
 
     def begin(self, function: str, key: Any = None) -> None:
         """The rows that follow are yielded by `function` for `key`."""
-        self._starts.append(len(self._rows))
-        self._origins.append(Origin(function, key))
+        start = len(self._rows)
+        if self._starts and self._starts[-1] == start:  # the one before has yielded nothing
+            self._origins[-1] = (function, key)
+        else:
+            self._starts.append(start)
+            self._origins.append((function, key))
 
     def fill(self, results: Iterator[Any]) -> bool:
         """Takes results until there are no more (False) or `flush` is due (True)."""
@@ -97,33 +108,38 @@ class RowCollector:
     def _columns(self, rows: list[Any], first: int) -> list[pa.Array]:
         names = self._names
         try:
-            alike = [row.__fields__ for row in rows].count(names) == len(rows)
+            # Plain tuples are by position.
+            alike = set(map(type, rows)) == {tuple} or [row.__fields__ for row in rows].count(
+                names
+            ) == len(rows)
             values = list(zip(*rows, strict=True)) if alike else []
         except (AttributeError, TypeError, ValueError):
             alike = False
         if not alike or len(values) != len(names):
-            rows = [self._arranged(row, first + index) for index, row in enumerate(rows)]
+            make = row_maker(names)
+            rows = [make(self._arranged(row, first + index)) for index, row in enumerate(rows)]
             values = list(zip(*rows, strict=True))
         return [self._column(index, column, rows, first) for index, column in enumerate(values)]
 
     def _arranged(self, row: Any, index: int) -> tuple[Any, ...]:
         """The row's values in the order of the schema."""
+        if isinstance(row, dict):
+            row = row_maker(tuple(map(str, row)))(tuple(row.values()))
         fields = getattr(row, "__fields__", None) or getattr(row, "_fields", None)
         if not isinstance(row, tuple):
             raise self._wrong(
                 index,
-                f"yielded a {type(row).__name__}; it must yield Row({', '.join(self._names)})",
+                f"a {type(row).__name__}; it must be a Row({', '.join(self._names)}), a dictionary"
+                " or a tuple",
             )
         if fields is None:
             if len(row) == len(self._names):
                 return row
-            raise self._wrong(
-                index, f"yielded a row of {len(row)} values; expected {shown(self._schema)}"
-            )
+            raise self._wrong(index, f"a row of {len(row)} values; expected {shown(self._schema)}")
         if len(fields) != len(row) or sorted(fields) != sorted(self._names):
             raise self._wrong(
                 index,
-                "yielded another schema than it declares: "
+                "another schema than it declares: "
                 f"expected {shown(self._schema)}; got {_shown_row(row)}",
             )
         by_name = dict(zip(fields, row, strict=True))
@@ -169,15 +185,15 @@ class RowCollector:
         field = self._schema.field(column)
         return self._wrong(
             first + value.row,
-            "yielded a row that does not fit its schema: "
+            "a row that does not fit its schema: "
             f"expected {shown(self._schema)}; got {_shown_row(rows[value.row])}; "
             f"column {field.name!r} is {field.type} and cannot hold {clipped(repr(value.value))}: "
             f"{value.reason}",
         )
 
     def _wrong(self, index: int, what: str) -> FiresteelError:
-        origin = self._origins[bisect_right(self._starts, index) - 1]
-        return FiresteelError(f"{self._name}: {origin} {what}")
+        origin = Origin(*self._origins[bisect_right(self._starts, index) - 1])
+        return FiresteelError(f"{self._name}: {origin} {self._how} {what}")
 
 
 class _Changed(NamedTuple):

@@ -7,8 +7,9 @@ Their values are those that PySpark's workers give to a StatefulProcessor: Arrow
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import namedtuple
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,25 @@ def _row_type(names: tuple[str, ...]) -> type[Row]:
         if not hasattr(Row, name) and not name.startswith("__"):
             members[name] = vars(positional)[f"f{positions[name]}"]
     return type("Row", (Row,), members)
+
+
+def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
+    """The batch's rows."""
+    make = row_maker(batch.schema.names)
+    if not batch.num_columns:
+        return itertools.repeat(make(()), batch.num_rows)
+    return map(make, zip(*map(to_python, batch.columns), strict=True))
+
+
+def milliseconds_of(times: pa.Array, shift_us: int = 0) -> list[int | None]:
+    """Timestamps, rounded down, in milliseconds since the epoch."""
+    us = times.cast(pa.timestamp("us", getattr(times.type, "tz", None)), safe=False)
+    values = as_numpy(us.cast(pa.int64()).fill_null(0))
+    found: list[int | None] = ((values + shift_us) // 1000).tolist()
+    if times.null_count:
+        for index in np.flatnonzero(as_numpy(times.is_null())).tolist():
+            found[index] = None
+    return found
 
 
 def to_python(column: pa.Array) -> list[Any]:

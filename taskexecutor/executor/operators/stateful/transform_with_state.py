@@ -30,7 +30,7 @@ from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import TransformWithStateSpec
 from taskexecutor.executor.operators.current_key import CurrentKey
-from taskexecutor.executor.operators.stateful.expiring import ExpiringVariable
+from taskexecutor.executor.operators.stateful.expiring import Sweeps
 from taskexecutor.executor.operators.stateful.frames import FrameCollector, to_frame
 from taskexecutor.executor.operators.stateful.grouping import Key, KeyedBatch, by_key
 from taskexecutor.executor.operators.stateful.handle import ProcessorHandle
@@ -45,7 +45,6 @@ from taskexecutor.executor.spark.schemas import declared
 from taskexecutor.executor.state import KeyedState
 from taskexecutor.executor.timing.wall_clock import wall_clock_ms
 
-_SWEEP = "sweep"  # namespace of the timers that remove expired state
 _ROWS, _INITIAL_STATE = 0, 1  # inputs
 
 
@@ -106,11 +105,7 @@ class TransformWithState(StreamOperator):
         initialise(self._processor, self._handle, self._name)
         self._open = True
         self._handle_rows = _handle_rows(self._processor)
-        for variable in self._handle.expiring:
-            variable.on_first_due = lambda due_ms, variable=variable: self._sweep_at(
-                due_ms, variable
-            )  # type: ignore[misc]
-            variable.restore()
+        self._sweeps = Sweeps(self.context.timers, self._handle.expiring)
         if self._restored:
             self._timers.restore()
 
@@ -193,9 +188,7 @@ class TransformWithState(StreamOperator):
     def on_processing_time(self, timestamp_ms: int, key: Any, namespace: Any) -> None:
         with self.context.time("python"):
             self._current.now_ms = max(self._current.now_ms, timestamp_ms)
-            if isinstance(namespace, tuple) and namespace[0] == _SWEEP:
-                self._sweep(namespace[1])
-            else:
+            if not self._sweeps.fired(namespace, max(self._current.now_ms, self._now_ms())):
                 self._fire(key, timestamp_ms)
             self._current.key = None
 
@@ -229,19 +222,6 @@ class TransformWithState(StreamOperator):
         return TimerValues(
             current.now_ms, 0 if watermark_us == MIN_TIMESTAMP_US else watermark_us // 1000
         )
-
-    # -- expired state
-
-    def _sweep_at(self, due_ms: int, variable: ExpiringVariable) -> None:
-        self.context.timers.register_processing_time(
-            due_ms, namespace=(_SWEEP, self._handle.expiring.index(variable))
-        )
-
-    def _sweep(self, index: int) -> None:
-        variable = self._handle.expiring[index]
-        again_ms = variable.sweep(max(self._current.now_ms, self._now_ms()))
-        if again_ms is not None:
-            self._sweep_at(again_ms, variable)
 
     # -- calls of the user's code
 

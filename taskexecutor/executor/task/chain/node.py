@@ -6,8 +6,7 @@ to result partitions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
@@ -27,7 +26,7 @@ from taskexecutor.executor.task.chain.context import OperatorContext
 from taskexecutor.executor.task.chain.output import ChainOutput
 from taskexecutor.executor.task.environment import TaskEnvironment
 from taskexecutor.executor.task.metrics import OperatorMetrics
-from taskexecutor.executor.timing.timers import OperatorTimers, TaskTimers
+from taskexecutor.executor.timing.timers import OperatorTimers, TaskTimers, Timer
 from taskexecutor.executor.timing.watermark_alignment import WatermarkAlignment
 from taskexecutor.executor.timing.watermarks import ValveEvent, WatermarkValve
 
@@ -261,7 +260,7 @@ def create_node(
     """A node with everything around its operator, but no targets yet. The watermark alignment, if
     there is one, becomes the last of the output's targets.
     """
-    operator_timers = timers.for_operator(operator.on_event_time, operator.on_processing_time)
+    operator_timers = timers.for_operator(operator.on_event_times, operator.on_processing_time)
     alignment = None
     if watermark_alignment is not None:
         alignment = _align(watermark_alignment, environment, metrics.operator_id, timers)
@@ -303,5 +302,5 @@ def _align(
     return alignment
 
 
-def _no_event_time(timestamp_us: int, key: Any, namespace: Any) -> None:
+def _no_event_time(due: Iterator[Timer]) -> None:
     raise AssertionError("a watermark alignment has no timers in event time")

@@ -18,6 +18,7 @@ from firesteel.testing import OperatorHarness
 from jobmaster.core.checkpoints.restore import assign
 from taskexecutor.executor.exchange.partitioning import key_groups
 from taskexecutor.executor.exchange.partitioning.routing import subtask_of_group
+from taskexecutor.executor.state import CreateKeyedState, HashMapKeyedStateBackend
 from taskexecutor.executor.state.files import read_snapshot, write_snapshot
 
 MAX_PARALLELISM = 16
@@ -34,10 +35,12 @@ class Vertex:
         output: pa.Schema | None,
         keys: tuple[str, ...],
         directory: Path,
+        create_keyed_state: CreateKeyedState = HashMapKeyedStateBackend,
     ) -> None:
         """`schema`: of the input, or of each of several."""
         self._make, self._output, self._keys = make, output, keys
         self._schemas = [schema] if isinstance(schema, pa.Schema) else list(schema)
+        self._create_keyed_state = create_keyed_state
         self._storage = CheckpointStorage(str(directory))
         self._ids = itertools.count()
         self._before: list[OperatorHarness] = []  # of earlier attempts
@@ -52,6 +55,7 @@ class Vertex:
             parallelism=parallelism,
             max_parallelism=MAX_PARALLELISM,
             restored=restored,
+            create_keyed_state=self._create_keyed_state,
         ).open()
 
     def process(self, rows: list[dict[str, Any]], input_index: int = 0) -> None:
