@@ -272,7 +272,7 @@ class KeyedProcessFunction:
     `transform_with_state` is called only once per key and batch.
 
     Each subtask has a separate object: it is unpickled there, `open` is called, and `close` at the
-    end, also after a failure. Both are called once more before data flows, on a different object:
+    end, also after a failure. Before data flows, both are called on a different object as well:
     so a wrong type of a state is found early.
     """
 

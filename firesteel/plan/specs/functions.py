@@ -104,7 +104,7 @@ class TransformWithStateSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTimeSpec:
-    """The column that holds the event time of the rows of an input, and what is added to it (see
+    """The event-time column of an input, and the offset that is added to its values (see
     PartialWindowAggregateSpec).
     """
 

@@ -1,4 +1,4 @@
-"""What functions get: their contexts, and timers of the current key."""
+"""The contexts of functions, and timers of the current key."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ class FunctionOperator(StreamOperator):
             start = 0
             for key, end in zip(keys, ends, strict=True):
                 current.key = key
-                main.begin(name, key)
+                origin = name, key
                 for row, context.time_ms in islice(rows, end - start):
                     try:
                         results = function(row, context)
@@ -154,7 +154,7 @@ class FunctionOperator(StreamOperator):
                             if results is None:
                                 continue
                             results = _iterated(results)
-                        full = main.fill(results)
+                        full = main.fill_from(results, origin)
                     except Exception as error:
                         raise self._failure(name, key, error) from error
                     if full:
@@ -191,7 +191,7 @@ class FunctionOperator(StreamOperator):
         current = self._current
         current.now_ms = max(current.now_ms, self._now_ms())
         with self.context.time("python"):
-            self._fire(EVENT_TIME, ((timestamp_us // 1000, key) for timestamp_us, key, _ in due))
+            self._fire(EVENT_TIME, due, 1000)
 
     def on_processing_time(self, timestamp_ms: int, key: Any, namespace: Any) -> None:
         current = self._current
@@ -199,24 +199,26 @@ class FunctionOperator(StreamOperator):
         if self._sweeps.fired(namespace, max(current.now_ms, self._now_ms())):
             return
         with self.context.time("python"):
-            self._fire(PROCESSING_TIME, ((timestamp_ms, key),))
+            self._fire(PROCESSING_TIME, ((timestamp_ms, key, namespace),), 1)
         self._end()
 
-    def _fire(self, domain: str, timers: Iterable[tuple[int, Any]]) -> None:
-        """`timers`: times in milliseconds and keys; firing one may add others."""
+    def _fire(self, domain: str, timers: Iterable[tuple[int, Any, Any]], per_ms: int) -> None:
+        """`timers`: times, keys and namespaces; firing one may add others. `per_ms`: units of
+        their times in a millisecond.
+        """
         name, function, context = "on_timer", self._function.on_timer, self._context
         current, main = self._current, self._main
         context.method, context.domain, context.no_time = name, domain, ""
-        for timestamp_ms, key in timers:
-            current.key, context.time_ms = key, timestamp_ms
-            main.begin(name, key)
+        for timestamp, key, _ in timers:
+            current.key = key
+            context.time_ms = timestamp_ms = timestamp // per_ms
             try:
                 results = function(timestamp_ms, context)
                 if type(results) is not GeneratorType:
                     if results is None:
                         continue
                     results = _iterated(results)
-                full = main.fill(results)
+                full = main.fill_from(results, (name, key))
             except Exception as error:
                 raise self._failure(name, key, error) from error
             if full:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from firesteel.elements import MIN_TIMESTAMP_US
 
@@ -46,6 +46,10 @@ class Timer(NamedTuple):
     namespace: Any
 
 
+_Numbered: TypeAlias = tuple[int, int, Timer]  # timestamp, number of the registration
+_LARGE_PART = 8  # a share of this many is one
+
+
 class Timers(Protocol):
     """Timers of one time domain, each once, in the order of time. Those with a key are part of
     keyed state, and kept by its backend.
@@ -62,17 +66,27 @@ class Timers(Protocol):
     def pop_due(self, now: int) -> Timer | None:
         """Removes and returns the first timer with timestamp <= now."""
 
+    def due(self, now: int) -> Iterator[Timer]:
+        """Calls `pop_due` as long as there is one. Timers may be added and removed meanwhile."""
+
     def clear(self) -> None: ...
 
 
 class TimerQueue:
-    """All in memory, each once, ordered by time and, for equal times, by registration (pure)."""
+    """All in memory, each once, ordered by time and, for equal times, by registration (pure).
 
-    __slots__ = ("_count", "_heap", "_live")
+    Timers are sorted when some may be due: many at once, most of them in order already, for a small
+    part of what a heap costs. The few that are added while others fire go to a heap.
+    """
+
+    __slots__ = ("_count", "_heap", "_live", "_new", "_sorted")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Timer]] = []
-        self._live: dict[Timer, int] = {}  # deleted timers stay in the heap until their time comes
+        self._new: list[_Numbered] = []
+        self._heap: list[_Numbered] = []
+        self._sorted: list[_Numbered] = []  # the first one is at the end
+        # By timer, its number. Deleted timers stay in the lists for some time.
+        self._live: dict[Timer, int] = {}
         self._count = 0
 
     def __len__(self) -> int:
@@ -82,36 +96,78 @@ class TimerQueue:
         return timer in self._live
 
     def add(self, timer: Timer) -> None:
-        if timer not in self._live:
-            self._count += 1
-            self._live[timer] = self._count
-            heapq.heappush(self._heap, (timer.timestamp, self._count, timer))
+        live = self._live
+        if timer not in live:
+            self._count = count = self._count + 1
+            live[timer] = count
+            self._new.append((timer[0], count, timer))
 
     def remove(self, timer: Timer) -> None:
         self._live.pop(timer, None)
 
     def next_timestamp(self) -> int | None:
-        while self._heap and self._live.get(self._heap[0][2]) != self._heap[0][1]:
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+        first = self._first()
+        return None if first is None else first[0]
 
     def pop_due(self, now: int) -> Timer | None:
-        due = self.next_timestamp()
-        if due is None or due > now:
-            return None
-        timer = heapq.heappop(self._heap)[2]
-        del self._live[timer]
-        return timer
+        return next(self.due(now), None)
+
+    def due(self, now: int) -> Iterator[Timer]:
+        live, ordered = self._live, self._sorted
+        while (first := self._first()) is not None and first[0] <= now:
+            if ordered and ordered[-1] is first:
+                ordered.pop()
+            else:
+                heapq.heappop(self._heap)
+            del live[first[2]]
+            yield first[2]
+            while ordered and not self._new and not self._heap and ordered[-1][0] <= now:
+                _, number, timer = ordered.pop()
+                if live.get(timer) == number:
+                    del live[timer]
+                    yield timer
 
     def clear(self) -> None:
-        self._heap.clear()
-        self._live.clear()
+        for each in (self._new, self._heap, self._sorted, self._live):
+            each.clear()
 
     def pending(self) -> dict[Timer, int]:
         """A copy of all pending timers, with numbers in the order of which equal times fire;
         `add` in that order restores them.
         """
         return self._live.copy()
+
+    def _first(self) -> _Numbered | None:
+        """The first timer that was not deleted."""
+        if self._new:
+            self._settle()
+        heap, ordered = self._heap, self._sorted
+        while heap or ordered:
+            in_heap = not ordered or (bool(heap) and heap[0] < ordered[-1])
+            first = heap[0] if in_heap else ordered[-1]
+            if self._live.get(first[2]) == first[1]:
+                return first
+            if in_heap:
+                heapq.heappop(heap)
+            else:
+                ordered.pop()
+        return None
+
+    def _settle(self) -> None:
+        """Sorts what is new, if it is a large part of all."""
+        new, heap, ordered = self._new, self._heap, self._sorted
+        if len(new) * _LARGE_PART < len(ordered):
+            for numbered in new:
+                heapq.heappush(heap, numbered)
+        else:
+            ordered += heap
+            ordered += new
+            heap.clear()
+            if len(ordered) > 2 * len(self._live):
+                live = self._live
+                ordered[:] = [each for each in ordered if live.get(each[2]) == each[1]]
+            ordered.sort(reverse=True)
+        new.clear()
 
 
 class TaskTimers:
@@ -257,11 +313,7 @@ class OperatorTimers:
         self._watermark_us = timestamp_us
         due_us = self.event_time.next_timestamp()
         if due_us is not None and due_us <= timestamp_us:
-            self._on_event_times(self._due(timestamp_us))
-
-    def _due(self, timestamp_us: int) -> Iterator[Timer]:
-        while (timer := self.event_time.pop_due(timestamp_us)) is not None:
-            yield timer
+            self._on_event_times(self.event_time.due(timestamp_us))
 
     def fire_processing_time(self, now_ms: int) -> None:
         """Those too that firing timers register for the past wait for the next call: one that

@@ -52,7 +52,7 @@ class RowCollector:
         name: str,
         how: str = "yielded",
     ) -> None:
-        """`how` a function hands over a row, in errors."""
+        """`how`: what a function does with a row, in errors."""
         self._how = how
         self._schema = schema
         self._emit = emit
@@ -62,7 +62,7 @@ class RowCollector:
         self._unwrap = [False] * len(schema)
         self._rows: list[Any] = []
         self._starts: list[int] = []  # index of the first row of each origin
-        self._origins: list[tuple[str, Any]] = []  # function of the program, key or None
+        self._origins: list[Any] = []  # the function of the program, and the key or None
         self.limit = MAX_BUFFERED_ROWS
 
     def expect(self, rows: int, size_bytes: int) -> None:
@@ -71,18 +71,27 @@ class RowCollector:
 
     def begin(self, function: str, key: Any = None) -> None:
         """The rows that follow are yielded by `function` for `key`."""
-        start = len(self._rows)
-        if self._starts and self._starts[-1] == start:  # the one before has yielded nothing
-            self._origins[-1] = (function, key)
-        else:
-            self._starts.append(start)
-            self._origins.append((function, key))
+        self._starts.append(len(self._rows))
+        self._origins.append((function, key))
 
     def fill(self, results: Iterator[Any]) -> bool:
         """Takes results until there are no more (False) or `flush` is due (True)."""
         rows = self._rows
         rows.extend(islice(results, self.limit - len(rows)))
         return len(rows) >= self.limit
+
+    def fill_from(self, results: Iterator[Any], origin: Any) -> bool:
+        """`begin` and `fill` in one, for functions that are called per row. `origin`: a tuple of
+        the function and the key.
+        """
+        rows = self._rows
+        start, limit = len(rows), self.limit
+        rows.extend(islice(results, limit - start))
+        end = len(rows)
+        if end > start:
+            self._starts.append(start)
+            self._origins.append(origin)
+        return end >= limit
 
     def flush(self) -> None:
         rows = self._rows

@@ -106,6 +106,10 @@ class StoredTimers:
         self._backend.set(order[keys.TIME_BYTES :], None)
         return timer
 
+    def due(self, now: int) -> Iterator[Timer]:
+        while (timer := self.pop_due(now)) is not None:
+            yield timer
+
     def clear(self) -> None:
         self._unkeyed.clear()
         if self._saved:
