@@ -159,10 +159,11 @@ class WindowedStream(Generic[Stream]):
         """Applies a DataFrame to DataFrame function on Spark when windows fire.
 
         The DataFrame has the window's rows of all keys of the subtask, with `window_start` and
-        `window_end` as additional columns: group by the key columns and these two. It is called
-        once per window, and once for sessions that fire at the same time. With `allowed_lateness`
-        it is called again for late rows, with the rows of their keys, and with those rows as they
-        were before: what it returned then is emitted again as deleted. So the results have the
+        `window_end` as additional columns: group by the key columns and these two. If its plan
+        relates only rows with the same `window_start` or `window_end`, one run computes all windows
+        that fire at the same time; else each window has a run. With `allowed_lateness`
+        there is another run for late rows, over the rows of their keys, and one over those rows as
+        they were before: those results are emitted again as deleted. So the results have the
         additional column `row_kind`: "insert" or "delete".
 
         A function that relates rows of different keys, whose result would depend on the

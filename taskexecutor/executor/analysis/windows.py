@@ -120,8 +120,9 @@ def analyze_window_apply(step: AnalysisStep, spec: WindowApplySpec) -> AnalyzedO
             lambda: _checked(step, spec, fired, composed.window_result(fired, spec)),
             each_run="window that fires",
         )
+    schema = to_arrow(result.schema)
     return AnalyzedOutput(
-        schema=to_arrow(result.schema),
+        schema=schema.append(pa.field(ROW_KIND, pa.string())) if spec.retracts else schema,
         plan=composed.analyzed_plan(result, "Window"),
         sides={spec.late_tag: rows} if spec.late_tag else {},
         retracting=Retracting.of_window(step.operator_name) if spec.retracts else None,

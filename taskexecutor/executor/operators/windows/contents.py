@@ -40,10 +40,17 @@ class Combined(NamedTuple):
 class Contents(Protocol):
     key_columns: tuple[str, ...]
     combines: bool  # whether `combined` merges the rows of a key and window into one
-    one_window_at_a_time: bool  # whether `emit` takes the rows of a single window
+    with_all_keys: bool  # whether `emit` takes the rows of all keys of a window at once
     retracts: bool  # whether `emit` is to be called with results that are no longer valid
 
+    @property
+    def one_window_at_a_time(self) -> bool:
+        """Whether `emit` takes the rows of a single window."""
+
     def setup(self, context: RuntimeContext, output: Output) -> None: ...
+
+    def close(self) -> None:
+        """Releases what `emit` has needed."""
 
     def meaning(self) -> dict[str, str]:
         """Of the rows that are kept: see `firesteel.operator.OperatorState.keyed_rows`."""

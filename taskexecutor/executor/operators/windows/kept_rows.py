@@ -20,6 +20,9 @@ class KeptRows:
         self._output = output
         self._late = context.counter("numLateRecordsDropped")
 
+    def close(self) -> None:
+        """Nothing to release."""
+
     def meaning(self) -> dict[str, str]:
         return {
             "time column": self._spec.time_column,

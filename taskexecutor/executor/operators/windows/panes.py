@@ -224,6 +224,7 @@ class PaneWindows(StreamOperator):
 
     def close(self) -> None:
         self._panes.clear()
+        self._contents.close()
 
     def _advance(self, now_us: int) -> None:
         due = []
@@ -308,7 +309,7 @@ class PaneWindows(StreamOperator):
 
     def _parts(self, panes: Sequence[tuple[int, _Pane]]) -> int:
         """In how many parts their rows are to be combined."""
-        whole = self._contents.one_window_at_a_time or not self._contents.key_columns
+        whole = self._contents.with_all_keys or not self._contents.key_columns
         if whole or self._memory.piece_bytes is None:
             return 1
         return parts_of(_size_bytes(panes), self._memory)

@@ -40,6 +40,7 @@ class PartialContents:
 
     combines = True
     one_window_at_a_time = False
+    with_all_keys = False
 
     def __init__(self, spec: WindowAggregateSpec) -> None:
         self.key_columns = spec.key_columns
@@ -51,6 +52,9 @@ class PartialContents:
         self._context = context
         self._output = output
         self._late = context.counter("numLateRecordsDropped")
+
+    def close(self) -> None:
+        """Nothing to release."""
 
     def meaning(self) -> dict[str, str]:
         return meaning_of_partials(self._aggregates, self._context.input_schemas[0])

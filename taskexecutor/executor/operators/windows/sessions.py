@@ -149,6 +149,7 @@ class SessionWindows(StreamOperator):
 
     def close(self) -> None:
         self._waiting, self._settled, self._emitted = [], None, None
+        self._contents.close()
 
     # -- sessions
 
@@ -172,7 +173,7 @@ class SessionWindows(StreamOperator):
     def _in_parts(self, table: pa.Table) -> Iterator[tuple[pa.Table, pa.Table | None]]:
         """The rows, and those that were emitted, of some of the keys at a time."""
         keys, emitted, parts = self._contents.key_columns, self._emitted, 1
-        if keys and not self._contents.one_window_at_a_time:
+        if keys and not self._contents.with_all_keys:
             parts = parts_of(table.nbytes, self._memory)
         if parts == 1:
             yield table.combine_chunks(), emitted

@@ -26,6 +26,7 @@ class TopContents(KeptRows):
 
     combines = True
     one_window_at_a_time = False
+    with_all_keys = False
 
     def __init__(self, spec: WindowTopNSpec) -> None:
         self._spec: WindowTopNSpec = spec

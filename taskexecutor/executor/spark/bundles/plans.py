@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from firesteel.common.units import MIB
 from firesteel.operator import PlanMeter
 from firesteel.plan.specs import Spec
 from taskexecutor.executor.spark.bundles import messages
@@ -22,6 +23,8 @@ from taskexecutor.executor.spark.plans.cache_keys import cache_key
 from taskexecutor.executor.spark.plans.kept import (
     ATTEMPTS,
     ROW_BY_ROW,
+    WHOLE,
+    NotKept,
     attempted,
     is_still,
     keep,
@@ -31,6 +34,7 @@ from taskexecutor.executor.spark.schemas import conform, to_arrow, to_spark
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+WHOLE_BYTES = 32 * MIB  # larger bundles whose rows are related can spill in a job only
 BUNDLE_ROWS = 100_000  # larger bundles of a slot with several cores go to all of them, as a job
 
 
@@ -38,9 +42,17 @@ class BundlePlans:
     """The kept plan of one operator's bundles, made with the first bundle if that is sound."""
 
     def __init__(
-        self, engine: SparkEngine, schema: pa.Schema, specs: Sequence[Spec], meter: PlanMeter
+        self,
+        engine: SparkEngine,
+        schema: pa.Schema,
+        specs: Sequence[Spec],
+        meter: PlanMeter,
+        *,
+        whole: bool = False,
     ) -> None:
+        """`whole`: the plan relates the rows of a bundle to each other."""
         self._engine = engine
+        self._whole = whole
         self._meter = meter
         self._schema = schema  # of the bundles
         self._spark_schema = to_spark(schema)
@@ -48,10 +60,12 @@ class BundlePlans:
         self._specs = tuple(specs)
         self._attempts = ATTEMPTS if schema.names else 0
         self._plan: ColumnBundles | MessageBundles | None = None
-        self._key = cache_key(self._spark_schema, specs, "bundles")
+        self._key = cache_key(self._spark_schema, specs, "whole" if whole else "bundles")
 
-    def suits(self, rows: int) -> bool:
+    def suits(self, rows: int, size_bytes: int = 0) -> bool:
         """Whether a kept plan is the fastest way for a bundle of this size."""
+        if self._whole and size_bytes > WHOLE_BYTES:
+            return False
         return rows <= BUNDLE_ROWS or self._engine.cores == 1
 
     @property
@@ -108,10 +122,20 @@ class BundlePlans:
         if len(set(names)) == len(names) and ColumnSink.suits(engine, self._spark_schema):
             leaf = rows.frame(engine, self._spark_schema)
             by_arrow = functools.partial(ColumnSink.groups, engine)
-            allowed = ROW_BY_ROW | rows.LEAF
-            kept = keep(engine.session, leaf, leaf, self._specs, allowed, by_arrow=by_arrow)
+            allowed = (WHOLE if self._whole else ROW_BY_ROW) | rows.LEAF
+            kept = keep(
+                engine.session,
+                leaf,
+                leaf,
+                self._specs,
+                allowed,
+                by_arrow=by_arrow,
+                whole=self._whole,
+            )
             if ColumnSink.suits(engine, kept.rows.schema):
-                return ColumnBundles(engine, kept)
+                return ColumnBundles(engine, kept, whole=self._whole)
+        if self._whole:
+            raise NotKept("its rows have columns that do not enter Spark as they are")
         leaf = messages.frame(engine, self._spark_schema)
         kept = keep(engine.session, leaf, leaf, self._specs, ROW_BY_ROW | messages.LEAF)
         return MessageBundles(engine, kept)

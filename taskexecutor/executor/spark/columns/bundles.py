@@ -26,8 +26,10 @@ _SMALL_BATCH_ROWS = 4_096  # batches with fewer rows, on average, are joined fir
 class ColumnBundles:
     """A kept plan over `rows.frame` for bundles of one operator."""
 
-    def __init__(self, engine: SparkEngine, plan: KeptPlan) -> None:
+    def __init__(self, engine: SparkEngine, plan: KeptPlan, *, whole: bool = False) -> None:
+        """`whole`: the plan relates the rows of a bundle, which is not cut into parts."""
         self.kept = plan
+        self._whole = whole
         self._running = False
         self._passing = plan.passing
         passes = plan.passing.columns if plan.passing is not None else []
@@ -60,7 +62,8 @@ class ColumnBundles:
     ) -> Generator[pa.RecordBatch, None, None]:
         self._running = True
         names = [name for name in table.schema.names if name in self.columns]
-        for batches in parts_of(table.select(names or table.schema.names[:1])):
+        needed = table.select(names or table.schema.names[:1])
+        for batches in [needed.to_batches()] if self._whole else parts_of(needed):
             with closing(self._results(batches, group, meter)) as results:
                 for columns in results:
                     yield conformed(columns, schema)

@@ -21,7 +21,7 @@ from firesteel.plan.specs import (
     TumblingSpec,
     WindowApplySpec,
 )
-from firesteel.row_kind import INSERT, ROW_KIND
+from firesteel.row_kind import ROW_KIND
 from taskexecutor.executor.spark.plans.table_versions import pinned
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ def apply(frame: DataFrame, specs: Sequence[Spec], *, cores: int) -> DataFrame:
                     frame = transform(frame, spec)
                 case PartialWindowAggregateSpec():
                     frame = partial_window_aggregate(frame, spec, cores=cores)
+                case WindowApplySpec():
+                    frame = window_result(frame, spec)
                 case _:
                     raise FiresteelError(f"{type(spec).__name__} does not run on Spark")
     return frame
@@ -207,9 +209,9 @@ def _sum_or_error(total: str) -> str:
     return f"CASE WHEN {total} IS NULL AND {count} > 0 THEN {error} ELSE {total} END"
 
 
-def window_result(frame: DataFrame, spec: WindowApplySpec, kind: str = INSERT) -> DataFrame:
-    """The results of fired windows. `frame`: their rows, with `window_start` and `window_end`.
-    `kind`: what the column `row_kind` says, if the window's results have it.
+def window_result(frame: DataFrame, spec: WindowApplySpec) -> DataFrame:
+    """The results of fired windows, without `row_kind`. `frame`: their rows, with `window_start`
+    and `window_end`.
     """
     from pyspark.sql import functions as sql
 
@@ -220,12 +222,11 @@ def window_result(frame: DataFrame, spec: WindowApplySpec, kind: str = INSERT) -
                 f"apply: the function returns a column {ROW_KIND!r}, and results with "
                 "allowed_lateness have one of their own; give it another name"
             )
-    else:
-        names = [column(name) for name in (*spec.key_columns, WINDOW_START, WINDOW_END)]
-        result = frame.groupBy(*names).agg(
-            *(sql.expr(item.whole).alias(item.name) for item in spec.aggregates)
-        )
-    return result.withColumn(ROW_KIND, sql.lit(kind)) if spec.retracts else result
+        return result
+    names = [column(name) for name in (*spec.key_columns, WINDOW_START, WINDOW_END)]
+    return frame.groupBy(*names).agg(
+        *(sql.expr(item.whole).alias(item.name) for item in spec.aggregates)
+    )
 
 
 def event_time_us(name: str, shift_us: int) -> str:

@@ -85,6 +85,20 @@ _WITHOUT_PYTHON = (
     | {"BatchScanExec", "ColumnarToRowExec", _BROADCAST, _LITERAL_ROWS, _RDD_ROWS}
 )
 
+# What may relate rows, and needs no job of Spark's over rows in one partition.
+WHOLE = (
+    ROW_BY_ROW
+    | _AGGREGATION
+    | {
+        _EXCHANGE,
+        "CollectLimitExec",
+        "GlobalLimitExec",
+        "LocalLimitExec",
+        "TakeOrderedAndProjectExec",
+        "WindowExec",
+    }
+)
+
 _NAMES = {  # what users call these nodes
     "ArrowEvalPythonExec": "a Python UDF",
     "ArrowWindowPythonExec": "a Python UDF",
@@ -141,15 +155,17 @@ def keep(
     allowed: frozenset[str],
     *,
     by_arrow: Callable[[GivenRows], bool] = lambda _: False,
+    whole: bool = False,
 ) -> KeptPlan:
     """The group's plan over `leaf`. Raises NotKept. Calls the functions of the program, first on
     `empty`, a leaf without rows.
 
     `allowed`: the classes of nodes that the physical plan may have, except those of the partial
-    aggregate. `by_arrow`: whether what rows give is to be grouped behind the plan.
+    aggregate. `by_arrow`: whether what rows give is to be grouped behind the plan. `whole`: the
+    plan gets all rows that it relates in one partition, so it is kept without its shuffles.
     """
     with pinned() as tables:
-        return _kept(session, leaf, empty, specs, allowed, tables, by_arrow)
+        return _kept(session, leaf, empty, specs, allowed, tables, by_arrow, whole)
 
 
 def attempted(meter: PlanMeter, make: Callable[[], _Plan]) -> _Plan | None:
@@ -177,6 +193,7 @@ def _kept(
     allowed: frozenset[str],
     tables: Mapping[str, TableVersion],
     by_arrow: Callable[[GivenRows], bool],
+    whole: bool,
 ) -> KeptPlan:
     if _runs_jobs(session, empty, specs) and not (
         tables and not _runs_jobs(session, empty, specs)  # the first call has read the tables
@@ -191,9 +208,14 @@ def _kept(
         raise NotKept("it contains the current time")
     if not _same_result(rows, again):
         raise NotKept("it differs from call to call, as with random numbers")
+    held = frozenset(version.rdd_id for version in tables.values())
+    if whole:
+        physical = rows._jdf.queryExecution().executedPlan()
+        _check(physical, allowed, held)
+        physical = without_shuffles(session, physical)
+        return KeptPlan(frame, frame, physical, tuple(tables.values()), origin)
     if (once := evaluated_once(session, rows)) is not rows:
         rows, frame = once, _aggregated(once, specs)
-    held = frozenset(version.rdd_id for version in tables.values())
     if frame is not rows:
         assert isinstance(specs[-1], PartialWindowAggregateSpec)
         given = row_partials(rows, specs[-1], frame)
