@@ -961,6 +961,11 @@ class ConnectedStreams:
         self._first = first
         self._second = second
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            no_such_member(type(self), name)
+
     def key_by(self, first: KeyColumns, second: KeyColumns) -> ConnectedStreams:
         """KeyColumns both streams: equal keys of the two go to the same subtask."""
         return ConnectedStreams(

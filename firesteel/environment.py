@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from firesteel.common.config import options
 from firesteel.common.job_graph import JobGraph, Partitioner
@@ -15,6 +15,7 @@ from firesteel.datastream import DataStream, Upstream
 from firesteel.durations import Duration
 from firesteel.errors import InvalidProgram
 from firesteel.latest_operator import positive
+from firesteel.missing_methods import no_such_member
 from firesteel.plan import deferred_columns
 from firesteel.plan.specs import SourceSpec
 from firesteel.plan.stream_graph import StreamEdge
@@ -30,7 +31,16 @@ if TYPE_CHECKING:
 deferred_columns.install()  # functions and columns at module level, behind this import
 
 
-class Environment:
+class _WithHints(type):
+    """Lets the class say what is meant by `Environment.get_execution_environment()`."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(cls, name: str) -> Any:
+            no_such_member(cls, name, DataStream)
+
+
+class Environment(metaclass=_WithHints):
     """Records a program and executes it: embedded, or on the cluster of `firesteel run -m`.
 
     `configuration`: the job's values, such as {"parallelism.default": "2"}; `-D` on the command
@@ -51,6 +61,11 @@ class Environment:
             own[options.PARALLELISM.key] = str(positive("parallelism", parallelism))
         if mode is not None:
             own[options.RUNTIME_MODE.key] = _runtime_mode(mode)
+
+    if not TYPE_CHECKING:  # a type checker knows the members by itself
+
+        def __getattr__(self, name: str) -> Any:
+            no_such_member(type(self), name, DataStream)
 
     # -- sources
 
