@@ -1,5 +1,5 @@
 """A function per batch and a StatefulProcessor of PySpark: the same objects run on Spark and on
-Firesteel.
+Firesteel. A function per row, as on PyFlink.
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ import pyarrow.compute as pc
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from benchmarks.peers.work import TIMER_MS
+from firesteel import KeyedProcessFunction, ValueStateDescriptor
+from firesteel.functions import FunctionContext, ProcessContext
+
 
 def with_key(keys: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def function(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -21,6 +25,34 @@ def with_key(keys: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Reco
             yield pa.RecordBatch.from_arrays([key, value], names=["k", "value"])
 
     return function
+
+
+def with_key_and_time(keys: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    add_key = with_key(keys)
+
+    def function(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in add_key(batches):
+            time = pc.multiply(batch.column("value"), 1000).cast(pa.timestamp("us", "UTC"))
+            yield batch.append_column("t", time)
+
+    return function
+
+
+class CountAndSumLater(KeyedProcessFunction):
+    """The count and the sum of a key so far, a second after each of its rows."""
+
+    def open(self, runtime_context: FunctionContext) -> None:
+        descriptor = ValueStateDescriptor("state", "c BIGINT, s BIGINT")
+        self._state = runtime_context.get_state(descriptor)
+
+    def process_element(self, value: Row, ctx: ProcessContext) -> None:
+        count, total = self._state.value() or (0, 0)
+        self._state.update((count + 1, total + value[1]))
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + TIMER_MS)  # type: ignore[operator]
+
+    def on_timer(self, timestamp: int, ctx: ProcessContext) -> Iterator[Any]:
+        count, total = self._state.value()
+        yield ctx.get_current_key(), count, total
 
 
 class CountAndSum(StatefulProcessor):

@@ -36,6 +36,7 @@ GOALS: dict[str, dict[str, float | None]] = {
     "keyed_aggregate_1m": {SPARK: 1.5, FLINK: 1.5, TUNED: 1.5},
     "window_aggregate": {SPARK: 1.5, FLINK: 5.0, TUNED: 5.0},
     "stateful_processor": {SPARK: 2.0, PYFLINK: 20.0, PYFLINK_THREADS: None},
+    "keyed_process": {PYFLINK: 20.0, PYFLINK_THREADS: None},
 }
 OTHERS = ("latency_spark", "latency_python", "executor_memory")
 NAMES = (*WORKS, *OTHERS)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from benchmarks.peers import work as peers
 from benchmarks.peers.work import KEEP_ONE_IN, Work
-from firesteel import Environment, Tumbling
+from firesteel import Environment, Tumbling, Watermarks
 from firesteel.client.client import Client
 from firesteel.client.cluster import LocalCluster
 from firesteel.common.config import Configuration, options
@@ -54,6 +54,14 @@ def program(env: Environment, work: Work, rows: int) -> DataStream:
             return mapped.key_by("k").transform_with_state(
                 CountAndSum(), "k long, c long, s long", "update"
             )
+        case "keyed_process":
+            from benchmarks.peers.processors import CountAndSumLater, with_key_and_time
+
+            mapped = numbers.map_in_arrow(
+                with_key_and_time(keys), "k long, value long, t timestamp"
+            )
+            timed = mapped.assign_timestamps_and_watermarks(Watermarks.bounded("t"))
+            return timed.key_by("k").process(CountAndSumLater(), "k long, c long, s long")
         case _:
             raise SystemExit(f"unknown: {work.name}")
 

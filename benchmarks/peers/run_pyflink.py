@@ -1,4 +1,5 @@
-"""`python run_pyflink.py stateful_processor [threads]`: a Python map, then a KeyedProcessFunction.
+"""`python run_pyflink.py WORK [threads]`: a Python map, then a KeyedProcessFunction; for
+keyed_process, with a timer per row.
 
 Runs in `.bench-venv`, which has only PyFlink. Python functions run in processes of their own, or in
 threads of the JVM.
@@ -11,6 +12,7 @@ import sys
 import sysconfig
 
 from pyflink.common import Configuration, Types, WatermarkStrategy
+from pyflink.common.watermark_strategy import TimestampAssigner
 from pyflink.datastream import DataStream, StreamExecutionEnvironment
 from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 from pyflink.datastream.functions import KeyedProcessFunction, RuntimeContext
@@ -42,6 +44,26 @@ class CountAndSum(KeyedProcessFunction):  # type: ignore[misc]  # PyFlink is unt
         yield value[0], count, total
 
 
+class CountAndSumLater(KeyedProcessFunction):  # type: ignore[misc]
+    def open(self, runtime_context: RuntimeContext) -> None:
+        kind = Types.TUPLE([Types.LONG(), Types.LONG()])
+        self._state = runtime_context.get_state(ValueStateDescriptor("state", kind))
+
+    def process_element(self, value, ctx):  # type: ignore[no-untyped-def]
+        count, total = self._state.value() or (0, 0)
+        self._state.update((count + 1, total + value[1]))
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + peers.TIMER_MS)
+
+    def on_timer(self, timestamp, ctx):  # type: ignore[no-untyped-def]
+        count, total = self._state.value()
+        yield ctx.get_current_key(), count, total
+
+
+class Milliseconds(TimestampAssigner):  # type: ignore[misc]
+    def extract_timestamp(self, value, record_timestamp):  # type: ignore[no-untyped-def]
+        return value[1]
+
+
 def program(environment: StreamExecutionEnvironment, work: Work, rows: int) -> DataStream:
     source = NumberSequenceSource(0, rows - 1)
     numbers = environment.from_source(
@@ -51,9 +73,15 @@ def program(environment: StreamExecutionEnvironment, work: Work, rows: int) -> D
     keyed = numbers.map(
         lambda n: (n % keys, n), output_type=Types.TUPLE([Types.LONG(), Types.LONG()])
     )
+    function = CountAndSum()
+    if work.name == "keyed_process":
+        keyed = keyed.assign_timestamps_and_watermarks(
+            WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(Milliseconds())
+        )
+        function = CountAndSumLater()
     three = Types.TUPLE([Types.LONG(), Types.LONG(), Types.LONG()])
     return keyed.key_by(lambda pair: pair[0], key_type=Types.LONG()).process(
-        CountAndSum(), output_type=three
+        function, output_type=three
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+TIMER_MS = 1_000  # keyed_process: number n is from millisecond n; its timer fires that much later
 WINDOW_ROWS = 1_000_000  # per second of event time: number n is from microsecond n
 KEEP_ONE_IN = 100  # filter_project
 
@@ -44,6 +45,7 @@ WORKS = {
         ),
         Work("window_aggregate", rows=200_000_000, check_rows=5_000_000, keys=1_000),
         Work("stateful_processor", rows=1_000_000, check_rows=20_000, keys=1_000, updates=True),
+        Work("keyed_process", rows=1_000_000, check_rows=120_000, keys=100_000, updates=True),
     )
 }
 
