@@ -30,6 +30,8 @@ SILENT_S = 10.0  # nobody waits longer for a source, which sends a message a sec
 NEXT_S = 0.5
 LOOK_INTERVAL_S = 2.0  # while following: TaskExecutors come and go
 LAST_LINES_S = 1.0  # after the job's end: what its processes log meanwhile still belongs to it
+LAST_OUTPUT_S = 0.1  # the same of what it printed, which is in the logs before its tasks end
+OUTPUT_LAG_US = 1_000_000  # what was printed has the time of a line up to a second before it
 CLOSING_S = 5.0  # then the last lines must be here within this time
 DISPATCHER = "the Dispatcher"
 RESOURCE_MANAGER = "the ResourceManager"
@@ -44,7 +46,7 @@ async def cluster_logs(
     asked.CopyFrom(request)
     asked.follow, asked.started_us = follow, job.start_ms * 1000
     collection = _Collection(shell, asked)
-    end = _End(shell, job)
+    end = _End(shell, job, output=request.output)
     found = False
     try:
         while not shell.stopping:
@@ -58,7 +60,7 @@ async def cluster_logs(
                 break
         rest = collection.merge.take(all_=True)
         last_words = collection.last_words(await _task_executors_of(shell, job))
-        if not (found or rest) and job.ended:
+        if not (found or rest) and job.ended and not (request.output and request.follow):
             last_words.append(_nothing_found(request))
         for message in job_logs.messages(rest, 0, last_words):
             yield message
@@ -67,6 +69,8 @@ async def cluster_logs(
 
 
 def _nothing_found(request: pb.ReadJobLogsRequest) -> str:
+    if request.output:
+        return f"the job has printed nothing that a log still has ({options.LOG_MAX_SIZE.key})"
     limits = f"logs have a limit of length ({options.LOG_MAX_SIZE.key}) and number"
     if job_logs.selection(request).of_tasks:
         return f"there is no line that names such a task; {limits} ({options.LOG_MAX.key})"
@@ -79,9 +83,10 @@ def _nothing_found(request: pb.ReadJobLogsRequest) -> str:
 class _End:
     """When a job that is followed has ended, and what it logged last is there."""
 
-    def __init__(self, shell: Shell, job: Job) -> None:
+    def __init__(self, shell: Shell, job: Job, *, output: bool) -> None:
         self._clock = shell.platform.clock
         self._job = job
+        self._output = output
         self._ended_at: float | None = None
         self._last_us = 0
 
@@ -91,8 +96,11 @@ class _End:
             return False
         if self._ended_at is None:
             self._ended_at = now
-            self._last_us = round((self._clock.time() + LAST_LINES_S) * 1_000_000)
+            last_s = LAST_OUTPUT_S if self._output else LAST_LINES_S
+            self._last_us = round((self._clock.time() + last_s) * 1_000_000)
         complete = complete_us is None or complete_us >= self._last_us
+        if self._output:  # however long the client takes to read it
+            return complete
         return complete or now - self._ended_at >= CLOSING_S
 
 
@@ -126,6 +134,7 @@ class _Collection:
         self._complete_us: dict[str, int] = {}  # what each source has handed out
         self._has_overview = False  # of the TaskExecutors, when it was looked for them last
         self._origins: set[str] = set()  # the TaskExecutors of which there are lines
+        self._lag_us = OUTPUT_LAG_US if request.output else 0
 
     @property
     def over(self) -> bool:
@@ -212,7 +221,7 @@ class _Collection:
         request = pb.ReadJobLogsRequest()
         request.CopyFrom(self._request)
         if sent_us := self._complete_us.get(source, 0):  # it is back
-            request.after_us = max(request.after_us, sent_us + 1)
+            request.after_us = max(request.after_us, sent_us + 1 - self._lag_us)
         self.merge.add(source)
         self._reading[source] = asyncio.create_task(self._read(source, address, request))
 
@@ -258,5 +267,6 @@ class _Collection:
         return [
             line
             for line in lines
-            if line.origin in ("", source) or line.time_us > self._complete_us.get(line.origin, -1)
+            if line.origin in ("", source)
+            or line.time_us > self._complete_us.get(line.origin, -1) - self._lag_us
         ]

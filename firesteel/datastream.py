@@ -607,7 +607,13 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         return self.sink_to(ForeachBatchSink(function), name=title, uid=uid)
 
     def print(self, prefix: str = "") -> DataStreamSink:
-        """Prints the rows to the logs of the slots."""
+        """Prints the rows, one line each.
+
+        They appear in the terminal, or the notebook's cell, of a program with its embedded
+        cluster. On a session cluster they are in the logs of the slots: `firesteel run --output`
+        follows them, `firesteel logs --output JOB` prints them. With several subtasks, a row has
+        its subtask in front as "3> ", after `prefix` as "prefix:3> ".
+        """
         return self.sink_to(PrintSink(prefix))
 
     @overload

@@ -295,36 +295,55 @@ class Client:
         job_id: str,
         *,
         follow: bool = False,
+        output: bool = False,
         vertex: str | None = None,
         subtask: int | None = None,
     ) -> Iterator[LogLine]:
         """The job's lines in the logs of all processes of the cluster, in the order of time; with
         `follow`, then new ones until the job has ended.
 
-        `vertex`: only lines that name a vertex whose name has this text in it; `subtask`: only
-        lines that name it, counted from 0. What functions print and Spark logs names no task, and
-        is in neither. Raises JobNotFound, or FiresteelError if the job has no such task.
+        `output`: only what `print()` of streams and of functions has printed. `vertex`: only lines
+        that name a vertex whose name has this text in it; `subtask`: only lines that name it,
+        counted from 0. What functions print and Spark logs names no task, and is in neither. Raises
+        JobNotFound, or FiresteelError if the job has no such task.
         """
-        request = job_logs_pb2.ReadJobLogsRequest(job_id=job_id, follow=follow, subtask=subtask)
+        vertices: Sequence[str] = ()
         if vertex is not None or subtask is not None:
             vertices = _vertices_meant(self.job_details(job_id), vertex, subtask)
-            request.vertices.extend(vertices)
+        for lines in self.log_batches(
+            job_id, follow=follow, output=output, vertices=vertices, subtask=subtask
+        ):
+            yield from lines
+
+    def log_batches(
+        self,
+        job_id: str,
+        *,
+        follow: bool = False,
+        output: bool = False,
+        vertices: Sequence[str] = (),
+        subtask: int | None = None,
+    ) -> Iterator[list[LogLine]]:
+        """As `logs`, many lines at a time. `vertices`: the names of those to read of."""
+        request = job_logs_pb2.ReadJobLogsRequest(
+            job_id=job_id, follow=follow, output=output, vertices=vertices, subtask=subtask
+        )
         away_since: float | None = None
         while True:
             try:
                 for message in self._dispatcher.FetchLogs(request):
                     away_since = None
-                    for line in message.lines:
-                        request.after_us = max(request.after_us, line.time_us)
-                        yield log_line(line)
-                    for notice in message.notices:
-                        yield LogLine(text=notice, is_notice=True)
+                    if message.lines:
+                        request.after_us = max(request.after_us, message.lines[-1].time_us)
+                    lines = [log_line(line) for line in message.lines]
+                    lines += (LogLine(text=notice, is_notice=True) for notice in message.notices)
+                    if lines:
+                        yield lines
                 return
             except grpc.RpcError as error:
                 away_since = self._away_since(error, away_since)
-            yield LogLine(
-                text="the Dispatcher was away for a moment; lines may come twice", is_notice=True
-            )
+            away = "the Dispatcher was away for a moment; lines may come twice"
+            yield [LogLine(text=away, is_notice=True)]
             time.sleep(RECONNECT_PAUSE_S)
 
     # ---- the cluster

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from firesteel.client.client import Client, raise_unless_finished
 from firesteel.client.dropped import say_what_was_dropped
-from firesteel.client.execution_context import ExecutionContext, StopProgram
+from firesteel.client.execution_context import OUTPUT_END_S, ExecutionContext, StopProgram
+from firesteel.client.job_output import JobOutput
 from firesteel.common.job_graph import JobGraph
 from firesteel.errors import ClusterUnreachable, FiresteelError
 
@@ -41,11 +42,13 @@ class CollectedBatches(Generic[Batch]):
         job_id: str,
         operator_id: str,
         convert: Callable[[pa.RecordBatch], Batch],
+        output: JobOutput | None = None,
     ) -> None:
         self.job_id = job_id
         self._client = client
         self._convert = convert
         self._batches = client.fetch_results(job_id, operator_id)
+        self._output = output
         self._ended = False
 
     def __iter__(self) -> Iterator[Batch]:
@@ -59,6 +62,8 @@ class CollectedBatches(Generic[Batch]):
                 return self._convert(batch)
         self._ended = True
         details = self._client.job_details(self.job_id)
+        if self._output is not None and details.status.globally_terminal:
+            self._output.is_complete(OUTPUT_END_S)
         raise_unless_finished(details)
         say_what_was_dropped(details)
         raise StopIteration
@@ -119,8 +124,9 @@ def run_collecting(
     job_id = client.submit(job_graph, context.files)
     submitted()
     if context.on_submitted is not None:
-        context.on_submitted(job_id, job_graph.name)
-    return CollectedBatches(client, job_id, operator_id, _pandas if kind == "pandas" else _arrow)
+        context.on_submitted(job_id, job_graph)
+    convert = _pandas if kind == "pandas" else _arrow
+    return CollectedBatches(client, job_id, operator_id, convert, context.output_of(job_id))
 
 
 def _arrow(batch: pa.RecordBatch) -> pa.RecordBatch:

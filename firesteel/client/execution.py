@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import signal
 import sys
@@ -19,9 +20,13 @@ from firesteel.client.client import Client, raise_unless_finished
 from firesteel.client.dropped import say_what_was_dropped
 from firesteel.client.execution_context import ExecutionContext, StopProgram
 from firesteel.client.job_details import JobDetails
+from firesteel.client.job_output import JobOutput
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import FiresteelError, JobFailed
+
+BROKEN_PIPE = 128 + signal.SIGPIPE  # exit code after the reader of standard output has gone
+OUTPUT_SILENT_S = 20.0  # longer than the Dispatcher waits for a silent process
 
 
 @dataclass(kw_only=True)
@@ -133,6 +138,7 @@ class JobClient:
     job_graph: JobGraph = field(repr=False)
     _context: ExecutionContext = field(repr=False)
     _submitted_s: float = field(repr=False)
+    _output: JobOutput | None = field(default=None, repr=False)
 
     def status(self) -> JobStatus:
         """The job's status now."""
@@ -167,13 +173,16 @@ class JobClient:
         context = self._context
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         with context.ending_quietly(), _counted_interrupts() as interrupts:
-            if context.on_watching is not None:
-                context.on_watching()
+            if context.display is not None:
+                context.display.begin()
             try:
-                details = _watch(client, self.job_id, context, interrupts, deadline_s)
-            except KeyboardInterrupt:
+                details = _watch(client, self.job_id, context, interrupts, deadline_s, self._output)
+            except (KeyboardInterrupt, SystemExit):
                 context.unfinished.discard(self.job_id)
                 raise
+            finally:
+                if context.display is not None:
+                    context.display.end()
         context.unfinished.discard(self.job_id)
         duration_s = time.monotonic() - self._submitted_s
         embedded = context.embedded_cluster
@@ -215,13 +224,14 @@ def submit_job(
     submitted()
     context.unfinished.add(job_id)
     if context.on_submitted is not None:
-        context.on_submitted(job_id, job_graph.name)
+        context.on_submitted(job_id, job_graph)
     return JobClient(
         job_id=job_id,
         name=job_graph.name,
         job_graph=job_graph,
         _context=context,
         _submitted_s=begin_s,
+        _output=context.output_of(job_id),
     )
 
 
@@ -244,11 +254,13 @@ def _watch(
     context: ExecutionContext,
     interrupts: _Interrupts,
     deadline_s: float | None,
+    output: JobOutput | None = None,
 ) -> JobDetails:
-    """Waits until the job has ended. Ctrl-C cancels the job; the second one stops waiting.
+    """Waits until the job has ended and its output is written. Ctrl-C cancels the job; the second
+    one stops waiting.
 
-    Raises KeyboardInterrupt, also after the first one if a cancelled job ends the program, or
-    TimeoutError.
+    Raises KeyboardInterrupt, also after the first one if a cancelled job ends the program,
+    TimeoutError, or SystemExit if standard output is closed, which cancels the job.
     """
     news: queue.Queue[JobDetails | BaseException] = queue.Queue()
 
@@ -267,6 +279,9 @@ def _watch(
             _ask_to_cancel(client, job_id, context)
         if interrupts.count >= 2:
             raise KeyboardInterrupt
+        if output is not None and output.failure is not None:
+            client.cancel(job_id)
+            raise _output_closed(output.failure)
         try:
             item = news.get(timeout=0.1)
         except queue.Empty:
@@ -275,8 +290,10 @@ def _watch(
             continue
         if isinstance(item, BaseException):
             raise item
-        if context.progress is not None:
-            context.progress(item)
+        if item.status.globally_terminal and output is not None:
+            _await_output(output, interrupts)
+        if context.display is not None:
+            context.display.update(item)
         if item.status.globally_terminal:
             if asked and context.ends_program and item.status is JobStatus.CANCELED:
                 print(f"Cancelled job {job_id}.", file=sys.stderr)
@@ -284,9 +301,32 @@ def _watch(
             return item
 
 
+def _await_output(output: JobOutput, interrupts: _Interrupts) -> None:
+    """Waits until the output of an ended job is written, unless Ctrl-C is pressed, or nothing is
+    written for OUTPUT_SILENT_S.
+    """
+    seen, seen_at = output.progress, time.monotonic()
+    pressed = interrupts.count
+    while not output.is_complete(0.05) and interrupts.count == pressed:
+        if output.progress != seen:
+            seen, seen_at = output.progress, time.monotonic()
+        elif time.monotonic() - seen_at > OUTPUT_SILENT_S:
+            print("Note: the end of the job's output is missing.", file=sys.stderr)
+            return
+
+
+def _output_closed(failure: OSError) -> BaseException:
+    """Ends the program as its reader expects, such as `head`; or the error of another failure."""
+    if not isinstance(failure, BrokenPipeError):
+        return failure
+    with contextlib.suppress(OSError, ValueError):  # what is still buffered cannot be written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return SystemExit(BROKEN_PIPE)
+
+
 def _ask_to_cancel(client: Client, job_id: str, context: ExecutionContext) -> None:
-    if context.on_cancel_asked is not None:
-        context.on_cancel_asked(job_id)
+    if context.display is not None:
+        context.display.cancelling(job_id)
     try:
         client.cancel(job_id)
     except FiresteelError as error:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from firesteel.client.files import (
     ProgramModules,
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from firesteel.client.client import Client
     from firesteel.client.cluster import LocalCluster
     from firesteel.client.job_details import JobDetails
+    from firesteel.client.job_output import JobOutput
     from firesteel.common.job_graph import JobGraph
     from firesteel.plan.stream_graph import StreamGraph
 
@@ -33,6 +34,28 @@ Mode = Literal["embedded", "remote", "plan-only"]
 
 TASK_EXECUTORS = 2  # of an embedded cluster
 INTERRUPTED = 130  # the exit code of a program that Ctrl-C has ended
+
+
+OUTPUT_END_S = 2.0  # after the end of the cluster
+
+
+class Display(Protocol):
+    """Shows a job, to which the program listens, on standard error."""
+
+    def begin(self) -> None:
+        """The program waits for a job."""
+
+    def update(self, details: JobDetails) -> None:
+        """The job has changed; its last details are in a final state."""
+
+    def cancelling(self, job_id: str) -> None:
+        """Ctrl-C was pressed."""
+
+    def write(self, text: str) -> None:
+        """Writes what a job has printed, whole lines, to standard output. Called in any thread."""
+
+    def end(self) -> None:
+        """The program no longer waits. May be called twice."""
 
 
 class StopProgram(BaseException):
@@ -102,10 +125,9 @@ class ExecutionContext:
     overrides: dict[str, str] = field(default_factory=dict)  # win over the job's own configuration
     files: tuple[UserFile, ...] = ()
     attached: bool = True
-    on_submitted: Callable[[str, str], None] | None = None  # job id, name
-    on_watching: Callable[[], None] | None = None  # before it waits for a job
-    progress: Callable[[JobDetails], None] | None = None  # attached: at every change
-    on_cancel_asked: Callable[[str], None] | None = None  # after Ctrl-C; job id
+    on_submitted: Callable[[str, JobGraph], None] | None = None  # job id
+    display: Display | None = None  # attached: of the job that the program waits for
+    follows_output: bool = False  # attached: what jobs print is written to sys.stdout
     on_job_graph: Callable[[JobGraph], None] | None = None  # plan-only
     embedded_cluster: EmbeddedCluster | None = None
     ends_program: bool = False  # Ctrl-C while a job is submitted or awaited ends the program
@@ -113,6 +135,7 @@ class ExecutionContext:
     # `with_files` returns.
     executed: list[str] = field(default_factory=list)
     unfinished: set[str] = field(default_factory=set)
+    outputs: list[JobOutput] = field(default_factory=list)  # of jobs that have not ended, as a rule
     graphs: list[StreamGraph] = field(default_factory=list)  # of the program's Environments
     _client: list[Client] = field(default_factory=list)
 
@@ -124,10 +147,15 @@ class ExecutionContext:
             conf = Configuration.load()
             cluster = EmbeddedCluster(conf)
             cluster.begin()
+            # Rich takes a while to import: the cluster starts meanwhile.
+            from firesteel.client.progress import program_display
+
             _own = cls(
                 mode="embedded",
                 conf=conf,
                 embedded_cluster=cluster,
+                display=program_display(lambda: cluster.cluster().address),
+                follows_output=True,
                 ends_program=_is_script(),
             )
             atexit.register(_close_at_exit)
@@ -164,6 +192,18 @@ class ExecutionContext:
             self._client.append(Client(self.address, conf=self.conf))
         return self._client[0]
 
+    def output_of(self, job_id: str) -> JobOutput | None:
+        """Follows what a job that was just submitted prints; None if nobody is to see it."""
+        if not (self.follows_output and self.attached):
+            return None
+        from firesteel.client.job_output import JobOutput, write_to_stdout
+
+        write = write_to_stdout if self.display is None else self.display.write
+        output = JobOutput(self.client(), job_id, write)
+        self.outputs[:] = [other for other in self.outputs if not other.is_complete(0.0)]
+        self.outputs.append(output)
+        return output
+
     @contextmanager
     def ending_quietly(self) -> Iterator[None]:
         """Ctrl-C inside the `with` ends a program of `ends_program` without a traceback."""
@@ -183,6 +223,8 @@ class ExecutionContext:
         if self.embedded_cluster is not None:
             self.embedded_cluster.close()
             self.embedded_cluster = None
+        for output in self.outputs:
+            output.is_complete(OUTPUT_END_S)  # no thread may write while the interpreter ends
 
     def _say_what_ends(self) -> None:
         """Names the jobs that end only because the program's own cluster ends."""

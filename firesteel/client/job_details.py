@@ -37,8 +37,8 @@ class LogLine:
     between the lines.
     """
 
-    text: str  # as it is in the log
-    time_us: int = 0  # since 1970; of a line without a time, that of the last one before it
+    text: str  # as it is in the log, without the prefix of printed lines
+    time_us: int = 0  # since 1970; without a time, that of the line before
     process: str = ""  # e.g. "slot-0[4711]"
     task_executor_id: str = ""  # empty: a process of another kind
     is_notice: bool = False

@@ -7,8 +7,8 @@ be written again, a line says how many are missing.
 
 The rows of a PrintSink are results: `write_results` raises if they cannot be written.
 
-What functions print has no times. After `mark_times`, a line with the time stands before it, at
-most one per second.
+After `mark_output`, each line of standard output has `OUTPUT_PREFIX`, which distinguishes it from
+other lines of the log, and follows a line with the time that is at most a second older.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+OUTPUT_PREFIX = b"stdout: "
 _MARK_INTERVAL_S = 1.0
 _OWN_LINE = re.compile(rb"timestamp=\d\S+Z level=\w+ process=")  # begins a line with its time
 _time_mark: Callable[[], bytes] | None = None
@@ -56,6 +57,7 @@ class Output(io.RawIOBase):
         self._fd = fd
         self._lost_lines = 0  # since the last line that was written
         self._partial_line = False  # the last line ends in the middle
+        self.prefix = b""  # of every line
         self.failures = 0
         self.last_failure: OSError | None = None
 
@@ -77,7 +79,7 @@ class Output(io.RawIOBase):
                     self._write_all(self._notice())
                     self._lost_lines = 0
                 self._write_all(self._time_mark(content))
-                self._write_all(content)
+                self._write_all(self._prefixed(content))
             except OSError as error:
                 self._lost_lines += max(1, content.count(b"\n"))
                 self.failures += 1
@@ -91,13 +93,19 @@ class Output(io.RawIOBase):
             self._partial_line = left[written - 1] != ord("\n")
             left = left[written:]
 
+    def _prefixed(self, content: bytes) -> bytes:
+        if not self.prefix or not content:
+            return content
+        lines = content[:-1].replace(b"\n", b"\n" + self.prefix) + content[-1:]
+        return lines if self._partial_line else self.prefix + lines
+
     def _time_mark(self, content: bytes) -> bytes:
         """What to write before `content`, so that its time is known."""
         global _marked_at
         if _time_mark is None or self._partial_line:
             return b""
         now = time.monotonic()
-        if _OWN_LINE.match(content):
+        if not self.prefix and _OWN_LINE.match(content):
             _marked_at = now
         elif now - _marked_at >= _MARK_INTERVAL_S:
             _marked_at = now
@@ -123,6 +131,28 @@ class _Stream(io.TextIOWrapper):
             line_buffering=True,
         )
         self.output = output
+        self._unended = threading.local()  # `text`: the line that this thread has not ended
+
+    def write(self, text: str) -> int:
+        """Threads do not write into each other's lines: `print` writes a line in pieces."""
+        if not self.output.prefix:
+            return super().write(text)
+        lines, newline, rest = (self._take_unended() + text).rpartition("\n")
+        if rest:
+            self._unended.text = rest
+        if newline:
+            super().write(lines + newline)
+        return len(text)
+
+    def flush(self) -> None:
+        if rest := self._take_unended():
+            super().write(rest)
+        super().flush()
+
+    def _take_unended(self) -> str:
+        unended = getattr(self, "_unended", None)  # None: it is being created
+        text: str = unended.__dict__.pop("text", "") if unended is not None else ""
+        return text
 
 
 def tolerate_failures() -> None:
@@ -131,10 +161,21 @@ def tolerate_failures() -> None:
     sys.stderr = _tolerant(sys.stderr, 2)
 
 
-def mark_times(line: Callable[[], bytes]) -> None:
-    """From now on, what this process prints follows a `line` that is at most a second older."""
+def mark_output(line: Callable[[], bytes]) -> None:
+    """Adds `OUTPUT_PREFIX` to each line of sys.stdout, and before it, at least once a second, a
+    `line` that has the time.
+    """
     global _time_mark
     _time_mark = line
+    if isinstance(sys.stdout, _Stream):
+        sys.stdout.output.prefix = OUTPUT_PREFIX
+
+
+def print_to(fd: int) -> None:
+    """Makes sys.stdout write to this log, with `OUTPUT_PREFIX` and without ever raising."""
+    stream = _Stream(Output(fd), sys.stdout.encoding)
+    stream.output.prefix = OUTPUT_PREFIX
+    sys.stdout = stream
 
 
 def _tolerant(stream: TextIO | None, fd: int) -> TextIO:

@@ -1,4 +1,4 @@
-"""PrintSink: rows to the slot's log."""
+"""PrintSink: rows to the slot's log, and from there to the terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from firesteel.connectors.sink import Sink
 
 @dataclass(frozen=True, slots=True)
 class PrintSink(Sink):
-    """Prints the rows to the slot's log, one line each."""
+    """Prints the rows, one line each, as `DataStream.print` describes."""
 
     runtime: ClassVar[str] = "taskexecutor.executor.connectors.print_sink:PrintSinkRuntime"
 

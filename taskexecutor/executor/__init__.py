@@ -8,3 +8,6 @@ CONFIG_VARIABLE = "FIRESTEEL_SLOT_CONFIG"
 JVM_LOST_EXIT_CODE = 71
 ABANDONED_THREAD_EXIT_CODE = 72  # a thread of the released job lives on
 PROGRAM_MODULES = "program-modules"  # the folder of the program's own modules, in the job's
+
+# Environment variable: the path of the slot's log, for Spark's Python workers.
+LOG_VARIABLE = "FIRESTEEL_SLOT_LOG"

@@ -19,7 +19,7 @@ from firesteel.common import logs, output
 from firesteel.common.config import Configuration, options
 from firesteel.common.error_report import summary_of
 from firesteel.common.service.host import ServiceProcess, service_main
-from taskexecutor.executor import CONFIG_VARIABLE, garbage, preload
+from taskexecutor.executor import CONFIG_VARIABLE, LOG_VARIABLE, garbage, preload
 from taskexecutor.executor.turns import take_turns_often
 
 log = logs.get_logger(__name__)
@@ -55,10 +55,12 @@ def main(
     garbage.keep_freed_memory()
     preload.keep_pyarrow_from_pandas()
     take_turns_often()
-    output.mark_times(lambda: logs.line(logs.OUTPUT_FOLLOWS))
+    output.mark_output(lambda: logs.line(logs.OUTPUT_FOLLOWS))
     signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process at the terminal
     conf = process.conf
+    if process.log_path is not None:
+        os.environ[LOG_VARIABLE] = str(process.log_path)
 
     from taskexecutor.executor.spark.jvm.engine import SparkEngine
     from taskexecutor.executor.spark.warm_up import start_warm

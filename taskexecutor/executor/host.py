@@ -8,6 +8,7 @@ watch the JVM and one reports metrics. A process serves one job at a time.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -311,6 +312,7 @@ class Host:
             except BaseException as error:
                 log.exception("a task ended without its report")
                 self._report_failure(config.attempt_id, error, config.info.task_name_with_subtask)
+            sys.stdout.flush()  # a line that the thread has not ended
         self._tasks.remove(task)
 
     def _tasks_of(self, attempt_ids: Iterable[str]) -> list[StreamTask]:

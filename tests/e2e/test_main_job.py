@@ -46,7 +46,7 @@ def test_daily_delays_on_the_embedded_cluster_equal_what_pandas_computes(tmp_pat
     run = firesteel("run", "-t", "local", "examples/daily_delays.py", *arguments, modules=tmp_path)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "Job has been submitted with JobID " in run.stdout
-    assert "FINISHED" in run.stdout
+    assert "job FINISHED" in run.stderr
     assert "1,098 rows" in run.stdout
     assert re.search(r"\[1\] +336,776 ", run.stdout), (
         "the source tells how many records it has read"

@@ -62,7 +62,7 @@ logs.configure("slot-0")
 log = logs.get_logger()
 logs.bind_process(job_id="a" * 32)
 output.tolerate_failures()
-output.mark_times(lambda: logs.line(logs.OUTPUT_FOLLOWS))
+output.mark_output(lambda: logs.line(logs.OUTPUT_FOLLOWS))
 print("one")
 print("two")
 now += 1.1
@@ -157,11 +157,34 @@ def test_what_is_printed_follows_a_line_with_the_time_at_most_one_per_second() -
     mark = f'event="output follows" job_id={"a" * 32}'
     assert shown == [
         mark,
-        "one",
-        "two",
+        "stdout: one",
+        "stdout: two",
         f'event="a line" job_id={"a" * 32}',
-        "three",
+        "stdout: three",
         mark,
-        "timestamp=what a user prints",
-        "four and more",
+        "stdout: timestamp=what a user prints",
+        "stdout: four and more",
     ]
+
+
+PIECES = """
+import sys, threading
+from firesteel.common import output
+output.print_to(1)
+turn = threading.Barrier(2, timeout=60)
+def one():
+    sys.stdout.write("a "); turn.wait(); turn.wait(); print("line"); sys.stdout.write("an end")
+    sys.stdout.flush()
+def other():
+    turn.wait(); print("another\\nand a second"); turn.wait()
+threads = [threading.Thread(target=target) for target in (one, other)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+"""
+
+
+def test_threads_do_not_print_into_each_others_lines() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PIECES], stdout=subprocess.PIPE, check=True, text=True
+    )
+    assert done.stdout == ("stdout: another\nstdout: and a second\nstdout: a line\nstdout: an end")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from firesteel.client.cli.arguments import address_option, connect, resolve_job
+from firesteel.errors import FiresteelError
 
 if TYPE_CHECKING:
     from firesteel.client.job_details import LogLine
@@ -24,10 +25,16 @@ _JOB = re.compile(r" job_id=[0-9a-f]{32}")
     epilog="\b\nExamples:\n"
     "  firesteel logs 8a3f\n"
     "  firesteel logs --follow 'daily departure delays'\n"
+    "  firesteel logs --output 8a3f > rows.txt\n"
     "  firesteel logs --vertex Clean --subtask 2 8a3f | grep level=error"
 )
 @click.argument("job", metavar="JOB")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended, or Ctrl-C.")
+@click.option(
+    "--output",
+    is_flag=True,
+    help="Only what the job prints: the rows of print(), and print() of functions.",
+)
 @click.option(
     "--vertex", metavar="TEXT", help="Only lines that name a vertex with this text in its name."
 )
@@ -39,7 +46,12 @@ _JOB = re.compile(r" job_id=[0-9a-f]{32}")
 )
 @address_option(otherwise="localhost:6123")
 def logs(
-    job: str, follow: bool, vertex: str | None, subtask: int | None, address: str | None
+    job: str,
+    follow: bool,
+    output: bool,
+    vertex: str | None,
+    subtask: int | None,
+    address: str | None,
 ) -> None:
     """Prints a job's log lines from all processes of the cluster, in the order of time.
 
@@ -48,16 +60,26 @@ def logs(
     slot. What functions print and Spark logs belongs to the job, but names no task; of a line
     without a time, the time is known to a second or so. What is missing, because logs have a
     limited length, is said on standard error.
+
+    With --output, lines are as the job prints them; rows of print() begin with their subtask, as
+    "3> ", if there are several.
     """
+    if output and (vertex is not None or subtask is not None):
+        raise FiresteelError(
+            "--output cannot be combined with --vertex or --subtask: it is not known which task has"
+            " printed a line"
+        )
     try:
         with connect(address) as client:
             job_id = resolve_job(client, job, newest=True)
             number = None if subtask is None else subtask - 1
-            for line in client.logs(job_id, follow=follow, vertex=vertex, subtask=number):
+            for line in client.logs(
+                job_id, follow=follow, output=output, vertex=vertex, subtask=number
+            ):
                 if line.is_notice:
                     click.echo(f"Note: {line.text}.", err=True)
                 else:
-                    click.echo(shown(line))
+                    click.echo(line.text if output else shown(line))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
 

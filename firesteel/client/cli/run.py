@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +19,10 @@ from firesteel.client.cli.arguments import (
 )
 from firesteel.common.config import Configuration, options, parse_definitions
 from firesteel.errors import ClusterUnreachable, FiresteelError, JobCanceled, JobFailed
+
+if TYPE_CHECKING:
+    from firesteel.client.execution_context import ExecutionContext
+    from firesteel.common.job_graph import JobGraph
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as the shell has it
 TARGETS = ("local", "remote", "kubernetes-application")
@@ -69,6 +73,11 @@ _parallelism = click.option(
     " [default: no_claim]",
 )
 @click.option("-d", "--detached", is_flag=True, help="Return when the job is submitted.")
+@click.option(
+    "--output",
+    is_flag=True,
+    help="Write what the job prints to standard output. An embedded cluster always does.",
+)
 @_parallelism
 @click.option(
     "-t",
@@ -111,6 +120,7 @@ def run(
     allow_non_restored_state: bool,
     claim_mode: str | None,
     detached: bool,
+    output: bool,
     parallelism: int | None,
     target: str | None,
     address: str | None,
@@ -135,8 +145,8 @@ def run(
     to sys.exit(); or 130 if Ctrl-C cancelled the job.
     """
     from firesteel.client.cli.program import check_syntax, run_program
-    from firesteel.client.cli.progress import progress_display
     from firesteel.client.execution_context import ExecutionContext
+    from firesteel.client.progress import run_display
 
     conf = configuration(definitions)
     cluster = _cluster_of(target, address, conf)
@@ -150,9 +160,25 @@ def run(
             f"--task-executors and --slots are those of a local run, and this one is on {cluster},"
             " whose own were set when it was started: leave them out, or add -t local"
         )
+    if detached and output:
+        raise FiresteelError(
+            "--output shows what the job prints while this command waits for it, and with -d it"
+            " does not wait: use `firesteel logs --output --follow JOB` after it"
+        )
     check_syntax(job_file)
     files = _files(conf, py_files, py_archives, py_requirements)
-    display = progress_display()
+    display = run_display(lambda: _address(context))
+
+    def submitted(job_id: str, graph: JobGraph) -> None:
+        click.echo(f"Job has been submitted with JobID {job_id}")
+        if cluster is not None and not output and _prints(graph):
+            follow = "" if detached else ", or run it with --output"
+            click.echo(
+                "The rows of its print() are in the logs of the slots:"
+                f" firesteel logs --output --follow -m {context.address} {job_id}{follow}",
+                err=True,
+            )
+
     context = ExecutionContext(
         mode="embedded" if cluster is None else "remote",
         conf=conf,
@@ -162,13 +188,12 @@ def run(
             **_recovery(from_savepoint, allow_non_restored_state, claim_mode),
         },
         attached=not detached,
-        on_submitted=lambda job_id, name: click.echo(f"Job has been submitted with JobID {job_id}"),
-        on_watching=display.begin,
-        progress=display.update,
-        on_cancel_asked=display.cancelling,
+        on_submitted=submitted,
+        display=display,
+        follows_output=output or cluster is None,
     ).with_files(*files)
     where = "an embedded cluster, on this machine" if cluster is None else cluster
-    click.echo(f"Jobs of {job_file.name} run on {where}")
+    click.echo(f"Jobs of {job_file.name} run on {where}", err=True)
     if cluster is not None:
         try:
             context.client()  # finds a wrong address before the program does its work
@@ -179,8 +204,7 @@ def run(
     else:
         context.embedded_cluster = _embedded_cluster(conf, task_executors, slots)
     try:
-        with display:
-            ran = run_program(job_file, job_arguments, context)
+        ran = run_program(job_file, job_arguments, context)
     except JobCanceled as error:
         if display.interrupted:
             click.echo(f"Cancelled job {error.job_id}.")
@@ -238,6 +262,21 @@ def info(
         on_job_graph=show,
     )
     sys.exit(run_program(job_file, job_arguments, context).exit_code)  # type: ignore[arg-type]
+
+
+def _prints(graph: JobGraph) -> bool:
+    """Whether it has a PrintSink; specs are opened in slots only."""
+    return any(
+        b"PrintSink" in operator.spec
+        for vertex in graph.vertices
+        for operator in vertex.operators
+        if operator.kind == "Sink"
+    )
+
+
+def _address(context: ExecutionContext) -> str:
+    embedded = context.embedded_cluster
+    return context.address if embedded is None else embedded.cluster().address
 
 
 def _cluster_of(

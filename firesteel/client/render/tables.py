@@ -28,9 +28,11 @@ STATE_STYLES = {
 PLAIN_WIDTH = 160  # of tables that go into a file or a pipe
 
 
-def console() -> Console:
-    made = Console(highlight=False, markup=False)  # users' names are not markup
-    return made if made.is_terminal else Console(highlight=False, markup=False, width=PLAIN_WIDTH)
+def console(*, stderr: bool = False) -> Console:
+    made = Console(highlight=False, markup=False, stderr=stderr)  # users' names are not markup
+    if made.is_terminal:
+        return made
+    return Console(highlight=False, markup=False, width=PLAIN_WIDTH, stderr=stderr)
 
 
 def state_text(state: ExecutionState | JobStatus) -> Text:

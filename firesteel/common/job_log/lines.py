@@ -1,9 +1,10 @@
 """Which lines of a log are a job's.
 
-A line of Firesteel's own names its process, and its job if there is one. Any other line (print() of
-a function, Spark, a traceback) has the job of the line of Firesteel's before it in the same log,
-and its time unless it begins with its own: a slot's process serves one job at a time, names it in
-every line, and writes such a line before others at least once a second (see output.mark_times).
+A line of Firesteel's own names its process, and its job if there is one. Any other line (Spark's, a
+traceback, or what functions print, which has a prefix) has the job of the line of Firesteel's
+before it in the same log, and its time unless it begins with its own: a slot's process serves one
+job at a time, names it in every line, and writes such a line before others at least once a second
+(see output.mark_output).
 Only the lines of a traceback also have its vertex and subtask: which task printed a line is not
 known.
 """
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from firesteel.common.logs import LOG_STARTS_OVER, OUTPUT_FOLLOWS
+from firesteel.common.output import OUTPUT_PREFIX
 
 LINE_MAX_BYTES = 16_384  # of one line that is shown
 
@@ -32,7 +34,7 @@ class Line:
     time_us: int  # since 1970; that of the last line before it which has one
     process: str  # e.g. "slot-0[4711]"
     origin: str  # the TaskExecutor that the process belongs to; empty: none
-    text: str  # as it is in the log
+    text: str  # as it is in the log, without the prefix of printed lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,7 @@ class Selection:
     after_us: int = 0  # no lines before this time
     vertices: Collection[str] = ()  # only lines that name one of these; empty: all lines
     subtask: int | None = None  # only lines that name it; None: all lines
+    output: bool = False  # only what the job has printed
 
     @property
     def of_tasks(self) -> bool:
@@ -65,7 +68,10 @@ class JobLines:
         self._process = ""
 
     def find(self, line: bytes) -> Line | None:
-        if ours := _OURS.match(line):
+        printed = line.startswith(OUTPUT_PREFIX)
+        if printed:
+            line, of_task = line[len(OUTPUT_PREFIX) :], False
+        elif ours := _OURS.match(line):
             of_task = self._firesteel_line(line, ours)
             if any(event in line for event in _INTERNAL):
                 return None
@@ -77,7 +83,7 @@ class JobLines:
                 self._advance(line.partition(b" ")[0])
         if not self._ours or self.time_us < self._selection.after_us:
             return None
-        if self._selection.of_tasks and not of_task:
+        if (self._selection.of_tasks and not of_task) or (self._selection.output and not printed):
             return None
         return Line(
             time_us=self.time_us,

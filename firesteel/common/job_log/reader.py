@@ -50,7 +50,8 @@ class JobLogReader:
         """The next lines, or none; None once all were read, unless it follows."""
         if self._follow or not self._began:
             self._look()
-        settled_us = round((time.time() - SETTLED_AFTER_S) * 1_000_000)
+        lag_s = 0.0 if self._selection.output else SETTLED_AFTER_S  # print() returns after writing
+        settled_us = round((time.time() - lag_s) * 1_000_000)
         notices: list[str] = []
         at_end = True
         for path, log in list(self._logs.items()):
@@ -79,7 +80,11 @@ class JobLogReader:
 
     def _look(self) -> None:
         self._began = True
-        for path, file in self._find().items():
+        found = self._find()
+        for path in self._logs.keys() - found.keys():  # another process reads it now
+            self._merge.end(path)
+            del self._logs[path]
+        for path, file in found.items():
             if path not in self._logs and path not in self._done:
                 self._logs[path] = _Log(path, file, self._selection)
                 self._merge.add(path)

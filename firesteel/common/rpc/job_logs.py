@@ -18,6 +18,7 @@ from firesteel.common.job_log.reader import FindLogs, JobLogReader
 
 LOOK_INTERVAL_S = 0.25  # for new lines
 PROGRESS_INTERVAL_S = 0.5  # between messages without lines
+OUTPUT_INTERVAL_S = 0.1  # both, while what a job prints is followed
 LINES_MAX = 500  # of one message
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -44,15 +45,18 @@ class JobLogsServicer(job_logs_pb2_grpc.JobLogsServicer):
 async def read(request: pb.ReadJobLogsRequest, find: FindLogs) -> AsyncIterator[pb.JobLogLines]:
     """What is in the logs of this process; with `follow`, without end."""
     reader = JobLogReader(selection(request), find, follow=request.follow)
+    look_s, progress_s = LOOK_INTERVAL_S, PROGRESS_INTERVAL_S
+    if request.output:
+        look_s = progress_s = OUTPUT_INTERVAL_S
     sent_at = 0.0
     while (step := await asyncio.to_thread(reader.step)) is not None:
         now = time.monotonic()
-        if step.lines or step.notices or now - sent_at >= PROGRESS_INTERVAL_S:
+        if step.lines or step.notices or now - sent_at >= progress_s:
             sent_at = now
             for message in messages(step.lines, step.complete_us, step.notices):
                 yield message
         if step.at_end:
-            await asyncio.sleep(LOOK_INTERVAL_S)
+            await asyncio.sleep(look_s)
 
 
 def add_to_server(server: grpc.aio.Server, find: FindLogs) -> None:
@@ -66,6 +70,7 @@ def selection(request: pb.ReadJobLogsRequest) -> Selection:
         after_us=request.after_us,
         vertices=frozenset(request.vertices),
         subtask=request.subtask if request.HasField("subtask") else None,
+        output=request.output,
     )
 
 

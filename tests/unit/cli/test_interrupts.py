@@ -11,6 +11,7 @@ import pytest
 from firesteel.client.execution import _counted_interrupts, _Interrupts, _watch
 from firesteel.client.execution_context import ExecutionContext
 from firesteel.client.job_details import JobDetails
+from firesteel.client.progress import PlainDisplay
 from firesteel.common.config import Configuration
 from firesteel.common.states import JobStatus
 
@@ -36,12 +37,14 @@ class EndlessJob:
 def interrupted(job: EndlessJob, times: int) -> JobDetails:
     left = [times]
 
-    def press(details: JobDetails) -> None:
-        while left[0]:
-            left[0] -= 1
-            signal.raise_signal(signal.SIGINT)
+    class Pressing(PlainDisplay):
+        def update(self, details: JobDetails) -> None:
+            while left[0]:
+                left[0] -= 1
+                signal.raise_signal(signal.SIGINT)
 
-    context = ExecutionContext(mode="remote", conf=Configuration(), progress=press)
+    display = Pressing(lambda: "localhost:1")
+    context = ExecutionContext(mode="remote", conf=Configuration(), display=display)
     with _counted_interrupts() as interrupts:
         return _watch(job, "a" * 32, context, interrupts, None)  # type: ignore[arg-type]
 

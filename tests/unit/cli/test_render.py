@@ -12,7 +12,6 @@ from rich.console import Console
 
 from firesteel.client import render
 from firesteel.client.cli.jobs import job_line
-from firesteel.client.cli.progress import Paces, PlainDisplay
 from firesteel.client.cluster import ClusterDirectory, ClusterExists, ClusterState, NoCluster
 from firesteel.client.cluster.directory import MasterProcess
 from firesteel.client.job_details import (
@@ -28,6 +27,7 @@ from firesteel.client.job_details import (
     TaskMetrics,
     Vertex,
 )
+from firesteel.client.progress import Paces, PlainDisplay
 from firesteel.common import units
 from firesteel.common.high_availability.zookeeper.finder import Incumbent
 from firesteel.common.ids import Epoch
@@ -242,7 +242,7 @@ def test_the_live_table_fits_a_terminal_of_80_columns() -> None:
 
 
 def test_plain_progress_is_a_line_at_every_change(capsys: pytest.CaptureFixture[str]) -> None:
-    display = PlainDisplay()
+    display = PlainDisplay(lambda: "localhost:1")
     display.begin()
     display.update(
         details(JobStatus.CREATED, ExecutionState.SCHEDULED, waiting_for="2 more slots (for 1 s)")
@@ -253,8 +253,9 @@ def test_plain_progress_is_a_line_at_every_change(capsys: pytest.CaptureFixture[
     display.update(details(JobStatus.RUNNING, ExecutionState.RUNNING))
     display.update(details(JobStatus.RUNNING, ExecutionState.RUNNING))
     display.update(details(JobStatus.FINISHED, ExecutionState.FINISHED))
-    lines = [line[9:] for line in capsys.readouterr().out.splitlines()]
+    lines = [line[9:] for line in capsys.readouterr().err.splitlines()]
     assert lines == [
+        "Details: firesteel show -m localhost:1 aaaaaaaa; logs: firesteel logs -m localhost:1 aaaaaaaa",
         "job CREATED, waiting for 2 more slots (for 1 s)",
         "Source: [numbers] -> Map: 2 SCHEDULED (1,234 records in)",
         "job RUNNING",

@@ -151,6 +151,12 @@ class Cluster:
             file.write(f"timestamp={now} level=info process=p[1] event={text} job_id={JOB}\n")
         return path
 
+    def print(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        with open(path, "a") as file:
+            file.write(f"stdout: event={text}\n")
+        return path
+
     def end_job(self, ran_on: Sequence[str] = ()) -> None:
         attempts = [
             job_master_pb2.ExecutionDetails(task_executor_id=name, state=common_pb2.TASK_FAILED)
@@ -289,6 +295,36 @@ async def test_one_that_follows_gets_lines_as_they_come_until_the_job_has_ended(
         here.end_job()
         here.write("logs/jobmaster-1-1.log", "ends")
         assert [text async for text in found] == ["ends"]
+
+
+async def test_all_that_a_job_prints_before_its_end_is_handed_out_however_slowly_it_is_read(
+    here: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "LOOK_INTERVAL_S", 0.0)
+    monkeypatch.setattr(cluster, "CLOSING_S", 0.0)
+    near = here.write("near.log", "serving")
+    await here.task_executor(NEAR, near)
+    async with here.logs(follow=True, output=True) as found:
+        here.print("near.log", "first")
+        assert await anext(found) == "first"
+        rows = [str(number) for number in range(5_000)]
+        with open(near, "a") as file:
+            file.writelines(f"stdout: event={row}\n" for row in rows)
+        here.end_job()
+        assert [text async for text in found] == rows
+    async with here.logs(follow=True, output=True) as found:
+        assert [text async for text in found] == ["first", *rows]
+
+
+async def test_a_job_without_output_is_no_news_to_those_who_follow_it(here: Cluster) -> None:
+    await here.task_executor(NEAR, here.write("near.log", "serving"))
+    here.end_job()
+    async with here.logs(output=True) as found:
+        assert [text async for text in found] == [
+            "the job has printed nothing that a log still has (env.log.max-size)"
+        ]
+    async with here.logs(output=True, follow=True) as found:
+        assert [text async for text in found] == []
 
 
 async def test_of_a_task_executor_that_ends_no_line_comes_twice(

@@ -82,6 +82,33 @@ def test_the_lines_of_one_task_are_those_that_name_it_and_their_tracebacks() -> 
     assert [text for _, text in found(of_sink)] == ["a task ends"]
 
 
+def test_what_the_job_prints_has_a_prefix_which_is_not_shown() -> None:
+    raw = [
+        ours(3, "serving", job=OTHER),
+        b"stdout: of the other job",
+        ours(4, "serving"),
+        b"stdout: 2> {'x': 1}",
+        b"stdout:   File of no traceback",
+        b"stdout: timestamp=2001-01-01T00:00:00Z level=info process=x event=y",
+        b"stdout: ",
+        b"2026-11-22T02:00:05.500Z WARN spark Foo: slow",
+    ]
+    printed = [
+        "2> {'x': 1}",
+        "  File of no traceback",
+        "timestamp=2001-01-01T00:00:00Z level=info process=x event=y",
+        "",
+    ]
+
+    def texts(selection: Selection) -> list[str]:
+        log = JobLines(selection)
+        return [line.text for text in raw if (line := log.find(text)) is not None]
+
+    assert texts(Selection(job_id=JOB, output=True)) == printed
+    assert texts(Selection(job_id=JOB))[1:-1] == printed
+    assert texts(Selection(job_id=JOB, subtask=0)) == []
+
+
 def test_lines_from_a_time_on() -> None:
     assert [at for at, _ in found(Selection(job_id=JOB, after_us=AT + 5_500_000))] == [
         5.5,

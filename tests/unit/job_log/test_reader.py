@@ -79,6 +79,23 @@ def test_a_reader_that_follows_finds_new_lines_and_new_logs(tmp_path: Path) -> N
     assert found() == ["b", "c"]
 
 
+def test_a_log_that_another_process_reads_from_now_on_is_left_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "one.log"
+    path.write_text(line(1, "a"))
+    files = {path: LogFile()}
+    reader = JobLogReader(Selection(job_id=JOB), lambda: files, follow=True)
+    step = reader.step()
+    assert step is not None
+    assert len(step.lines) == 1
+    del files[path]
+    with open(path, "a") as file:
+        file.write(line(2, "b"))
+    step = reader.step()
+    assert step is not None
+    assert step.lines == []
+    assert step.at_end
+
+
 def test_the_log_of_another_jobs_master_is_not_read_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "jobmaster-1-1.log"
     path.write_text(line(1, "x", OTHER) * 10_000)

@@ -3,19 +3,27 @@
 What a UDF raises or prints may have text that UTF-8 cannot encode. PySpark's workers then announce
 an exception and send none, and Spark waits for it for ever.
 
-Spark runs this as a module. It imports nothing of ours: each slot has such a process.
+The output of PySpark's own workers reaches the slot's log through Spark's JVM, some time later and
+not distinguished from other lines. These workers write it there themselves.
+
+Spark runs this as a module. It imports hardly anything of ours: each slot has such a process.
 """
 
 from __future__ import annotations
 
 import io
+import os
 import sys
 import traceback
-from typing import IO
+from typing import IO, Any
 
 from pyspark import daemon, util
 from pyspark.serializers import SpecialLengths, write_int, write_with_length
 
+from firesteel.common import output
+from taskexecutor.executor import LOG_VARIABLE
+
+_worker = daemon.worker
 _handle = util.handle_worker_exception
 _LENGTH_BYTES = 4
 
@@ -37,7 +45,23 @@ def handle_worker_exception(
         pass  # the JVM has closed the connection
 
 
+def worker(*arguments: Any) -> int:
+    """As PySpark's, which runs in each worker, right after the fork."""
+    fd = 1
+    if path := os.environ.get(LOG_VARIABLE):
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+        except OSError:
+            pass  # the worker runs on another machine, or the log is gone
+    output.print_to(fd)
+    try:
+        return _worker(*arguments)
+    finally:
+        sys.stdout.flush()
+
+
 if __name__ == "__main__":
+    setattr(daemon, "worker", worker)  # noqa: B010
     util.handle_worker_exception = handle_worker_exception
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]

@@ -1,51 +1,56 @@
-"""A running job: a live table on a terminal, elsewhere a line at every change."""
+"""A running job, on standard error: a live table on a terminal, elsewhere a line at every change.
+
+Standard output is left to what the program and its jobs print.
+"""
 
 from __future__ import annotations
 
 import sys
 import termios
+import threading
 import time
 from collections import deque
-from collections.abc import Mapping
-from types import TracebackType
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, TextIO
 
-import click
-from rich.console import Console
+from rich.console import Console, Group
+from rich.file_proxy import FileProxy
 from rich.live import Live
+from rich.segment import Segment, Segments
+from rich.text import Text
 
 from firesteel.client import render
 from firesteel.client.job_details import JobDetails, TaskMetrics, Vertex
+from firesteel.client.job_output import write_to_stdout
 from firesteel.common import units
 from firesteel.common.states import ExecutionState
 
+SHOWN_ID = 8  # characters of a job's id, which the verbs accept as well
 PACE_WINDOW_S = 3.0  # rates are over this time
 COUNTS_EVERY_S = 10.0  # plain: interval of record counts while nothing else changes
 
 
-class Display(Protocol):
-    interrupted: bool  # Ctrl-C was pressed
-
-    def begin(self) -> None:
-        """A job was submitted."""
-
-    def update(self, details: JobDetails) -> None: ...
-
-    def cancelling(self, job_id: str) -> None: ...
-
-    def __enter__(self) -> Any: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
+QUIET_S = 10.0  # plain, of `python job.py`: a shorter job shows nothing
+PROGRAM_COUNTS_EVERY_S = 60.0
 
 
-def progress_display() -> Display:
-    console = render.console()
-    return LiveDisplay(console) if console.is_terminal else PlainDisplay()
+def run_display(where: Callable[[], str]) -> LiveDisplay | PlainDisplay:
+    """For `firesteel run`. `where`: the address of the cluster."""
+    console = render.console(stderr=True)
+    return LiveDisplay(console, where) if console.is_terminal else PlainDisplay(where)
+
+
+def program_display(where: Callable[[], str]) -> LiveDisplay | PlainDisplay:
+    """For `python job.py`, notebooks and the REPL."""
+    console = render.console(stderr=True)
+    if console.is_terminal:
+        return LiveDisplay(console, where)
+    return PlainDisplay(where, quiet_s=QUIET_S, counts_every_s=PROGRAM_COUNTS_EVERY_S)
+
+
+def _hint(where: Callable[[], str], job_id: str) -> str:
+    job = f"-m {where()} {job_id[:SHOWN_ID]}"
+    return f"Details: firesteel show {job}; logs: firesteel logs {job}"
 
 
 class Paces:
@@ -99,49 +104,68 @@ def _pace(then: TaskMetrics, now: TaskMetrics, elapsed_s: float) -> render.Pace:
 
 
 class LiveDisplay:
-    def __init__(self, console: Console) -> None:
+    """A table at the end of the terminal; what jobs print scrolls above it."""
+
+    def __init__(self, console: Console, where: Callable[[], str]) -> None:
         self._console = console
+        self._where = where
         self._paces = Paces()
         self._live: Live | None = None
         self._terminal: list[Any] | None = None  # its settings before
+        self._changing = threading.RLock()  # `write` is called in other threads
         self.interrupted = False
 
     def begin(self) -> None:
-        self._end()
+        self.end()
         self._paces = Paces()
-        self._live = Live(console=self._console, auto_refresh=False, transient=False)
-        self._terminal = _without_echoed_controls()
-        self._live.start()
+        self.interrupted = False
+        with self._changing:
+            # What is written to another place than the terminal stays out of the table's way.
+            self._live = Live(
+                console=self._console,
+                auto_refresh=False,
+                transient=False,
+                redirect_stdout=_is_terminal(sys.stdout),
+            )
+            self._terminal = _without_echoed_controls()
+            self._live.start()
 
     def update(self, details: JobDetails) -> None:
-        if self._live is not None:
-            paces = self._paces.update(details, time.monotonic())
-            self._live.update(
-                render.progress(details, paces, cancelling=self.interrupted), refresh=True
-            )
+        with self._changing:
+            if self._live is not None:
+                paces = self._paces.update(details, time.monotonic())
+                shown = render.progress(details, paces, cancelling=self.interrupted)
+                if not details.status.globally_terminal:
+                    hint = Text(_hint(self._where, details.job_id), style="dim", overflow="fold")
+                    shown = Group(shown, hint)
+                self._live.update(shown, refresh=True)
         if details.status.globally_terminal:
-            self._end()
+            self.end()
 
     def cancelling(self, job_id: str) -> None:
         self.interrupted = True
 
-    def _end(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-            if self._terminal is not None:
-                termios.tcsetattr(sys.stdin, termios.TCSANOW, self._terminal)
+    def write(self, text: str) -> None:
+        with self._changing:
+            if self._live is not None and isinstance(sys.stdout, FileProxy):
+                self._console.print(Segments([Segment(text)]), soft_wrap=True, end="")
+                return
+        write_to_stdout(text)
 
-    def __enter__(self) -> LiveDisplay:
-        return self
+    def end(self) -> None:
+        with self._changing:
+            if self._live is not None:
+                self._live.stop()
+                self._live = None
+                if self._terminal is not None:
+                    termios.tcsetattr(sys.stdin, termios.TCSANOW, self._terminal)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._end()
+
+def _is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty()
+    except (AttributeError, ValueError):  # none, or closed
+        return False
 
 
 def _without_echoed_controls() -> list[Any] | None:
@@ -157,20 +181,40 @@ def _without_echoed_controls() -> list[Any] | None:
 
 
 class PlainDisplay:
-    def __init__(self) -> None:
+    """A line at every change."""
+
+    def __init__(
+        self,
+        where: Callable[[], str],
+        *,
+        quiet_s: float = 0.0,
+        counts_every_s: float = COUNTS_EVERY_S,
+    ) -> None:
+        """Shows nothing of a job for `quiet_s`."""
         self.interrupted = False
-        self._paces = Paces()
-        self._shown: dict[str, str] = {}
-        self._counts_at = 0.0
+        self._where = where
+        self._quiet_s = quiet_s
+        self._counts_every_s = counts_every_s
+        self.begin()
 
     def begin(self) -> None:
-        self._shown.clear()
+        self.interrupted = False
+        self._shown: dict[str, str] = {}
         self._paces = Paces()
-        self._counts_at = time.monotonic() + COUNTS_EVERY_S
+        now = time.monotonic()
+        self._quiet_until = now + self._quiet_s
+        self._counts_at = now + max(self._counts_every_s, self._quiet_s)
 
     def update(self, details: JobDetails) -> None:
         status = f"job {details.status.name}"
         paces = self._paces.update(details, time.monotonic())
+        if time.monotonic() < self._quiet_until:
+            return
+        if self._quiet_s and details.status.globally_terminal and not self._shown:
+            return
+        if "hint" not in self._shown and not details.status.globally_terminal:
+            self._shown["hint"] = ""
+            self._print(_hint(self._where, details.job_id))
         if details.waiting_for:
             # Without the duration, which always changes.
             self._line(
@@ -187,7 +231,7 @@ class PlainDisplay:
                     vertex.vertex_id, states, f"{vertex.name}: {states}{_counts(vertex, paces)}"
                 )
         if time.monotonic() >= self._counts_at and not details.status.globally_terminal:
-            self._counts_at = time.monotonic() + COUNTS_EVERY_S
+            self._counts_at = time.monotonic() + self._counts_every_s
             if details.waiting_for:
                 self._print(f"{status}, waiting for {details.waiting_for}")
             for vertex in details.vertices:
@@ -200,23 +244,19 @@ class PlainDisplay:
             self._print(line)
 
     def _print(self, line: str) -> None:
-        click.echo(f"{time.strftime('%H:%M:%S')} {line}")
+        print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr)
 
     def cancelling(self, job_id: str) -> None:
         self.interrupted = True
-        click.echo(
-            f"Cancelling job {job_id}; press Ctrl-C again to leave without waiting.", err=True
+        print(
+            f"Cancelling job {job_id}; press Ctrl-C again to leave without waiting.",
+            file=sys.stderr,
         )
 
-    def __enter__(self) -> PlainDisplay:
-        return self
+    def write(self, text: str) -> None:
+        write_to_stdout(text)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def end(self) -> None:
         pass
 
 

@@ -1,0 +1,89 @@
+"""Jobs print to the terminal of a program that waits for them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from firesteel.errors import JobCanceled
+
+from .conftest import ROOT, WARM_S, Session, firesteel
+
+PROGRAM = """
+from firesteel import Environment
+
+def chatty(row):
+    print("chatty about", row["value"])
+    return row
+
+def frames(frames):
+    for frame in frames:
+        print("a frame of", len(frame))
+        yield frame
+
+env = Environment(parallelism=2)
+numbers = env.from_sequence(0, 4).rebalance()
+numbers.map(chatty).print()
+numbers.transform(lambda df: df.mapInPandas(frames, "value long")).print("pandas")
+env.execute("printing")
+print("the program's last line")
+"""
+ENDLESS = """
+from firesteel import Environment
+from firesteel.connectors import SequenceSource
+
+env = Environment()
+env.from_source(SequenceSource(0, rate_per_s=1000)).print()
+env.execute("endless printing")
+"""
+
+
+def test_run_follows_what_a_job_prints_and_logs_select_it(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(PROGRAM)
+    run = firesteel("run", "--output", "-m", session.address, str(tmp_path / "job.py"))
+    assert run.returncode == 0, run.stdout + run.stderr
+    submitted, *printed = run.stdout.splitlines()
+    job_id = submitted.removeprefix("Job has been submitted with JobID ")
+    assert printed.pop() == "the program's last line"
+    frames = [line for line in printed if line.startswith("a frame of ")]
+    assert sum(int(line.rpartition(" ")[2]) for line in frames) == 4, "Spark's workers print"
+    rows = sorted(re.sub(r"^(pandas:)?[12]> ", r"\1", line) for line in set(printed) - set(frames))
+    assert rows == sorted(
+        f"{place}{number}{end}"
+        for number in range(4)
+        for place, end in (("chatty about ", ""), ("{'value': ", "}"), ("pandas:{'value': ", "}"))
+    )
+    assert "job FINISHED" in run.stderr
+    logs = firesteel("logs", "--output", "-m", session.address, job_id)
+    assert sorted(logs.stdout.splitlines()) == sorted(printed)
+    whole = firesteel("logs", "-m", session.address, job_id).stdout
+    assert re.search(r"Z slot-\d+\[\d+\]@\S+ chatty about 3\n", whole)
+
+
+def test_a_reader_that_leaves_cancels_the_job(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(ENDLESS)
+    arguments = ["run", "--output", "-m", session.address, str(tmp_path / "job.py")]
+    with subprocess.Popen(
+        [sys.executable, "-m", "firesteel", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        text=True,
+    ) as run:
+        assert run.stdout is not None
+        assert run.stderr is not None
+        submitted = run.stdout.readline()
+        assert run.stdout.readline() == "{'value': 0}\n"
+        run.stdout.close()
+        errors = run.stderr.read()
+        assert run.wait(WARM_S) == 141
+    assert "Traceback" not in errors
+    assert "BrokenPipe" not in errors
+    with pytest.raises(JobCanceled):
+        session.client.wait(submitted.split()[-1])
