@@ -15,7 +15,7 @@ from dispatcher.core.events import JobMasterRegistered, JobStatusReported
 from dispatcher.core.jobs import Job
 from firesteel._proto import dispatcher_pb2, job_graph_pb2, job_master_pb2
 from firesteel.common.ids import JobId, JobMasterId, is_id
-from firesteel.common.rpc.convert import error_to_proto
+from firesteel.common.rpc.convert import error_to_proto, exceptions_of
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.states import JobStatus
 from firesteel.errors import ErrorInfo
@@ -91,6 +91,7 @@ def status_from_proto(
         keeps_checkpoints=message.keeps_checkpoints,
         restart_history=message.restart_history,
         analysis=message.analysis,
+        history=message.history,
     )
 
 
@@ -211,9 +212,11 @@ def details_without_master(
     job: Job, graph: job_graph_pb2.JobGraph | None, *, failure: str = "", waiting_for: str = ""
 ) -> job_master_pb2.JobDetails:
     """What the Dispatcher knows by itself of a job that has no JobMaster yet, or any more."""
+    history = job_master_pb2.JobHistory.FromString(job.history)
     error = ErrorInfo(summary=failure, timestamp_ms=job.end_ms)
     exceptions = [error_to_proto(error)] if failure else []
-    timestamps = [
+    exceptions += exceptions_of(history)
+    timestamps = list(history.timestamps) or [
         job_master_pb2.StateTimestamp(state=JobStatus.INITIALIZING.value, timestamp_ms=job.start_ms)
     ]
     if job.end_ms:

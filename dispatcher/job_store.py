@@ -60,6 +60,8 @@ _jobs = sa.Table(
     sa.Column("restart_history", sa.Text, nullable=False, server_default=""),
     sa.Column("analysis", sa.LargeBinary),  # only while the job has not ended
     sa.Column("job_master_address", sa.Text, nullable=False, server_default=""),
+    # Its statuses and failures, a serialised JobHistory; NULL until a JobMaster reports it.
+    sa.Column("history", sa.LargeBinary),
 )
 
 # Complete checkpoints and savepoints; a job begins again from the one with the highest id.
@@ -248,6 +250,7 @@ class JobStore:
                     cancel_requested=row.cancel_requested,
                     recovers=row.recovers,
                     restart_history=row.restart_history,
+                    history=row.history or b"",
                     analysis=row.analysis or b"",
                 )
                 for row in connection.execute(query)
@@ -501,6 +504,7 @@ def _write(connection: Connection, record: Record) -> None:
                 record.job_id,
                 status=record.status.name,
                 restart_history=record.restart_history,
+                history=record.history,
             )
         case JobAnalyzed():
             _update(connection, record.job_id, analysis=record.analysis)
@@ -515,6 +519,8 @@ def _write(connection: Connection, record: Record) -> None:
                 final_details=record.final_details,
                 failure=record.failure,
                 analysis=None,
+                # Otherwise part of the details.
+                **({} if record.final_details is None else {"history": None}),
             )
             if not record.keeps_checkpoints:
                 _drop_checkpoints(connection, record.job_id)
@@ -530,6 +536,7 @@ def _write(connection: Connection, record: Record) -> None:
                 graph_id="",
                 name="",
                 failure=record.why,
+                history=None,
             )
             _drop_checkpoints(connection, record.job_id)
             others = sa.select(_jobs.c.job_id).where(_jobs.c.graph_id == graph_id)

@@ -652,6 +652,7 @@ class Shell:
                 self._results_thread, lambda: self.results.collected(command.job_id)
             )
         )
+        job = self.core.table.find(command.job_id)
         start = dispatcher_pb2.StartJob(
             job_graph=graph,
             epoch=command.epoch,
@@ -659,6 +660,8 @@ class Shell:
             dispatcher_address=self.address,
             checkpoints=[complete_checkpoint_to_proto(found) for found in checkpoints],
             restart_history=command.restart_history,
+            history=command.history,
+            start_ms=job.start_ms if job is not None else 0,
             analysis=command.analysis,
             reconciles=command.reconciles,
             cancels=command.cancels,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any, assert_never
 
 from firesteel._proto import (
@@ -22,6 +22,7 @@ from firesteel.common.checkpoints.metadata import (
     states_from_proto,
 )
 from firesteel.common.config import options
+from firesteel.common.error_report import clipped
 from firesteel.common.ids import (
     AllocationId,
     AttemptId,
@@ -36,6 +37,7 @@ from firesteel.common.operator_messages import FromOperator, HeldSplit, Operator
 from firesteel.common.rpc.convert import (
     edge_to_proto,
     error_from_proto,
+    error_to_proto,
     partition_id_from_proto,
     partition_id_to_proto,
     profile_from_proto,
@@ -43,16 +45,64 @@ from firesteel.common.rpc.convert import (
 )
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.rpc.operator_events import operator_event_from_proto, operator_event_to_proto
-from firesteel.common.states import ExecutionState
+from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events
 from jobmaster.core.checkpoints.checkpoint import Snapshot
 from jobmaster.core.coordinators.base import Json
+from jobmaster.core.execution_graph.history import StatusChange
+from jobmaster.core.failover.exceptions import Failure
 from jobmaster.core.failover.restart_strategy import RestartHistory, Verdict
 from jobmaster.core.slots.slot import SlotOffer
 
 # By number: quicker than calling the Enum, for messages with thousands of states.
 _STATES = tuple(ExecutionState)
+
+
+_STATUSES = 64  # of the job, that are kept for its next JobMaster
+_TEXT_CHARS = 4_000  # of each traceback of a failure
+
+
+def history_to_proto(
+    statuses: Sequence[StatusChange], failures: Iterable[Failure]
+) -> job_master_pb2.JobHistory:
+    """Bounded: the first status and the last ones, and the beginnings of tracebacks."""
+    kept = statuses
+    if len(statuses) > _STATUSES:
+        kept = [statuses[0], *statuses[1 - _STATUSES :]]
+    return job_master_pb2.JobHistory(
+        timestamps=[
+            job_master_pb2.StateTimestamp(state=status.value, timestamp_ms=at_ms)
+            for status, at_ms in kept
+        ],
+        failures=[
+            job_master_pb2.Failure(
+                primary=_brief(failure.primary), follow_ups=map(_brief, failure.follow_ups)
+            )
+            for failure in failures
+        ],
+    )
+
+
+def _brief(error: ErrorInfo) -> common_pb2.ErrorInfo:
+    return error_to_proto(
+        replace(
+            error,
+            user_traceback=clipped(error.user_traceback, _TEXT_CHARS),
+            traceback=clipped(error.traceback, _TEXT_CHARS),
+        )
+    )
+
+
+def statuses_from_proto(history: job_master_pb2.JobHistory) -> tuple[StatusChange, ...]:
+    return tuple(StatusChange(JobStatus(t.state), t.timestamp_ms) for t in history.timestamps)
+
+
+def failures_from_proto(history: job_master_pb2.JobHistory) -> tuple[Failure, ...]:
+    return tuple(
+        Failure(error_from_proto(of.primary), list(map(error_from_proto, of.follow_ups)))
+        for of in history.failures
+    )
 
 
 def restart_history_to_json(history: RestartHistory, verdict: Verdict | None = None) -> str:

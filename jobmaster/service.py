@@ -30,14 +30,22 @@ from firesteel.common.high_availability import leaders_of
 from firesteel.common.ids import IdSource
 from firesteel.common.leader import Leaders, Office
 from firesteel.common.rpc.checkpoints import complete_checkpoint_from_proto
-from firesteel.common.rpc.convert import error_to_proto, state_number
+from firesteel.common.rpc.convert import error_to_proto, exceptions_of, state_number
 from firesteel.common.rpc.link import Link
 from firesteel.common.service.platform import Platform
 from firesteel.common.states import JobStatus
 from firesteel.errors import ErrorInfo, FiresteelError
-from jobmaster.convert import collected_by_attempt, restart_history_from_json, verdict_from_json
+from jobmaster.convert import (
+    collected_by_attempt,
+    failures_from_proto,
+    history_to_proto,
+    restart_history_from_json,
+    statuses_from_proto,
+    verdict_from_json,
+)
 from jobmaster.core import events
 from jobmaster.core.checkpoints.recovery import Recovery
+from jobmaster.core.execution_graph.history import StatusChange
 from jobmaster.core.settings import JobSettings, settings_from
 from jobmaster.paths import PathLister, list_files
 from jobmaster.recovery import recovery_of
@@ -227,6 +235,8 @@ class JobMasterProcess:
             restarts=restart_history_from_json(start.restart_history),
             verdict=verdict_from_json(start.restart_history),
             collected=collected_by_attempt(start.collected),
+            statuses=_statuses(start),
+            failures=failures_from_proto(_history(start)),
         )
         job = RunningJob(
             start,
@@ -249,16 +259,19 @@ class JobMasterProcess:
     def _reject(self, start: dispatcher_pb2.StartJob, why: str) -> None:
         """The job is FAILED before it has begun; the cause is reported like that of any failure."""
         now_ms = int(self._platform.clock.time() * 1000)
-        graph = start.job_graph
+        graph, history = start.job_graph, _history(start)
+        failed = job_master_pb2.StateTimestamp(state=JobStatus.FAILED.value, timestamp_ms=now_ms)
+        earlier = history_to_proto(_statuses(start), ()).timestamps
         details = job_master_pb2.JobDetails(
             job_id=graph.job_id,
             name=graph.name,
             status=state_number(JobStatus.FAILED),
-            timestamps=[
-                job_master_pb2.StateTimestamp(state=JobStatus.FAILED.value, timestamp_ms=now_ms)
+            timestamps=[*earlier, failed],
+            exceptions=[
+                error_to_proto(ErrorInfo(summary=why, timestamp_ms=now_ms)),
+                *exceptions_of(history),
             ],
-            exceptions=[error_to_proto(ErrorInfo(summary=why, timestamp_ms=now_ms))],
-            start_ms=now_ms,
+            start_ms=earlier[0].timestamp_ms if earlier else now_ms,
             end_ms=now_ms,
         )
         self._rejected = dispatcher_pb2.JobStatusChanged(
@@ -271,6 +284,16 @@ class JobMasterProcess:
         )
         log.error("job rejected", job_id=graph.job_id, cause=why)
         self._report(self._rejected)
+
+
+def _history(start: dispatcher_pb2.StartJob) -> job_master_pb2.JobHistory:
+    return job_master_pb2.JobHistory.FromString(start.history)
+
+
+def _statuses(start: dispatcher_pb2.StartJob) -> tuple[StatusChange, ...]:
+    """Under earlier JobMasters; the job is INITIALIZING since it was submitted."""
+    submitted = (StatusChange(JobStatus.INITIALIZING, start.start_ms),) if start.start_ms else ()
+    return statuses_from_proto(_history(start)) or submitted
 
 
 def _not_restored(state: tenacity.RetryCallState) -> None:

@@ -141,6 +141,7 @@ class RunningJob:
         # For the next JobMaster, and with which version of what sources have found it was reported.
         self._analysis = tasks_pb2.AnalyzeResult.FromString(start.analysis)
         self._reported_version: object = None
+        self._reported_history = (0, 0)  # numbers of its statuses and failures
         self._details: _BuiltDetails | None = None
         self._progress: asyncio.TimerHandle | None = None
         self._collected = CollectedRows(
@@ -425,7 +426,18 @@ class RunningJob:
             ),
             keeps_checkpoints=job.checkpoints.kept_after(status),
             analysis=self._for_next_master() if news else b"",
+            history=self._history(again=again),
         )
+
+    def _history(self, *, again: bool) -> bytes:
+        """Empty if it has not changed since the last report, and that was not lost."""
+        statuses, exceptions = self.core.graph.timestamps, self.core.exceptions
+        version = (len(statuses), exceptions.version)
+        if version == self._reported_history and not again:
+            return b""
+        self._reported_history = version
+        history = convert.history_to_proto(statuses, exceptions.failures)
+        return history.SerializeToString(deterministic=True)
 
     def _for_next_master(self) -> bytes:
         """What the analysis of the plan and the sources have found, and which tasks have begun;

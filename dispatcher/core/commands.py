@@ -47,6 +47,7 @@ class StartJob:
     graph_id: str
     epoch: int
     restart_history: str = ""  # as an earlier JobMaster has reported it
+    history: bytes = b""  # the same
     analysis: bytes = b""  # the same
     reconciles: bool = False  # its tasks may run: they are adopted
     cancels: bool = False  # its user has cancelled it

@@ -474,8 +474,9 @@ class DispatcherCore:
             return
         if event.analysis and event.analysis != job.analysis:
             self._analyzed(job, event.analysis)
-        if news or event.restart_history != job.restart_history:
-            job.restart_history = event.restart_history
+        history = event.history or job.history
+        if news or (event.restart_history, history) != (job.restart_history, job.history):
+            job.restart_history, job.history = event.restart_history, history
             self._status_changed(job)
         if first and job.cancel_requested:
             self._ask_to_cancel(job)
@@ -488,7 +489,10 @@ class DispatcherCore:
     def _status_changed(self, job: Job) -> None:
         self._records.append(
             JobStatusChanged(
-                job_id=job.job_id, status=job.status, restart_history=job.restart_history
+                job_id=job.job_id,
+                status=job.status,
+                restart_history=job.restart_history,
+                history=job.history,
             )
         )
 
@@ -532,6 +536,8 @@ class DispatcherCore:
     ) -> None:
         job.end_ms = end_ms
         job.adopt_until = job.probe_at = job.cancel_again_at = None
+        if final_details is not None:
+            job.history = b""  # it is part of them
         self._records.append(
             JobEnded(
                 job_id=job.job_id,
@@ -612,6 +618,7 @@ class DispatcherCore:
                 graph_id=job.graph_id,
                 epoch=job.epoch,
                 restart_history=job.restart_history,
+                history=job.history,
                 analysis=job.analysis,
                 reconciles=job.status is JobStatus.RECONCILING,
                 cancels=job.cancel_requested,

@@ -64,6 +64,7 @@ class JobStatusReported:
     keeps_checkpoints: bool = False  # terminal states only
     restart_history: str = ""  # for the job's next JobMaster, which alone reads it
     analysis: bytes = b""  # the same; empty: as reported before
+    history: bytes = b""  # a serialised JobHistory; empty: as reported before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -80,6 +80,7 @@ class Job:
     confirmed: bool = False  # its JobMaster has reported: it has the graph and can be cancelled
     recovers: bool = False  # another JobMaster goes on with it when it has lost its own
     restart_history: str = ""  # as its JobMaster reports it, for its next one
+    history: bytes = b""  # the same: a serialised JobHistory
     analysis: bytes = b""  # the same; empty: none, or its tasks cannot be adopted
     assigned_at: float | None = None  # when it got its JobMaster, from this Dispatcher
     lost_in_a_row: int = 0  # JobMasters under which it has stored no checkpoint

@@ -30,6 +30,7 @@ class JobStatusChanged:
     job_id: JobId
     status: JobStatus
     restart_history: str = ""
+    history: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,9 +39,9 @@ def error_info(
         summary = f"{type(exc).__name__}, which cannot be described: {type(error).__name__}"
         users, whole = "", _places(exc)
     return ErrorInfo(
-        summary=_clip(summary, 2_000),
-        user_traceback=_clip(users, MAX_TEXT_CHARS),
-        traceback=_clip(whole, MAX_TEXT_CHARS),
+        summary=clipped(summary, 2_000),
+        user_traceback=clipped(users, MAX_TEXT_CHARS),
+        traceback=clipped(whole, MAX_TEXT_CHARS),
         timestamp_ms=time.time_ns() // 1_000_000,
         location=location,
         task_name=task_name,
@@ -283,7 +283,7 @@ def _first_line(text: str) -> str:
     return text.strip().split("\n", 1)[0].strip()
 
 
-def _clip(text: str, limit_chars: int) -> str:
+def clipped(text: str, limit_chars: int) -> str:
     """Cuts the middle out of a long text: its end names the exception."""
     if len(text) <= limit_chars:
         return text

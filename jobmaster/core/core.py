@@ -304,8 +304,8 @@ class JobMasterCore:
             self._check_analysis(now)
 
     def _fail_as(self, verdict: Verdict, now: float) -> None:
-        """The job goes on failing, as under its earlier master."""
-        if verdict.error is not None:
+        """The job continues to fail, as under its earlier master."""
+        if verdict.error is not None and self.exceptions.latest is None:
             self.exceptions.failed(verdict.error)
         self._end_tasks(verdict.delay_s, now, "under its earlier JobMaster")
 

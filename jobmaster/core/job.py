@@ -69,7 +69,7 @@ class Job:
         self.restart_strategy = new_strategy(
             settings.restart, lambda: int(ids.next(), 16) / 16**32, recovery.restarts
         )
-        self.exceptions = ExceptionHistory()
+        self.exceptions = ExceptionHistory(recovery.failures)
         self.pool = SlotPool(idle_timeout_s=settings.slot_idle_timeout_s)
         self.slot_wait = SlotWait(self.pool, timeout_s=settings.slot_request_timeout_s)
         self.task_executors = TaskExecutors(
@@ -80,13 +80,19 @@ class Job:
         self.coordinators = Coordinators()
         self.invalid = ""  # why the graph cannot be run at all
         try:
-            self.graph = build(job_graph, ids, now_ms, first_attempt=recovery.first_attempt)
+            self.graph = build(
+                job_graph,
+                ids,
+                now_ms,
+                first_attempt=recovery.first_attempt,
+                earlier=recovery.statuses,
+            )
             share_slots(self.graph)
             if settings.failover is Failover.INDIVIDUAL:
                 check_individual(job_graph, takes_checkpoints=settings.checkpoints is not None)
             self.coordinators = Coordinators.of(job_graph)
         except (InvalidJobGraph, BadOptions) as error:
-            self.graph = ExecutionGraph(job_graph, now_ms)
+            self.graph = ExecutionGraph(job_graph, now_ms, earlier=recovery.statuses)
             self.invalid = str(error)
         self.out: list[commands.Command] = []
         self.stores: dict[TaskExecutorId, str] = {}  # where TaskExecutors serve BLOCKING results

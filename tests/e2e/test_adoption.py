@@ -21,14 +21,14 @@ from firesteel.client.job_details import JobDetails
 from firesteel.common.checkpoints.metadata import read_metadata
 from firesteel.common.failpoints import Failpoint
 from firesteel.common.ids import stable_id
-from firesteel.common.states import ExecutionState
-from firesteel.connectors import CollectSink, FileSink, FileSource, SequenceSource
+from firesteel.common.states import ExecutionState, JobStatus
+from firesteel.connectors import CollectSink, DiscardSink, FileSink, FileSource, SequenceSource
 from firesteel.errors import FiresteelError, JobFailed
 from jobmaster.core.checkpoints.recovery import CHECKPOINTS_PER_MASTER
 
 from .batches import batch_jobs
 from .chaos import Chaos
-from .conftest import Session, eventually, job_masters
+from .conftest import Session, eventually, firesteel, job_masters
 from .exactly_once import exactly_once_job
 
 ROWS, READ_S = 10_000, 8.0
@@ -85,6 +85,52 @@ def test_a_job_without_checkpoints_goes_on_too(session: Session) -> None:
     assert details.status.name == "FINISHED"
     assert attempts(session.client.job_details(job_id)) == before
     assert sorted(read) == list(range(ROWS))
+
+
+def test_the_next_job_master_knows_when_the_job_started_and_why_it_failed(
+    session: Session, tmp_path: Path
+) -> None:
+    failed = tmp_path / "failed"
+
+    def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if not failed.exists():
+                failed.touch()
+                raise ValueError("only once")
+            yield batch
+
+    env = Environment(
+        parallelism=1,
+        configuration={
+            "restart-strategy.type": "fixed-delay",
+            "restart-strategy.fixed-delay.delay": "0 s",
+        },
+    )
+    numbers = env.from_source(SequenceSource(0, ROWS, rate_per_s=ROWS / READ_S))
+    numbers.map_in_arrow(fail_once).sink_to(DiscardSink())
+    job_id = session.submit(env)
+    eventually(
+        lambda: (
+            session.client.job_details(job_id).exceptions
+            and session.client.job_details(job_id).status is JobStatus.RUNNING
+        ),
+        "the job has failed and runs again",
+    )
+    before = session.client.job_details(job_id)
+    masters = job_masters(session.cluster.directory, job_id)
+    psutil.Process(masters[max(masters)]).kill()
+    after = session.client.wait(job_id)
+    assert after.start_ms == before.start_ms
+    assert after.entered_ms[: len(before.entered_ms)] == before.entered_ms
+    assert [error.summary for error in after.exceptions] == [
+        error.summary for error in before.exceptions
+    ]
+    (listed,) = (job for job in session.client.list_jobs() if job.job_id == job_id)
+    assert listed.start_ms == after.start_ms
+    shown = firesteel("show", "-m", session.address, job_id).stdout
+    assert "FINISHED" in shown.splitlines()[0]
+    history = shown.index("Exception history, newest first")
+    assert shown.index("[1] ") < history < shown.index("ValueError: only once")
 
 
 @pytest.mark.parametrize("drain", [False, True])

@@ -118,7 +118,8 @@ class Checkers:
             return
         current = frozenset(core.graph.attempts)
         statuses = [change.status for change in core.graph.timestamps]
-        if JobStatus.RECONCILING in statuses and not restarts:
+        under_this_master = statuses[::-1][: statuses[::-1].index(JobStatus.INITIALIZING)]
+        if JobStatus.RECONCILING in under_this_master and not restarts:
             self._analyzed.add(key)  # what is not found had its slot under the master before
         if not (attempts - current) & self._with_slots[key] and key not in self._analyzed:
             raise self._failed(

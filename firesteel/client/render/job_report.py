@@ -19,16 +19,20 @@ from firesteel.client.render.tables import (
     operator_text,
     state_text,
 )
+from firesteel.common.states import JobStatus
 from firesteel.common.units import count, duration, short_count, size
 from firesteel.errors import ErrorInfo
 
+_FAILS = frozenset({JobStatus.FAILED, JobStatus.FAILING, JobStatus.RESTARTING})
 _WIDE = 115  # from here on tables have all their columns
 
 
 def job(
     details: JobDetails, *, full: bool = False, width: int = PLAIN_WIDTH
 ) -> Iterator[RenderableType]:
-    """Errors first. A terminal of less than `_WIDE` columns gets fewer columns of tables."""
+    """The errors of a job that fails come first, those that it has survived last. A terminal of
+    less than `_WIDE` columns gets fewer columns of tables.
+    """
     head = Text.assemble(
         "Job ", (details.name, "bold"), f" ({details.job_id})  ", state_text(details.status)
     )
@@ -41,7 +45,9 @@ def job(
         + (f"ended {clock(details.end_ms)}, " if details.end_ms else "")
         + f"duration {duration(max(0.0, (end_ms - details.start_ms) / 1000))}"
     )
-    for number, (error, tasks) in enumerate(_distinct(details.exceptions)):
+    errors = _distinct(details.exceptions)
+    fails = details.status in _FAILS
+    for number, (error, tasks) in enumerate(errors if fails else ()):
         yield ""
         yield exception(
             error, full=full, title="Error" if number == 0 else "Earlier error", also_in=tasks
@@ -52,6 +58,11 @@ def job(
         yield _of_vertex(vertex, details.vertices, full=full)
         if vertex.subtasks:
             yield Padding(_subtasks(vertex, wide=width >= _WIDE), (0, 0, 0, 2), expand=False)
+    if errors and not fails:
+        yield ""
+        yield Text("Exception history, newest first", style="bold")
+        for error, tasks in errors:
+            yield exception(error, full=full, title="Earlier error", also_in=tasks)
 
 
 def _distinct(errors: Iterable[ErrorInfo]) -> list[tuple[ErrorInfo, list[str]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from firesteel._proto import common_pb2, job_graph_pb2, tasks_pb2
+from firesteel._proto import common_pb2, job_graph_pb2, job_master_pb2, tasks_pb2
 from firesteel.common.ids import JobId, OperatorId, ResultId, VertexId
 from firesteel.common.job_graph import (
     Blob,
@@ -66,6 +66,15 @@ def error_from_proto(message: common_pb2.ErrorInfo) -> ErrorInfo:
         location=message.location,
         task_name=message.task_name,
     )
+
+
+def exceptions_of(history: job_master_pb2.JobHistory) -> list[common_pb2.ErrorInfo]:
+    """As JobDetails has them: newest first, each failure followed by its follow-ups."""
+    return [
+        error
+        for failure in reversed(history.failures)
+        for error in (failure.primary, *failure.follow_ups)
+    ]
 
 
 def blob_to_proto(blob: Blob) -> common_pb2.BlobRef:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.checkpoints.metadata import CheckpointMetadata
 from firesteel.common.ids import AttemptId, OperatorId
+from jobmaster.core.execution_graph.history import StatusChange
+from jobmaster.core.failover.exceptions import Failure
 from jobmaster.core.failover.restart_strategy import RestartHistory, Verdict
 
 CHECKPOINTS_PER_MASTER = 10**9
@@ -33,6 +35,9 @@ class Recovery:
     verdict: Verdict | None = None  # on the failure that it is in; None: it is in none
     # How many chunks of each attempt are kept, by collect sink.
     collected: Mapping[OperatorId, Mapping[AttemptId, int]] = field(default_factory=dict)
+    # The job's statuses and failures so far, oldest first.
+    statuses: Sequence[StatusChange] = ()
+    failures: Sequence[Failure] = ()
     claimed: CompleteCheckpoint | None = None  # of another job, and this one's own from now on
 
     @property

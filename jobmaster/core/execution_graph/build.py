@@ -4,11 +4,13 @@ edge (spec 002).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from firesteel.common.ids import AttemptId, IdSource
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.states import ExecutionState, JobEvent
 from jobmaster.core.execution_graph.graph import ExecutionGraph
-from jobmaster.core.execution_graph.history import StateChange
+from jobmaster.core.execution_graph.history import StateChange, StatusChange
 from jobmaster.core.execution_graph.result import IntermediateResult
 from jobmaster.core.execution_graph.vertex import ExecutionJobVertex, ExecutionVertex
 
@@ -18,13 +20,18 @@ class InvalidJobGraph(Exception):
 
 
 def build(
-    job_graph: JobGraph, ids: IdSource, now_ms: int, *, first_attempt: int = 0
+    job_graph: JobGraph,
+    ids: IdSource,
+    now_ms: int,
+    *,
+    first_attempt: int = 0,
+    earlier: Sequence[StatusChange] = (),
 ) -> ExecutionGraph:
     """Expands the graph, in O(subtasks) time and memory, and leaves it CREATED. `first_attempt`:
-    the number of each subtask's. Raises InvalidJobGraph.
+    the number of each subtask's; `earlier`: the job's statuses so far. Raises InvalidJobGraph.
     """
     check(job_graph)
-    graph = ExecutionGraph(job_graph, now_ms, first_attempt=first_attempt)
+    graph = ExecutionGraph(job_graph, now_ms, first_attempt=first_attempt, earlier=earlier)
     created = StateChange(ExecutionState.CREATED, now_ms)
     attempts = graph.attempts
     for vertex in job_graph.vertices:

@@ -5,7 +5,7 @@ attempts.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from firesteel.common.ids import AttemptId, IdSource, ResultId, VertexId
 from firesteel.common.job_graph import JobGraph
@@ -21,12 +21,24 @@ _STORY_STEPS = 64
 class ExecutionGraph:
     """Built by `build`. Its counts follow every change in O(1)."""
 
-    def __init__(self, job_graph: JobGraph, now_ms: int, *, first_attempt: int = 0) -> None:
-        """`first_attempt`: attempts that begin here have this number or a higher one."""
+    def __init__(
+        self,
+        job_graph: JobGraph,
+        now_ms: int,
+        *,
+        first_attempt: int = 0,
+        earlier: Sequence[StatusChange] = (),
+    ) -> None:
+        """`first_attempt`: attempts that start here have this number or a higher one. `earlier`:
+        the job's statuses under earlier masters.
+        """
         self.job_graph = job_graph
         self.first_attempt = first_attempt
         self.status = JobStatus.INITIALIZING
-        self.timestamps = [StatusChange(JobStatus.INITIALIZING, now_ms)]  # in order
+        # In order; the job starts with the first.
+        self.timestamps = list(earlier)
+        if not earlier or earlier[-1].status is not JobStatus.INITIALIZING:
+            self.timestamps.append(StatusChange(JobStatus.INITIALIZING, now_ms))
         self.vertices: list[ExecutionJobVertex] = []  # topological order, as in the JobGraph
         self.by_id: dict[VertexId, ExecutionJobVertex] = {}
         # In the order of the JobGraph's edges; and those that each vertex reads and produces.

@@ -8,6 +8,7 @@ reports a lost peer therefore gives way to a later one that has the cause.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from firesteel.errors import ErrorInfo
@@ -25,7 +26,7 @@ _CONSEQUENCES = (
 
 
 @dataclass(slots=True)
-class _Failure:
+class Failure:
     primary: ErrorInfo
     follow_ups: list[ErrorInfo] = field(default_factory=list)
 
@@ -38,12 +39,15 @@ def is_consequence(error: ErrorInfo) -> bool:
 
 
 class ExceptionHistory:
-    def __init__(self) -> None:
-        self._failures: list[_Failure] = []  # oldest first
+    def __init__(self, earlier: Iterable[Failure] = ()) -> None:
+        """`earlier`: those under the job's earlier JobMasters, oldest first."""
+        self._failures = [Failure(of.primary, list(of.follow_ups)) for of in earlier]
+        self.version = 0  # increases with every failure
 
     def failed(self, error: ErrorInfo) -> None:
         """The job fails because of this."""
-        self._failures.append(_Failure(error))
+        self.version += 1
+        self._failures.append(Failure(error))
         del self._failures[:-_ENTRIES]
 
     def also_failed(self, error: ErrorInfo) -> None:
@@ -54,12 +58,18 @@ class ExceptionHistory:
         failure = self._failures[-1]
         if is_consequence(failure.primary) and not is_consequence(error):
             failure.primary, error = error, failure.primary
+        self.version += 1
         if len(failure.follow_ups) < _FOLLOW_UPS:
             failure.follow_ups.append(error)
 
     @property
     def latest(self) -> ErrorInfo | None:
         return self._failures[-1].primary if self._failures else None
+
+    @property
+    def failures(self) -> Sequence[Failure]:
+        """Oldest first."""
+        return self._failures
 
     def newest_first(self) -> list[ErrorInfo]:
         """Failures from the newest on, each followed by its follow-ups."""

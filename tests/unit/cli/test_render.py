@@ -147,6 +147,17 @@ def test_an_error_begins_with_the_users_traceback() -> None:
     )
 
 
+def test_errors_that_a_job_has_survived_come_last() -> None:
+    error = ErrorInfo(summary="ValueError: no", timestamp_ms=1000, task_name="Map (1/2)#0")
+    for status in (JobStatus.RUNNING, JobStatus.FINISHED):
+        text = printed(render.job(details(status, exceptions=(error,), end_ms=3000)))
+        assert "\nError" not in text
+        history = text.index("Exception history, newest first\nEarlier error in Map (1/2)#0:")
+        assert text.index("on Spark") < history
+    text = printed(render.job(details(JobStatus.RESTARTING, exceptions=(error,))))
+    assert text.index("Error in Map (1/2)#0") < text.index("on Spark")
+
+
 def test_the_same_error_in_many_tasks_is_told_once() -> None:
     errors = tuple(
         ErrorInfo(

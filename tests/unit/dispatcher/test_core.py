@@ -132,6 +132,7 @@ class Harness:
         connection: int = 1,
         epoch: int = 1,
         restart_history: str = "",
+        history: bytes = b"",
         analysis: bytes = b"",
     ) -> list[object]:
         return self.handle(
@@ -142,6 +143,7 @@ class Harness:
                 status=status,
                 timestamp_ms=5,
                 restart_history=restart_history,
+                history=history,
                 analysis=analysis,
                 tasks_by_state={status.name: 1},
                 final_details=b"details" if status.globally_terminal else None,
@@ -651,6 +653,18 @@ def test_the_next_job_master_is_told_how_often_the_job_was_restarted() -> None:
     assert stored.restart_history == "twice", "although its status is the same"
     harness.dies(1)
     assert of(StartJob, harness.process(2))[0].restart_history == "twice"
+
+
+def test_what_a_job_has_gone_through_is_stored_for_the_next_job_master() -> None:
+    harness = Harness().running(recovers=True)
+    (stored,) = of(JobStatusChanged, harness.report(JobStatus.RUNNING, history=b"failed once"))
+    assert stored.history == b"failed once", "although its status is the same"
+    assert not of(JobStatusChanged, harness.report(JobStatus.RUNNING)), "as reported before"
+    (stored,) = of(JobStatusChanged, harness.dies(1))
+    assert stored.history == b"failed once"
+    assert of(StartJob, harness.process(2))[0].history == b"failed once"
+    harness.report(JobStatus.FINISHED, connection=2, epoch=2)
+    assert harness.job.history == b"", "it is part of the details"
 
 
 def test_a_job_master_that_was_given_up_gets_no_job_when_it_is_back() -> None:

@@ -30,7 +30,15 @@ from firesteel.common.job_graph import JobGraph
 from firesteel.common.process import Child, spawn
 from firesteel.common.rpc.convert import job_graph_to_proto, profile_to_proto
 from firesteel.common.rpc.server import aio_channel, bind, new_server
-from jobmaster.convert import restart_history_from_json, restart_history_to_json
+from firesteel.common.states import JobStatus
+from firesteel.errors import ErrorInfo
+from jobmaster.convert import (
+    history_to_proto,
+    restart_history_from_json,
+    restart_history_to_json,
+)
+from jobmaster.core.execution_graph.history import StatusChange
+from jobmaster.core.failover.exceptions import Failure
 from jobmaster.core.failover.restart_strategy import RestartHistory
 from jobmaster.testing import SLOT_PROFILE, job, operator_id, vertex
 from tests.object_store import ObjectStore
@@ -170,6 +178,7 @@ class Cluster:
         graph: JobGraph,
         checkpoints: Sequence[dispatcher_pb2.CompleteCheckpoint] = (),
         restart_history: str = "",
+        **earlier: Any,
     ) -> None:
         start = dispatcher_pb2.StartJob(
             job_graph=job_graph_to_proto(graph),
@@ -178,6 +187,7 @@ class Cluster:
             dispatcher_address=self.address,
             checkpoints=checkpoints,
             restart_history=restart_history,
+            **earlier,
         )
         self.dispatcher.outbox.put_nowait(dispatcher_pb2.DispatcherToJobMaster(start=start))
 
@@ -432,6 +442,49 @@ async def test_a_split_lost_with_its_stream_is_assigned_again_on_the_next(cluste
             "start": 10,
             "end": 20,
         }
+
+
+async def test_a_job_keeps_its_start_and_its_failures_under_several_job_masters(
+    cluster: Cluster,
+) -> None:
+    statuses = [StatusChange(JobStatus.INITIALIZING, 5)]
+    statuses += [StatusChange(JobStatus.RUNNING, at_ms) for at_ms in range(10, 110)]
+    failures = [
+        Failure(ErrorInfo(summary="first", traceback="x" * 10**6), [ErrorInfo(summary="second")]),
+        Failure(ErrorInfo(summary="third", timestamp_ms=9)),
+    ]
+    history = history_to_proto(statuses, failures).SerializeToString()
+    assert len(history) < 10_000
+    graph = job(vertex("a", 1))
+    graph.config["restart-strategy.type"] = "none"
+    await cluster.start_job(graph, history=history, start_ms=5)
+    await cluster.resource_manager.declared()  # it has the job
+    async with cluster.channel() as channel:
+        executor = StubTaskExecutor(channel, graph.job_id)
+        await executor.bring_slots(1)
+        await executor.analyze()
+        await executor.receive("submit")
+        executor.stream.cancel()
+    final = await asyncio.wait_for(cluster.dispatcher.until(common_pb2.JOB_FAILED), TIMEOUT_S)
+    details = final.final_details
+    assert "te-1 is lost" in details.exceptions[0].summary
+    assert [error.summary for error in details.exceptions][1:] == ["third", "first", "second"]
+    assert details.start_ms == details.timestamps[0].timestamp_ms == 5
+    assert [t.timestamp_ms for t in details.timestamps][1:64] == list(range(47, 110))
+    reported = job_master_pb2.JobHistory.FromString(final.history)
+    assert [failure.primary.summary for failure in reported.failures][:2] == ["first", "third"]
+
+
+async def test_a_rejected_job_keeps_its_failures(cluster: Cluster) -> None:
+    graph = job(vertex("a", 1))
+    graph.config["restart-strategy.type"] = "nonsense"
+    failures = [Failure(ErrorInfo(summary="an earlier one"))]
+    history = history_to_proto([StatusChange(JobStatus.RUNNING, 7)], failures)
+    await cluster.start_job(graph, history=history.SerializeToString())
+    final = await asyncio.wait_for(cluster.dispatcher.until(common_pb2.JOB_FAILED), TIMEOUT_S)
+    assert "nonsense" in final.final_details.exceptions[0].summary
+    assert final.final_details.exceptions[1].summary == "an earlier one"
+    assert final.final_details.start_ms == 7
 
 
 async def test_a_job_is_restarted_no_more_often_under_several_job_masters(
