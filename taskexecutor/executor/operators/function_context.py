@@ -45,6 +45,7 @@ _DECLARED_KINDS: dict[type, StateKind] = {
     KeyedList: StateKind.LIST,
     KeyedMap: StateKind.MAP,
 }
+_NO_LIMIT_MS = MAX_TIMESTAMP_US // 1000
 _S = TypeVar("_S", bound=FunctionState)
 _D = TypeVar("_D", bound=StateDescriptor)
 
@@ -64,7 +65,10 @@ class FunctionTimers:
 
     def register_event_time_timer(self, timestamp_ms: int) -> None:
         key = self._current.key or self._current.of("a timer")
-        self._service.register_event_time(_us(timestamp_ms, "register_event_time_timer"), key)
+        if type(timestamp_ms) is int and -_NO_LIMIT_MS < timestamp_ms < _NO_LIMIT_MS:
+            self._service.register_event_time(timestamp_ms * 1000, key)
+        else:
+            self._service.register_event_time(_us(timestamp_ms, "register_event_time_timer"), key)
 
     def register_processing_time_timer(self, timestamp_ms: int) -> None:
         self._service.register_processing_time(
@@ -83,9 +87,7 @@ class FunctionTimers:
 
 
 def _us(timestamp_ms: int, call: str) -> int:
-    if type(timestamp_ms) is not int:
-        timestamp_ms = _whole(timestamp_ms, call)
-    return max(MIN_TIMESTAMP_US, min(timestamp_ms * 1000, MAX_TIMESTAMP_US))
+    return max(MIN_TIMESTAMP_US, min(_whole(timestamp_ms, call) * 1000, MAX_TIMESTAMP_US))
 
 
 def _whole(timestamp_ms: Any, call: str) -> int:

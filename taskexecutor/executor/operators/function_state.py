@@ -60,10 +60,19 @@ class DeclaredValues(Values):
         columns = StructType([StructField("value", kind)]) if self._single else kind
         self._shape = Shape(columns, what)
         self.declared = self._shape.schema.jsonValue()
+        self._conforming: type | None = None  # what single values may be, as far as is known
 
     def taken(self, value: Any, call: str) -> Any:
         """Raises FiresteelError, naming the state, if it does not conform to the schema."""
-        return self._shape.taken((value,) if self._single else value, call)
+        if not self._single:
+            return self._shape.taken(value, call)
+        one = (value,)
+        if type(value) is self._conforming:
+            return one
+        kept = self._shape.taken(one, call)
+        if kept is one:  # the shape looks at the type only
+            self._conforming = type(value)
+        return kept
 
     def given(self, kept: Any) -> Any:
         value = self._shape.given(kept)
@@ -126,15 +135,15 @@ class KeyedValue(FunctionState):
     """See `firesteel.functions.ValueState`."""
 
     def value(self) -> Any:
-        kept = self._backend.get(self._entry, self._key())
+        kept = self._backend.get(self._entry, self._current.key or self._key())
         return kept if self._plain or kept is None else self._given(kept)
 
     def update(self, value: Any) -> None:
         if value is None:
             self.clear()
-        else:
-            taken = value if self._plain else self._taken(value, "update()")
-            self._backend.put(self._entry, self._key(), taken)
+            return
+        taken = value if self._plain else self._taken(value, "update()")
+        self._backend.put(self._entry, self._current.key or self._key(), taken)
 
 
 class KeyedList(FunctionState):

@@ -85,7 +85,8 @@ class HashMapKeyedStateBackend:
         return None if value is _ABSENT or value is _REMOVED else value
 
     def put(self, name: str, key: Any, value: Any, namespace: Any = None) -> None:
-        self._merge_if_unobserved()
+        if len(self._layers) > 1:
+            self._merge_if_unobserved()
         self._top[(name, key, namespace)] = value
 
     def remove(self, name: str, key: Any, namespace: Any = None) -> None:

@@ -29,6 +29,7 @@ class TimerServiceState(Enum):
 
 
 _S = TimerServiceState
+_RUNNING = TimerServiceState.RUNNING  # looked up for each timer
 TRANSITIONS: dict[TimerServiceState, frozenset[TimerServiceState]] = {
     # quiesced when all input is processed; shut down when cancelled or failed
     _S.RUNNING: frozenset({_S.QUIESCED, _S.SHUT_DOWN}),
@@ -96,10 +97,8 @@ class TimerQueue:
         return timer in self._live
 
     def add(self, timer: Timer) -> None:
-        live = self._live
-        if timer not in live:
-            self._count = count = self._count + 1
-            live[timer] = count
+        self._count = count = self._count + 1
+        if self._live.setdefault(timer, count) == count:
             self._new.append((timer[0], count, timer))
 
     def remove(self, timer: Timer) -> None:
@@ -123,9 +122,11 @@ class TimerQueue:
             yield first[2]
             while ordered and not self._new and not self._heap and ordered[-1][0] <= now:
                 _, number, timer = ordered.pop()
-                if live.get(timer) == number:
-                    del live[timer]
+                now_live = live.pop(timer, 0)
+                if now_live == number:
                     yield timer
+                elif now_live:  # deleted, and registered again
+                    live[timer] = now_live
 
     def clear(self) -> None:
         for each in (self._new, self._heap, self._sorted, self._live):
@@ -271,7 +272,7 @@ class OperatorTimers:
     def register_event_time(
         self, timestamp_us: int, key: Any = None, namespace: Any = None
     ) -> None:
-        if self._task.state is TimerServiceState.RUNNING:
+        if self._task.state is _RUNNING:
             self.event_time.add(Timer(timestamp_us, key, namespace))
 
     def delete_event_time(self, timestamp_us: int, key: Any = None, namespace: Any = None) -> None:

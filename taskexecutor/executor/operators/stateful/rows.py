@@ -6,6 +6,7 @@ Their values are those that PySpark's workers give to a StatefulProcessor: Arrow
 
 from __future__ import annotations
 
+import datetime
 import functools
 import itertools
 from collections import namedtuple
@@ -107,4 +108,8 @@ def _times(column: pa.Array) -> list[Any]:
     if zone is None:
         return values  # type: ignore[no-any-return]
     utc = pa.scalar(0, kind).as_py().tzinfo  # the class that Arrow uses for it
-    return [None if value is None else value.replace(tzinfo=utc) for value in values]
+    since = (as_numpy(column) - np.datetime64(0, "us")).tolist()  # faster than replacing the zone
+    moment = datetime.datetime(1970, 1, 1, tzinfo=utc).__add__
+    if column.null_count:
+        return [None if value is None else moment(value) for value in since]
+    return list(map(moment, since))
