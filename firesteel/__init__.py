@@ -29,6 +29,7 @@ __all__ = [
     "Environment",
     "ExponentialBackoffDelayRetryStrategy",
     "FixedDelayRetryStrategy",
+    "Global",
     "JobClient",
     "JobResult",
     "KeyedBroadcastProcessFunction",
@@ -87,7 +88,7 @@ if TYPE_CHECKING:
     )
     from firesteel.static_table import StaticTable
     from firesteel.windowed_stream import WindowedStream
-    from firesteel.windows import Session, Sliding, Tumbling, Watermarks
+    from firesteel.windows import Global, Session, Sliding, Tumbling, Watermarks
 
 _HOMES = {
     "AggregateFunction": "firesteel.state",
@@ -103,6 +104,7 @@ _HOMES = {
     "DataStream": "firesteel.datastream",
     "DataStreamSink": "firesteel.datastream",
     "Environment": "firesteel.environment",
+    "Global": "firesteel.windows",
     "ExponentialBackoffDelayRetryStrategy": "firesteel.async_functions",
     "FixedDelayRetryStrategy": "firesteel.async_functions",
     "JobClient": "firesteel.client.execution",

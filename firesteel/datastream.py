@@ -24,6 +24,7 @@ from firesteel.missing_methods import no_such_member
 from firesteel.operator import StreamOperator
 from firesteel.plan import frame_methods
 from firesteel.plan.event_time import result_times
+from firesteel.plan.session_gap import with_session_gap
 from firesteel.plan.specs import (
     ApplySpec,
     AssignWatermarksSpec,
@@ -49,7 +50,7 @@ from firesteel.windowed_stream import (
     running_aggregate,
     time_column_of,
 )
-from firesteel.windows import Watermarks, Window
+from firesteel.windows import Count, Watermarks, Window
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -319,6 +320,17 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
                 "window_all() has no keys: use window(...) after key_by(...), or leave key_by out"
             )
         return WindowedStream(_WholeStream(self), window, allowed_lateness)
+
+    def count_window_all(self, size: int, slide: int | None = None) -> WindowedStream[DataStream]:
+        """Groups all records by their number, without keys: `key_by(...).count_window(...)` of a
+        stream with one key.
+        """
+        if isinstance(self, KeyedStream):
+            raise InvalidProgram(
+                "count_window_all() has no keys: use count_window(...) after key_by(...), or leave"
+                " key_by out"
+            )
+        return WindowedStream(_WholeStream(self), Count(size, slide), "0 s")
 
     def apply(
         self,
@@ -728,11 +740,28 @@ class KeyedStream(DataStream):
         before = before._exchanged_as(self._upstreams[0].result_type)
         return before._partitioned(Partitioner.HASH, self.key_columns)._add(title, final, uid=uid)
 
+    def count_window(self, size: int, slide: int | None = None) -> WindowedStream[DataStream]:
+        """Groups each key's records by their number, in the order in which they arrive: windows of
+        `size` records, one after the other, or one that starts with every `slide` records.
+
+        As PyFlink's `count_window`: a window emits its results when it is complete. Those that are
+        not when the input ends have no results. The results of `WindowedStream.aggregate` have the
+        column `window_id`, the number of the key's window from 0, and so have the rows that the
+        function of `WindowedStream.apply` gets.
+        """
+        return WindowedStream(self, Count(size, slide), "0 s")
+
+    def _with_session_gap(self, gap: str) -> KeyedStream:
+        """Adds a column with the gap of each row."""
+        before = self._unkeyed._on_spark(with_session_gap(gap), None, "")
+        before = before._exchanged_as(self._upstreams[0].result_type)
+        return KeyedStream(before, self.key_columns)
+
     def window(
         self, window: Window, *, allowed_lateness: Duration = "0 s"
     ) -> WindowedStream[DataStream]:
         """Groups each key's records by time: `Tumbling`, `Sliding` or `Session`, in event time or
-        processing time.
+        processing time. `Global` is one window per key, for a trigger.
 
         A record that arrives after its window has fired, but before the watermark is
         `allowed_lateness` past the window's end, makes the window fire again for its key: read the
@@ -948,6 +977,10 @@ class _WholeStream(DataStream):
         before = _partial_half(self._divided, title, partial, uid)
         before = before._exchanged_as(self._upstreams[0].result_type)
         return _WholeStream(before)._add(title, final, uid=uid)
+
+    def _with_session_gap(self, gap: str) -> _WholeStream:
+        before = self._divided._on_spark(with_session_gap(gap), None, "")
+        return _WholeStream(before._exchanged_as(self._upstreams[0].result_type))
 
 
 def _partial_half(

@@ -11,16 +11,19 @@ from firesteel.errors import InvalidProgram
 from firesteel.missing_methods import no_such_member
 from firesteel.plan.specs import (
     AggregateExpression,
+    CountSpec,
+    DynamicSessionSpec,
+    GlobalSpec,
     PartialWindowAggregateSpec,
     RunningAggregateSpec,
     Spec,
     WindowAggregateSpec,
     WindowApplySpec,
-    WindowSpec,
     WindowTopNSpec,
 )
 from firesteel.row_kind import ROW_KIND
-from firesteel.windows import Session, Sliding, Tumbling, Window
+from firesteel.triggers import ContinuousEventTimeTrigger, PurgingTrigger, Trigger
+from firesteel.windows import Count, Global, Session, Sliding, Tumbling, Window
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -31,7 +34,8 @@ Stream_co = TypeVar("Stream_co", bound="_Timed", covariant=True)
 
 # The event time of a window's result: its last microsecond, just before this column's time.
 _WINDOW_END = "window_end"
-_WINDOW_COLUMNS = ("window_start", _WINDOW_END)  # every window's results have them
+_WINDOW_COLUMNS = ("window_start", _WINDOW_END)  # the results of windows of time have them
+_WINDOW_ID = "window_id"  # and those of others
 
 
 class _Timed(Protocol):
@@ -47,6 +51,9 @@ class KeyedRows(Protocol[Stream_co]):
 
     def _add(self, name: str, spec: Spec, *, uid: str = "") -> Stream_co: ...
 
+    def _with_session_gap(self, gap: str) -> KeyedRows[Stream_co]:
+        """Adds a column with the gap of each row."""
+
     def _add_in_two_halves(
         self, title: str, partial: PartialWindowAggregateSpec, final: Spec, *, uid: str
     ) -> Stream_co: ...
@@ -56,16 +63,18 @@ class WindowedStream(Generic[Stream]):
     """Each key's records, or all records, in windows."""
 
     def __init__(
-        self, keyed: KeyedRows[Stream], window: Window, allowed_lateness: Duration
+        self, keyed: KeyedRows[Stream], window: Window | Count, allowed_lateness: Duration
     ) -> None:
-        if not isinstance(window, (Tumbling, Sliding, Session)):
+        if not isinstance(window, (Tumbling, Sliding, Session, Global, Count)):
             raise InvalidProgram(
-                f"window() takes a Tumbling, Sliding or Session window, not {type(window).__name__}"
+                "window() takes a Tumbling, Sliding, Session or Global window, not"
+                f" {type(window).__name__}"
             )
-        _check_keys(keyed.key_columns)
         self._keyed = keyed
         self._window = window
-        self._spec: WindowSpec = window.spec()
+        self._spec = window.spec()
+        self._trigger: Trigger | None = None
+        _check_keys(keyed.key_columns, self._window_columns)
         self._late_tag = ""
         self._allowed_lateness_us = duration_us(allowed_lateness, "allowed_lateness")
         if self._allowed_lateness_us < 0:
@@ -73,6 +82,10 @@ class WindowedStream(Generic[Stream]):
         if window.processing_time and self._allowed_lateness_us:
             raise InvalidProgram(
                 "allowed_lateness has no meaning in processing time: nothing is ever late"
+            )
+        if isinstance(window, Count | Global) and self._allowed_lateness_us:
+            raise InvalidProgram(
+                f"allowed_lateness has no meaning for {window} windows: nothing is ever late"
             )
         self._time_column, self._time_shift_us = _event_time(keyed, window)
 
@@ -93,18 +106,57 @@ class WindowedStream(Generic[Stream]):
         """
         if not isinstance(tag, str) or not tag:
             raise InvalidProgram(f"side_output_late() takes the name of a side output, not {tag!r}")
-        if self._window.processing_time:
-            raise InvalidProgram(
-                "side_output_late() has no meaning in processing time: nothing is ever late"
-            )
+        if self._window.processing_time or isinstance(self._window, Count | Global):
+            what = "in processing time" if self._window.processing_time else f"for {self._window}"
+            raise InvalidProgram(f"side_output_late() has no meaning {what}: nothing is ever late")
         self._late_tag = tag
+        return self
+
+    def trigger(self, trigger: Trigger) -> Self:
+        """Sets when windows emit results, instead of at their ends:
+
+            early = windows.trigger(ContinuousProcessingTimeTrigger.of("10 s")).aggregate(...)
+
+        The triggers of `firesteel.triggers` are Flink's, and a class of the program may extend
+        `Trigger`. Such windows keep their rows. A window that fires repeatedly emits results of all
+        of its rows each time, which replace the earlier ones; with `PurgingTrigger.of(trigger)`, it
+        drops its rows when it fires. In a batch, timers of processing time fire once, when the
+        input has ended.
+        """
+        if not isinstance(trigger, Trigger):
+            raise InvalidProgram(
+                f"trigger() takes a Trigger, such as CountTrigger.of(100), not"
+                f" {type(trigger).__name__} {trigger!r}"
+            )
+        if isinstance(self._window, Count):
+            raise InvalidProgram(
+                "count_window() fires when a window is complete; for another trigger, use"
+                " window(Global()).trigger(...)"
+            )
+        if self._allowed_lateness_us:
+            raise InvalidProgram(
+                "trigger() cannot be combined with allowed_lateness; leave one of them out"
+            )
+        if isinstance(self._window, Session) and not trigger.can_merge():
+            raise InvalidProgram(
+                f"{type(trigger).__name__} cannot be the trigger of sessions, which merge:"
+                " implement can_merge() and on_merge()"
+            )
+        nested = trigger.nested if isinstance(trigger, PurgingTrigger) else trigger
+        if isinstance(nested, ContinuousEventTimeTrigger) and not self._time_column:
+            raise InvalidProgram(
+                "ContinuousEventTimeTrigger needs event time: give the source"
+                " watermarks=Watermarks.bounded(...), and the window no processing_time"
+            )
+        self._trigger = trigger
         return self
 
     def aggregate(
         self, *expressions: str | Column, name: str | None = None, uid: str = ""
     ) -> Stream:
-        """One row per key and window: the key columns, `window_start`, `window_end` and one column
-        per expression: SQL text, or a Column such as F.sum("x").alias("s").
+        """One row per key and window: the key columns, `window_start` and `window_end` (`window_id`
+        for count windows and `Global`), and one column per expression: SQL text, or a Column such
+        as F.sum("x").alias("s").
 
         Each expression consists of Spark's aggregate functions and has a name: "count(*) AS
         flights", "avg(dep_delay) AS avg_delay". `first(x)` and `last(x)` are by event time. Types,
@@ -127,11 +179,19 @@ class WindowedStream(Generic[Stream]):
         from firesteel.plan.aggregates.parse import parse_aggregates, unsplittable  # the SQL parser
 
         aggregates = parse_aggregates(expressions, time_column=self._time_column)
-        _check_names(aggregates, self._keyed.key_columns)
+        _check_names(aggregates, (*self._keyed.key_columns, *self._window_columns))
         if self._allowed_lateness_us and isinstance(self._window, Session):
             _check_row_kind(self._keyed.key_columns, aggregates)
         title = name or f"Window({self._window})"
-        if self._late_tag or unsplittable(aggregates):
+        # Partial results in processing time do not have the gaps of their rows.
+        gaps = isinstance(self._spec, DynamicSessionSpec) and self._window.processing_time
+        if (
+            self._late_tag
+            or unsplittable(aggregates)
+            or gaps
+            or self._trigger is not None
+            or isinstance(self._spec, CountSpec | GlobalSpec)
+        ):
             return self._keep_rows(title, None, aggregates, uid)
         partial = PartialWindowAggregateSpec(
             key_columns=self._keyed.key_columns,
@@ -198,6 +258,11 @@ class WindowedStream(Generic[Stream]):
         a row that is no longer valid.
         """
         columns, directions = checked_order(n, by, ascending)
+        if self._trigger is not None or isinstance(self._spec, CountSpec | GlobalSpec):
+            raise InvalidProgram(
+                "top_n() of windows with a trigger, of count windows and of global windows: use"
+                " apply(...) with a window function, such as F.row_number()"
+            )
         spec = WindowTopNSpec(
             key_columns=self._keyed.key_columns,
             window=self._spec,
@@ -210,7 +275,7 @@ class WindowedStream(Generic[Stream]):
             late_tag=self._late_tag,
         )
         title = name or f"TopN({n} by {', '.join(columns)}, {self._window})"
-        return self._of_windows(self._keyed._add(title, spec, uid=uid))
+        return self._of_windows(self._rows._add(title, spec, uid=uid))
 
     # -- inside
 
@@ -222,10 +287,16 @@ class WindowedStream(Generic[Stream]):
         uid: str,
         across_keys: bool = False,
     ) -> Stream:
+        if isinstance(self._window, Global) and self._trigger is None:
+            raise InvalidProgram(
+                "a Global window never ends; say when it emits results:"
+                " window(Global()).trigger(CountTrigger.of(100))"
+            )
         spec = WindowApplySpec(
             key_columns=self._keyed.key_columns,
             window=self._spec,
-            time_column=self._time_column,
+            trigger=self._trigger,
+            time_column=self._time_column if self._needs_time else "",
             time_shift_us=self._time_shift_us,
             allowed_lateness_us=self._allowed_lateness_us,
             function=function,
@@ -233,10 +304,32 @@ class WindowedStream(Generic[Stream]):
             aggregates=aggregates,
             late_tag=self._late_tag,
         )
-        return self._of_windows(self._keyed._add(title, spec, uid=uid))
+        return self._of_windows(self._rows._add(title, spec, uid=uid))
+
+    @property
+    def _rows(self) -> KeyedRows[Stream]:
+        """The input of windows that keep rows. It has the gaps of dynamic sessions."""
+        if isinstance(self._spec, DynamicSessionSpec):
+            return self._keyed._with_session_gap(self._spec.gap)
+        return self._keyed
+
+    @property
+    def _needs_time(self) -> bool:
+        if not isinstance(self._window, Count | Global) or self._window.on is not None:
+            return True
+        trigger = self._trigger
+        nested = trigger.nested if isinstance(trigger, PurgingTrigger) else trigger
+        by_time = isinstance(nested, ContinuousEventTimeTrigger)
+        return by_time or (nested is not None and nested.reads_elements)
+
+    @property
+    def _window_columns(self) -> tuple[str, ...]:
+        without_times = isinstance(self._window, Count | Global)
+        return (_WINDOW_ID,) if without_times else _WINDOW_COLUMNS
 
     def _of_windows(self, stream: Stream) -> Stream:
-        return stream._with_time_columns(*(() if self._window.processing_time else (_WINDOW_END,)))
+        timed = _WINDOW_END in self._window_columns and not self._window.processing_time
+        return stream._with_time_columns(*((_WINDOW_END,) if timed else ()))
 
 
 def running_aggregate(
@@ -303,10 +396,10 @@ def order_of(
     return columns, directions
 
 
-def _check_keys(keys: tuple[str, ...]) -> None:
+def _check_keys(keys: tuple[str, ...], window_columns: tuple[str, ...]) -> None:
     """Results have the keys and the window's own columns."""
     for key in keys:
-        if key.lower() in _WINDOW_COLUMNS:
+        if key.lower() in window_columns:
             raise InvalidProgram(
                 f'key_by("{key}").window(...): its results have a column {key} of their own; '
                 f'key by a copy with another name: key_by(F.col("{key}").alias("earlier"))'
@@ -329,12 +422,14 @@ def _check_row_kind(keys: tuple[str, ...], aggregates: tuple[AggregateExpression
         )
 
 
-def _event_time(keyed: KeyedRows[Any], window: Window) -> tuple[str, int]:
+def _event_time(keyed: KeyedRows[Any], window: Window | Count) -> tuple[str, int]:
     """The event-time column, and an offset to its values in microseconds."""
     if window.processing_time:
         return "", 0
     if window.on is not None:
         return window.on, 0
+    if isinstance(window, Count | Global) and len(keyed._time_columns) != 1:
+        return "", 0
     return time_column_of(
         keyed._time_columns, "the window", f"{type(window).__name__}(..., on='column')"
     )

@@ -10,6 +10,9 @@ from firesteel.durations import Duration, duration_us, positive_us
 from firesteel.errors import InvalidProgram
 from firesteel.plan.specs import (
     AssignWatermarksSpec,
+    CountSpec,
+    DynamicSessionSpec,
+    GlobalSpec,
     SessionSpec,
     SlidingSpec,
     TumblingSpec,
@@ -199,20 +202,104 @@ class Session:
     gap: Duration
     on: str | None = None
     processing_time: bool = False
+    dynamic_gap: str = ""  # Spark SQL; see `with_dynamic_gap`
+
+    @classmethod
+    def with_dynamic_gap(
+        cls, gap: str, *, on: str | None = None, processing_time: bool = False
+    ) -> Session:
+        """Sessions whose gap depends on the record, as Flink's
+        `EventTimeSessionWindows.with_dynamic_gap`.
+
+        `gap` is a Spark SQL expression over the columns of the stream. It returns an interval, or
+        its text: `"CASE WHEN device = 'mobile' THEN '5 minutes' ELSE '30 minutes' END"`. A session
+        ends when the gaps of all its records are over. A record whose gap is null or not longer
+        than 0 fails the job.
+        """
+        if not isinstance(gap, str) or not gap.strip():
+            raise InvalidProgram(
+                "Session.with_dynamic_gap() takes a Spark SQL expression such as"
+                f' "make_dt_interval(0, 0, minutes)", not {type(gap).__name__} {gap!r}'
+            )
+        return cls("0 s", on=on, processing_time=processing_time, dynamic_gap=gap)
 
     def spec(self) -> SessionSpec:
         """What the operator gets of it. Raises InvalidProgram for bad durations."""
         _check_time(self)
+        if self.dynamic_gap:
+            return DynamicSessionSpec(gap=self.dynamic_gap, processing_time=self.processing_time)
         return SessionSpec(
             gap_us=positive_us(self.gap, "the gap of a Session window"),
             processing_time=self.processing_time,
         )
 
     def __str__(self) -> str:
-        return f"Session {self.gap}"
+        return f"Session {self.dynamic_gap or self.gap}"
 
 
-Window = Tumbling | Sliding | Session
+@dataclass(frozen=True, slots=True)
+class Global:
+    """One window per key that never ends: when it emits results is up to a trigger,
+
+        stream.key_by("k").window(Global()).trigger(CountTrigger.of(100)).aggregate(...)
+
+    as with Flink's GlobalWindows. Results have the column `window_id`: the number of the key's
+    firing, from 0. `on` names the timestamp column for triggers of event time; the default is the
+    column of the source's watermarks.
+    """
+
+    on: str | None = None
+
+    @property
+    def processing_time(self) -> bool:
+        """False: the window has no end in any time."""
+        return False
+
+    def spec(self) -> GlobalSpec:
+        """The operator's part of it."""
+        if self.on is not None:
+            _check_column("Global(on=...)", self.on)
+        return GlobalSpec()
+
+    def __str__(self) -> str:
+        return "Global"
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Windows of `size` records of a key, one after the other or every `slide` records:
+    `count_window(size, slide)`.
+    """
+
+    size: int
+    slide: int | None = None
+
+    @property
+    def on(self) -> None:
+        """None: time plays no part."""
+        return None
+
+    @property
+    def processing_time(self) -> bool:
+        """False: time plays no part."""
+        return False
+
+    def spec(self) -> CountSpec:
+        """The operator's part of it. Raises InvalidProgram for bad numbers."""
+        slide = self.size if self.slide is None else self.slide
+        for name, number in (("size", self.size), ("slide", slide)):
+            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+                raise InvalidProgram(
+                    f"count_window({name}={number!r}): it takes a number of records, of at least 1"
+                )
+        return CountSpec(size=self.size, slide=slide)
+
+    def __str__(self) -> str:
+        every = "" if self.slide is None else f" every {self.slide}"
+        return f"Count {self.size}{every}"
+
+
+Window = Tumbling | Sliding | Session | Global
 
 _MOST_PANES = 10_000
 
@@ -225,7 +312,7 @@ def _check_column(where: str, column: Any) -> None:
         )
 
 
-def _check_time(window: Window) -> None:
+def _check_time(window: Tumbling | Sliding | Session) -> None:
     if window.on is not None:
         _check_column(f"{type(window).__name__}(on=...)", window.on)
     if window.processing_time and window.on is not None:

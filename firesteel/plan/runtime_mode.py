@@ -25,6 +25,7 @@ from firesteel.plan.specs import (
     JoinSpec,
     SourceSpec,
     TimeToLiveSpec,
+    WindowApplySpec,
 )
 from firesteel.plan.stream_graph import StreamGraph, StreamNode
 
@@ -146,6 +147,8 @@ def as_batch(graph: StreamGraph) -> None:
         elif isinstance(spec, JoinSpec):
             within = None if isinstance(spec.within, TimeToLiveSpec) else spec.within
             node.spec = dataclasses.replace(spec, within=within, whole=True)
+        elif isinstance(spec, WindowApplySpec) and spec.trigger is not None:
+            node.spec = dataclasses.replace(spec, at_end=True)
 
 
 def _check_own_source(graph: StreamGraph, node: StreamNode) -> None:

@@ -48,7 +48,15 @@ from firesteel.plan.specs.watermarks import (
     WatermarkAlignmentSpec,
     WatermarkSpec,
 )
-from firesteel.plan.specs.windows import SessionSpec, SlidingSpec, TumblingSpec, WindowSpec
+from firesteel.plan.specs.windows import (
+    CountSpec,
+    DynamicSessionSpec,
+    GlobalSpec,
+    SessionSpec,
+    SlidingSpec,
+    TumblingSpec,
+    WindowSpec,
+)
 
 __all__ = [
     "AggregateExpression",
@@ -58,10 +66,13 @@ __all__ = [
     "BroadcastProcessSpec",
     "CoMapInArrowSpec",
     "CoProcessSpec",
+    "CountSpec",
     "CustomSpec",
     "DropDuplicatesSpec",
+    "DynamicSessionSpec",
     "EventTimes",
     "FilterSpec",
+    "GlobalSpec",
     "IntervalSpec",
     "JoinSpec",
     "MapAsyncSpec",

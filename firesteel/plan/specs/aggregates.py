@@ -11,7 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from firesteel.plan.specs.windows import SessionSpec, WindowSpec
+from firesteel.plan.specs.windows import CountSpec, GlobalSpec, SessionSpec, WindowSpec
+from firesteel.triggers import (
+    EventTimeTrigger,
+    ProcessingTimeTrigger,
+    PurgingTrigger,
+    Trigger,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +149,29 @@ class WindowApplySpec:
     """
 
     key_columns: tuple[str, ...]
-    window: WindowSpec
+    window: WindowSpec | CountSpec | GlobalSpec
     time_column: str
     time_shift_us: int = 0
     allowed_lateness_us: int = 0
+    trigger: Trigger | None = None  # None: the window fires when it is complete
+    at_end: bool = False  # timers of processing time wait for the end of the input, as in a batch
     function: Callable[[Any], Any] | None = None
     across_keys: bool = False  # `function` may relate rows of different keys
     aggregates: tuple[AggregateExpression, ...] = ()
     late_tag: str = ""
+
+    @property
+    def fires_repeatedly(self) -> bool:
+        """Whether later results may replace earlier ones."""
+        once = EventTimeTrigger | ProcessingTimeTrigger | PurgingTrigger | None
+        return not isinstance(self.trigger, once)
+
+    @property
+    def window_columns(self) -> tuple[str, ...]:
+        """The columns that the rows of a window have in addition, equal for all of them."""
+        if isinstance(self.window, CountSpec | GlobalSpec):
+            return ("window_id",)
+        return ("window_start", "window_end")
 
     @property
     def retracts(self) -> bool:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+# The column of rows that dynamic sessions keep: their gaps in microseconds. Windows leave it out.
+SESSION_GAP = "_session_gap"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TumblingSpec:
@@ -42,6 +45,37 @@ class SessionSpec:
 
     gap_us: int
     processing_time: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DynamicSessionSpec(SessionSpec):
+    """Sessions in which each row has a gap: one ends when the gaps of all its rows are over."""
+
+    gap: str  # Spark SQL over a row: an interval, or its text
+    gap_us: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountSpec:
+    """The rows of a key in the order in which they arrive: window n has `size` of them, from row
+    n * `slide` on.
+    """
+
+    size: int
+    slide: int
+
+    @property
+    def processing_time(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlobalSpec:
+    """One window per key, which never ends."""
+
+    @property
+    def processing_time(self) -> bool:
+        return False
 
 
 WindowSpec = TumblingSpec | SlidingSpec | SessionSpec

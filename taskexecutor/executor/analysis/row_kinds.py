@@ -134,6 +134,13 @@ def updating(step: AnalysisStep, spec: Spec, place: str) -> Updating | None:
                 instead="make them changes that can be taken back: aggregate(..., changes=True),"
                 f" give it windows: key_by(...).window(...).aggregate(...), {_UPSERT}",
             )
+        case WindowApplySpec() if spec.fires_repeatedly:
+            return Updating(
+                who=who,
+                when="the results of a window again each time it fires (trigger)",
+                instead="have the window drop its rows there (PurgingTrigger.of(trigger)), "
+                f"{_UPSERT}",
+            )
         case WindowAggregateSpec() | WindowApplySpec() if spec.allowed_lateness_us:
             return Updating(
                 who=who,

@@ -13,6 +13,7 @@ from firesteel.common.error_report import summary_of
 from firesteel.errors import FiresteelError
 from firesteel.plan.specs import (
     AggregateExpression,
+    DynamicSessionSpec,
     PartialWindowAggregateSpec,
     RunningAggregateSpec,
     SessionSpec,
@@ -20,6 +21,7 @@ from firesteel.plan.specs import (
     WindowApplySpec,
     WindowTopNSpec,
 )
+from firesteel.plan.specs.windows import SESSION_GAP
 from firesteel.row_kind import ROW_KIND
 from taskexecutor.executor.aggregation.taken_back import kept_of
 from taskexecutor.executor.analysis.by_key import ByKey, KeyedFrame
@@ -38,6 +40,7 @@ from taskexecutor.executor.analysis.step import (
     Frame,
     Retracting,
 )
+from taskexecutor.executor.operators.windows.contents import WINDOW_ID
 from taskexecutor.executor.spark.plans import composed
 from taskexecutor.executor.spark.schemas import spark_name, to_arrow, to_spark
 
@@ -48,6 +51,12 @@ WINDOW_FIELDS = tuple(
     pa.field(name, pa.timestamp("us", "UTC"))
     for name in (composed.WINDOW_START, composed.WINDOW_END)
 )
+
+
+def window_fields_of(spec: WindowApplySpec) -> Sequence[pa.Field]:
+    if spec.window_columns == (WINDOW_ID,):
+        return [pa.field(WINDOW_ID, pa.int64())]
+    return WINDOW_FIELDS
 
 
 def analyze_partial_aggregate(
@@ -103,9 +112,11 @@ def analyze_window_apply(step: AnalysisStep, spec: WindowApplySpec) -> AnalyzedO
     frame = step.frame().frame
     rows = to_arrow(frame.schema)
     check_columns(step, spec, rows)
-    window_columns = {field.name for field in WINDOW_FIELDS}
-    columns = [field for field in rows if field.name not in window_columns]
-    fired = composed.empty_frame(step.session, to_spark(pa.schema([*columns, *WINDOW_FIELDS])))
+    if isinstance(spec.window, DynamicSessionSpec):
+        rows = rows.remove(rows.get_field_index(SESSION_GAP))
+    window_fields = window_fields_of(spec)
+    columns = [field for field in rows if field.name not in spec.window_columns]
+    fired = composed.empty_frame(step.session, to_spark(pa.schema([*columns, *window_fields])))
     try:
         result = composed.window_result(fired, spec)
     except Exception as error:
@@ -138,7 +149,7 @@ def _checked(
     """
     given = KeyedFrame(Frame(fired, BUNDLE), spec.key_columns)
     # Several sessions fire at the same time.
-    by_time = [frozenset({composed.WINDOW_START, composed.WINDOW_END})]
+    by_time = [frozenset(spec.window_columns)]
     also = by_time if isinstance(spec.window, SessionSpec) else []
     checks: RowByRow
     if spec.across_keys or not (spec.key_columns or also):

@@ -9,11 +9,23 @@ from typing import Any
 
 import pytest
 
-from firesteel import DataStream, Environment, Session, Sliding, Tumbling, Watermarks
+from firesteel import DataStream, Environment, Global, Session, Sliding, Tumbling, Watermarks
 from firesteel.connectors import FileSource
 from firesteel.datastream import KeyedStream
 from firesteel.errors import InvalidProgram
 from firesteel.plan.specs import PartialWindowAggregateSpec, RunningAggregateSpec, WindowApplySpec
+from firesteel.triggers import (
+    ContinuousEventTimeTrigger,
+    ContinuousProcessingTimeTrigger,
+    CountTrigger,
+    NeverTrigger,
+    PurgingTrigger,
+)
+
+
+class Apart(NeverTrigger):
+    def can_merge(self) -> bool:
+        return False
 
 
 def keyed() -> KeyedStream:
@@ -37,7 +49,56 @@ def specs(stream: DataStream) -> list[Any]:
             lambda s: s.window(Session("soon")),
             "the gap of a Session window is 'soon'; give a duration",
         ),
-        (lambda s: s.window("1 hour"), "takes a Tumbling, Sliding or Session window, not str"),
+        (
+            lambda s: s.window("1 hour"),
+            "takes a Tumbling, Sliding, Session or Global window, not str",
+        ),
+        (lambda s: s.count_window(0), "count_window(size=0): it takes a number of records"),
+        (lambda s: s.count_window(2, 0.5), "count_window(slide=0.5): it takes a number of records"),
+        (lambda s: s.count_window_all(2), "use count_window(...) after key_by(...)"),
+        (
+            lambda s: s.count_window(2).trigger(CountTrigger.of(1)),
+            "for another trigger, use window(Global()).trigger(...)",
+        ),
+        (lambda s: s.count_window(2).side_output_late("late"), "nothing is ever late"),
+        (lambda s: s.count_window(2).top_n(1, by="x"), "use apply(...) with a window function"),
+        (
+            lambda s: s.count_window(2).aggregate("count(*) AS window_id"),
+            "'window_id' is a",
+        ),
+        (
+            lambda s: s.window(Global()).aggregate("count(*) AS n"),
+            "a Global window never ends; say when it emits results",
+        ),
+        (
+            lambda s: s.window(Global(), allowed_lateness="1 s"),
+            "allowed_lateness has no meaning for Global windows",
+        ),
+        (lambda s: s.window(Global()).trigger("10 s"), "trigger() takes a Trigger, such as"),
+        (
+            lambda s: s.window(Tumbling("1 h"), allowed_lateness="1 s").trigger(CountTrigger.of(1)),
+            "trigger() cannot be combined with allowed_lateness",
+        ),
+        (
+            lambda s: s.window(Session("1 h")).trigger(PurgingTrigger.of(Apart())),
+            "PurgingTrigger cannot be the trigger of sessions, which merge",
+        ),
+        (
+            lambda s: s.window(Tumbling("1 h", processing_time=True)).trigger(
+                ContinuousEventTimeTrigger.of("1 s")
+            ),
+            "ContinuousEventTimeTrigger needs event time",
+        ),
+        (lambda s: CountTrigger.of(0), "CountTrigger.of(0): it takes a number of records"),
+        (
+            lambda s: ContinuousProcessingTimeTrigger.of("10 us"),
+            "ContinuousProcessingTimeTrigger.of('10 us'): it must be at least 1 ms",
+        ),
+        (lambda s: PurgingTrigger.of("1 s"), "PurgingTrigger.of() takes a trigger, not str '1 s'"),
+        (
+            lambda s: s.window(Session.with_dynamic_gap(5)),
+            "Session.with_dynamic_gap() takes a Spark SQL expression",
+        ),
         (
             lambda s: s.window(Tumbling("1 h", on="at", processing_time=True)),
             "processing time is a clock, not a column",

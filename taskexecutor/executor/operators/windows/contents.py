@@ -19,6 +19,7 @@ from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.timing.missing_time import missing_time
 
 WINDOW_START, WINDOW_END = "window_start", "window_end"
+WINDOW_ID = "window_id"  # of windows without times: which of its key's it is, from 0
 RANK = "rank"
 TIME = pa.timestamp("us", "UTC")
 
@@ -62,6 +63,9 @@ class Contents(Protocol):
         """The pane or session of each row that has arrived. Contents that keep rows return the
         row's time and the end of a session that has this row only.
         """
+
+    def gaps(self, batch: pa.RecordBatch) -> Ints | int:
+        """How long a session stays open after each row, in microseconds."""
 
     def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The columns of a batch to keep until its window fires."""

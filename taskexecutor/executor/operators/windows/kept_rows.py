@@ -5,8 +5,16 @@ from __future__ import annotations
 import pyarrow as pa
 
 from firesteel.operator import Output, RuntimeContext
-from firesteel.plan.specs import SessionSpec, WindowApplySpec, WindowTopNSpec
+from firesteel.plan.specs import (
+    DynamicSessionSpec,
+    SessionSpec,
+    WindowApplySpec,
+    WindowTopNSpec,
+)
+from firesteel.plan.specs.windows import SESSION_GAP
 from taskexecutor.executor.aggregation.columns import described
+from taskexecutor.executor.aggregation.grouping import Ints
+from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.windows.contents import Bounds, event_times
 
 
@@ -35,10 +43,18 @@ class KeptRows:
     def bounds(self, batch: pa.RecordBatch) -> Bounds:
         times = event_times(batch, self._spec.time_column, self._context.operator_name)
         times = times + self._spec.time_shift_us
+        return Bounds(times, times + self.gaps(batch))
+
+    def gaps(self, batch: pa.RecordBatch) -> Ints | int:
         window = self._spec.window
-        return Bounds(times, times + (window.gap_us if isinstance(window, SessionSpec) else 1))
+        if isinstance(window, DynamicSessionSpec):
+            gaps: Ints = as_numpy(batch.column(SESSION_GAP))
+            return gaps
+        return window.gap_us if isinstance(window, SessionSpec) else 1
 
     def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if isinstance(self._spec.window, DynamicSessionSpec):
+            return batch.drop_columns([SESSION_GAP])
         return batch
 
     def too_late(self, batch: pa.RecordBatch) -> None:

@@ -65,6 +65,10 @@ class PartialContents:
     def bounds(self, batch: pa.RecordBatch) -> Bounds:
         return Bounds(as_int64(batch.column(WINDOW_START)), as_int64(batch.column(WINDOW_END)))
 
+    def gaps(self, batch: pa.RecordBatch) -> Ints | int:
+        bounds = self.bounds(batch)
+        return bounds.ends - bounds.starts
+
     def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch.select([*self.key_columns, *self._merges])
 

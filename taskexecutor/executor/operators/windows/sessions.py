@@ -16,7 +16,7 @@ import pyarrow as pa
 from firesteel.column_names import column_index
 from firesteel.elements import MAX_TIMESTAMP_US, Watermark
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
-from firesteel.plan.specs import SessionSpec
+from firesteel.plan.specs import DynamicSessionSpec, SessionSpec
 from firesteel.row_kind import DELETE
 from taskexecutor.executor.aggregation.columns import as_array, as_table
 from taskexecutor.executor.aggregation.division import divided, parts_of
@@ -103,9 +103,12 @@ class SessionWindows(StreamOperator):
             return
         if self._window.processing_time:
             now_us = self._clock_us()
-            starts = np.full(batch.num_rows, now_us)
-            ends = np.full(batch.num_rows, now_us + self._window.gap_us)
-            self.context.timers.register_processing_time(-(-int(ends[0]) // 1_000))
+            starts: Ints = np.full(batch.num_rows, now_us)
+            dynamic = isinstance(self._window, DynamicSessionSpec)
+            gaps = self._contents.gaps(batch) if dynamic else self._window.gap_us
+            ends = starts + gaps
+            for end_us in np.unique(ends).tolist():
+                self.context.timers.register_processing_time(-(-end_us // 1_000))
             over_us = now_us - 1
         else:
             starts, ends = self._contents.bounds(batch)

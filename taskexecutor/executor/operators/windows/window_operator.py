@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from firesteel.plan.specs import (
+    CountSpec,
+    GlobalSpec,
     SessionSpec,
     WindowAggregateSpec,
     WindowApplySpec,
     WindowTopNSpec,
 )
 from taskexecutor.executor.operators.windows.contents import Contents
+from taskexecutor.executor.operators.windows.count_windows import CountWindows
 from taskexecutor.executor.operators.windows.panes import PaneWindows
 from taskexecutor.executor.operators.windows.partial_contents import PartialContents
 from taskexecutor.executor.operators.windows.sessions import SessionWindows
 from taskexecutor.executor.operators.windows.top_contents import TopContents
+from taskexecutor.executor.operators.windows.triggered_windows import TriggeredWindows
 from taskexecutor.executor.timing.wall_clock import wall_clock_us
 
 
@@ -22,8 +26,15 @@ def window_operator(
     spec: WindowAggregateSpec | WindowApplySpec | WindowTopNSpec,
     *,
     clock_us: Callable[[], int] = wall_clock_us,
-) -> PaneWindows | SessionWindows:
+) -> PaneWindows | SessionWindows | CountWindows | TriggeredWindows:
     """`clock_us`: processing time, in microseconds since the epoch."""
+    if isinstance(spec, WindowApplySpec) and (spec.trigger or isinstance(spec.window, CountSpec)):
+        from taskexecutor.executor.operators.windows.spark_windows import SparkWindows
+
+        if spec.trigger is None:
+            return CountWindows(spec, SparkWindows(spec))
+        return TriggeredWindows(spec, SparkWindows(spec), clock_us=clock_us)
+    assert not isinstance(spec.window, CountSpec | GlobalSpec)
     contents: Contents
     if isinstance(spec, WindowAggregateSpec):
         contents = PartialContents(spec)

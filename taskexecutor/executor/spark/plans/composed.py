@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from firesteel.errors import FiresteelError
 from firesteel.plan.deferred_columns import made_anew
+from firesteel.plan.session_gap import session_gap_us
 from firesteel.plan.specs import (
     AggregateExpression,
     ApplySpec,
+    DynamicSessionSpec,
     PartialWindowAggregateSpec,
     RowPartial,
     SessionSpec,
@@ -113,6 +115,14 @@ def partial_window_aggregate(
                 f"timestamp_micros({_START_US}) AS {WINDOW_START}",
                 f"timestamp_micros({_START_US} + {size_us}L) AS {WINDOW_END}",
             ]
+        case DynamicSessionSpec(gap=gap) if spec.in_event_time:
+            time = sql.expr(event_time_us(spec.time_column, spec.time_shift_us))
+            grouping.append(time.alias(_FIRST_US))
+            grouping.append((time + session_gap_us(frame, gap)).alias(_LAST_US))
+            times = [
+                f"timestamp_micros({_FIRST_US}) AS {WINDOW_START}",
+                f"timestamp_micros({_LAST_US}) AS {WINDOW_END}",
+            ]
         case SessionSpec() if spec.in_event_time:
             # Rows of a key in the same stretch of `gap` are in one session, whatever else is in it.
             # Grouping by the stretch needs no sort, unlike Spark's `session_window()`; the keyed
@@ -210,8 +220,8 @@ def _sum_or_error(total: str) -> str:
 
 
 def window_result(frame: DataFrame, spec: WindowApplySpec) -> DataFrame:
-    """The results of fired windows, without `row_kind`. `frame`: their rows, with `window_start`
-    and `window_end`.
+    """The results of fired windows, without `row_kind`. `frame`: their rows, with the window's
+    columns.
     """
     from pyspark.sql import functions as sql
 
@@ -223,7 +233,7 @@ def window_result(frame: DataFrame, spec: WindowApplySpec) -> DataFrame:
                 "allowed_lateness have one of their own; give it another name"
             )
         return result
-    names = [column(name) for name in (*spec.key_columns, WINDOW_START, WINDOW_END)]
+    names = [column(name) for name in (*spec.key_columns, *spec.window_columns)]
     return frame.groupBy(*names).agg(
         *(sql.expr(item.whole).alias(item.name) for item in spec.aggregates)
     )

@@ -1,0 +1,90 @@
+"""Rows that wait in windows which are not stretches of time alone: how they are found again when
+their windows fire, and where their results come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from firesteel.column_names import column_index
+from firesteel.operator import ColumnMemory, Output, RuntimeContext
+from taskexecutor.executor.aggregation.grouping import Ints, group, one_group
+from taskexecutor.executor.aggregation.key_index import KeyIndex
+from taskexecutor.executor.operators.windows.contents import TIME, WINDOW_ID
+
+MOST_ROWS = 262_144  # of windows that are computed at a time, more or less
+
+
+class Results(Protocol):
+    """Makes results of the rows of windows that fire: `SparkWindows`."""
+
+    @property
+    def together(self) -> bool:
+        """Whether `run` may get several windows of a key."""
+
+    def setup(self, context: RuntimeContext, output: Output) -> None: ...
+
+    def run(self, table: pa.Table) -> None:
+        """`table`: the rows, with their window's columns."""
+
+    def close(self) -> None: ...
+
+
+class Keys:
+    """Numbers the keys of rows, from 0 in the order in which they come."""
+
+    def __init__(self, key_columns: Sequence[str], memory: ColumnMemory) -> None:
+        self.columns = tuple(key_columns)
+        self._index = KeyIndex(memory)
+        self._any = False
+
+    @property
+    def count(self) -> int:
+        return self._index.count if self.columns else int(self._any)
+
+    def numbers(self, batch: pa.RecordBatch) -> Ints:
+        """Of each row."""
+        if not self.columns:
+            self._any = True
+            return one_group(batch.num_rows).codes
+        columns = [batch.column(column_index(batch.schema, name)) for name in self.columns]
+        groups = group(columns)
+        first = pa.array(groups.first_rows())
+        numbers: Ints = self._index.numbers([column.take(first) for column in columns])
+        return numbers[groups.codes]
+
+    def frozen(self, schema: pa.Schema) -> list[pa.Array]:
+        """The columns of all keys, in the order of their numbers. `schema`: of the rows."""
+        found = self._index.frozen()() or []
+        return [
+            column.cast(schema.field(column_index(schema, name)).type)
+            for name, column in zip(self.columns, found, strict=False)
+        ]
+
+
+def ranks_within(codes: Ints) -> Ints:
+    """How many earlier rows have the same code."""
+    order = np.argsort(codes, kind="stable")
+    ordered = codes[order]
+    heads = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    sizes = np.diff(np.append(heads, len(codes)))
+    ranks = np.empty(len(codes), np.int64)
+    ranks[order] = np.arange(len(codes)) - np.repeat(heads, sizes)
+    return ranks
+
+
+def window_field(name: str) -> pa.Field:
+    return pa.field(name, pa.int64() if name == WINDOW_ID else TIME)
+
+
+def with_window(table: pa.Table, columns: dict[str, pa.Array]) -> pa.Table:
+    """The rows with their window's columns, instead of those of the same names that they have."""
+    for name, values in columns.items():
+        if name in table.schema.names:  # the rows are results of other windows
+            table = table.drop_columns([name])
+        table = table.append_column(window_field(name), values)
+    return table
