@@ -18,3 +18,11 @@ def text_of(value: Any) -> str:
         return valid_text(str(value))
     except BaseException as error:  # whatever user code raises
         return f"<{type(value).__name__} without text: __str__ raised {type(error).__name__}>"
+
+
+def clipped(text: str, limit_chars: int) -> str:
+    """Cuts the middle out of a long text: the end of an error names the exception."""
+    if len(text) <= limit_chars:
+        return text
+    half = limit_chars // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"

@@ -44,6 +44,7 @@ from firesteel.common.rpc.convert import (
     profile_to_proto,
 )
 from firesteel.common.rpc.errors import RemoteProtocolError
+from firesteel.common.rpc.limits import MAX_PAYLOAD_BYTES, check_size
 from firesteel.common.rpc.operator_events import operator_event_from_proto, operator_event_to_proto
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
@@ -584,6 +585,35 @@ class TaskExecutorMessages:
                 return self._message(goodbye=job_master_pb2.Goodbye(cause=cause))
             case _:
                 assert_never(command)
+
+    def deployments(
+        self, command: commands.DeployTasks, limit_bytes: int = MAX_PAYLOAD_BYTES
+    ) -> Iterator[job_master_pb2.JobMasterToTaskExecutor]:
+        """Converts a deployment to one message, or to several if its tasks restore much. Raises
+        MessageTooLarge for a task that does not fit into a message.
+        """
+        message = self.convert(command)
+        if message.ByteSize() <= limit_bytes:
+            yield message
+            return
+        if len(command.tasks) == 1:
+            task = command.tasks[0]
+            name = self._vertices[task.vertex_id].name
+            check_size(
+                message,
+                f"the deployment of subtask {task.subtask} of {name!r}, with the operator state"
+                " that it restores,",
+                limit_bytes,
+            )
+        middle = len(command.tasks) // 2
+        for tasks in (command.tasks[:middle], command.tasks[middle:]):
+            wanted = {task.vertex_id for task in tasks}
+            part = replace(
+                command,
+                tasks=tasks,
+                vertices=tuple(vertex for vertex in command.vertices if vertex in wanted),
+            )
+            yield from self.deployments(part, limit_bytes)
 
     def heartbeat(self) -> job_master_pb2.JobMasterToTaskExecutor:
         return self._message(heartbeat=common_pb2.Heartbeat())

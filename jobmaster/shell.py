@@ -21,16 +21,19 @@ from firesteel._proto import (
 )
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.config import options
+from firesteel.common.error_report import summary_of
 from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import AttemptId, IdSource
 from firesteel.common.leader import FixedLeaders, Leader, Leaders, Office
 from firesteel.common.metrics import Sample
 from firesteel.common.rpc.convert import job_graph_from_proto, state_number
+from firesteel.common.rpc.limits import MessageTooLarge
 from firesteel.common.rpc.server import PORT_CLOSES_S
 from firesteel.common.service.driver import Driver
 from firesteel.common.service.platform import Platform
+from firesteel.common.states import ExecutionState
 from firesteel.common.units import MIB
-from firesteel.errors import FiresteelError
+from firesteel.errors import ErrorInfo, FiresteelError
 from jobmaster import convert, job_metrics
 from jobmaster.checkpoint_details import checkpoint_details
 from jobmaster.checkpoint_store import CheckpointStore
@@ -89,6 +92,7 @@ class RunningJob:
         self._settings = settings
         self._clock = platform.clock
         self._transport = platform.transport
+        self._clock = platform.clock
         self._probes: set[asyncio.Task[None]] = set()
         self._list_paths = list_paths
         self._sessions = sessions
@@ -297,7 +301,6 @@ class RunningJob:
                 self._sessions.dismiss(command.task_executor_id, self._messages.convert(command))
             case (
                 commands.SendOperatorMessage()
-                | commands.DeployTasks()
                 | commands.CancelTasks()
                 | commands.TriggerCheckpoint()
                 | commands.DrainTasks()
@@ -309,6 +312,8 @@ class RunningJob:
                 | commands.AnalyzeJob()
             ):
                 self._sessions.send(command.task_executor_id, self._messages.convert(command))
+            case commands.DeployTasks():
+                self._deploy(command)
             case commands.DeclareRequirements():
                 environment = convert.environment(self.job_graph.config)
                 self._resource_manager.declare(convert.declaration(command, environment))
@@ -363,6 +368,24 @@ class RunningJob:
             case _:
                 assert_never(command)
 
+    def _deploy(self, command: commands.DeployTasks) -> None:
+        try:
+            messages = list(self._messages.deployments(command))
+        except MessageTooLarge as problem:
+            error = ErrorInfo(summary=str(problem), timestamp_ms=int(self._clock.time() * 1000))
+            self.post(
+                events.TaskStatesReported(
+                    task_executor_id=command.task_executor_id,
+                    updates=tuple(
+                        events.TaskUpdate(task.attempt_id, ExecutionState.FAILED, error)
+                        for task in command.tasks
+                    ),
+                )
+            )
+            return
+        for message in messages:
+            self._sessions.send(command.task_executor_id, message)
+
     async def _probe(self, command: commands.ProbeTaskExecutor) -> None:
         await asyncio.sleep(PORT_CLOSES_S)
         if await self._transport.refuses(command.address):
@@ -379,8 +402,9 @@ class RunningJob:
             self.post(
                 events.PathsListed(operator_id=command.operator_id, files=tuple(listed.result()))
             )
-        except (PathProblem, OSError) as error:
-            self.post(events.PathsMissing(operator_id=command.operator_id, problem=str(error)))
+        except Exception as error:
+            problem = str(error) if isinstance(error, PathProblem | OSError) else summary_of(error)
+            self.post(events.PathsMissing(operator_id=command.operator_id, problem=problem))
 
     def _spooled(self, command: commands.SpoolChunk, problem: str) -> None:
         operator_id, attempt_id, sequence = (

@@ -22,7 +22,12 @@ from firesteel.common.process import StartFailed, exit_reason, log_tail, tempora
 from firesteel.common.process.log_files import slot_log
 from firesteel.common.service.platform import Platform, Process
 from taskexecutor.core import commands, events
-from taskexecutor.executor import ABANDONED_THREAD_EXIT_CODE, CONFIG_VARIABLE, JVM_LOST_EXIT_CODE
+from taskexecutor.executor import (
+    ABANDONED_THREAD_EXIT_CODE,
+    CONFIG_VARIABLE,
+    JVM_LOST_EXIT_CODE,
+    LINK_LOST_EXIT_CODE,
+)
 from taskexecutor.memory import resident_bytes
 
 log = structlog.get_logger(__name__)
@@ -32,6 +37,8 @@ READY_TIMEOUT_S = 180.0
 _EXIT_CODES = {
     JVM_LOST_EXIT_CODE: "its Spark JVM has ended",
     ABANDONED_THREAD_EXIT_CODE: "a thread of its job did not end",
+    LINK_LOST_EXIT_CODE: "its link to the TaskExecutor broke; the slot's log has the cause",
+    0: "exit code 0, which Firesteel does not use: code of the job called os._exit, or the like",
 }
 
 

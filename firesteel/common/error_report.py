@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from firesteel.common.installation import SERVICES
 from firesteel.errors import ErrorInfo, FiresteelError
-from firesteel.text import text_of
+from firesteel.text import clipped, text_of
 
 MAX_TEXT_CHARS = 32_000  # an error travels in messages and is kept with its job
 
@@ -281,11 +281,3 @@ def _worker_traceback(exc: BaseException, roots: tuple[str, ...]) -> str:
 
 def _first_line(text: str) -> str:
     return text.strip().split("\n", 1)[0].strip()
-
-
-def clipped(text: str, limit_chars: int) -> str:
-    """Cuts the middle out of a long text: its end names the exception."""
-    if len(text) <= limit_chars:
-        return text
-    half = limit_chars // 2
-    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"

@@ -7,6 +7,7 @@ each in a thread.
 CONFIG_VARIABLE = "FIRESTEEL_SLOT_CONFIG"
 JVM_LOST_EXIT_CODE = 71
 ABANDONED_THREAD_EXIT_CODE = 72  # a thread of the released job lives on
+LINK_LOST_EXIT_CODE = 73
 PROGRAM_MODULES = "program-modules"  # the folder of the program's own modules, in the job's
 
 # Environment variable: the path of the slot's log, for Spark's Python workers.

@@ -19,7 +19,13 @@ from firesteel.common import logs, output
 from firesteel.common.config import Configuration, options
 from firesteel.common.error_report import summary_of
 from firesteel.common.service.host import ServiceProcess, service_main
-from taskexecutor.executor import CONFIG_VARIABLE, LOG_VARIABLE, garbage, preload
+from taskexecutor.executor import (
+    CONFIG_VARIABLE,
+    LINK_LOST_EXIT_CODE,
+    LOG_VARIABLE,
+    garbage,
+    preload,
+)
 from taskexecutor.executor.turns import take_turns_often
 
 log = logs.get_logger(__name__)
@@ -132,8 +138,8 @@ def main(
     )
     process.announce_ready(data_address=exchange.address, jvm_pid=str(engine.jvm_pid))
     host.serve()
-    # The link is gone, and with it the TaskExecutor: nothing can use this process any more.
-    os._exit(0)
+    # The link is gone, and in general the TaskExecutor: nothing can use this process.
+    os._exit(LINK_LOST_EXIT_CODE)
 
 
 def _reason(failure: BaseException) -> str:

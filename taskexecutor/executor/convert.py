@@ -14,6 +14,7 @@ from firesteel.common.checkpoints.metadata import (
     encode_snapshots,
     states_to_proto,
 )
+from firesteel.common.checkpoints.state import OperatorSnapshot
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.ids import AttemptId, JobId, OperatorId
 from firesteel.common.operator_messages import HeldSplit
@@ -25,10 +26,11 @@ from firesteel.common.rpc.convert import (
     stored_partition_to_proto,
     vertex_from_proto,
 )
+from firesteel.common.rpc.limits import MAX_PAYLOAD_BYTES, MessageTooLarge
 from firesteel.common.states import ExecutionState
 from firesteel.elements import CheckpointBarrier
 from firesteel.errors import ErrorInfo, FiresteelError
-from firesteel.text import valid_text
+from firesteel.text import clipped, valid_text
 from taskexecutor.executor.analysis.analyze import AnalyzedOperator
 from taskexecutor.executor.exchange import Locations
 from taskexecutor.executor.state import RestoredOperatorState
@@ -48,6 +50,8 @@ from taskexecutor.executor.task.interfaces import (
     Declined,
     Held,
 )
+
+MAX_PLAN_CHARS = 100_000
 
 # -- from the TaskExecutor
 
@@ -208,6 +212,8 @@ def checkpoint_answer(job_id: str, answer: CheckpointAnswer) -> executor_pb2.Exe
         case Acknowledged():
             with_state = tuple(operator for operator in answer.operators if not operator.empty)
             message.snapshot = encode_snapshots(with_state)
+            if len(message.snapshot) > MAX_PAYLOAD_BYTES:
+                raise MessageTooLarge(_too_much_state(with_state))
             message.operators_finished = answer.operators_finished
             message.start_delay_ms = answer.start_delay_ms
             message.alignment_ms = answer.alignment_ms
@@ -215,6 +221,27 @@ def checkpoint_answer(job_id: str, answer: CheckpointAnswer) -> executor_pb2.Exe
         case Declined():
             message.declined = valid_text(answer.cause) or "no cause given"
     return executor_pb2.ExecutorToTaskExecutor(checkpoint_answer=message)
+
+
+def _too_much_state(snapshots: Sequence[OperatorSnapshot]) -> str:
+    sizes = {
+        name: sum(map(len, items))
+        for snapshot in snapshots
+        for states in (snapshot.lists, snapshot.union_lists)
+        for name, items in states.items()
+    }
+    for snapshot in snapshots:
+        sizes |= {name: len(content) for name, content in snapshot.broadcasts.items()}
+    largest = max(sizes, key=lambda name: sizes[name], default="")
+    return (
+        f"operator state {largest!r} is too large: it has {sizes.get(largest, 0):,} bytes, and all"
+        f" that a task keeps outside of keyed state may have {MAX_PAYLOAD_BYTES:,}"
+    )
+
+
+def _plan_text(plan: str) -> str:
+    """A literal in a plan may have any length."""
+    return valid_text(clipped(plan, MAX_PLAN_CHARS))
 
 
 def _splits(held: Mapping[OperatorId, Sequence[HeldSplit]]) -> list[tasks_pb2.HeldSplits]:
@@ -276,7 +303,7 @@ def _metrics(metrics: TaskMetrics) -> common_pb2.TaskMetrics:
         bundles=metrics.bundles,
         bundle_records=metrics.bundle_records,
         last_bundle_records=metrics.last_bundle_records,
-        plans={operator: valid_text(plan) for operator, plan in metrics.plans.items()},
+        plans={operator: _plan_text(plan) for operator, plan in metrics.plans.items()},
         aligning_ms=metrics.watermark_alignment_ms,
         spark_planning_ms=metrics.spark_planning_ms,
         spark_converting_ms=metrics.spark_converting_ms,
@@ -293,7 +320,7 @@ def analyzed(
         tasks_pb2.OperatorSchema(
             operator_id=operator.operator_id,
             schema=b"" if operator.schema is None else bytes(operator.schema.serialize()),
-            plan=valid_text(operator.plan),
+            plan=_plan_text(operator.plan),
             side_schemas={
                 tag: bytes(schema.serialize()) for tag, schema in operator.side_schemas.items()
             },

@@ -368,11 +368,11 @@ class Host:
                 self._configure(request.job_graph.config)
                 graph = job_graph_from_proto(request.job_graph)
                 found = analyze(graph, self._engine, convert.checkpoint_storage(request))
-                result = convert.analyzed(request.job_id, found)
+                self._link.send(convert.analyzed(request.job_id, found))
             except BaseException as error:  # the program's functions may raise SystemExit
                 log.info("the plan's analysis found an error", exc_info=True)
-                result = convert.analysis_failed(request.job_id, self._error_info(error))
-        self._link.send(result)
+                failed = convert.analysis_failed(request.job_id, self._error_info(error))
+                self._link.send(failed)
 
     # -- threads
 

@@ -12,6 +12,7 @@ import grpc
 import structlog
 
 from firesteel._proto import common_pb2, executor_pb2, executor_pb2_grpc
+from firesteel.common.rpc.limits import check_size
 from firesteel.common.rpc.server import channel
 
 log = structlog.get_logger(__name__)
@@ -42,6 +43,8 @@ class Link:
         threading.Thread(target=self._send_heartbeats, name="heartbeat", daemon=True).start()
 
     def send(self, message: executor_pb2.ExecutorToTaskExecutor) -> None:
+        """Raises MessageTooLarge; the link goes on."""
+        check_size(message, f"the slot's message {message.WhichOneof('message')!r}")
         self._outgoing.put(message)
 
     def _send_heartbeats(self) -> None:

@@ -21,7 +21,7 @@ import pytest
 from firesteel import Environment, Tumbling, Watermarks
 from firesteel.client.client import Client
 from firesteel.common.states import ExecutionState
-from firesteel.connectors import FileSink, FileSource
+from firesteel.connectors import CollectSink, FileSink, FileSource
 from firesteel.errors import ClusterUnreachable, FiresteelError, JobFailed, PayloadTooLarge
 from taskexecutor.executor.spark.jvm.session import PYTHON_DAEMON
 from tests.small_disk import small_disk
@@ -44,6 +44,33 @@ def no_task_ran(session: Session, job_id: str) -> bool:
         for a in s.attempts
     ]
     return not any(ExecutionState.DEPLOYING in states for states in entered)
+
+
+@pytest.mark.parametrize("where", ["analysis", "task"])
+def test_an_exception_without_a_valid_text_fails_its_job(session: Session, where: str) -> None:
+    class WithoutText(Exception):
+        def __str__(self) -> str:
+            raise SystemExit("\ud83d")  # a surrogate is not UTF-8
+
+    def raises(given: Any) -> Any:
+        raise WithoutText
+
+    env = Environment(parallelism=1)
+    numbers = env.from_sequence(0, 3)
+    failing = numbers.transform(raises) if where == "analysis" else numbers.map_in_arrow(raises)
+    failing.map(lambda row: row, "value BIGINT", name="\ud83d\0").print()
+    error = failure(session, env).error
+    assert error is not None
+    assert "WithoutText" in error.summary
+
+
+def test_a_row_that_is_too_large_to_be_collected_fails_its_job_only(session: Session) -> None:
+    executors = {t.task_executor_id: t.pid for t in session.overview().task_executors}
+    env = Environment(parallelism=1)
+    rows = env.from_sequence(0, 0).map(lambda row: {"text": "q" * 70_000_000}, "text STRING")
+    rows.sink_to(CollectSink())
+    assert "a row is too large to be collected: it has 70,000," in str(failure(session, env))
+    assert {t.task_executor_id: t.pid for t in session.overview().task_executors} == executors
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,11 @@ from grpc_health.v1._async import HealthServicer
 from grpc_health.v1.health import SERVICE_NAME as HEALTH
 from grpc_reflection.v1alpha import reflection
 
-from firesteel.common.units import MIB
+from firesteel.common.rpc.limits import MAX_MESSAGE_BYTES
 from firesteel.errors import FiresteelError
 
 log = structlog.get_logger(__name__)
 
-# The largest job (client.payload.max-size) fits, and what the services add to it.
-MAX_MESSAGE_BYTES = 64 * MIB
 CONNECT_TIMEOUT_MS = 10_000
 PORT_CLOSES_S = 0.05  # after the last connection of a process that dies
 _REFUSED_WITHIN_S = 1.0

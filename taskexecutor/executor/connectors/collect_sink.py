@@ -17,12 +17,15 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.operator_messages import ChunkAcknowledged, ChunkCollected, Resend
+from firesteel.common.rpc.limits import MAX_PAYLOAD_BYTES
+from firesteel.common.units import MIB
 from firesteel.connectors import CollectSink
 from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, StreamOperator
@@ -31,7 +34,27 @@ from taskexecutor.executor.connectors.runtime import SinkRuntime
 WINDOW = 4
 CHUNK_BYTES = 2**20  # small batches are sent together up to this
 INTERVAL_MS = 100  # between chunks that are smaller
+MAX_ROW_BYTES = MAX_PAYLOAD_BYTES - MIB  # with its schema and what else is in the message
 _WAIT_S = 1.0
+
+
+def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cuts a batch into chunks, or into single rows that are larger."""
+    rows = max(1, batch.num_rows * CHUNK_BYTES // max(1, batch.nbytes))
+    if rows >= batch.num_rows:
+        yield batch
+        return
+    for offset in range(0, batch.num_rows, rows):
+        yield from _parts(batch.slice(offset, rows))  # some rows may be much larger than others
+
+
+def _too_large(row: pa.RecordBatch) -> str:
+    largest = max(range(row.num_columns), key=lambda index: int(row.column(index).nbytes))
+    return (
+        f"a row is too large to be collected: it has {row.nbytes:,} bytes, of which"
+        f" {row.column(largest).nbytes:,} are in column {row.schema.names[largest]!r}, and the"
+        f" limit is {MAX_ROW_BYTES:,}; write such rows with a sink, for example a FileSink"
+    )
 
 
 class CollectSinkRuntime(SinkRuntime[CollectSink]):
@@ -72,10 +95,7 @@ class Collecting(StreamOperator):
             return
         if self._gathered and batch.schema != self._gathered[0].schema:
             self._send_gathered()
-        # A batch larger than a message is cut.
-        rows = max(1, batch.num_rows * CHUNK_BYTES // max(1, batch.nbytes))
-        for offset in range(0, batch.num_rows, rows):
-            part = batch.slice(offset, rows)
+        for part in _parts(batch):
             if self._gathered_bytes + part.nbytes > CHUNK_BYTES:
                 self._send_gathered()
             self._gathered.append(part)
@@ -97,6 +117,9 @@ class Collecting(StreamOperator):
     def _send_gathered(self) -> None:
         if not self._gathered:
             return
+        for batch in self._gathered:
+            if batch.nbytes > MAX_ROW_BYTES:
+                raise FiresteelError(_too_large(batch))
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self._gathered[0].schema) as writer:
             for batch in self._gathered:

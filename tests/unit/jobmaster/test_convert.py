@@ -4,11 +4,15 @@ alignment group.
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
-from firesteel._proto import tasks_pb2
-from firesteel.common.ids import AttemptId, OperatorId, TaskExecutorId
+from firesteel._proto import job_graph_pb2, tasks_pb2
+from firesteel.common.checkpoints.state import OperatorSnapshot
+from firesteel.common.ids import AllocationId, AttemptId, OperatorId, TaskExecutorId, VertexId
 from firesteel.common.operator_messages import WatermarkLimit, WatermarkReported
+from firesteel.common.rpc.limits import MessageTooLarge
 from firesteel.elements import MAX_TIMESTAMP_US, MIN_TIMESTAMP_US
 from jobmaster import convert
 from jobmaster.core import commands
@@ -56,3 +60,58 @@ def test_watermarks_come_in_and_limits_go_out_whatever_the_time(time_us: int) ->
         time_us,
         3,
     )
+
+
+def deployment(*state_bytes: int) -> commands.DeployTasks:
+    """One task per size of restored state, each of a separate vertex."""
+    return commands.DeployTasks(
+        task_executor_id=TaskExecutorId("te"),
+        tasks=tuple(
+            commands.TaskToDeploy(
+                attempt_id=AttemptId(f"attempt-{number}"),
+                vertex_id=VertexId(f"vertex-{number}"),
+                subtask=0,
+                attempt=0,
+                allocation_id=AllocationId("a"),
+                restored=(
+                    OperatorSnapshot(
+                        operator_id=OperatorId("o"),
+                        broadcasts={"rules": Random(number).randbytes(size_bytes)},
+                    ),
+                ),
+            )
+            for number, size_bytes in enumerate(state_bytes)
+        ),
+        vertices=tuple(VertexId(f"vertex-{number}") for number in range(len(state_bytes))),
+        locations=(),
+        schemas={},
+    )
+
+
+def test_a_deployment_that_restores_much_is_sent_in_parts() -> None:
+    vertices = [
+        job_graph_pb2.JobVertex(vertex_id=f"vertex-{n}", name=f"vertex {n}") for n in range(3)
+    ]
+    graph = job_graph_pb2.JobGraph(job_id="job", vertices=vertices)
+    messages = convert.TaskExecutorMessages(graph, (), 1, dispatcher_address="d:1")
+
+    def parts(*state_bytes: int) -> list[tuple[list[str], list[str]]]:
+        return [
+            (
+                [task.attempt_id for task in message.submit.tasks],
+                [part.vertex.vertex_id for part in message.submit.vertices],
+            )
+            for message in messages.deployments(deployment(*state_bytes), limit_bytes=10_000)
+        ]
+
+    whole = ["attempt-0", "attempt-1", "attempt-2"], ["vertex-0", "vertex-1", "vertex-2"]
+    assert parts(100, 100, 100) == [whole]
+    assert parts(9_700, 300, 100) == [
+        (["attempt-0"], ["vertex-0"]),
+        (["attempt-1", "attempt-2"], ["vertex-1", "vertex-2"]),
+    ]
+    with pytest.raises(
+        MessageTooLarge,
+        match=r"the deployment of subtask 0 of 'vertex 1', .* has 11,\d\d\d bytes, and the limit is",
+    ):
+        parts(100, 11_000, 100)

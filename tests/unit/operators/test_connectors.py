@@ -395,6 +395,28 @@ def test_what_is_collected_comes_out_as_it_was(
     assert [event.message.sequence for event in harness.sent] == list(range(len(chunks)))
 
 
+def test_a_row_that_fits_no_message_is_refused_by_its_size_and_the_others_are_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(collect_sink, "CHUNK_BYTES", 1_000)
+    monkeypatch.setattr(collect_sink, "MAX_ROW_BYTES", 20_000)
+    schema = pa.schema([("n", pa.int64()), ("text", pa.string())])
+    fits = ["q" * 15_000 if n in (40, 41) else "q" for n in range(1_000)]
+    harness = OperatorHarness(Collecting(interval_ms=0), [schema]).open()
+    acknowledge_what_is_sent(harness)
+    harness.process(pa.record_batch([range(1_000), fits], schema=schema))
+    harness.flush()
+    chunks = [pa.ipc.open_stream(event.message.ipc_stream).read_all() for event in harness.sent]
+    assert [text for chunk in chunks for text in chunk["text"].to_pylist()] == fits
+    harness.process(pa.record_batch([[1, 2], ["q", "q" * 30_000]], schema=schema))
+    with pytest.raises(
+        FiresteelError,
+        match=r"a row is too large to be collected: it has 30,0\d\d bytes, of which 30,0\d\d are in"
+        r" column 'text', and the limit is 20,000; write such rows with a sink",
+    ):
+        harness.flush()
+
+
 def test_rows_without_an_acknowledgement_are_sent_again_when_asked() -> None:
     harness = OperatorHarness(Collecting(interval_ms=0), [SCHEMA]).open()
     for _ in range(3):

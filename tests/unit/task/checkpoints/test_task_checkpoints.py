@@ -15,6 +15,7 @@ import pytest
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.ids import OperatorId, stable_id
 from firesteel.common.operator_messages import SplitAssigned
+from firesteel.common.rpc.limits import MessageTooLarge
 from firesteel.common.states import ExecutionState
 from firesteel.elements import MAX_WATERMARK, CheckpointBarrier, EndOfData, EndOfPartition
 from firesteel.operator import OperatorState, StreamOperator
@@ -383,6 +384,28 @@ def test_what_cannot_be_written_is_declined_and_the_task_goes_on(
     producer.emit(batch(2))
     producer.emit_event(barrier(2))
     assert checkpoints.sums(checkpoints.acknowledged()) == {1: 1, 2: 2}
+    run.task.cancel()
+    run.join()
+
+
+def test_a_checkpoint_whose_acknowledgement_cannot_be_sent_is_declined(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    put = checkpoints.services.answer
+
+    def refuse(answer: CheckpointAnswer) -> None:
+        if isinstance(answer, Acknowledged):
+            raise MessageTooLarge("operator state 'rules' is too large")
+        put(answer)
+
+    checkpoints.services = CheckpointServices(checkpoints.storage, refuse)
+    run = summing_run(checkpoints)
+    producer = run.producer(IN)
+    producer.emit(batch(1))
+    producer.emit_event(barrier(1))
+    run.start()
+    declined = checkpoints.answer()
+    assert isinstance(declined, Declined)
+    assert declined.cause == "operator state 'rules' is too large"
     run.task.cancel()
     run.join()
 
