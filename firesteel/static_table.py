@@ -19,6 +19,7 @@ from firesteel.common.units import MIB, parse_size_bytes, shortest_size
 from firesteel.durations import Duration, positive_us
 from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.plan.place import place_of_call
+from firesteel.text import text_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,8 +59,9 @@ class StaticTable:
             self.id = hashlib.sha256(cloudpickle.dumps(self)).hexdigest()
         except Exception as error:
             raise InvalidProgram(
-                f"{self} cannot be shipped: {error}; its function refers to something that cannot"
-                " be pickled (a SparkSession, a connection, a lock): create that inside it"
+                f"{self} cannot be shipped: {text_of(error)}; its function refers to something"
+                " that cannot be pickled (a SparkSession, a connection, a lock):"
+                " create that inside it"
             ) from error
 
     def __str__(self) -> str:

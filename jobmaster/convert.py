@@ -22,7 +22,6 @@ from firesteel.common.checkpoints.metadata import (
     states_from_proto,
 )
 from firesteel.common.config import options
-from firesteel.common.error_report import clipped
 from firesteel.common.ids import (
     AllocationId,
     AttemptId,
@@ -48,6 +47,7 @@ from firesteel.common.rpc.limits import MAX_PAYLOAD_BYTES, check_size
 from firesteel.common.rpc.operator_events import operator_event_from_proto, operator_event_to_proto
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
+from firesteel.text import clipped
 from jobmaster.core import commands, events
 from jobmaster.core.checkpoints.checkpoint import Snapshot
 from jobmaster.core.coordinators.base import Json

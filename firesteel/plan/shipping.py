@@ -14,6 +14,7 @@ from firesteel.plan.local_modules import refuse_taken, taken_by_value
 from firesteel.plan.source_lines import Pickled, dumps_with_lines
 from firesteel.plan.specs import Spec
 from firesteel.plan.stream_graph import StreamNode
+from firesteel.text import text_of
 
 
 class Shipment:
@@ -43,7 +44,7 @@ def _pickled(node: StreamNode) -> Pickled:
     except Exception as error:
         found = ", ".join(_unpicklable(node.spec))
         raise InvalidProgram(
-            f"operator {node} cannot be shipped: {error}; its function refers to "
+            f"operator {node} cannot be shipped: {text_of(error)}; its function refers to "
             f"{found or 'something'} that cannot be pickled (such as a SparkSession, a lock or a"
             " connection): create that inside the function"
         ) from error

@@ -43,7 +43,7 @@ class Link:
         threading.Thread(target=self._send_heartbeats, name="heartbeat", daemon=True).start()
 
     def send(self, message: executor_pb2.ExecutorToTaskExecutor) -> None:
-        """Raises MessageTooLarge; the link goes on."""
+        """Raises MessageTooLarge, and then the link stays open."""
         check_size(message, f"the slot's message {message.WhichOneof('message')!r}")
         self._outgoing.put(message)
 

@@ -67,7 +67,7 @@ def test_an_exception_without_a_valid_text_fails_its_job(session: Session, where
 def test_a_row_that_is_too_large_to_be_collected_fails_its_job_only(session: Session) -> None:
     executors = {t.task_executor_id: t.pid for t in session.overview().task_executors}
     env = Environment(parallelism=1)
-    rows = env.from_sequence(0, 0).map(lambda row: {"text": "q" * 70_000_000}, "text STRING")
+    rows = env.from_sequence(0, 1).map(lambda row: {"text": "q" * 70_000_000}, "text STRING")
     rows.sink_to(CollectSink())
     assert "a row is too large to be collected: it has 70,000," in str(failure(session, env))
     assert {t.task_executor_id: t.pid for t in session.overview().task_executors} == executors

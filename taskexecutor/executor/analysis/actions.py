@@ -16,6 +16,7 @@ import pyspark
 
 from firesteel.errors import FiresteelError
 from firesteel.plan.place import Place
+from firesteel.text import text_of
 from taskexecutor.executor.spark.plans.composed import UNREAD
 
 _SPARK = tuple(f"{package.__path__[0]}/" for package in (pyspark, py4j))
@@ -37,7 +38,7 @@ _INSTEAD = {
 def refuse_action(operator_name: str, error: Exception) -> None:
     """Raises FiresteelError if a function of the program raised `error` because it read rows."""
     links = list(_chain(error))
-    if not any(UNREAD in str(link) for link in links):
+    if not any(UNREAD in text_of(link) for link in links):
         return
     method, place = next(filter(None, map(_call, links)), ("", None))
     what = f"{method}()" if method.isidentifier() and method[0] != "_" else "what reads its rows"

@@ -10,6 +10,7 @@ import pyarrow as pa
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
 from firesteel.plan.specs import FilterSpec
+from firesteel.text import text_of
 
 
 class Filter(StreamOperator):
@@ -37,7 +38,7 @@ class Filter(StreamOperator):
                 mask = pa.array(values)
             except (pa.ArrowException, TypeError, ValueError) as error:
                 raise FiresteelError(
-                    f"{name}: the function must return one boolean per row: {error}"
+                    f"{name}: the function must return one boolean per row: {text_of(error)}"
                 ) from error
         if pa.types.is_null(mask.type):
             mask = mask.cast(pa.bool_())

@@ -13,6 +13,7 @@ import pyarrow as pa
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import CoMapInArrowSpec, MapInArrowSpec
+from firesteel.text import text_of
 from taskexecutor.executor.spark.schemas import declared, shown
 
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -96,7 +97,7 @@ def fit(
                 column = column.cast(field.type)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise _mismatch(
-                    name, did, schema, batch.schema, f"; column {field.name!r}: {error}"
+                    name, did, schema, batch.schema, f"; column {field.name!r}: {text_of(error)}"
                 ) from error
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -23,6 +23,7 @@ from firesteel.common.error_report import summary_of
 from firesteel.common.units import MIB, shortest_size, size
 from firesteel.errors import FiresteelError
 from firesteel.static_table import StaticTable
+from firesteel.text import text_of
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.plans.kept import LOCAL_RELATION_LIMIT, temporary_conf
 from taskexecutor.executor.spark.plans.table_versions import TableVersion, pinned_here
@@ -138,7 +139,9 @@ class _HeldTable:
                 return refresh_s
             self._failures += 1
             self._all_failures += 1
-            _log.warning("a table could not be refreshed", table=str(self._table), error=str(error))
+            _log.warning(
+                "a table could not be refreshed", table=str(self._table), error=text_of(error)
+            )
             if self._failures < REFRESH_ATTEMPTS:
                 return min(RETRY_S, refresh_s)
         self._failures = 0

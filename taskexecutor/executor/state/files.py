@@ -42,6 +42,7 @@ from firesteel.common.ids import OperatorId
 from firesteel.common.key_groups import KeyGroupRange
 from firesteel.common.units import MIB
 from firesteel.errors import FiresteelError
+from firesteel.text import text_of
 from taskexecutor.executor.state.in_flight import restored_in_flight
 from taskexecutor.executor.state.keyed import RestoredDatabase, SnapshotTarget, not_pickled
 from taskexecutor.executor.state.keyed_rows import ArrangedRows
@@ -287,4 +288,4 @@ def _unwritable(entries: Sequence[KeyedStateEntry], error: Exception) -> Fireste
             pickle.dumps((entry.key, entry.namespace, entry.value), protocol=5)
         except Exception:
             return not_pickled(f"the state {entry.name!r} of key {entry.key!r}", entry.value, error)
-    return FiresteelError(f"keyed state cannot be pickled: {error}")
+    return FiresteelError(f"keyed state cannot be pickled: {text_of(error)}")

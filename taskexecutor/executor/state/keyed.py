@@ -13,6 +13,7 @@ from firesteel.common.checkpoints.state import DatabaseHandle, StateFile
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.key_groups import KeyGroupRange
 from firesteel.errors import FiresteelError
+from firesteel.text import text_of
 from taskexecutor.executor.column_memory import SlotColumnMemory
 from taskexecutor.executor.timing.timers import Timers
 
@@ -111,5 +112,5 @@ class KeyedState(Protocol):
 def not_pickled(state: str, value: Any, error: Exception) -> FiresteelError:
     """`state`: whose value it is, such as "the state 'count' of key 7"."""
     return FiresteelError(
-        f"{state} has a value that cannot be pickled ({type(value).__name__}): {error}"
+        f"{state} has a value that cannot be pickled ({type(value).__name__}): {text_of(error)}"
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from firesteel.common.file_parts import FilePart
 from firesteel.connectors.file_source import CORRUPT_RECORD, MALFORMED_FORMATS, FileSource
 from firesteel.errors import FiresteelError
+from firesteel.text import text_of
 from taskexecutor.executor.spark.files.frames import first_malformed
 from taskexecutor.executor.timing.missing_time import IS_NULL
 
@@ -28,7 +29,7 @@ def explained(
         yield
     except Exception as error:
         if (
-            IS_NULL not in str(error)
+            IS_NULL not in text_of(error)
             or source.malformed is not None
             or source.format not in MALFORMED_FORMATS
         ):

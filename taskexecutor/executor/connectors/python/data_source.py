@@ -19,6 +19,7 @@ from firesteel.connectors import PythonSink, PythonSource
 from firesteel.errors import FiresteelError
 from firesteel.operator import RuntimeContext, TaskInfo
 from firesteel.plan.source_lines import dumps_without_lines
+from firesteel.text import text_of
 from taskexecutor.executor.connectors.checks import known_schema
 from taskexecutor.executor.spark.schemas import conform, from_ddl, to_arrow, to_spark
 
@@ -118,7 +119,8 @@ def check_sink(sink: PythonSink, schema: pa.Schema | None) -> pa.Schema:
         pickled = dumps_without_lines(writer)
     except Exception as error:
         raise FiresteelError(
-            f"{sink.name}: its writer cannot be pickled ({error}); open what it needs in write()"
+            f"{sink.name}: its writer cannot be pickled ({text_of(error)});"
+            " open what it needs in write()"
         ) from error
     return MESSAGE_SCHEMA.with_metadata({_WRITER: pickled})
 
@@ -154,7 +156,8 @@ def offset_text(offset: Any, name: str) -> str:
         return json.dumps(offset)
     except TypeError as error:
         raise FiresteelError(
-            f"{name}: the offset {offset!r} is not JSON ({error}); use dicts of strings and numbers"
+            f"{name}: the offset {offset!r} is not JSON ({text_of(error)});"
+            " use dicts of strings and numbers"
         ) from error
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from firesteel.errors import FiresteelError
+from firesteel.text import text_of
 from taskexecutor.executor.operators.stateful.row_collector import (
     MAX_BUFFERED_ROWS,
     Origin,
@@ -91,7 +92,7 @@ class FrameCollector:
         except Exception as error:
             for frame, origin in zip(frames, origins, strict=True):
                 self._blame(frame, origin)
-            raise FiresteelError(f"{self._name}: {error}") from error
+            raise FiresteelError(f"{self._name}: {text_of(error)}") from error
         self._emit(batch)
 
     def _blame(self, frame: pd.DataFrame, origin: Origin | None) -> None:
@@ -99,7 +100,7 @@ class FrameCollector:
         try:
             self._converted(frame)
         except Exception as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            reason = (text_of(error).splitlines() or [type(error).__name__])[0]
             raise self._misfit(frame, origin, f"; {reason}") from error
 
     def _converted(self, frame: pd.DataFrame) -> pa.RecordBatch:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from firesteel.common.units import MIB
 from firesteel.errors import FiresteelError
+from firesteel.text import text_of
 from taskexecutor.executor.operators.stateful.rows import row_maker
 from taskexecutor.executor.spark.schemas import shown
 
@@ -187,8 +188,10 @@ class RowCollector:
             try:
                 pa.array([value], field.type)
             except Exception as reason:
-                return self._unfit(column, _Changed(index, value, str(reason)), rows, first)
-        return FiresteelError(f"{self._name}: column {field.name!r} ({field.type}): {error}")
+                return self._unfit(column, _Changed(index, value, text_of(reason)), rows, first)
+        return FiresteelError(
+            f"{self._name}: column {field.name!r} ({field.type}): {text_of(error)}"
+        )
 
     def _unfit(self, column: int, value: _Changed, rows: list[Any], first: int) -> FiresteelError:
         field = self._schema.field(column)
