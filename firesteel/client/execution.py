@@ -280,7 +280,8 @@ def _watch(
         if interrupts.count >= 2:
             raise KeyboardInterrupt
         if output is not None and output.failure is not None:
-            client.cancel(job_id)
+            with contextlib.suppress(FiresteelError):  # it may have ended
+                client.cancel(job_id)
             raise _output_closed(output.failure)
         try:
             item = news.get(timeout=0.1)
@@ -292,6 +293,8 @@ def _watch(
             raise item
         if item.status.globally_terminal and output is not None:
             _await_output(output, interrupts)
+            if output.failure is not None:
+                raise _output_closed(output.failure)
         if context.display is not None:
             context.display.update(item)
         if item.status.globally_terminal:

@@ -18,7 +18,7 @@ from firesteel.client.job_output import JobOutput, write_to_stdout
 from firesteel.client.progress import LiveDisplay, PlainDisplay
 from firesteel.common.config import Configuration
 from firesteel.common.states import JobStatus
-from firesteel.errors import ClusterUnreachable
+from firesteel.errors import ClusterUnreachable, FiresteelError
 
 JOB = "a" * 32
 LOCAL = "localhost:1"
@@ -97,15 +97,36 @@ def test_a_reader_that_is_gone_cancels_the_job_and_ends_the_program_quietly(
     def gone(text: str) -> None:
         raise BrokenPipeError(32, "Broken pipe")
 
-    class NoFile(io.StringIO):
-        pass
-
-    monkeypatch.setattr("sys.stdout", NoFile())
+    monkeypatch.setattr("sys.stdout", io.StringIO())
     with pytest.raises(SystemExit) as ended:
         watched(client, JobOutput(client, JOB, gone))  # type: ignore[arg-type]
     assert ended.value.code == 141
     assert client.cancelled == [JOB]
     client.ending.set()
+
+
+def test_a_reader_that_leaves_at_the_end_of_the_job_ends_the_program_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = Printing(lines("a"))
+    client.ending.set()
+
+    class Ending(PlainDisplay):
+        def update(self, details: JobDetails) -> None:
+            client.last_batch.set()
+
+    def gone(text: str) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    def ended(job_id: str) -> None:
+        raise FiresteelError(f"job {job_id} has already ended")
+
+    monkeypatch.setattr(client, "cancel", ended)
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    output = JobOutput(client, JOB, gone)  # type: ignore[arg-type]
+    with pytest.raises(SystemExit) as left:
+        watched(client, output, Ending(lambda: LOCAL))
+    assert left.value.code == 141
 
 
 def test_another_failure_of_standard_output_is_the_programs_error() -> None:
