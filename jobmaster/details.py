@@ -31,6 +31,7 @@ def job_details(core: JobMasterCore, metrics: Metrics, now: float) -> job_master
         end_ms=graph.end_ms,
         waiting_for=core.waiting_for(now),
         checkpoints=checkpoint_details(core, now, subtasks=False),
+        warnings=core.job.warnings,
     )
 
 

@@ -2,62 +2,94 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from firesteel.common.file_parts import ListedFile
-from firesteel.common.globs import files_below, matches_of
+from firesteel.common.globs import (
+    FilesBelow,
+    files_below,
+    is_pattern,
+    matches_of,
+    not_readable,
+    printable,
+)
 
 MAX_FILES = 1_000_000
 
+
+class Listing(NamedTuple):
+    files: list[ListedFile]  # in the order in which to read them
+    skipped: Sequence[str] = ()  # paths that are not regular files: "path is a named pipe (FIFO)"
+
+
 # `list_files`, or what stands in for it.
-PathLister: TypeAlias = Callable[[Sequence[str], bool], list[ListedFile]]
+PathLister: TypeAlias = Callable[[Sequence[str], bool], Listing]
 
 
 class PathProblem(Exception):
     """A path names nothing that can be read; the message names it."""
 
 
-def list_files(paths: Sequence[str], watched: bool = False) -> list[ListedFile]:
-    """All files, sorted. A directory means the files below it, without hidden ones and Spark's
-    `_SUCCESS` and the like.
+def list_files(paths: Sequence[str], watched: bool = False) -> Listing:
+    """All regular files, sorted. A directory means the files below it, without hidden ones and
+    Spark's `_SUCCESS` and the like.
 
     Raises PathProblem for the first path that matches no file. Watched paths may match none yet,
     but the directory to watch must exist; their files are sorted by modification time, then by
     name.
     """
     files: set[str] = set()
+    skipped: dict[str, None] = {}
     for path in paths:
-        found = _files_of(path)
-        if not found and watched:
-            _check_watched(path)
-        elif not found:
+        try:
+            found = _files_of(path)
+        except OSError as error:
             raise PathProblem(
-                f"source path {path!r} {_why(path)}; correct the path (it is looked up on the "
-                "cluster's machine)"
+                f"source path {path!r}: {error.filename or path!r} cannot be listed:"
+                f" {error.strerror}"
+            ) from error
+        if not found.files and watched:
+            _check_watched(path)
+        elif not found.files:
+            raise PathProblem(
+                f"source path {path!r} {_why(path, found.skipped)}; correct the path (it is looked"
+                " up on the cluster's machine)"
             )
-        for file in found:
-            if ":" in os.path.basename(file):
-                raise PathProblem(
-                    f"source path {path!r}: Spark cannot open {file!r}, because of the colon in "
-                    "its name; rename it"
-                )
-        files.update(found)
+        for file in found.files:
+            _check_name(path, file)
+        files.update(found.files)
+        skipped.update(dict.fromkeys(found.skipped))
         if len(files) > MAX_FILES:
             raise PathProblem(
                 f"source path {path!r} matches more than {MAX_FILES:,} files; use fewer, larger "
                 "files"
             )
     listed = [_listed(file, watched) for file in files]
-    return sorted(
-        (file for file in listed if file is not None),
-        key=lambda file: (file.modified_ns if watched else 0, file.path),
+    return Listing(
+        sorted(
+            (file for file in listed if file is not None),
+            key=lambda file: (file.modified_ns if watched else 0, file.path),
+        ),
+        [printable(text) for text in skipped],
     )
 
 
-def _files_of(path: str) -> list[str]:
+def _check_name(path: str, file: str) -> None:
+    if printable(file) != file:
+        raise PathProblem(
+            f"source path {path!r}: Spark cannot open '{printable(file)}', because its name is not"
+            " valid UTF-8; rename it"
+        )
+    if ":" in os.path.basename(file):
+        raise PathProblem(
+            f"source path {path!r}: Spark cannot open {file!r}, because of the colon in its name;"
+            " rename it"
+        )
+
+
+def _files_of(path: str) -> FilesBelow:
     local = path.removeprefix("file://")
     if "://" in local:
         scheme = local.split("://", 1)[0]
@@ -65,29 +97,43 @@ def _files_of(path: str) -> list[str]:
             f"source path {path!r}: the file system {scheme!r} is not supported by FileSource yet; "
             "use a local path"
         )
-    if os.path.isfile(local):  # also a name that looks like a glob
-        return [os.path.abspath(local)]
-    matches = [local] if os.path.isdir(local) else matches_of(local)
-    files = []
-    for match in matches:
-        if os.path.isdir(match):
-            files += files_below(match)
-        elif os.path.isfile(match):
-            files.append(match)
-    return [os.path.abspath(file) for file in files]
+    # A path that exists may have a name that looks like a glob.
+    matches = [local] if os.path.lexists(local) else matches_of(local)
+    found = FilesBelow([], [])
+    for match in map(os.path.abspath, matches):
+        try:
+            kind = not_readable(match)
+        except FileNotFoundError:
+            continue  # removed since the glob was matched
+        if kind:
+            found.skipped.append(f"{match} is {kind}")
+        elif os.path.isdir(match):
+            below = files_below(match)
+            found.files.extend(below.files)
+            found.skipped.extend(below.skipped)
+        else:
+            found.files.append(match)
+    return found
 
 
-def _why(path: str) -> str:
+def _why(path: str, skipped: Sequence[str]) -> str:
+    """Why the path leads to no file."""
     local = path.removeprefix("file://")
-    if glob.has_magic(local):
-        return "matches no file"
-    return "is an empty directory" if os.path.isdir(local) else "does not exist"
+    whole = f"{os.path.abspath(local)} is "
+    if len(skipped) == 1 and skipped[0].startswith(whole):
+        return f"is {printable(skipped[0].removeprefix(whole))}, and only regular files are read"
+    if skipped:
+        more = f", and {len(skipped) - 1:,} more are skipped" if len(skipped) > 1 else ""
+        return f"leads to no regular file: {printable(skipped[0])}{more}"
+    if os.path.isdir(local):
+        return "is an empty directory"
+    return "matches no file" if is_pattern(local) else "does not exist"
 
 
 def _check_watched(path: str) -> None:
     """The watched directory, or the one in which a glob begins to vary, must exist."""
     folder = path.removeprefix("file://")
-    while glob.has_magic(folder):
+    while is_pattern(folder):
         folder = os.path.dirname(folder)
     if not os.path.isdir(folder):
         raise PathProblem(

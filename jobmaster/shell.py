@@ -22,7 +22,6 @@ from firesteel._proto import (
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.config import options
 from firesteel.common.error_report import summary_of
-from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import AttemptId, IdSource
 from firesteel.common.leader import FixedLeaders, Leader, Leaders, Office
 from firesteel.common.metrics import Sample
@@ -43,7 +42,7 @@ from jobmaster.core.checkpoints.recovery import Recovery
 from jobmaster.core.core import JobMasterCore
 from jobmaster.core.settings import JobSettings
 from jobmaster.details import job_details
-from jobmaster.paths import PathLister, PathProblem
+from jobmaster.paths import Listing, PathLister, PathProblem
 from jobmaster.resource_manager import ResourceManagerLink
 from jobmaster.servicer import Sessions, metrics_in
 
@@ -395,12 +394,13 @@ class RunningJob:
                 )
             )
 
-    def _paths_listed(
-        self, command: commands.ListPaths, listed: asyncio.Future[list[ListedFile]]
-    ) -> None:
+    def _paths_listed(self, command: commands.ListPaths, listed: asyncio.Future[Listing]) -> None:
         try:
+            files, skipped = listed.result()
             self.post(
-                events.PathsListed(operator_id=command.operator_id, files=tuple(listed.result()))
+                events.PathsListed(
+                    operator_id=command.operator_id, files=tuple(files), skipped=tuple(skipped)
+                )
             )
         except Exception as error:
             problem = str(error) if isinstance(error, PathProblem | OSError) else summary_of(error)

@@ -1,4 +1,4 @@
-"""What a job has dropped although it has FINISHED: its program says so at the end."""
+"""What a job has skipped or dropped although it has FINISHED: its program says so at the end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from firesteel.client.job_details import JobDetails
 
 
 def say_what_was_dropped(details: JobDetails) -> None:
-    """On standard error."""
+    """Prints the job's warnings and a line for each vertex that has dropped late records, on
+    standard error.
+    """
+    for warning in details.warnings:
+        print(f"Warning: {warning}", file=sys.stderr)
     for line in late_records(details):
         print(line, file=sys.stderr)
 

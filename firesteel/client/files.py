@@ -11,6 +11,7 @@ from typing import NamedTuple
 import xxhash
 
 from firesteel.common.config import options
+from firesteel.common.globs import not_readable, printable
 from firesteel.common.job_graph import Blob, BlobKind
 from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.plan.local_modules import MODULE_SUFFIXES, LocalModule
@@ -132,6 +133,15 @@ def prepared(file: UserFile, scratch: Path) -> PreparedFile:
     return PreparedFile(path, blob)
 
 
+def unshippable(path: Path) -> str:
+    """Why an existing path cannot be shipped; "" if it can."""
+    if kind := not_readable(str(path)):
+        return f"the path is {kind}; only regular files and folders are shipped"
+    if printable(str(path)) != str(path):
+        return "the name is not valid UTF-8; rename it"
+    return ""
+
+
 def chunks(path: Path) -> Iterator[bytes]:
     with open(path, "rb") as source:
         while chunk := source.read(CHUNK_BYTES):
@@ -161,4 +171,6 @@ def _existing(path: str, where: str) -> Path:
     full = Path(path).expanduser().resolve()
     if not full.exists():
         raise FiresteelError(f"{where} {path}: there is no such file ({full})")
+    if problem := unshippable(full):
+        raise FiresteelError(f"{where} {printable(path)}: {problem}")
     return full

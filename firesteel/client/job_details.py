@@ -194,6 +194,7 @@ class JobDetails:
     exceptions: tuple[ErrorInfo, ...] = ()  # newest first
     waiting_for: str = ""
     checkpoints: tuple[CheckpointDetails, ...] = ()  # the last ones, newest first
+    warnings: tuple[str, ...] = ()
 
     @property
     def states(self) -> Counter[ExecutionState]:
@@ -277,6 +278,7 @@ def job_details(message: job_master_pb2.JobDetails) -> JobDetails:
         exceptions=tuple(map(error_from_proto, message.exceptions)),
         waiting_for=message.waiting_for,
         checkpoints=tuple(map(_checkpoint, message.checkpoints)),
+        warnings=tuple(message.warnings),
     )
 
 

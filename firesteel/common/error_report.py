@@ -13,6 +13,7 @@ import sysconfig
 import time
 import traceback
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -182,6 +183,8 @@ _JAVA_CLASS = re.compile(
 )
 # By raise_error(), with a text of the user's.
 _RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: \w+)?")
+_SQLSTATE = re.compile(r"\bSQLSTATE: \w+")
+_STACK = re.compile(r"\s+at |\s+\.\.\. \d+ more|Caused by: ")
 _ONLY_A_PLACE = ".NO_HINT]"  # in a message that has a place and no reason
 _AWAITED = "Exception thrown in awaitResult:"
 _WORKER_TRACEBACK = "Traceback (most recent call last):"
@@ -211,9 +214,9 @@ def _description(exc: BaseException) -> str:
 
 def _java_reason(text: str) -> str:
     lines = text.strip().splitlines()
-    line = lines[0] if lines else ""
-    if line.startswith("An error occurred while calling") and len(lines) > 1:
-        line = lines[1]
+    if lines and lines[0].startswith("An error occurred while calling") and len(lines) > 1:
+        del lines[0]
+    line = _message(lines)
     if line.rstrip().endswith(_AWAITED):
         line = _first_cause(lines) or line
     elif _ONLY_A_PLACE in line and (causes := _causes(lines)):
@@ -226,6 +229,22 @@ def _java_reason(text: str) -> str:
     return (raised[1] if raised else reason) or "Spark gave no reason"
 
 
+def _message(lines: Sequence[str]) -> str:
+    """The message that begins the lines, in one line.
+
+    It ends with the first line, unless that ends with a colon, or Spark's SQLSTATE follows in a
+    later line. A Java stack, or the plan that an AnalysisException shows, does not belong to it.
+    """
+    if not lines:
+        return ""
+    more = takewhile(lambda line: line.strip() and not _STACK.match(line), lines[1:])
+    found = [lines[0], *more]
+    last = next((n for n, line in enumerate(found) if _SQLSTATE.search(line)), None)
+    if last is None:
+        last = len(found) - 1 if found[0].rstrip().endswith(":") else 0
+    return " ".join([found[0], *(line.strip() for line in found[1 : last + 1])])
+
+
 def _first_cause(lines: Sequence[str]) -> str:
     """The first cause with a message of its own; with the last, if the first only has a place."""
     causes = _causes(lines)
@@ -235,11 +254,12 @@ def _first_cause(lines: Sequence[str]) -> str:
 
 
 def _causes(lines: Sequence[str]) -> list[str]:
-    return [
-        line
-        for line in lines
-        if line.startswith("Caused by: ") and not line.rstrip().endswith(_AWAITED)
-    ]
+    messages = (
+        _message(lines[number:])
+        for number, line in enumerate(lines)
+        if line.startswith("Caused by: ")
+    )
+    return [message for message in messages if not message.rstrip().endswith(_AWAITED)]
 
 
 def _with_reason(line: str, causes: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 
+from firesteel.common.globs import printable
 from firesteel.common.units import parse_size_bytes
 from firesteel.durations import Duration, positive_us
 from firesteel.errors import InvalidProgram
@@ -44,8 +45,16 @@ def size_bytes(what: str, value: str | int) -> int:
     return size
 
 
-def absolute_path(path: str) -> str:
+def absolute_path(path: str | os.PathLike[str]) -> str:
     """Relative paths mean the folder that the program runs in, not that of the slot that opens
-    them. URIs stay as they are.
+    them. URIs stay as they are. Raises InvalidProgram for a path that is not valid UTF-8.
     """
+    if isinstance(path, os.PathLike):
+        path = os.fspath(path)
+    if not isinstance(path, str):
+        raise InvalidProgram(f"{path!r} is not a path: name each as a text, 'folder/file.csv'")
+    if printable(path) != path:
+        raise InvalidProgram(
+            f"the path '{printable(path)}' is not valid UTF-8, so Spark cannot open it; rename it"
+        )
     return path if "://" in path else os.path.abspath(os.path.expanduser(path))

@@ -214,6 +214,9 @@ class JobMasterCore:
                         event.operator_id, event.files, now, self.graph.attempts
                     )
                 )
+                source = job.graph.job_graph.operator(event.operator_id)
+                for text in event.skipped:
+                    job.warn(source.says(f"{text}; it is skipped"))
             case events.PathsMissing():
                 source = job.graph.job_graph.operator(event.operator_id)
                 problem = source.says(event.problem)

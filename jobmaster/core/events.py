@@ -173,6 +173,7 @@ class AnalysisFailed:
 class PathsListed:
     operator_id: OperatorId
     files: tuple[ListedFile, ...]  # in the order in which to read them
+    skipped: tuple[str, ...] = ()  # paths that are not regular files, and what they are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,7 @@ from jobmaster.core.task_executors import TaskExecutors
 from jobmaster.core.tasks import Tasks
 
 _CREATED = ExecutionState.CREATED
+MAX_WARNINGS = 100
 
 
 class Job:
@@ -111,6 +112,7 @@ class Job:
         self._collected = recovery.collected
         if recovery.latest is not None:
             self.restore_coordinators(self.graph.vertices)
+        self.warnings: dict[str, None] = {}  # in order
         self.restarts = 0  # full ones, and those of regions
         self.full_restarts = 0
         self.stale_messages = 0  # about attempts or slots that are gone
@@ -121,6 +123,15 @@ class Job:
 
     def error(self, summary: str, now: float) -> ErrorInfo:
         return ErrorInfo(summary=summary, timestamp_ms=self.now_ms(now))
+
+    def warn(self, text: str) -> None:
+        """Logs what the user should know although the job goes on, and shows it with the job."""
+        if text in self.warnings or len(self.warnings) > MAX_WARNINGS:
+            return
+        if len(self.warnings) == MAX_WARNINGS:
+            text = "there are more warnings, which are not shown"
+        self.warnings[text] = None
+        self.out.append(commands.Log(level="warning", text=text))
 
     def take_analysis(self, found: Iterable[OperatorAnalysis]) -> None:
         found = tuple(found)

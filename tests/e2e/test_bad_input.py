@@ -130,6 +130,24 @@ def test_an_unknown_aggregate_column_is_found_before_data_flows(
     assert no_task_ran(session, job_id)
 
 
+def test_special_files_are_skipped_and_the_program_says_so(
+    session: Session, tmp_path: Path
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    os.mkfifo(folder / "a.csv")
+    (folder / "b.csv").write_text("1\n")
+    (tmp_path / "job.py").write_text(
+        "from firesteel import Environment\n"
+        "from firesteel.connectors import FileSource\n"
+        f"source = FileSource({str(folder)!r}, format='csv')\n"
+        "print(Environment().from_source(source).execute_and_collect('fifo').num_rows, 'row')\n"
+    )
+    run = firesteel("run", "-m", session.address, str(tmp_path / "job.py"))
+    assert "1 row" in run.stdout, run.stderr
+    assert f"{folder}/a.csv is a named pipe (FIFO); it is skipped" in run.stderr
+
+
 def test_a_transform_that_does_not_resolve_shows_sparks_message(session: Session) -> None:
     env = Environment()
     env.from_sequence(0, 100).transform(lambda df: df.where("valeu > 1")).print()

@@ -66,7 +66,7 @@ def source_of(engine: SparkEngine, env: Environment, tags: tuple[str, ...] = ())
 
 
 def paths_of(*paths: str) -> list[str]:
-    return [file.path for file in list_files(paths)]
+    return [file.path for file in list_files(paths).files]
 
 
 def read(harness: OperatorHarness, *files: Path | str) -> list[dict[str, Any]]:
@@ -563,6 +563,65 @@ def test_what_cannot_be_read_is_named_with_its_file(engine: SparkEngine, tmp_pat
     ):
         with pytest.raises(FiresteelError, match=reason):
             reader(engine, FileSource(str(good), format=name))
+
+
+def test_schemas_that_cannot_be_inferred_name_the_column_and_what_to_do(
+    engine: SparkEngine, tmp_path: Path
+) -> None:
+    one, other, times = tmp_path / "a.parquet", tmp_path / "b.parquet", tmp_path / "c.parquet"
+    pq.write_table(pa.table({"n": pa.array([1], pa.int32())}), one)
+    pq.write_table(pa.table({"n": pa.array([2], pa.int64())}), other)
+    pq.write_table(pa.table({"n": [3], "t": pa.array([1], pa.timestamp("ns"))}), times)
+    both = f"{tmp_path}/{{a,b}}.parquet"
+    with pytest.raises(FiresteelError) as raised:
+        reader(engine, FileSource(both, format="parquet", mergeSchema=True))
+    assert '"STRUCT<n: BIGINT>"' in str(raised.value)
+    assert f"Column 'n' is int32 in {one} and int64 in {other}" in str(raised.value)
+    harness = reader(engine, FileSource(both, format="parquet", schema="n BIGINT"))
+    assert read(harness, one, other) == [{"n": 1}, {"n": 2}], "as the advice says"
+    with pytest.raises(FiresteelError, match=r"Column 't' of .*c.parquet is timestamp\[ns\]"):
+        reader(engine, FileSource(str(times), format="parquet"))
+    harness = reader(engine, FileSource(str(times), format="parquet", schema="n LONG, t LONG"))
+    assert read(harness, times) == [{"n": 3, "t": 1}]
+    pq.write_table(pa.table({"t": pa.array([1], pa.time64("us"))}), tmp_path / "d.parquet")
+    with pytest.raises(FiresteelError, match="column 't' is TIME"):
+        reader(engine, FileSource(str(tmp_path / "d.parquet"), format="parquet"))
+
+
+@pytest.mark.parametrize("format", ["parquet", "orc"])
+def test_files_without_bytes_have_no_rows(engine: SparkEngine, tmp_path: Path, format: str) -> None:
+    """As for Spark; a named pipe beside them is not opened."""
+    write = pq.write_table if format == "parquet" else pa_orc.write_table
+    paths = [tmp_path / f"{name}.{format}" for name in "abc"]
+    paths[0].touch()
+    write(pa.table({"n": [1]}), paths[1])
+    paths[2].touch()
+    os.mkfifo(tmp_path / f"0.{format}")
+    harness = reader(engine, FileSource(str(tmp_path), format=format))
+    read_split(harness, 0, split_of(*paths))
+    assert harness.rows() == [{"n": 1}]
+    if format == "orc":
+        return
+    harness = reader(engine, FileSource(str(tmp_path), format=format, watch="1 h"))
+    with pytest.raises(Exception, match=r"\S") as raised:
+        read_split(harness, 0, split_of(paths[0]))
+    assert str(paths[0]) in summary_of(raised.value), "it may be a file that is being written"
+
+
+@pytest.mark.parametrize("format", ["csv", "json", "text", "xml"])
+def test_special_files_are_not_opened_when_a_schema_is_inferred(
+    engine: SparkEngine, tmp_path: Path, format: str
+) -> None:
+    os.mkfifo(tmp_path / "a")
+    texts = {"xml": "<r><n>1</n></r>\n", "json": '{"n": 1}\n'}
+    (tmp_path / "b").write_text(texts.get(format, "1\n"))
+    (tmp_path / "c").symlink_to("/nowhere")
+    options = {"rowTag": "r"} if format == "xml" else {}
+    harness = reader(engine, FileSource(f"{tmp_path}/*", format=format, **options))
+    read_split(harness, 0, split_of(tmp_path / "b"))
+    assert len(harness.rows()) == 1
+    with pytest.raises(FiresteelError, match="is a named pipe"):
+        reader(engine, FileSource(f"{tmp_path}/a", format=format, **options))
 
 
 def test_the_options_that_spark_knows_are_known(engine: SparkEngine) -> None:

@@ -61,7 +61,7 @@ def test_subtasks_together_read_each_row_once(
         parallelism = data.draw(st.integers(1, 3), "parallelism")
         options = source.coordinator(parallelism, read_by_spark=True).options
         coordinator = FileSourceEnumerator.from_options(options)
-        coordinator.paths_listed(list_files(coordinator.paths_to_list), 0.0)
+        coordinator.paths_listed(list_files(coordinator.paths_to_list).files, 0.0)
         program = Program(engine, source, lambda rows: rows)
         subtasks = [program.started() for _ in range(parallelism)]
         reading = list(range(parallelism))

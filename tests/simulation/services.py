@@ -22,6 +22,7 @@ from firesteel.common.ids import Epoch, TaskExecutorId
 from firesteel.common.leader import FixedLeaders, Leaders, Office
 from firesteel.common.metrics import Registry
 from firesteel.errors import FiresteelError
+from jobmaster.paths import Listing, PathProblem
 from jobmaster.service import JobMasterProcess
 from resourcemanager.core.workers import WorkerId
 from resourcemanager.epoch import EpochFile
@@ -280,9 +281,7 @@ def _stop_with(process: SimulatedProcess, stop: Callable[[], None]) -> None:
     process.signal_handlers[signal.SIGTERM] = stop
 
 
-def _list_paths(paths: Sequence[str], watched: bool) -> list[ListedFile]:
+def _list_paths(paths: Sequence[str], watched: bool) -> Listing:
     if "missing" in paths[0]:
-        from jobmaster.paths import PathProblem
-
         raise PathProblem(f"source path {paths[0]!r} matches no file")
-    return [ListedFile(f"/data/{number}.csv", 1, 0) for number in range(FILES)]
+    return Listing([ListedFile(f"/data/{number}.csv", 1, 0) for number in range(FILES)])

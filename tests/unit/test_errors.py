@@ -205,6 +205,24 @@ CALLED = "An error occurred while calling o45.collectToPython.\n: org.apache.spa
             ),
             "row 7 is bad",
         ),
+        (
+            JavaError(
+                f"{CALLED}[CANNOT_MERGE_SCHEMAS] Failed merging schemas:\nInitial schema:\n"
+                '"STRUCT<n: INT>"\nSchema that cannot be merged with the initial schema:\n'
+                '"STRUCT<n: BIGINT>". SQLSTATE: 42KD9\n\tat a.b(C.java)'
+            ),
+            "[CANNOT_MERGE_SCHEMAS] Failed merging schemas: Initial schema: "
+            '"STRUCT<n: INT>" Schema that cannot be merged with the initial schema: '
+            '"STRUCT<n: BIGINT>". SQLSTATE: 42KD9',
+        ),
+        (
+            JavaError(
+                f"{CALLED}{AWAITED}\n\tat a.b(C.java)\n"
+                "Caused by: org.apache.spark.SparkException: [X] These do not fit:\n  a\n  b\n"
+                "\tat a.b(C.java)\n\t... 12 more"
+            ),
+            "[X] These do not fit: a b",
+        ),
         (PySparkException("[CANNOT_PARSE] bad type `strin`"), "[CANNOT_PARSE] bad type `strin`"),
     ],
 )

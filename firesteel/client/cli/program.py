@@ -13,6 +13,7 @@ from pathlib import Path
 from firesteel.client.cli.own_spark import OwnSpark, SparkRefused, own_spark
 from firesteel.client.execution_context import ExecutionContext, StopProgram, active
 from firesteel.common.error_report import error_info
+from firesteel.common.globs import not_readable
 from firesteel.errors import FiresteelError, JobCanceled, JobFailed
 from firesteel.plan import deferred_columns
 
@@ -91,6 +92,8 @@ def _spark_of(path: Path, context: ExecutionContext, *, refuse: bool) -> Iterato
 
 def check_syntax(path: Path) -> None:
     """Raises ProgramFailed, before anything is started for the file."""
+    if kind := not_readable(str(path)):
+        raise ProgramFailed(f"{path} is {kind}; a program is a regular file")
     try:
         compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
     except SyntaxError as error:

@@ -45,6 +45,8 @@ def job(
         + (f"ended {clock(details.end_ms)}, " if details.end_ms else "")
         + f"duration {duration(max(0.0, (end_ms - details.start_ms) / 1000))}"
     )
+    for warning in details.warnings:
+        yield Text(f"Warning: {warning}", style="yellow")
     errors = _distinct(details.exceptions)
     fails = details.status in _FAILS
     for number, (error, tasks) in enumerate(errors if fails else ()):

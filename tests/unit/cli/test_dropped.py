@@ -1,4 +1,4 @@
-"""What a job that has FINISHED has dropped, as its program is told."""
+"""The warnings that a program prints when its job has FINISHED."""
 
 from __future__ import annotations
 
@@ -35,3 +35,8 @@ def test_late_records_are_summed_over_the_subtasks(
     job = details()
     say_what_was_dropped(replace(job, vertices=(replace(job.vertices[0], subtasks=subtasks),)))
     assert told in capsys.readouterr().err if told else not capsys.readouterr().err
+
+
+def test_the_jobs_warnings_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    say_what_was_dropped(replace(details(), warnings=("/in/a is a socket; it is skipped",)))
+    assert capsys.readouterr().err == "Warning: /in/a is a socket; it is skipped\n"

@@ -348,7 +348,7 @@ def test_bad_options_name_the_operator_and_the_fault(
 
 
 def paths_of(paths: list[str], watched: bool = False) -> list[str]:
-    listed = list_files(paths, watched)
+    listed = list_files(paths, watched).files
     for path, size, modified_ns in listed:
         found = os.stat(path)
         assert (size, modified_ns) == (found.st_size, found.st_mtime_ns)
@@ -387,6 +387,33 @@ def test_a_path_that_matches_nothing_is_named(tmp_path: Path) -> None:
         list_files([str(tmp_path)])
     with pytest.raises(PathProblem, match="'s3' is not supported"):
         list_files(["s3://bucket/x"])
+
+
+def test_what_is_not_a_regular_file_is_skipped_or_refused(tmp_path: Path) -> None:
+    (tmp_path / "b.csv").touch()
+    os.mkfifo(tmp_path / "a.csv")
+    (tmp_path / "c.csv").symlink_to("/nowhere")
+    for path in (tmp_path, f"{tmp_path}/*.csv", f"{tmp_path}/{{a,b,c}}.csv"):
+        files, skipped = list_files([str(path)])
+        assert [file.path for file in files] == [str(tmp_path / "b.csv")]
+        assert skipped == [
+            f"{tmp_path}/a.csv is a named pipe (FIFO)",
+            f"{tmp_path}/c.csv is a link to '/nowhere', which does not exist",
+        ]
+    for path, problem in (
+        ("a.csv", r"a.csv' is a named pipe \(FIFO\), and only regular files are read"),
+        ("c.csv", "c.csv' is a link to '/nowhere', which does not exist"),
+        ("[ac].csv", r"no regular file: .*a.csv is a named pipe \(FIFO\), and 1 more"),
+        ("{x,y}.csv", "matches no file"),
+    ):
+        with pytest.raises(PathProblem, match=problem):
+            list_files([f"{tmp_path}/{path}"])
+
+
+def test_a_name_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.csv")).touch()
+    with pytest.raises(PathProblem, match=r"cannot open '.*/caf\\xe9.csv'.*not valid UTF-8"):
+        list_files([str(tmp_path)])
 
 
 def test_watched_files_are_listed_by_time_and_a_directory_that_vanishes_is_named(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from firesteel.common.file_parts import ListedFile
@@ -19,9 +21,11 @@ from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events
 from jobmaster.core.execution_graph import Execution
 from jobmaster.core.failover.restart_strategy import FixedDelay
+from jobmaster.core.job import MAX_WARNINGS
 from jobmaster.core.settings import JobSettings
 from jobmaster.core.slots.slot import Requirement
 from jobmaster.core.task_executors import PROCESS_ENDED
+from jobmaster.details import job_details
 from jobmaster.testing import World, job, offer, operator_id, vertex
 
 S = ExecutionState
@@ -250,6 +254,24 @@ def test_a_watched_directory_is_listed_again_and_again_until_it_vanishes() -> No
     )
     assert status(world) is JobStatus.FAILING
     assert "/in" in world.core.exceptions.newest_first()[0].summary
+
+
+def test_skipped_paths_are_logged_and_shown_once() -> None:
+    world = World(
+        job(vertex("src", 1, coordinator=("file-source", {"paths": ["/in"], "watch_s": 1})))
+    )
+    listing = world.one(commands.ListPaths, world.start())
+    listed = events.PathsListed(
+        operator_id=listing.operator_id, files=(), skipped=("/in/a is a named pipe (FIFO)",)
+    )
+    told = world.one(commands.Log, world.post(listed)).text
+    assert "/in/a is a named pipe (FIFO); it is skipped" in told
+    assert world.of(commands.Log, world.post(listed)) == []
+    assert job_details(world.core, {}, world.now).warnings == [told]
+    many = tuple(f"/in/{number} is a socket" for number in range(2 * MAX_WARNINGS))
+    world.post(replace(listed, skipped=many))
+    assert len(world.core.job.warnings) == MAX_WARNINGS + 1
+    assert "there are more warnings" in list(world.core.job.warnings)[-1]
 
 
 def test_a_plan_that_cannot_run_fails_the_job_without_a_restart() -> None:

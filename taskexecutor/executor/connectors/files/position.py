@@ -88,7 +88,7 @@ class SplitProgress:
     def begin(self, parts: Sequence[FilePart], at: Mapping[str, Any] | None) -> None:
         """Raises FiresteelError if files have changed."""
         # Ranges without bytes have no rows, and readers would find some.
-        parts = [part for part in parts if part.length or not part.size]
+        parts = [part for part in parts if part.length or not (part.size or self._skips(part, at))]
         fresh = FilePosition(reading=self._reading)
         self.position = position = fresh if at is None else FilePosition.from_json(at)
         first = len(parts) if position.malformed_pass else position.part
@@ -109,6 +109,18 @@ class SplitProgress:
             position.file.check(self._parts[position.part])
         for number, state in position.malformed:
             state.check(self._parts[number])
+
+    def _skips(self, part: FilePart, at: Mapping[str, Any] | None) -> bool:
+        """Whether the file, which has no bytes, is skipped, as Spark skips empty Parquet files.
+
+        Not in a watched folder, where it may be a file that is being written. Raises FiresteelError
+        if it has been written to since it was listed, unless the split has been begun before.
+        """
+        if self._source.watch_s is not None or self._source.format.lower() != "parquet":
+            return False
+        if at is None:
+            unchanged(part, self._source)
+        return True
 
     def unread(self) -> list[tuple[int, FilePart]]:
         """The parts, or what is left of them, and their numbers. Some rows of the first one may

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from firesteel.common.error_report import summary_of
-from firesteel.common.globs import is_hidden, matches_of
+from firesteel.common.globs import files_below, matches_of, not_readable
 from firesteel.connectors.file_source import CORRUPT_RECORD, FileSource
 from firesteel.connectors.read_options import OPTIONS
 from firesteel.errors import FiresteelError
@@ -21,7 +21,7 @@ from taskexecutor.executor.spark.files.frames import (
     declared_schema,
     file_reader,
 )
-from taskexecutor.executor.spark.files.schema_inference import inferred_schema
+from taskexecutor.executor.spark.files.schema_inference import inferred_schema, schema_advice
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
 
@@ -55,7 +55,7 @@ class FileSourceRuntime(SourceRuntime[FileSource]):
 
 def _schema_of(engine: SparkEngine, source: FileSource) -> StructType:
     from py4j.protocol import Py4JJavaError
-    from pyspark.errors import AnalysisException, ParseException
+    from pyspark.errors import ParseException, PySparkException
     from pyspark.sql.types import StructType
 
     named = ", ".join(source.paths)
@@ -66,13 +66,18 @@ def _schema_of(engine: SparkEngine, source: FileSource) -> StructType:
         raise FiresteelError(
             f"FileSource schema {source.schema!r} does not parse: {summary_of(error)}"
         ) from error
-    except (AnalysisException, Py4JJavaError) as error:  # an unknown format is the latter
+    except (PySparkException, Py4JJavaError) as error:  # an unknown format is the latter
         summary = summary_of(error)
         if "DATA_SOURCE_NOT_FOUND" in summary:
             summary = f"there is no such format; Spark has {', '.join(OPTIONS)} ({summary})"
+        elif advice := schema_advice(source, paths):
+            summary = f"{summary.rstrip('. ')}. {advice}"
         raise FiresteelError(f"FileSource {named} as {source.format}: {summary}") from error
     if not schema.fields:
-        raise FiresteelError(f"FileSource {named}: the files have no columns")
+        raise FiresteelError(
+            f"FileSource {named}: the files have no columns; if they are to have some, give the"
+            " source a schema"
+        )
     _check_read_as_declared(engine.session, source, schema)
     return StructType([type(field)(field.name, field.dataType, True) for field in schema.fields])
 
@@ -87,6 +92,12 @@ def _check_read_as_declared(session: SparkSession, source: FileSource, schema: S
             f"FileSource {', '.join(source.paths)}: the schema has {_FIELD_ID}, and {by_number} is "
             "set, but columns are read by their names; leave that setting out"
         )
+    for field in schema.fields:
+        if "time(" in field.dataType.simpleString():
+            raise FiresteelError(
+                f"FileSource {', '.join(source.paths)}: column {field.name!r} is TIME, which is not"
+                " supported; leave the column out by a schema of the others"
+            )
     if source.format.lower() not in _TEXT_FORMATS:
         return
     for field, read in zip(schema.fields, to_spark(to_arrow(schema)).fields, strict=True):
@@ -118,10 +129,19 @@ def _declared_or_inferred(engine: SparkEngine, source: FileSource, paths: list[s
 def _existing_paths(source: FileSource) -> list[str]:
     paths: list[str] = []
     for path in (path.removeprefix("file://") for path in source.paths):
-        exists = "://" in path or os.path.exists(path)
-        files = [path] if exists else sorted(matches_of(path))
+        if "://" in path:
+            paths.append(path)
+            continue
+        matches = [path] if os.path.lexists(path) else matches_of(path)
+        kinds = {match: not_readable(match) for match in matches}
+        files = [match for match, kind in kinds.items() if not kind]
         if not files and source.watch_s is None:
-            raise FiresteelError(f"FileSource: no such file: {path}")
+            what = next(iter(kinds.values()), "")
+            raise FiresteelError(
+                f"FileSource: {path} is {what}; only regular files are read"
+                if what
+                else f"FileSource: no such file: {path}"
+            )
         paths += files
     if source.schema is None and source.watch_s is not None and not any(map(_has_files, paths)):
         raise FiresteelError(
@@ -132,6 +152,4 @@ def _existing_paths(source: FileSource) -> list[str]:
 
 
 def _has_files(path: str) -> bool:
-    return not os.path.isdir(path) or any(
-        not is_hidden(name) for _, _, names in os.walk(path) for name in names
-    )
+    return not os.path.isdir(path) or bool(files_below(path).files)

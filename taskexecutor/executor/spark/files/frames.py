@@ -7,13 +7,13 @@ follow; here all columns are parsed.
 
 from __future__ import annotations
 
-import glob
 import os
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pyarrow as pa
 
+from firesteel.common.globs import is_pattern
 from firesteel.connectors import MALFORMED_TAG, FileSource
 from firesteel.connectors.file_source import CORRUPT_RECORD
 from firesteel.errors import FiresteelError
@@ -130,7 +130,7 @@ def _with_folders(source: FileSource, schema: StructType, path: str) -> StructTy
 
 def _fixed_part(path: str) -> str:
     """The part of a path or glob above the first folder that varies or is a partition."""
-    while glob.has_magic(path) or "=" in os.path.basename(path):
+    while is_pattern(path) or "=" in os.path.basename(path):
         path = os.path.dirname(path)
     return path.rstrip(os.sep)
 

@@ -52,11 +52,13 @@ public final class FiresteelFooter {
         return known.size() == names.length;
     }
 
-    /** The file whose footer Spark reads: a summary, else the first one by its path. */
+    /** The file whose footer Spark reads: a summary, else the first one by its path. Spark skips files without bytes, and named pipes have no length. */
     private static Path read(scala.collection.immutable.Seq files) {
         Path best = null;
         for (scala.collection.Iterator left = files.iterator(); left.hasNext();) {
-            Path path = ((FileStatus) left.next()).getPath();
+            FileStatus file = (FileStatus) left.next();
+            Path path = file.getPath();
+            if (file.getLen() == 0) continue;
             if (best == null || before(path, best)) best = path;
         }
         return best;
