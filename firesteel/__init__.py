@@ -129,6 +129,10 @@ _HOMES = {
 }
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "connectors", "savepoint"})
+
+
 def __getattr__(name: str) -> Any:
     """Loads the public names on first use: a service process imports firesteel without paying for
     the whole API.

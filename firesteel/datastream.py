@@ -19,7 +19,7 @@ from firesteel.connectors import CollectSink, ForeachBatchSink, PrintSink, Sink
 from firesteel.durations import Duration, positive_us
 from firesteel.errors import InvalidProgram
 from firesteel.functions import CoProcessFunction, KeyedProcessFunction, ProcessFunction
-from firesteel.latest_operator import LatestOperator
+from firesteel.latest_operator import LatestOperator, positive
 from firesteel.missing_methods import no_such_member
 from firesteel.operator import StreamOperator
 from firesteel.plan import frame_methods
@@ -629,20 +629,26 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         return self.sink_to(PrintSink(prefix))
 
     @overload
-    def execute_and_collect(self, job_name: str = "collect") -> pa.Table: ...
+    def execute_and_collect(
+        self, job_name: str = "collect", *, limit: int | None = None
+    ) -> pa.Table: ...
 
     @overload
     def execute_and_collect(
-        self, job_name: str = "collect", *, iterate: Literal["arrow"]
+        self, job_name: str = "collect", *, iterate: Literal["arrow"], limit: int | None = None
     ) -> CollectedBatches[pa.RecordBatch]: ...
 
     @overload
     def execute_and_collect(
-        self, job_name: str = "collect", *, iterate: Literal["pandas"]
+        self, job_name: str = "collect", *, iterate: Literal["pandas"], limit: int | None = None
     ) -> CollectedBatches[pd.DataFrame]: ...
 
     def execute_and_collect(
-        self, job_name: str = "collect", *, iterate: BatchKind | None = None
+        self,
+        job_name: str = "collect",
+        *,
+        iterate: BatchKind | None = None,
+        limit: int | None = None,
     ) -> Any:
         """Runs the job that `Environment.execute` would run, with this stream, and returns the rows
         of the stream as an Arrow table.
@@ -650,11 +656,16 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         With `iterate` it returns at once: an iterator over record batches ("arrow") or DataFrames
         ("pandas") that yields them while the job runs, even if it never ends. Use it in a `with`
         block, which cancels the job when it is left early.
+
+        With `limit`, the first rows are returned, at most this many, and the job is cancelled once
+        it has produced them. Other sinks of the job are cancelled with it.
         """
+        if limit is not None:
+            positive("limit", limit)
         if iterate not in (None, "arrow", "pandas"):
             raise InvalidProgram(f'iterate is {iterate!r}; allowed: "arrow", "pandas"')
         sink = self.sink_to(CollectSink(), name="Sink: Collect")
-        return self._program.collect(job_name, sink._operator(), iterate)
+        return self._program.collect(job_name, sink._operator(), iterate, limit)
 
     # -- inside
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,12 @@ from firesteel.errors import InvalidProgram
 from firesteel.latest_operator import positive
 from firesteel.missing_methods import no_such_member
 from firesteel.plan import deferred_columns
+from firesteel.plan.local_rows import (
+    LocalTable,
+    table_of_arrow,
+    table_of_frame,
+    table_of_rows,
+)
 from firesteel.plan.specs import SourceSpec
 from firesteel.plan.stream_graph import StreamEdge
 from firesteel.program import Program
@@ -24,7 +30,10 @@ from firesteel.static_table import StaticTable
 from firesteel.windows import Watermarks
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
 
     from firesteel.client.execution import JobClient, JobResult
 
@@ -149,6 +158,73 @@ class Environment(metaclass=_WithHints):
         int64.
         """
         return self.from_source(SequenceSource(start, end, column), name="Sequence")
+
+    def from_collection(
+        self,
+        rows: Iterable[Any],
+        schema: str | DataType | pa.Schema | Sequence[str] | None = None,
+        *,
+        watermarks: Watermarks | None = None,
+        name: str | None = None,
+        uid: str = "",
+    ) -> DataStream:
+        """A stream of rows that the program has: tuples, lists, dicts, Rows, or single values of a
+        column `value`.
+
+        `schema`: a DDL string, a StructType, an Arrow schema, or a list of column names; without
+        one, or with names only, the types are inferred, as by `spark.createDataFrame`. A datetime
+        without zone is local to the machine on which the program runs, as it is there. At a
+        parallelism of 1 the rows keep their order. Raises InvalidProgram for rows that do not fit.
+        """
+        return self._local(
+            table_of_rows(rows, schema, prefer_ntz=self._prefers_ntz), watermarks, name, uid
+        )
+
+    def from_pandas(
+        self,
+        frame: pd.DataFrame,
+        schema: str | DataType | pa.Schema | Sequence[str] | None = None,
+        *,
+        watermarks: Watermarks | None = None,
+        name: str | None = None,
+        uid: str = "",
+    ) -> DataStream:
+        """A stream of the rows of a pandas DataFrame, without its index; NaN and NaT are null.
+
+        `schema` as in `from_collection`, with columns in the order of the frame's; without one,
+        Arrow's types decide, as in `spark.createDataFrame`. Times without zone are local to
+        spark.sql.session.timeZone, unless the schema has TIMESTAMP_NTZ. Raises InvalidProgram.
+        """
+        return self._local(
+            table_of_frame(frame, schema, prefer_ntz=self._prefers_ntz), watermarks, name, uid
+        )
+
+    def from_arrow(
+        self,
+        table: pa.Table | pa.RecordBatch | pa.RecordBatchReader,
+        schema: str | DataType | pa.Schema | Sequence[str] | None = None,
+        *,
+        watermarks: Watermarks | None = None,
+        name: str | None = None,
+        uid: str = "",
+    ) -> DataStream:
+        """A stream of the rows of an Arrow table, record batch or reader. `schema` and times
+        without zone as in `from_pandas`. Raises InvalidProgram.
+        """
+        return self._local(
+            table_of_arrow(table, schema, prefer_ntz=self._prefers_ntz), watermarks, name, uid
+        )
+
+    @property
+    def _prefers_ntz(self) -> bool:
+        """Whether times without zone are inferred as TIMESTAMP_NTZ."""
+        return self._program.configuration.get("spark.sql.timestampType", "") == "TIMESTAMP_NTZ"
+
+    def _local(
+        self, local: LocalTable, watermarks: Watermarks | None, name: str | None, uid: str
+    ) -> DataStream:
+        source = self._program.table_source(local)
+        return self.from_source(source, watermarks=watermarks, name=name, uid=uid)
 
     # -- static tables
 

@@ -8,18 +8,24 @@ upstream of them, from the sources; a stream that leads to no sink is in no job.
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import warnings
+import weakref
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from firesteel.common.config import Configuration, options
 from firesteel.common.ids import JobId, random_id
 from firesteel.common.job_graph import JobGraph, ResultType
 from firesteel.common.resources import ResourceProfile
+from firesteel.connectors.table_source import TableSource
 from firesteel.errors import InvalidProgram
 from firesteel.joins import check_event_times, growing_joins
 from firesteel.plan.job_graph_generator import build_job_graph, operator_id_of
 from firesteel.plan.local_modules import local_modules
+from firesteel.plan.local_rows import LocalTable, written
 from firesteel.plan.place import place_of_call
 from firesteel.plan.runtime_mode import BATCH, check_ends, is_batch
 from firesteel.plan.shipping import Shipment
@@ -32,6 +38,9 @@ if TYPE_CHECKING:
     from firesteel.client.execution_context import ExecutionContext
 
 
+MAX_INLINE_BYTES = 256 * 1024  # of a table that is part of the JobGraph; it is kept in messages
+
+
 class Program:
     """One per Environment."""
 
@@ -42,11 +51,44 @@ class Program:
         self.files: list[str] = []
         self.archives: list[str] = []
         self.requirements: str | None = None
+        self._temporary: Path | None = None
         self._executed: set[StreamNode] = set()  # the operators of all jobs that were submitted
         from firesteel.client.execution_context import current
 
         if (context := current()) is not None:
             context.describes(self.graph)
+
+    def table_source(self, local: LocalTable) -> TableSource:
+        """A source of the rows of a table. A large table is written to a file, which is shipped
+        with the jobs of the program.
+        """
+        import pyarrow as pa  # programs with files do without it
+
+        content, file = b"", ""
+        if local.table.nbytes <= MAX_INLINE_BYTES:
+            buffer = pa.BufferOutputStream()
+            batches = written(local.table, buffer)
+            content = buffer.getvalue().to_pybytes()
+        else:
+            path = self._folder() / f"{random_id()}.arrow"
+            batches = written(local.table, path)
+            self.files.append(str(path))
+            file = path.name
+        return TableSource(
+            local.schema,
+            batches,
+            content=content,
+            file=file,
+            localize=local.localize,
+            ambiguous=local.ambiguous,
+        )
+
+    def _folder(self) -> Path:
+        """A folder for files of this program, which is removed with it."""
+        if self._temporary is None:
+            self._temporary = Path(tempfile.mkdtemp(prefix="firesteel-program-"))
+            weakref.finalize(self, shutil.rmtree, self._temporary, ignore_errors=True)
+        return self._temporary
 
     def resource_profile(self, group: str) -> ResourceProfile:
         if group not in self.resource_groups:
@@ -85,13 +127,15 @@ class Program:
         graph, context = self._shipped(pending, job_name)
         return graph, context, lambda: self._executed.update(pending.nodes)
 
-    def collect(self, job_name: str, sink: StreamNode, kind: BatchKind | None) -> Any:
+    def collect(
+        self, job_name: str, sink: StreamNode, kind: BatchKind | None, limit: int | None
+    ) -> Any:
         """Runs the program with `sink`, a CollectSink that belongs to this one job.
 
         Without `kind` it returns the rows as a table, else CollectedBatches once the job is
-        submitted.
+        submitted. After `limit` rows, the job is cancelled.
         """
-        from firesteel.client.collected import run_collecting
+        from firesteel.client.collected import first_rows, run_collecting
         from firesteel.client.execution import run_job
 
         try:
@@ -102,9 +146,10 @@ class Program:
             def submitted() -> None:
                 self._executed.update(pending.nodes)
 
-            if kind is None:
+            if kind is None and limit is None:
                 return run_job(graph, context, submitted).table(operator_id)
-            return run_collecting(graph, operator_id, context, kind, submitted)
+            batches = run_collecting(graph, operator_id, context, kind or "arrow", submitted, limit)
+            return first_rows(batches, limit) if kind is None and limit is not None else batches
         finally:
             self._executed.add(sink)  # also if there was no job: nobody would read its rows
 

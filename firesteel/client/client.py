@@ -259,14 +259,23 @@ class Client:
                 returned += batch.num_rows
                 yield batch
 
-    def fetch_table(self, job_id: str, operator_id: str) -> pa.Table:
-        """All rows of a CollectSink, each once; waits until the job has ended."""
+    def fetch_table(self, job_id: str, operator_id: str, *, limit: int | None = None) -> pa.Table:
+        """All rows of a CollectSink, each once; waits until the job has ended, or until there are
+        `limit` rows, and returns no more than these.
+        """
         batches: list[pa.RecordBatch] = []
+        rows = 0
         for chunk in self._result_chunks(job_id, operator_id, 0):
             if chunk.index < 0:
                 batches.clear()
-            batches += _batches(chunk.ipc_stream)
-        return pa.Table.from_batches(batches) if batches else pa.table({})
+                rows = 0
+            found = list(_batches(chunk.ipc_stream))
+            batches += found
+            rows += sum(batch.num_rows for batch in found)
+            if limit is not None and rows >= limit:
+                break
+        table = pa.Table.from_batches(batches) if batches else pa.table({})
+        return table if limit is None or rows <= limit else table.slice(0, limit)
 
     def _result_chunks(
         self, job_id: str, operator_id: str, offset: int

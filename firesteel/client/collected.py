@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
@@ -43,8 +44,12 @@ class CollectedBatches(Generic[Batch]):
         operator_id: str,
         convert: Callable[[pa.RecordBatch], Batch],
         output: JobOutput | None = None,
+        limit: int | None = None,
     ) -> None:
+        """`limit`: the number of rows after which the job is cancelled."""
         self.job_id = job_id
+        self.operator_id = operator_id
+        self._left = limit
         self._client = client
         self._convert = convert
         self._batches = client.fetch_results(job_id, operator_id)
@@ -55,18 +60,43 @@ class CollectedBatches(Generic[Batch]):
         return self
 
     def __next__(self) -> Batch:
+        if self._left == 0:
+            self.close()
         if self._ended:
             raise StopIteration
         for batch in self._batches:
-            if batch.num_rows:
-                return self._convert(batch)
+            if not batch.num_rows:
+                continue
+            if self._left is not None:
+                batch = batch.slice(0, self._left)
+                self._left -= batch.num_rows
+                if not self._left:
+                    self.close()
+            return self._convert(batch)
+        self._finish()
+        raise StopIteration
+
+    def _finish(self) -> None:
+        """Waits until the end of the job is stored, which may follow its last row. Raises JobFailed
+        or JobCanceled unless it has FINISHED.
+        """
         self._ended = True
-        details = self._client.job_details(self.job_id)
+        details = deque(self._client.watch_job(self.job_id), maxlen=1).pop()
         if self._output is not None and details.status.globally_terminal:
             self._output.is_complete(OUTPUT_END_S)
         raise_unless_finished(details)
         say_what_was_dropped(details)
-        raise StopIteration
+
+    def first(self, limit: int) -> pa.Table:
+        """The first rows as a table, at most `limit` of them; waits for them, or for the end of
+        the job. If the job restarts before that, its rows are read again from the beginning.
+
+        Raises JobFailed or JobCanceled if the job ends otherwise than FINISHED.
+        """
+        table = self._client.fetch_table(self.job_id, self.operator_id, limit=limit)
+        if table.num_rows < limit:
+            self._finish()
+        return table
 
     def close(self) -> None:
         """Cancels the job if it still runs, and waits for its end. May be called twice. Raises
@@ -105,8 +135,10 @@ def run_collecting(
     context: ExecutionContext,
     kind: BatchKind,
     submitted: Callable[[], None],
+    limit: int | None = None,
 ) -> CollectedBatches[Any]:
-    """Submits the job, calls `submitted`, and returns at once.
+    """Submits the job, calls `submitted`, and returns at once. The job is cancelled when `limit`
+    rows have been read.
 
     Raises the error of a failed submission.
     """
@@ -126,7 +158,17 @@ def run_collecting(
     if context.on_submitted is not None:
         context.on_submitted(job_id, job_graph)
     convert = _pandas if kind == "pandas" else _arrow
-    return CollectedBatches(client, job_id, operator_id, convert, context.output_of(job_id))
+    output = context.output_of(job_id)
+    return CollectedBatches(client, job_id, operator_id, convert, output, limit)
+
+
+def first_rows(batches: CollectedBatches[pa.RecordBatch], limit: int) -> pa.Table:
+    """The first rows of a job as a table, at most `limit` of them; then the job is cancelled.
+
+    Raises JobFailed or JobCanceled if the job ends otherwise before that.
+    """
+    with batches:
+        return batches.first(limit)
 
 
 def _arrow(batch: pa.RecordBatch) -> pa.RecordBatch:

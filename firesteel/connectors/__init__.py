@@ -15,6 +15,7 @@ from firesteel.connectors.python_sink import PythonSink
 from firesteel.connectors.python_source import PythonSource
 from firesteel.connectors.sequence_source import SequenceSource
 from firesteel.connectors.sink import Committable, Committer, Sink, SinkWriter
+from firesteel.connectors.socket_source import SocketSource
 from firesteel.connectors.source import EndOfSplit, Position, Source, SourceReader, Split
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "SequenceSource",
     "Sink",
     "SinkWriter",
+    "SocketSource",
     "Source",
     "SourceReader",
     "Split",

@@ -35,7 +35,7 @@ _NOT_FILES = {
     "kinesis": _CONNECTOR,
     "pulsar": _CONNECTOR,
     "rabbitmq": _CONNECTOR,
-    "socket": _CONNECTOR,
+    "socket": "use SocketSource(host, port)",
     "mongodb": _CONNECTOR,
     "jdbc": _CONNECTOR,
     "postgres": f"{_CONNECTOR}; to write to PostgreSQL there is PostgresSink",
