@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from pyspark.sql import Row
 from pyspark.sql import functions as F
 
 from firesteel import (
+    AsyncFunction,
     CoProcessFunction,
     Environment,
     KeyedProcessFunction,
@@ -26,6 +28,7 @@ from firesteel import (
     ValueStateDescriptor,
     Watermarks,
 )
+from firesteel.async_functions import AsyncContext
 from firesteel.connectors import MALFORMED_TAG, CollectSink, FileSource
 from firesteel.datastream import DataStream
 from firesteel.errors import JobFailed
@@ -152,6 +155,56 @@ def test_filters_and_pandas_functions_beside_spark(session: Session) -> None:
     (table,) = collected(session, stream)
     assert sorted(table["half"].to_pylist()) == [float(n) for n in range(50)]
     assert str(table["at"].type) == "timestamp[us, tz=UTC]"
+
+
+class Asked(AsyncFunction):
+    """Answers later numbers earlier, and some numbers never."""
+
+    async def open(self, context: AsyncContext) -> None:
+        self.turn = asyncio.Semaphore(20)
+
+    async def async_invoke(self, value: Row) -> Any:
+        async with self.turn:
+            await asyncio.sleep(60 if value.value % 500 == 7 else value.value % 5 / 1000)
+        return [{"value": value.value, "at": value.at, "shard": value.value % 3}]
+
+    def timeout(self, value: Row) -> Any:
+        return value.value, value.at, -1
+
+
+@pytest.mark.parametrize("mode", ["streaming", "batch"])
+def test_calls_of_another_system(session: Session, mode: str) -> None:
+    env = Environment(parallelism=2, mode=mode)
+    numbers = (
+        env.from_sequence(0, 2_000)
+        .transform(lambda df: df.selectExpr("value", "timestamp_seconds(value) AS at"))
+        .assign_timestamps_and_watermarks(Watermarks.bounded("at"))
+    )
+    asked = numbers.map_async(
+        Asked(),
+        "value BIGINT, at TIMESTAMP, shard INT",
+        capacity=50,
+        timeout="2 s",
+        ordered=False,
+    )
+    windows = asked.key_by("shard").window(Tumbling("100 s")).aggregate("count(*) AS n")
+    rows, counts = collected(session, asked, windows)
+    expected = [(n, -1 if n % 500 == 7 else n % 3) for n in range(2_000)]
+    assert (
+        sorted(zip(rows["value"].to_pylist(), rows["shard"].to_pylist(), strict=True)) == expected
+    )
+    assert pc.sum(counts["n"]).as_py() == 2_000, "no row is late"
+
+
+def test_changes_keep_their_order_through_calls(session: Session) -> None:
+    async def same(row: Row) -> Row:
+        return row
+
+    env = Environment(parallelism=2)
+    totals = env.from_sequence(0, 10).key_by("value").aggregate("count(*) AS n", changes=True)
+    totals.map_async(same, ordered=False).sink_to(CollectSink())
+    with pytest.raises(JobFailed, match=r"MapAsync\(same\): ordered=False would let the rows of"):
+        session.client.wait(session.submit(env))
 
 
 class Pairs(CoProcessFunction):
