@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -145,3 +146,17 @@ def test_the_services_are_found_by_name_only_in_their_processes(
         assert helped.returncode == 0 and f"-m {name} [OPTIONS]" in helped.stdout, helped
     harness = "from firesteel.testing import OperatorHarness; print(OperatorHarness.__module__)"
     assert "taskexecutor" in run(python, "-P", "-c", harness, cwd=tmp_path).stdout
+
+
+def test_the_first_program_runs_in_an_empty_directory(environment: Path, tmp_path: Path) -> None:
+    readme = (ROOT / "README.md").read_text()
+    found = re.search(r"^```python\n(.*?)^```.*?prints\n\n```\n(.*?)```", readme, re.M | re.S)
+    assert found is not None
+    program, printed = found.groups()
+    (tmp_path / "first.py").write_text(program)
+    done = run(environment / "bin" / "python", "first.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert printed in done.stdout, done.stdout
+    shown = run(environment / "bin" / "firesteel", "info", "first.py", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["first.py"], "nothing is left"
