@@ -20,7 +20,7 @@ from firesteel.common.operator_messages import (
 )
 from firesteel.common.states import ExecutionState
 from firesteel.elements import EndOfData, EndOfPartition
-from firesteel.operator import SourceOperator, TaskCancelled
+from firesteel.operator import SourceOperator, StreamOperator, TaskCancelled
 from firesteel.testing import (
     Journal,
     MemoryExchange,
@@ -223,6 +223,52 @@ def test_a_mail_that_fails_fails_the_task() -> None:
     run = Run(vertex(operator("src")), {"src": source}).run()
     assert run.states[-1] is ExecutionState.FAILED
     assert run.errors[0].summary == "ValueError: in a mail"
+
+
+@pytest.mark.parametrize("source", [True, False])
+def test_a_task_reads_nothing_while_an_operator_is_full(source: bool) -> None:
+    class Limited(StreamOperator):
+        held = False
+        taken = threading.Semaphore(0)
+
+        @property
+        def full(self) -> bool:
+            return self.held
+
+        def process_batch(self, data: pa.RecordBatch, input_index: int) -> None:
+            assert not self.held, "a batch came while the operator was full"
+            self.held = True
+            self.output.emit(data)
+            self.taken.release()
+
+        def release(self) -> None:
+            self.held = False
+
+    limited, edge, out = Limited(), in_edge("in"), out_edge("out", 1 if source else 0)
+    batches = [batch(1), batch(2), batch(3)]
+    if source:
+        operators = {"src": RecordingSource("src", Journal(), batches), "limited": limited}
+        chain = vertex(operator("src"), operator("limited", (0,)))
+        run = Run(chain, operators, out_edges=[out])
+    else:
+        run = Run(
+            vertex(operator("limited", ())),
+            {"limited": limited},
+            in_edges=[(edge, 1)],
+            out_edges=[out],
+        )
+        producer = run.producer(edge)
+        for element in batches:
+            producer.emit(element)
+        producer.emit_event(EndOfData(True))
+        producer.emit_event(EndOfPartition())
+    run.start()
+    for _ in batches:
+        assert limited.taken.acquire(timeout=60)
+        limited.context.request_mail(limited.release)
+    run.join()
+    assert run.states[-1] is ExecutionState.FINISHED, run.errors
+    assert [e for e in run.sent(out) if isinstance(e, pa.RecordBatch)] == batches
 
 
 def test_a_processing_time_timer_wakes_a_sleeping_task() -> None:

@@ -63,6 +63,9 @@ class Summing(StreamOperator):
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
         self.told.append(f"aborted {checkpoint_id}")
 
+    def stop(self) -> None:
+        self.told.append("stop")
+
 
 class Checkpoints:
     """The answers of the tasks."""
@@ -522,6 +525,9 @@ def test_a_task_behind_stopped_ones_ends_without_another_checkpoint(
     run.task.notify_checkpoint(1, completed=True, stops=True)
     run.join()
     assert run.sent(OUT)[-2:] == [EndOfData(finished=False), EndOfPartition()]
+    summing = run.operators["sum"]
+    assert isinstance(summing, Summing)
+    assert summing.told == ["complete 1", "stop"]
     assert not checkpoints.data_ended.is_set()
 
 
