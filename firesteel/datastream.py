@@ -655,7 +655,8 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
 
         With `iterate` it returns at once: an iterator over record batches ("arrow") or DataFrames
         ("pandas") that yields them while the job runs, even if it never ends. Use it in a `with`
-        block, which cancels the job when it is left early.
+        block, which cancels the job when it is left early. As PySpark's toArrow and toPandas do,
+        Arrow has TIMESTAMPs in UTC, and pandas without zone, local to spark.sql.session.timeZone.
 
         With `limit`, the first rows are returned, at most this many, and the job is cancelled once
         it has produced them. Other sinks of the job are cancelled with it.

@@ -77,7 +77,8 @@ class RowOperations(Generic[Stream]):
         iterator of record batches of `schema`.
 
         `schema` is a DDL string, a StructType or an Arrow schema; without one, the output has the
-        input's schema. Columns are matched by name and cast where no value is lost.
+        input's schema. Columns are matched by name and cast where no value is lost. TIMESTAMPs have
+        the zone of spark.sql.session.timeZone, as in PySpark.
 
         The function is called once per batch, with an iterator over that batch, and yields any
         number of batches, also none. So a generator serves as map, filter and flat map; its local

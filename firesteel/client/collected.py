@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from firesteel.client.client import Client, raise_unless_finished
 from firesteel.client.dropped import say_what_was_dropped
 from firesteel.client.execution_context import OUTPUT_END_S, ExecutionContext, StopProgram
 from firesteel.client.job_output import JobOutput
 from firesteel.common.job_graph import JobGraph
+from firesteel.common.time_zones import SESSION_TIME_ZONE, has_moments, in_zone
 from firesteel.errors import ClusterUnreachable, FiresteelError
 
 if TYPE_CHECKING:
@@ -157,7 +160,9 @@ def run_collecting(
     submitted()
     if context.on_submitted is not None:
         context.on_submitted(job_id, job_graph)
-    convert = _pandas if kind == "pandas" else _arrow
+    zone = job_graph.config.get(SESSION_TIME_ZONE) or context.conf.spark().get(SESSION_TIME_ZONE)
+    in_pandas = functools.partial(_pandas, zone=zone or "UTC")
+    convert = in_pandas if kind == "pandas" else _arrow
     output = context.output_of(job_id)
     return CollectedBatches(client, job_id, operator_id, convert, output, limit)
 
@@ -175,5 +180,17 @@ def _arrow(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-def _pandas(batch: pa.RecordBatch) -> pd.DataFrame:
-    return batch.to_pandas()
+def _pandas(batch: pa.RecordBatch, zone: str) -> pd.DataFrame:
+    """As PySpark's toPandas: TIMESTAMPs are local to `zone`, without a zone, at any depth."""
+    frame = batch.to_pandas()
+    for index, column in enumerate(in_zone(batch, zone).columns):
+        if pa.types.is_timestamp(column.type) and column.type.tz:
+            frame.isetitem(index, pc.local_timestamp(column).to_pandas())
+        elif has_moments(column.type):
+            from pyspark.sql.conversion import ArrowArrayToPandasConversion
+            from pyspark.sql.pandas.types import from_arrow_type
+
+            kind = from_arrow_type(column.type, prefer_timestamp_ntz=True)
+            local = ArrowArrayToPandasConversion.convert(column, kind, timezone=zone)
+            frame.isetitem(index, local)
+    return frame

@@ -8,9 +8,11 @@ from __future__ import annotations
 import pyarrow as pa
 
 from firesteel.common.output import write_results
+from firesteel.common.time_zones import in_zone
 from firesteel.connectors import PrintSink, SinkWriter
 from firesteel.operator import RuntimeContext
 from taskexecutor.executor.connectors.writer_sink import WriterSink
+from taskexecutor.executor.spark.session_zone import session_zone
 
 
 class PrintSinkRuntime(WriterSink[PrintSink]):
@@ -21,11 +23,13 @@ class PrintSinkRuntime(WriterSink[PrintSink]):
 class PrintWriter(SinkWriter):
     def __init__(self, sink: PrintSink, context: RuntimeContext) -> None:
         task = context.task
+        self._zone = session_zone(context)
         place = f"{task.subtask + 1}> " if task.parallelism > 1 else ""
         self._prefix = f"{sink.prefix}{':' if place else '> '}{place}" if sink.prefix else place
 
     def write(self, batch: pa.RecordBatch) -> None:
-        write_results("".join(f"{self._prefix}{row}\n" for row in batch.to_pylist()))
+        rows = in_zone(batch, self._zone).to_pylist()
+        write_results("".join(f"{self._prefix}{row}\n" for row in rows))
 
     def prepare(self) -> tuple[()]:
         return ()

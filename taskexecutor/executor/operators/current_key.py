@@ -2,19 +2,82 @@
 
 from __future__ import annotations
 
+import datetime
+from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
+
+from firesteel.column_names import column_index
+from firesteel.common.time_zones import python_zone
 from firesteel.errors import FiresteelError
+
+
+class ShownKeys:
+    """Keys as the program gets them, which is as PySpark's workers give them to functions of rows
+    or, in pandas, of DataFrames: moments in the session's zone, arrays as lists, structs as
+    dictionaries.
+
+    As keys of state, moments are in UTC: two of the hour in which clocks are set back are equal to
+    Python in any other zone. Arrays and structs are tuples, which have hashes.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema | None,
+        key_columns: Sequence[str],
+        zone: str = "UTC",
+        *,
+        pandas: bool = False,
+    ) -> None:
+        self._zone = zone
+        self._pandas = pandas
+        self._kinds: list[pa.DataType] | None = None  # None: no array or struct
+        if schema is not None:
+            kinds = [schema.field(column_index(schema, name)).type for name in key_columns]
+            if any(map(pa.types.is_nested, kinds)):
+                self._kinds = kinds
+
+    def __call__(self, key: tuple[Any, ...]) -> tuple[Any, ...]:
+        if self._kinds is not None:
+            return tuple(map(self._nested, key, self._kinds))
+        if not any(isinstance(value, datetime.datetime) for value in key):
+            return key
+        return tuple(map(self._flat, key))
+
+    def _nested(self, value: Any, kind: pa.DataType) -> Any:
+        if value is None:
+            return None
+        if pa.types.is_struct(kind):
+            parts = [kind.field(place) for place in range(kind.num_fields)]
+            return {p.name: self._nested(v, p.type) for p, v in zip(parts, value, strict=True)}
+        if pa.types.is_nested(kind):
+            return [self._nested(element, kind.value_type) for element in value]
+        return self._flat(value)
+
+    def _flat(self, value: Any) -> Any:
+        if not isinstance(value, datetime.datetime):
+            return value
+        if self._pandas:
+            import pandas as pd
+
+            if value.tzinfo is not None:
+                return pd.Timestamp(value).tz_convert(self._zone).tz_localize(None)
+            return pd.Timestamp(value)
+        if value.tzinfo is None or self._zone == "UTC":
+            return value
+        return value.astimezone(python_zone(self._zone))
 
 
 class CurrentKey:
     """Shared by an operator's state variables, timers and contexts, which all belong to a key."""
 
-    __slots__ = ("_missing", "key", "now_ms")
+    __slots__ = ("_missing", "key", "now_ms", "shown_as")
 
     def __init__(self, missing: str = "no key is being processed here") -> None:
         """`missing`: why there is none, in errors."""
         self._missing = missing
+        self.shown_as: ShownKeys | None = None
         self.key: tuple[Any, ...] | None = None  # None: no key is being processed
         self.now_ms = 0  # processing time of the current batch or timer
 
@@ -23,3 +86,8 @@ class CurrentKey:
         if self.key is None:
             raise FiresteelError(f"{what} belongs to a key, and {self._missing}")
         return self.key
+
+    def shown(self, what: str) -> tuple[Any, ...]:
+        """The same as the program gets it."""
+        key = self.of(what)
+        return key if self.shown_as is None else self.shown_as(key)

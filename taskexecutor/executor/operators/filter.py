@@ -7,19 +7,26 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from firesteel.common.time_zones import in_zone
 from firesteel.errors import FiresteelError
-from firesteel.operator import StreamOperator
+from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import FilterSpec
 from firesteel.text import text_of
+from taskexecutor.executor.spark.session_zone import session_zone
 
 
 class Filter(StreamOperator):
     def __init__(self, spec: FilterSpec) -> None:
         self._function = spec.function
 
+    def setup(self, context: RuntimeContext, output: Output) -> None:
+        super().setup(context, output)
+        self._zone = session_zone(context)
+
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         with self.context.time("python"):
-            kept = batch.filter(self._mask(self._function(batch), batch.num_rows))  # drops nulls
+            mask = self._mask(self._function(in_zone(batch, self._zone)), batch.num_rows)
+            kept = batch.filter(mask)  # drops nulls
             if kept.num_rows:
                 self.output.emit(kept)
 

@@ -119,7 +119,7 @@ class ProcessContext:
         return self.time_ms
 
     def get_current_key(self) -> Any:
-        key = self._current.of("get_current_key()")
+        key = self._current.shown("get_current_key()")
         return key[0] if len(key) == 1 else key
 
     def timer_service(self) -> FunctionTimers:

@@ -18,12 +18,13 @@ from firesteel.broadcast_functions import BroadcastProcessFunction, KeyedBroadca
 from firesteel.column_names import column_index
 from firesteel.common.checkpoints.descriptions import DECLARED
 from firesteel.common.error_report import summary_of
+from firesteel.common.time_zones import in_zone
 from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
 from firesteel.functions import ProcessFunction
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import RowTimeSpec
-from taskexecutor.executor.operators.current_key import CurrentKey
+from taskexecutor.executor.operators.current_key import CurrentKey, ShownKeys
 from taskexecutor.executor.operators.function_context import (
     FunctionContext,
     FunctionTimers,
@@ -34,6 +35,7 @@ from taskexecutor.executor.operators.stateful.grouping import by_key
 from taskexecutor.executor.operators.stateful.row_collector import RowCollector, shown_key
 from taskexecutor.executor.operators.stateful.rows import milliseconds_of, rows_of
 from taskexecutor.executor.spark.schemas import columns_of_key, declared
+from taskexecutor.executor.spark.session_zone import session_zone
 from taskexecutor.executor.state import KeyedState
 
 EVENT_TIME, PROCESSING_TIME = "event_time", "processing_time"
@@ -68,6 +70,7 @@ class FunctionOperator(StreamOperator):
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
         self._name = context.operator_name
+        self._zone = session_zone(context)
         schema, sides = self._declared
         schema = context.output_schema or declared(schema, None)
         assert schema is not None, "the output schema of a function is declared"
@@ -92,6 +95,8 @@ class FunctionOperator(StreamOperator):
             keyed = state.keyed  # type: ignore[assignment]
         self._current = current_key_of(self._function)
         self._current.now_ms = self._now_ms()
+        first = self.context.input_schemas[0]
+        self._current.shown_as = ShownKeys(first, self._key_columns or (), self._zone)
         self._times = FunctionTimers(self.context.timers, self._current)
         self._context = ProcessContext(self._current, self._times, self._sides)
         self._functions_context = FunctionContext(
@@ -139,7 +144,11 @@ class FunctionOperator(StreamOperator):
             if key_columns is not None:
                 keyed = by_key(batch, key_columns)
                 keys, ends, batch = keyed.keys, keyed.ends, keyed.batch
-            rows = zip(rows_of(batch), self._times_of(batch, input_index, context), strict=True)
+            rows = zip(
+                rows_of(in_zone(batch, self._zone)),
+                self._times_of(batch, input_index, context),
+                strict=True,
+            )
             function, current, main = getattr(self._function, name), self._current, self._main
             current.now_ms = max(current.now_ms, self._now_ms())
             context.method = name

@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
+from firesteel.common.time_zones import in_zone
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import CoMapInArrowSpec, MapInArrowSpec
 from firesteel.text import text_of
 from taskexecutor.executor.spark.schemas import declared, shown
+from taskexecutor.executor.spark.session_zone import session_zone
 
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -27,9 +29,10 @@ class MapInArrow(StreamOperator):
         super().setup(context, output)
         known = context.input_schemas[0] if context.input_schemas else None
         self._schema = context.output_schema or declared(self._spec.schema, known)
+        self._zone = session_zone(context)
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
-        _call(self, self._spec.function, batch, self._schema)
+        _call(self, self._spec.function, in_zone(batch, self._zone), self._schema)
 
 
 class CoMapInArrow(StreamOperator):
@@ -43,11 +46,11 @@ class CoMapInArrow(StreamOperator):
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
         self._schema = context.output_schema or declared(self._spec.schema, None)
+        self._zone = session_zone(context)
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
-        _call(
-            self, self._spec.first if input_index == 0 else self._spec.second, batch, self._schema
-        )
+        function = self._spec.first if input_index == 0 else self._spec.second
+        _call(self, function, in_zone(batch, self._zone), self._schema)
 
 
 def _call(
@@ -104,9 +107,12 @@ def fit(
 
 
 def _zones(got: pa.DataType, declared: pa.DataType) -> str | None:
-    """What is wrong if only one of two timestamps has a zone: which moment is meant?"""
+    """What is wrong if only one of two timestamps has a zone, at any depth: which moment is
+    meant?
+    """
     if not (pa.types.is_timestamp(got) and pa.types.is_timestamp(declared)):
-        return None
+        wrong = (_zones(*parts) for parts in zip(_parts(got), _parts(declared), strict=False))
+        return next(filter(None, wrong), None)
     if (got.tz is None) == (declared.tz is None):
         return None
     if got.tz is None:
@@ -115,6 +121,12 @@ def _zones(got: pa.DataType, declared: pa.DataType) -> str | None:
             " datetime.now(timezone.utc), or declare it TIMESTAMP_NTZ"
         )
     return "its times have a zone, and TIMESTAMP_NTZ has none: declare it TIMESTAMP"
+
+
+def _parts(kind: pa.DataType) -> list[pa.DataType]:
+    if not pa.types.is_nested(kind) or pa.types.is_union(kind):
+        return []
+    return [kind.field(index).type for index in range(kind.num_fields)]
 
 
 def _mismatch(

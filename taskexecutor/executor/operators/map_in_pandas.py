@@ -11,8 +11,7 @@ from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import MapInPandasSpec
 from taskexecutor.executor.operators.stateful.frames import FrameCollector, to_frame
 from taskexecutor.executor.spark.schemas import declared
-
-TIME_ZONE = "spark.sql.session.timeZone"
+from taskexecutor.executor.spark.session_zone import session_zone
 
 
 class MapInPandas(StreamOperator):
@@ -27,7 +26,7 @@ class MapInPandas(StreamOperator):
             raise FiresteelError(
                 f"{context.operator_name}: declare the schema of what the function yields"
             )
-        self._time_zone = context.config.get(TIME_ZONE, "UTC")
+        self._time_zone = session_zone(context)
         self._frames = FrameCollector(schema, output.emit, context.operator_name, self._time_zone)
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:

@@ -9,12 +9,14 @@ import pyarrow as pa
 from pyspark.sql import Row
 
 from firesteel.common.error_report import summary_of
+from firesteel.common.time_zones import in_zone
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import MapRowsSpec
 from taskexecutor.executor.operators.stateful.row_collector import RowCollector, clipped
 from taskexecutor.executor.operators.stateful.rows import rows_of
 from taskexecutor.executor.spark.schemas import declared
+from taskexecutor.executor.spark.session_zone import session_zone
 
 
 class MapRows(StreamOperator):
@@ -24,6 +26,7 @@ class MapRows(StreamOperator):
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
         self._name = context.operator_name
+        self._zone = session_zone(context)
         known = context.input_schemas[0] if context.input_schemas else None
         schema = context.output_schema or declared(self._spec.schema, known)
         if schema is None:
@@ -34,6 +37,7 @@ class MapRows(StreamOperator):
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         with self.context.time("python"):
             self._results.expect(batch.num_rows, batch.nbytes)
+            batch = in_zone(batch, self._zone)
             called = self._flat(batch) if self._spec.flat else self._one_each(batch)
             while self._results.fill(called):
                 self._results.flush()

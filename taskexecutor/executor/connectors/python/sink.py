@@ -26,6 +26,7 @@ import cloudpickle
 import pyarrow as pa
 
 from firesteel.common.failpoints import Failpoint, reached
+from firesteel.common.time_zones import in_zone
 from firesteel.connectors import PythonSink, SinkWriter
 from firesteel.connectors.python_sink import PythonCommit
 from firesteel.errors import FiresteelError
@@ -41,6 +42,7 @@ from taskexecutor.executor.connectors.runtime import SinkRuntime
 from taskexecutor.executor.connectors.writer_sink import SinkWriting, WriterSink
 from taskexecutor.executor.job_threads import raise_in
 from taskexecutor.executor.spark.schemas import to_spark
+from taskexecutor.executor.spark.session_zone import session_zone
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter
@@ -97,6 +99,7 @@ class EpochWriter(SinkWriter):
         self._whole_input = sink.commit_interval_s is None  # is one epoch
         self._context = context
         self._schema = to_spark(schema)
+        self._zone = session_zone(context)
         self._epoch: _Epoch | None = None
 
     def open(self) -> None:
@@ -129,13 +132,16 @@ class EpochWriter(SinkWriter):
         arrow = isinstance(writer, DataSourceStreamArrowWriter)
         # Not timed here: this is not the task's thread, whose waiting is timed.
         with user_code(self._context, timed=False):
-            message = writer.write(batches if arrow else self._rows(batches))
+            message = writer.write(self._zoned(batches) if arrow else self._rows(batches))
         if not isinstance(message, WriterCommitMessage):
             raise FiresteelError(
                 f"{self._name}: write() returned {type(message).__name__}; "
                 "it must return a WriterCommitMessage"
             )
         return message
+
+    def _zoned(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return (in_zone(batch, self._zone) for batch in batches)
 
     def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Any]:
         from pyspark.sql.conversion import ArrowTableToRowsConversion

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from firesteel.common.error_report import summary_of
+from firesteel.common.time_zones import in_zone
 from firesteel.elements import MAX_TIMESTAMP_US, StreamStatus, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
@@ -25,6 +26,7 @@ from taskexecutor.executor.operators.map_rows import kind_of, shown
 from taskexecutor.executor.operators.stateful.row_collector import RowCollector
 from taskexecutor.executor.operators.stateful.rows import rows_of
 from taskexecutor.executor.spark.schemas import declared
+from taskexecutor.executor.spark.session_zone import session_zone
 
 # Rows of a batch in the state's list, which is divided among subtasks item by item.
 ITEM_ROWS = 64
@@ -63,6 +65,7 @@ class MapAsync(StreamOperator):
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
         self._name = context.operator_name
+        self._zone = session_zone(context)
         known = context.input_schemas[0] if context.input_schemas else None
         schema = context.output_schema or declared(self._spec.schema, known)
         if schema is None:
@@ -141,7 +144,7 @@ class MapAsync(StreamOperator):
         self._batches.append(pending)
         self._pending += batch.num_rows
         self._accepted += batch.num_rows
-        self._calls.feed(pending, rows_of(batch))
+        self._calls.feed(pending, rows_of(in_zone(batch, self._zone)))
 
     def _mark(self, element: Watermark | StreamStatus) -> None:
         if not self._pending:

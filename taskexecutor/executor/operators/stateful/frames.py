@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from firesteel.common.error_report import summary_of
+from firesteel.common.time_zones import in_zone
 from firesteel.errors import FiresteelError
 from firesteel.text import text_of
 from taskexecutor.executor.operators.stateful.row_collector import (
@@ -21,10 +23,11 @@ if TYPE_CHECKING:
 
 
 def to_frame(batch: pa.RecordBatch, time_zone: str) -> pd.DataFrame:
-    """Timestamps become local to `time_zone`, without a zone."""
+    """Timestamps become local to `time_zone`, without a zone, at any depth."""
     import pandas as pd
     from pyspark.sql.conversion import ArrowBatchTransformer
 
+    batch = in_zone(batch, time_zone)  # PySpark takes the zone of flat columns from their types
     return pd.concat(ArrowBatchTransformer.to_pandas(batch, timezone=time_zone), axis=1)
 
 
@@ -100,8 +103,7 @@ class FrameCollector:
         try:
             self._converted(frame)
         except Exception as error:
-            reason = (text_of(error).splitlines() or [type(error).__name__])[0]
-            raise self._misfit(frame, origin, f"; {reason}") from error
+            raise self._misfit(frame, origin, f"; {summary_of(error)}") from error
 
     def _converted(self, frame: pd.DataFrame) -> pa.RecordBatch:
         from pyspark.sql.conversion import PandasToArrowConversion

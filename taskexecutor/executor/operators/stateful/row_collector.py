@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from firesteel.common.time_zones import has_moments
 from firesteel.common.units import MIB
 from firesteel.errors import FiresteelError
 from firesteel.text import text_of
@@ -223,11 +224,33 @@ def _changed(values: Sequence[Any], kind: pa.DataType) -> _Changed | None:
             for index, value in enumerate(values):
                 if isinstance(value, (float, np.floating)) and math.isfinite(value) and value % 1:
                     return _Changed(index, value, "it has a fraction; round it")
-    elif pa.types.is_timestamp(kind) and kind.tz is not None:
+    elif has_moments(kind):
         for index, value in enumerate(values):
-            if isinstance(value, datetime.datetime) and value.tzinfo is None:
+            if _lacks_zone(value, kind):
                 return _Changed(index, value, _NO_ZONE)
     return None
+
+
+def _lacks_zone(value: Any, kind: pa.DataType) -> bool:
+    """Whether a time without a zone stands, at any depth, for a moment."""
+    if value is None or not has_moments(kind):
+        return False
+    if pa.types.is_timestamp(kind):
+        return isinstance(value, datetime.datetime) and value.tzinfo is None
+    if pa.types.is_struct(kind):
+        parts = [kind.field(index) for index in range(kind.num_fields)]
+        if hasattr(value, "__fields__"):
+            value = dict(zip(value.__fields__, value, strict=True))
+        if isinstance(value, dict):
+            return any(_lacks_zone(value.get(part.name), part.type) for part in parts)
+        pairs = zip(value, parts, strict=False)
+        return any(_lacks_zone(element, part.type) for element, part in pairs)
+    if pa.types.is_map(kind):
+        items = value.items() if isinstance(value, dict) else value
+        return any(
+            _lacks_zone(k, kind.key_type) or _lacks_zone(v, kind.item_type) for k, v in items
+        )
+    return any(_lacks_zone(element, kind.value_type) for element in value)
 
 
 _NO_ZONE = (

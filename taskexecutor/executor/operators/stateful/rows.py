@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Row
 
+from firesteel.common.time_zones import python_zone
 from taskexecutor.executor.numbers import as_numpy
 
 
@@ -100,16 +101,16 @@ def to_python(column: pa.Array) -> list[Any]:
 def _times(column: pa.Array) -> list[Any]:
     kind = column.type
     zone = getattr(kind, "tz", None)
-    if zone not in (None, "UTC"):
-        return column.to_pylist()  # type: ignore[no-any-return]
     values = as_numpy(column).tolist()
     if any(isinstance(value, int) for value in values):  # a year that Python's dates cannot have
         return column.to_pylist()  # type: ignore[no-any-return]
     if zone is None:
         return values  # type: ignore[no-any-return]
-    utc = pa.scalar(0, kind).as_py().tzinfo  # the class that Arrow uses for it
+    utc = pa.scalar(0, pa.timestamp("us", "UTC")).as_py().tzinfo  # the class that Arrow uses for it
     since = (as_numpy(column) - np.datetime64(0, "us")).tolist()  # faster than replacing the zone
     moment = datetime.datetime(1970, 1, 1, tzinfo=utc).__add__
-    if column.null_count:
-        return [None if value is None else moment(value) for value in since]
-    return list(map(moment, since))
+    moments = [None if each is None else moment(each) for each in since]
+    if zone == "UTC":
+        return moments
+    local = python_zone(zone)
+    return [None if each is None else each.astimezone(local) for each in moments]

@@ -25,11 +25,12 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 
 from firesteel.common.error_report import summary_of
+from firesteel.common.time_zones import in_zone
 from firesteel.elements import MIN_TIMESTAMP_US, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import TransformWithStateSpec
-from taskexecutor.executor.operators.current_key import CurrentKey
+from taskexecutor.executor.operators.current_key import CurrentKey, ShownKeys
 from taskexecutor.executor.operators.stateful.expiring import Sweeps
 from taskexecutor.executor.operators.stateful.frames import FrameCollector, to_frame
 from taskexecutor.executor.operators.stateful.grouping import Key, KeyedBatch, by_key
@@ -42,6 +43,7 @@ from taskexecutor.executor.operators.stateful.processor_timers import (
 from taskexecutor.executor.operators.stateful.row_collector import RowCollector, shown_key
 from taskexecutor.executor.operators.stateful.rows import row_maker, to_python
 from taskexecutor.executor.spark.schemas import declared
+from taskexecutor.executor.spark.session_zone import session_zone
 from taskexecutor.executor.state import KeyedState
 from taskexecutor.executor.timing.wall_clock import wall_clock_ms
 
@@ -75,7 +77,13 @@ class TransformWithState(StreamOperator):
         self._name = context.operator_name
         schema = context.output_schema or declared(self._spec.output_schema, None)
         assert schema is not None, "transform_with_state has an output schema"
-        self._time_zone = context.config.get("spark.sql.session.timeZone", "UTC")
+        self._time_zone = session_zone(context)
+        self._shown = ShownKeys(
+            context.input_schemas[0] if context.input_schemas else None,
+            self._spec.key_columns,
+            self._time_zone,
+            pandas=self._spec.pandas,
+        )
         self._collector: RowCollector | FrameCollector
         if self._spec.pandas:
             self._collector = FrameCollector(schema, output.emit, self._name, self._time_zone)
@@ -144,8 +152,9 @@ class TransformWithState(StreamOperator):
 
     def _rows(self, keyed: KeyedBatch) -> Iterator[tuple[Key, Iterator[Any]]]:
         """Each key with an iterator that makes its Rows."""
-        columns = [to_python(column) for column in keyed.batch.columns]
-        make = row_maker(keyed.batch.schema.names)
+        batch = in_zone(keyed.batch, self._time_zone)
+        columns = [to_python(column) for column in batch.columns]
+        make = row_maker(batch.schema.names)
         if len(keyed.keys) == 1:
             yield keyed.keys[0], map(make, zip(*columns, strict=True))
             return
@@ -167,7 +176,7 @@ class TransformWithState(StreamOperator):
             self._current.key = key
             try:
                 for state in states:
-                    self._processor.handleInitialState(key, state, times)
+                    self._processor.handleInitialState(self._shown(key), state, times)
             except Exception as error:
                 raise self._failure("handleInitialState", key, error) from error
         self._current.key = None
@@ -235,7 +244,7 @@ class TransformWithState(StreamOperator):
         self._current.key = key
         collector.begin(what, key)
         try:
-            results = function(key, *arguments)
+            results = function(self._shown(key), *arguments)
             if not hasattr(results, "__iter__"):
                 raise FiresteelError(
                     f"it returned {type(results).__name__}, and must return an iterator"
