@@ -77,6 +77,8 @@ def _value_hash(value: Any) -> int:
 
 def _key_bytes(value: Any) -> bytes:
     match value:
+        case tuple():  # an array or a struct
+            return b"".join(struct.pack("<I", _value_hash(part)) for part in value)
         case bool():
             return b"\x01" if value else b"\x00"
         case int():

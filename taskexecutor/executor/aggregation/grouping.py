@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from taskexecutor.executor.aggregation.columns import numbers_in
+from taskexecutor.executor.nested_keys import comparable
 from taskexecutor.executor.numbers import as_numpy
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -125,13 +126,12 @@ def _codes(column: pa.Array) -> tuple[Ints, int]:
         low, high = int(numbers.min()), int(numbers.max())
         if high - low < max(_DENSE * len(numbers), 1024):
             return (numbers - low if low else numbers), high - low + 1
+    if pa.types.is_nested(column.type):
+        return _codes_of_nested(column)
     if pa.types.is_floating(column.type):
         column = _alike(column)
-    try:
-        encoded = column.dictionary_encode(null_encoding="encode")
-        return as_numpy(encoded.indices).astype(np.int64), len(encoded.dictionary)
-    except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
-        return _codes_of_nested(column)
+    encoded = column.dictionary_encode(null_encoding="encode")
+    return as_numpy(encoded.indices).astype(np.int64), len(encoded.dictionary)
 
 
 def _codes_of_indices(column: pa.DictionaryArray) -> tuple[Ints, int]:
@@ -151,8 +151,8 @@ def _alike(column: pa.Array) -> pa.Array:
 
 def _codes_of_nested(column: pa.Array) -> tuple[Ints, int]:
     """Codes of structs and lists, which Arrow cannot hash."""
-    numbers: dict[str, int] = {}
-    codes = [numbers.setdefault(repr(value), len(numbers)) for value in column.to_pylist()]
+    numbers: dict[Any, int] = {}
+    codes = [numbers.setdefault(comparable(value), len(numbers)) for value in column.to_pylist()]
     return np.array(codes, np.int64), len(numbers)
 
 

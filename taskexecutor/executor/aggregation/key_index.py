@@ -22,6 +22,7 @@ from taskexecutor.executor.aggregation.pair_set import PairSet
 from taskexecutor.executor.aggregation.row_log import RowLog, taken
 from taskexecutor.executor.column_memory import IN_MEMORY
 from taskexecutor.executor.exchange.partitioning import hash_columns
+from taskexecutor.executor.nested_keys import comparable
 from taskexecutor.executor.numbers import as_numpy
 
 # A lookup of at least one key per this many known ones is worth a pass over all of them.
@@ -351,8 +352,8 @@ def _concatenated(pieces: Sequence[list[pa.Array]]) -> Callable[[], list[pa.Arra
 
 
 def hashable(columns: list[pa.Array]) -> Any:
-    """Keys as Python values. NaN, which equals nothing in Python, and values that Python cannot
-    hash are strings.
+    """Keys as Python values: NaN, which equals nothing in Python, as a string, arrays and structs
+    as tuples.
     """
     plain = [_plain(column) for column in columns]
     return plain[0] if len(plain) == 1 else zip(*plain, strict=True)
@@ -363,5 +364,5 @@ def _plain(column: pa.Array) -> list[Any]:
     if pa.types.is_floating(column.type):
         return ["NaN" if value is not None and value != value else value for value in values]
     if pa.types.is_nested(column.type):
-        return [repr(value) for value in values]
+        return list(map(comparable, values))
     return values

@@ -9,6 +9,8 @@ import pyarrow as pa
 
 from firesteel.column_names import column_index
 from firesteel.errors import FiresteelError
+from taskexecutor.executor.exchange.errors import UnsupportedKey
+from taskexecutor.executor.exchange.partitioning import hash_columns
 from taskexecutor.executor.spark.schemas import missing_column, spark_name
 
 if TYPE_CHECKING:
@@ -53,11 +55,19 @@ def check_time_column(step: AnalysisStep, what: str, name: str, schema: pa.Schem
 
 
 def check_keys(schema: pa.Schema | None, keys: Sequence[str]) -> None:
-    """The columns of key_by() must exist."""
+    """The columns of key_by() must exist, and be of types that can be keys: whether rows are
+    exchanged or stay in their subtask.
+    """
     if schema is None:
         return
     for key in keys:
-        if column_index(schema, key) < 0:
+        index = column_index(schema, key)
+        if index >= 0:
+            try:
+                hash_columns([pa.array([], schema.field(index).type)])
+            except UnsupportedKey as error:
+                raise FiresteelError(f'key_by("{key}"): {error}') from error
+        else:
             missing = missing_column(f'key_by("{key}")', key, schema.names)
             if key.isidentifier():
                 raise missing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import struct
 from decimal import Decimal
 
@@ -13,9 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from firesteel.common.key_groups import key_hash
+from taskexecutor.executor.aggregation.grouping import group
 from taskexecutor.executor.exchange.errors import UnsupportedKey
 from taskexecutor.executor.exchange.partitioning import murmur3
 from taskexecutor.executor.exchange.partitioning.murmur3 import hash_array, hash_columns
+from taskexecutor.executor.nested_keys import comparable
+from taskexecutor.executor.operators.stateful.grouping import by_key
 
 
 def h(key: bytes) -> int:
@@ -134,5 +139,46 @@ def test_binaries_agree_with_mmh3_block_by_block_and_one_by_one(
 
 
 def test_a_type_without_hash_is_a_clear_error() -> None:
-    with pytest.raises(UnsupportedKey, match=r"a column of type list<item: int64> cannot be a key"):
-        hash_array(pa.array([[1]]))
+    kind = pa.map_(pa.string(), pa.int64())
+    for array in (pa.array([[("a", 1)]], kind), pa.array([], pa.list_(kind)), pa.array([], kind)):
+        with pytest.raises(UnsupportedKey, match=r"a column of type map<.*> cannot be a key"):
+            hash_array(array)
+
+
+def test_arrays_and_structs_hash_the_hashes_of_their_parts() -> None:
+    lists = pa.array([None, [1, None], [], [2]], pa.list_(pa.int64()))
+    expected = [h(struct.pack("<II", q(1), 0)), h(b""), h(struct.pack("<I", q(2)))]
+    assert hash_array(lists).tolist() == [0, *expected]
+    assert hash_array(lists.slice(1)).tolist() == expected
+    structs = pa.array([{"x": 1, "y": "a"}, None, {"x": None, "y": "b"}])
+    expected = [h(struct.pack("<II", q(1), h(b"a"))), 0, h(struct.pack("<II", 0, h(b"b")))]
+    assert hash_array(structs).tolist() == expected
+    assert hash_array(structs.slice(2)).tolist() == expected[2:]
+
+
+REALS = st.floats(width=64) | st.sampled_from([0.0, -0.0, math.nan]) | st.none()
+KINDS = {
+    pa.list_(pa.float64()): st.lists(REALS, max_size=3),
+    pa.large_list(pa.list_(pa.string())): st.lists(st.lists(st.text(max_size=2)) | st.none()),
+    pa.struct([("x", pa.float64()), ("l", pa.list_(pa.float64()))]): st.fixed_dictionaries(
+        {"x": REALS, "l": st.lists(REALS, max_size=2)}
+    ),
+}
+
+
+@given(st.data(), st.sampled_from(list(KINDS)), st.integers(0, 2))
+def test_equal_arrays_and_structs_are_one_key_everywhere(
+    data: st.DataObject, kind: pa.DataType, start: int
+) -> None:
+    values = data.draw(st.lists(st.none() | KINDS[kind], min_size=3, max_size=8))
+    array = pa.array(values, kind).slice(start)
+    keys = [comparable(value) for value in array.to_pylist()]
+    hashes, codes = hash_array(array).tolist(), group([array]).codes.tolist()
+    found = by_key(pa.record_batch({"k": array}), ["k"])
+    assert [len(set(each)) for each in (codes, zip(keys, codes, strict=True))] == [
+        len(set(keys)),
+        len(set(keys)),
+    ]
+    assert len(found.keys) == len(set(keys))
+    by_hash = dict(zip(keys, hashes, strict=True))
+    assert all(by_hash[comparable(key)] == key_hash((key,)) for (key,) in found.keys)

@@ -14,6 +14,7 @@ hold golden values).
     date32, date64               days since the epoch, as an integer
     timestamp, time, duration    microseconds, rounded down, as an integer (zones do not matter)
     decimal                      its shortest plain decimal text: 1.50 and 1.5 are one key
+    array, struct                the hashes of its elements or fields, as those of several columns
     null of any type             no bytes, so the value 0
     dictionary, extension        the value it stands for; the storage's value
 
@@ -30,6 +31,7 @@ import mmh3
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as types
 
 from taskexecutor.executor.exchange.errors import UnsupportedKey
@@ -65,7 +67,9 @@ def hash_array(array: pa.Array) -> Hashes:
         return _by_index(hash_array(array.dictionary), array.indices)
     if not array.null_count:
         return _hash_valid(array)
-    if _fixed_width(kind):
+    if types.is_nested(kind):
+        hashes = _hash_nested(array)
+    elif _fixed_width(kind):
         hashes = _hash_valid(array.fill_null(_zero(kind)))
     elif _block_by_block(array):
         hashes = _hash_bytes(array)
@@ -157,7 +161,31 @@ def _hash_valid(array: pa.Array) -> Hashes:
         )
         times, divided_by = _MICROSECONDS[kind.unit]
         return hash_int64(ticks * times if divided_by == 1 else ticks // divided_by)
+    if types.is_nested(kind):
+        return _hash_nested(array)
     return _hash_bytes(array) if _block_by_block(array) else _hash_distinct(array)
+
+
+def _hash_nested(array: pa.Array) -> Hashes:
+    """Of arrays and structs; of nulls, anything."""
+    kind = array.type
+    if types.is_struct(kind):
+        fields = [hash_array(field) for field in array.flatten()]
+        return hash_blocks(fields) if fields else np.zeros(len(array), np.uint32)
+    if not (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)):
+        raise _unsupported(kind)
+    elements = np.ascontiguousarray(hash_array(array.flatten()), "<u4")  # none of nulls
+    lengths = as_numpy(pc.list_value_length(array).fill_null(0))
+    ends = 4 * np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(elements)]
+    return _hash_distinct(pa.Array.from_buffers(pa.large_binary(), len(array), buffers))
+
+
+def _unsupported(kind: pa.DataType) -> UnsupportedKey:
+    return UnsupportedKey(
+        f"a column of type {kind} cannot be a key: keys are numbers, strings, binaries, booleans,"
+        " dates or times, or arrays and structs of them"
+    )
 
 
 def _block_by_block(array: pa.Array) -> bool:
@@ -239,10 +267,7 @@ def _hash_distinct(array: pa.Array) -> Hashes:
         or types.is_fixed_size_binary(kind)
         or types.is_decimal(kind)
     ):
-        raise UnsupportedKey(
-            f"a column of type {kind} cannot be a key: keys are numbers, strings, binaries,"
-            " booleans, dates or times"
-        )
+        raise _unsupported(kind)
     encoded = array.dictionary_encode()
     distinct = encoded.dictionary.to_pylist()
     if types.is_decimal(kind):

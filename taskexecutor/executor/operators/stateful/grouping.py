@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from firesteel.column_names import column_index
+from taskexecutor.executor.nested_keys import comparable
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.stateful.rows import to_python
 from taskexecutor.executor.spark.schemas import missing_column
@@ -82,6 +83,10 @@ def _encoded(column: pa.Array) -> tuple[npt.NDArray[np.int64], list[Any]]:
     kind = column.type
     if pa.types.is_null(kind):
         return np.zeros(len(column), np.int64), [None]
+    if pa.types.is_nested(kind):
+        numbers: dict[Any, int] = {}
+        codes = [numbers.setdefault(comparable(v, _NAN), len(numbers)) for v in column.to_pylist()]
+        return np.array(codes, np.int64), list(numbers)
     if pa.types.is_floating(kind):
         column = pc.add(column, pa.scalar(0.0, kind))  # -0.0 is 0.0
     encoded = column.dictionary_encode(null_encoding="encode")
