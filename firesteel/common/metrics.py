@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
+import os
 import re
 import threading
 from collections import deque
@@ -29,6 +30,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample as PrometheusSample
 
 from firesteel.common.config import Configuration, ConfigurationError, options
+from firesteel.common.metrics_targets import CLUSTER_ID
 from firesteel.errors import FiresteelError
 
 log = structlog.get_logger(__name__)
@@ -106,8 +108,13 @@ class Summary:
 class Registry(Collector):
     """All metrics of one process."""
 
-    def __init__(self, *, allow: Sequence[str] = (), drop_labels: Iterable[str] = ()) -> None:
-        """`allow`: globs of metric names, all if empty; `drop_labels`: labels to leave out."""
+    def __init__(
+        self, *, allow: Sequence[str] = (), drop_labels: Iterable[str] = (), cluster: str = ""
+    ) -> None:
+        """`allow`: globs of metric names, all if empty; `drop_labels`: labels to leave out;
+        `cluster`: the label `cluster` of all series, if it is not empty.
+        """
+        self._cluster: _Labels = (("cluster", cluster),) if cluster else ()
         self._allow = tuple(allow)
         self._drop_labels = frozenset(drop_labels)
         self._gauges: dict[tuple[str, _Labels], Gauge] = {}
@@ -125,7 +132,8 @@ class Registry(Collector):
             conf.get(options.METRICS_INCLUDES),
             conf.get(options.METRICS_DROP_LABELS),
         )
-        return cls(allow=allow, drop_labels=drop_labels)
+        cluster = os.environ.get(CLUSTER_ID) or conf.get(options.HA_CLUSTER_ID)
+        return cls(allow=allow, drop_labels=drop_labels, cluster=cluster)
 
     def gauge(self, name: str, labels: Mapping[str, str] | None = None) -> Gauge:
         """The series of this name and these labels: always the same object."""
@@ -179,15 +187,16 @@ class Registry(Collector):
         """What a scrape returns."""
         return bytes(generate_latest(self._exposed))
 
-    def serve(self, host: str, port_option: str) -> int:
+    def serve(self, host: str, port_option: str, *, first: Sequence[int] = ()) -> int:
         """Serves /metrics in daemon threads; returns the port.
 
+        `first`: those of the allowed ports to try before the others.
         `port_option`: a port, a range such as `9249-9349` of which the first free one is taken, or
         0 for any free one. Raises ConfigurationError for anything else, FiresteelError if every
         port is taken.
         """
         ports = parse_ports(port_option)
-        for port in ports:
+        for port in (*(port for port in first if ports == range(1) or port in ports), *ports):
             try:
                 server = _Server((host, port), self._exposed)
             except OSError:
@@ -251,7 +260,8 @@ class Registry(Collector):
         return not self._allow or any(fnmatch.fnmatchcase(name, pattern) for pattern in self._allow)
 
     def _without_dropped(self, labels: _Labels) -> _Labels:
-        return tuple((name, value) for name, value in labels if name not in self._drop_labels)
+        all_labels = (*self._cluster, *labels)
+        return tuple((name, value) for name, value in all_labels if name not in self._drop_labels)
 
 
 def add_process_metrics(registry: Registry, *, scope: str, labels: Mapping[str, str]) -> None:

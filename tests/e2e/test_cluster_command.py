@@ -80,6 +80,7 @@ def test_a_cluster_is_started_once_used_and_stopped(
 
         status = firesteel("cluster", "status", "--dir", str(tmp_path))
         assert status.returncode == 0
+        assert re.search(r"^dispatcher +127\.0\.0\.1:\d+ +\d+", status.stdout, re.MULTILINE)
         address = re.search(r"127\.0\.0\.1:\d+|localhost:\d+", status.stdout)
         assert address, status.stdout
         job = tmp_path / "job.py"

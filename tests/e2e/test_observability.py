@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from firesteel import Environment
 from firesteel.client.job_details import JobDetails, LogLine
+from firesteel.common.metrics_targets import targets
 from firesteel.common.states import ExecutionState
 from firesteel.connectors import DiscardSink, SequenceSource
 
@@ -48,6 +49,12 @@ def test_every_process_serves_prometheus_metrics(session: Session) -> None:
     (manager,) = services(session, "resourcemanager")
     workers = services(session, "taskexecutor")
     assert re.search(r"^flink_jobmanager_numRunningJobs\S* 1(\.0)?$", metrics_of(dispatcher), re.M)
+    found = targets(session.cluster.directory / "metrics")
+    assert {"dispatcher", "resourcemanager", "taskexecutor"} <= {each.process for each in found}
+    for each in found:
+        if each.lives:
+            with urllib.request.urlopen(f"http://{each.address}/metrics") as answer:
+                assert b'cluster="' in answer.read(), each
     served = metrics_of(manager)
     assert re.search(r"^flink_jobmanager_taskSlotsTotal\S* 4(\.0)?$", served, re.M)
     assert re.search(r"^flink_jobmanager_numRegisteredTaskManagers\S* 2(\.0)?$", served, re.M)

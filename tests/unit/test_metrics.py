@@ -1,16 +1,21 @@
 from __future__ import annotations
 
 import http.client
+import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from firesteel.common import metrics
+from firesteel.common import metrics, metrics_targets
 from firesteel.common.config import Configuration, ConfigurationError
 from firesteel.common.metrics import Registry, add_process_metrics, parse_ports
 from firesteel.errors import FiresteelError
@@ -147,7 +152,48 @@ def test_both_lists_come_from_the_configuration() -> None:
     )
     registry.gauge("a", {"host": "h", "tm_id": "t"}).set(1)
     registry.gauge("b", {"host": "h"}).set(1)
-    assert exposed(registry) == {"a": ("gauge", {("a", "t"): 1})}
+    assert exposed(registry) == {"a": ("gauge", {("a", "default", "t"): 1})}
+
+
+def test_every_series_names_its_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    conf = Configuration({"high-availability.cluster-id": "orders"})
+    for environment, cluster in ((None, "orders"), ("c0ffee", "c0ffee")):
+        monkeypatch.delenv(metrics_targets.CLUSTER_ID, raising=False)
+        if environment:
+            monkeypatch.setenv(metrics_targets.CLUSTER_ID, environment)
+        registry = Registry.from_configuration(conf)
+        registry.gauge("flink_a", {"host": "h"}).set(1)
+        registry.summary("flink_b").observe(1)
+        series = [line for line in registry.render().decode().splitlines() if line[0] != "#"]
+        assert len(series) > 3
+        assert all(f'cluster="{cluster}"' in line for line in series), series
+
+
+def test_a_process_gets_the_port_of_a_dead_one_of_its_kind(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    file = metrics_targets.add(tmp_path, "taskexecutor", f"127.0.0.1:{port}")
+    assert metrics_targets.ports_of_dead(tmp_path, "taskexecutor") == [], "it lives"
+    file.write_text(file.read_text().replace(str(os.getpid()), str(ended.pid)))
+    assert metrics_targets.ports_of_dead(tmp_path, "dispatcher") == []
+    assert metrics_targets.ports_of_dead(tmp_path, "taskexecutor") == [port]
+    registry = Registry()
+    assert registry.serve("127.0.0.1", "0", first=[port]) == port
+    registry.close()
+    assert metrics_targets.add(tmp_path, "taskexecutor", f"127.0.0.1:{port}") == file
+    (entry,) = json.loads(file.read_text())
+    assert entry["targets"] == [f"127.0.0.1:{port}"]
+    (target,) = metrics_targets.targets(tmp_path)
+    assert target.lives and target.process == "taskexecutor"
+
+
+def test_a_port_outside_of_the_configured_range_is_not_kept() -> None:
+    registry = Registry()
+    assert registry.serve("127.0.0.1", "19249-19349", first=[1]) in range(19249, 19350)
+    registry.close()
 
 
 def test_names_and_labels_from_outside_cannot_break_the_text(registry: Registry) -> None:

@@ -11,6 +11,7 @@ import click
 
 from firesteel.client.cli.arguments import cluster_address, configuration, definitions_option
 from firesteel.client.cluster.directory import ClusterDirectory, ClusterState, default_directory
+from firesteel.common import metrics_targets
 from firesteel.common.config import Configuration, options
 from firesteel.common.high_availability import ZOOKEEPER
 from firesteel.errors import FiresteelError
@@ -175,7 +176,11 @@ def status(directory: Path | None) -> None:
             console.print(part)
     with Client(state.dispatcher_address, conf=conf) as client:
         overview = client.cluster_overview()
-    for part in render.cluster(state, overview, where.logs):
+    served = metrics_targets.targets(where.metrics)
+    for part in (
+        *render.cluster(state, overview, where.logs),
+        *render.metrics(served, where.metrics),
+    ):
         console.print(part)
 
 

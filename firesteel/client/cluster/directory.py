@@ -14,12 +14,10 @@ from pathlib import Path
 
 import psutil
 
+from firesteel.common.metrics_targets import CLUSTER_ID
 from firesteel.common.process import temporary
 from firesteel.common.process.lock_file import LockFile
 from firesteel.errors import FiresteelError
-
-# In the environment of every process of a cluster, down to the JVMs.
-CLUSTER_ID = "FIRESTEEL_CLUSTER_ID"
 
 
 class ClusterExists(FiresteelError):
@@ -68,6 +66,11 @@ class ClusterDirectory:
     @property
     def logs(self) -> Path:
         return self.path / "logs"
+
+    @property
+    def metrics(self) -> Path:
+        """The targets of Prometheus: see `firesteel.common.metrics_targets`."""
+        return self.path / "metrics"
 
     def acquire(self) -> None:
         """Takes the folder for this process, until the process ends. Raises ClusterExists."""

@@ -20,7 +20,6 @@ import structlog
 
 import firesteel
 from firesteel.client.cluster.directory import (
-    CLUSTER_ID,
     ClusterDirectory,
     ClusterState,
     MasterProcess,
@@ -30,6 +29,7 @@ from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.high_availability import elected, elected_address
 from firesteel.common.ids import random_id
 from firesteel.common.leader import Office
+from firesteel.common.metrics_targets import CLUSTER_ID, FOLDER
 from firesteel.common.process import Child, StartFailed, spawn
 
 log = structlog.get_logger(__name__)
@@ -86,6 +86,9 @@ class Supervisor:
         self._started_ms = 0
         self.cluster_id = random_id()
         os.environ[CLUSTER_ID] = self.cluster_id
+        shutil.rmtree(directory.metrics, ignore_errors=True)
+        directory.metrics.mkdir(parents=True, exist_ok=True)
+        os.environ[FOLDER] = str(directory.metrics)
 
     async def start(self) -> ClusterState:
         """Returns when all masters serve, while the TaskExecutors warm up. Raises StartFailed."""

@@ -1,7 +1,7 @@
 """Jobs, plans and clusters as tables and text for the terminal."""
 
 from firesteel.client.render.checkpoint_report import checkpoints
-from firesteel.client.render.cluster_report import cluster, masters
+from firesteel.client.render.cluster_report import cluster, masters, metrics
 from firesteel.client.render.job_plan import plan
 from firesteel.client.render.job_progress import Pace, mostly, progress, states_text
 from firesteel.client.render.job_report import job
@@ -15,6 +15,7 @@ __all__ = [
     "console",
     "job",
     "masters",
+    "metrics",
     "mostly",
     "plan",
     "progress",

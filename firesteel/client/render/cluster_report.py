@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from firesteel.client.render.tables import (
 )
 from firesteel.common.high_availability import ZOOKEEPER
 from firesteel.common.leader import Office
+from firesteel.common.metrics_targets import Target
 from firesteel.common.units import mib
 
 if TYPE_CHECKING:
@@ -49,6 +50,16 @@ def masters(
     for office in Office:
         if office not in incumbents:
             yield Text(f"No {office.holder} leads: one is being elected", style="bold red")
+
+
+def metrics(served: Sequence[Target], folder: Path) -> Iterator[RenderableType]:
+    if served:
+        yield f"Metrics, for Prometheus's file_sd_configs in {folder}/*.json"
+        table = new_table("Process", "Metrics", "Pid", "", right=("Pid",))
+        for target in served:
+            ended = "" if target.lives else "has ended"
+            table.add_row(target.process, target.address, str(target.pid), ended)
+        yield table
 
 
 def cluster(state: ClusterState, overview: ClusterOverview, logs: Path) -> Iterator[RenderableType]:

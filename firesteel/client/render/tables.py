@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
+from datetime import datetime
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -44,7 +44,8 @@ def state_text_of(name: str) -> Text:
 
 
 def clock(ms: int) -> str:
-    return time.strftime("%d.%m.%Y %H:%M:%S", time.localtime(ms / 1000)) if ms else "-"
+    """ISO 8601, in the local zone."""
+    return datetime.fromtimestamp(ms // 1000).astimezone().isoformat() if ms else "-"
 
 
 def new_table(*columns: str, right: Iterable[str] = (), gives_way: Iterable[str] = ()) -> Table:

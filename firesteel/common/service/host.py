@@ -27,13 +27,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec
 
 import click
 
-from firesteel.common import logs, output
+from firesteel.common import logs, metrics_targets, output
 from firesteel.common.config import Configuration, ConfigurationError, options, parse_definitions
 from firesteel.common.process import announce_ready, temporary, watch_lifeline
 from firesteel.common.process.log_files import keep_short
@@ -69,6 +69,7 @@ class ServiceProcess:
         self.log_path = log_path  # None: its output goes where its starter sends it
         self._directory = directory
         self._registry: Registry | None = None
+        self._target: Path | None = None  # its file among the targets of Prometheus
 
     @property
     def directory(self) -> Path:
@@ -93,8 +94,16 @@ class ServiceProcess:
         from firesteel.common.metrics import add_process_metrics
 
         add_process_metrics(self.registry, scope=scope, labels=labels)
-        port = self.registry.serve(self.host, self.conf.get(options.METRICS_PORT))
-        return f"{self.host}:{port}"
+        folder = os.environ.get(metrics_targets.FOLDER)
+        first = metrics_targets.ports_of_dead(Path(folder), self.name) if folder else ()
+        port = self.registry.serve(self.host, self.conf.get(options.METRICS_PORT), first=first)
+        address = f"{self.host}:{port}"
+        if folder:
+            try:
+                self._target = metrics_targets.add(Path(folder), self.name, address)
+            except OSError as error:
+                log.warning("Prometheus does not find this process", reason=str(error))
+        return address
 
     def on_stop(self, stop: Callable[[str], None]) -> None:
         """SIGTERM and SIGINT call `stop` on the event loop, with the signal's name."""
@@ -110,6 +119,9 @@ class ServiceProcess:
     def close(self) -> None:
         if self._registry is not None:
             self._registry.close()
+        if self._target is not None:
+            with suppress(OSError):
+                self._target.unlink(missing_ok=True)
 
 
 def service_main(

@@ -1,0 +1,63 @@
+"""Where the processes of a cluster on this machine serve their metrics.
+
+Each writes a file into a folder of the cluster's, in the format of Prometheus's file-based service
+discovery (`file_sd_configs`), and removes it when it ends. A process that takes the place of a dead
+one of the same kind gets its port and its file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+# In the environment of all processes of a cluster that `firesteel cluster start` or a program has
+# started.
+CLUSTER_ID = "FIRESTEEL_CLUSTER_ID"
+FOLDER = "FIRESTEEL_METRICS_TARGETS"
+_PID = "__firesteel_pid"  # Prometheus does not add labels of such names to series
+
+
+class Target(NamedTuple):
+    process: str  # its kind: "dispatcher", "taskexecutor", ...
+    address: str  # host:port
+    pid: int
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    @property
+    def lives(self) -> bool:
+        return psutil.pid_exists(self.pid)
+
+
+def targets(folder: Path) -> list[Target]:
+    """All that have a file, also processes that have been killed and not been replaced."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        with contextlib.suppress(OSError, ValueError, KeyError, IndexError):  # just removed
+            (entry,) = json.loads(path.read_text())
+            labels = entry["labels"]
+            found.append(Target(labels["process"], entry["targets"][0], int(labels[_PID])))
+    return found
+
+
+def ports_of_dead(folder: Path, process: str) -> list[int]:
+    """Of killed processes of this kind."""
+    return [each.port for each in targets(folder) if each.process == process and not each.lives]
+
+
+def add(folder: Path, process: str, address: str) -> Path:
+    """Writes this process's file. Raises OSError."""
+    target = Target(process, address, os.getpid())
+    path = folder / f"{process}-{target.port}.json"
+    entry = {"targets": [address], "labels": {"process": process, _PID: str(target.pid)}}
+    part = path.with_suffix(f".{target.pid}.part")  # replaced as a whole: Prometheus watches it
+    part.write_text(json.dumps([entry]))
+    part.replace(path)
+    return path
