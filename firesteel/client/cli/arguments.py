@@ -120,9 +120,19 @@ def _configured_address(conf: Configuration) -> str:
 def connect(address: str | None) -> Client:
     """Raises ClusterUnreachable."""
     from firesteel.client.client import Client
+    from firesteel.client.cluster.directory import default_directory
+    from firesteel.errors import ClusterUnreachable
 
     conf = configuration()
-    return Client(cluster_address(address, conf), conf=conf)
+    found = find_cluster(address, conf)
+    try:
+        return Client(found.address if found else _configured_address(conf), conf=conf)
+    except ClusterUnreachable as error:
+        if found is None:
+            error.add_note(f"No cluster is configured, and none runs in {default_directory()}.")
+        elif address is None:
+            error.add_note(f"This is {found}.")
+        raise
 
 
 def resolve_job(client: Client, job: str, *, newest: bool = False) -> str:

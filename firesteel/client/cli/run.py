@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from firesteel.common.job_graph import JobGraph
 
 INTERRUPTED = 130  # exit code after Ctrl-C, as the shell has it
-TARGETS = ("local", "remote", "kubernetes-application")
+TARGETS = ("local", "remote")
 
 _PROGRAM = {"ignore_unknown_options": False, "allow_interspersed_args": False}
 _job_file = click.argument(
@@ -284,11 +284,6 @@ def _cluster_of(
 ) -> FoundCluster | None:
     """None: the run starts its own."""
     match target:
-        case "kubernetes-application":
-            raise FiresteelError(
-                "-t kubernetes-application is not supported yet;"
-                " use -t local, or -t remote with -m HOST:PORT"
-            )
         case "local" if address is not None:
             raise FiresteelError(
                 "-t local runs on a cluster of its own, -m on another one: give only one of them"

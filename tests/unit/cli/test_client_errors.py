@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from pathlib import Path
 
 import grpc
 import pytest
@@ -13,7 +14,7 @@ from click.testing import CliRunner
 from grpc_health.v1 import health, health_pb2_grpc
 
 from firesteel.client import connection
-from firesteel.client.cli import main
+from firesteel.client.cli import arguments, main
 from firesteel.client.client import Client
 from firesteel.client.connection import checked_address
 from firesteel.errors import ClusterUnreachable
@@ -123,3 +124,18 @@ def test_every_verb_tells_one_sentence_and_fails(verb: list[str], dead_address: 
     assert result.exit_code == 1
     assert result.output.startswith("Error: nothing answers at 127.0.0.1:")
     assert "Traceback" not in result.output
+
+
+def test_an_error_says_where_a_cluster_was_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FIRESTEEL_DIR", str(tmp_path))
+    monkeypatch.delenv("FIRESTEEL_CONF_DIR", raising=False)
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        monkeypatch.setattr(arguments, "_configured_address", lambda conf: f"127.0.0.1:{port}")
+        result = CliRunner().invoke(main, ["list"])
+    assert result.exit_code == 1
+    assert f"nothing answers at 127.0.0.1:{port}" in result.output
+    assert f"No cluster is configured, and none runs in {tmp_path}." in result.output

@@ -205,7 +205,6 @@ def test_a_file_that_is_not_there() -> None:
     ("arguments", "message"),
     [
         (["-d"], "-d needs a cluster"),
-        (["-t", "kubernetes-application"], "not supported yet"),
         (["-t", "local", "-m", "localhost:1"], "only one of them"),
         (["-m", "localhost:1", "--slots", "2"], "--task-executors and --slots"),
         (["-D", "nonsense"], "expected key=value"),
