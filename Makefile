@@ -4,7 +4,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON_IN_VENV := .venv/bin/python
 READY := .venv/.ready
 
-.PHONY: help setup demo test test-e2e test-rest test-unit sim sim-long chaos mutants lint lock docs bench clean
+.PHONY: help setup demo test test-e2e test-rest test-unit sim sim-long chaos fuzz mutants lint lock docs bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ sim-long: $(READY) ## the same for 50000 seeds, about two hours of two cores
 
 chaos: $(READY) ## random deaths and cuts in a real cluster, KILLS=20, or for MINUTES=60, from a SEED=17; of elected masters, MASTERS=10
 	@$(PYTHON_IN_VENV) -m tests.e2e.run_chaos --kills $(or $(KILLS),20) --minutes $(or $(MINUTES),0) $(if $(SEED),--seed $(SEED)) $(if $(MASTERS),--masters $(MASTERS))
+
+fuzz: $(READY) ## random programs on random tables, compared with Spark's results: COUNT=100 seeds, or one: SEED=17
+	@$(PYTHON_IN_VENV) -m tests.fuzz.run $(if $(SEED),--seed $(SEED)) --count $(or $(COUNT),$(if $(SEED),1,100))
 
 mutants: $(READY) ## mistakes made on purpose, each of which its tests must find; only some: WORD=barrier
 	@$(PYTHON_IN_VENV) -m tests.mutants.run "$(WORD)"
