@@ -77,7 +77,6 @@ def test_a_row_that_is_too_large_to_be_collected_fails_its_job_only(session: Ses
     ("program", "told"),
     [
         ("env = Environment(\n", ["SyntaxError", "job.py"]),
-        ("print('no job here')\n", ["job.py", "execute"]),
         ("import nonsuch\n", ["ModuleNotFoundError", "nonsuch", "job.py"]),
         ("from firesteel import Environment\nEnvironment().execute()\n", ["no operators"]),
     ],
@@ -90,6 +89,16 @@ def test_a_wrong_job_file(session: Session, tmp_path: Path, program: str, told: 
     for words in told:
         assert words in run.stderr
     assert "firesteel/client/cli" not in run.stderr, "no frames of ours"
+
+
+def test_a_job_file_that_executes_no_job(session: Session, tmp_path: Path) -> None:
+    job = tmp_path / "job.py"
+    job.write_text("print('no job here')\n")
+    run = firesteel("run", "-m", session.address, str(job))
+    assert run.returncode == 0
+    assert run.stdout == "no job here\n"
+    assert "job.py ran as an ordinary Python program" in run.stderr
+    assert "submitted no job" in run.stderr
 
 
 def test_a_job_file_that_does_not_exist(session: Session) -> None:
