@@ -60,7 +60,7 @@ _jobs = sa.Table(
     sa.Column("restart_history", sa.Text, nullable=False, server_default=""),
     sa.Column("analysis", sa.LargeBinary),  # only while the job has not ended
     sa.Column("job_master_address", sa.Text, nullable=False, server_default=""),
-    # Its statuses and failures, a serialised JobHistory; NULL until a JobMaster reports it.
+    # A serialised JobHistory: the job's statuses and failures. NULL until a JobMaster reports it.
     sa.Column("history", sa.LargeBinary),
 )
 

@@ -174,7 +174,7 @@ class ReduceFunction:
     """Combines two values into one of the same type: PyFlink's ReduceFunction."""
 
     def reduce(self, value1: Any, value2: Any) -> Any:
-        """Returns the combination of what is kept and of a new value."""
+        """Returns the stored value combined with a new one."""
         raise NotImplementedError
 
 

@@ -35,7 +35,7 @@ __all__ = [
 
 
 class TriggerResult(Enum):
-    """What happens to a window: (whether it emits its results, whether it drops its records).
+    """Decides about a window: (whether it emits its results, whether it drops its records).
 
     A window without records emits nothing.
     """
@@ -56,7 +56,7 @@ class TriggerResult(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TimeWindow:
-    """From `start` (inclusive) to `end` (exclusive), in milliseconds since the epoch.
+    """The time from `start` (inclusive) to `end` (exclusive), in milliseconds since the epoch.
 
     `is_event_time` is false for windows of processing time.
     """

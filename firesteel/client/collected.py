@@ -92,7 +92,7 @@ class CollectedBatches(Generic[Batch]):
 
     def first(self, limit: int) -> pa.Table:
         """The first rows as a table, at most `limit` of them; waits for them, or for the end of
-        the job. If the job restarts before that, its rows are read again from the beginning.
+        the job. If the job restarts before that, its rows are read again from the start.
 
         Raises JobFailed or JobCanceled if the job ends otherwise than FINISHED.
         """
@@ -140,8 +140,8 @@ def run_collecting(
     submitted: Callable[[], None],
     limit: int | None = None,
 ) -> CollectedBatches[Any]:
-    """Submits the job, calls `submitted`, and returns at once. The job is cancelled when `limit`
-    rows have been read.
+    """Submits the job, calls `submitted`, and returns immediately. The job is cancelled when
+    `limit` rows have been read.
 
     Raises the error of a failed submission.
     """

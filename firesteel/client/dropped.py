@@ -1,4 +1,4 @@
-"""What a job has skipped or dropped although it has FINISHED: its program says so at the end."""
+"""Reports the input that a FINISHED job has skipped or dropped, at the end of its program."""
 
 from __future__ import annotations
 

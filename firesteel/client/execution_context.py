@@ -147,7 +147,7 @@ class ExecutionContext:
             conf = Configuration.load()
             cluster = EmbeddedCluster(conf)
             cluster.begin()
-            # Rich takes a while to import: the cluster starts meanwhile.
+            # The cluster starts while Rich is imported, which takes a while.
             from firesteel.client.progress import program_display
 
             _own = cls(
@@ -193,7 +193,7 @@ class ExecutionContext:
         return self._client[0]
 
     def output_of(self, job_id: str) -> JobOutput | None:
-        """Follows what a job that was just submitted prints; None if nobody is to see it."""
+        """Follows the printed lines of a job just submitted; None if they are not shown."""
         if not (self.follows_output and self.attached):
             return None
         from firesteel.client.job_output import JobOutput, write_to_stdout

@@ -120,7 +120,7 @@ class LiveDisplay:
         self._paces = Paces()
         self.interrupted = False
         with self._changing:
-            # What is written to another place than the terminal stays out of the table's way.
+            # Text that does not go to the terminal does not disturb the table.
             self._live = Live(
                 console=self._console,
                 auto_refresh=False,

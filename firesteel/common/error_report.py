@@ -230,7 +230,7 @@ def _java_reason(text: str) -> str:
 
 
 def _message(lines: Sequence[str]) -> str:
-    """The message that begins the lines, in one line.
+    """Returns the message at the start of the lines, in one line.
 
     It ends with the first line, unless that ends with a colon, or Spark's SQLSTATE follows in a
     later line. A Java stack, or the plan that an AnalysisException shows, does not belong to it.

@@ -37,7 +37,7 @@ def printable(path: str) -> str:
 
 
 def not_readable(path: str) -> str:
-    """What the path is, if it is neither a regular file nor a folder; "" if it is one of these.
+    """Names the kind of a path that is neither a regular file nor a folder; "" for these two.
 
     Opening a named pipe or a device may block or never end, so these are not read. Raises
     FileNotFoundError if the path does not exist, and OSError if it cannot be looked up.

@@ -47,7 +47,7 @@ def make_importable() -> None:
     """
     folder = str(services_folder())
     if folder not in sys.path:
-        sys.path.append(folder)  # behind all others, which it must not hide
+        sys.path.append(folder)  # last, so that it hides no other folder
     found = importlib.util.find_spec("taskexecutor")
     if found is None or not str(found.origin).startswith(f"{folder}{os.sep}"):
         raise ImportError(

@@ -48,7 +48,7 @@ def targets(folder: Path) -> list[Target]:
 
 
 def ports_of_dead(folder: Path, process: str) -> list[int]:
-    """Of killed processes of this kind."""
+    """Returns the ports of killed processes of this kind."""
     return [each.port for each in targets(folder) if each.process == process and not each.lives]
 
 

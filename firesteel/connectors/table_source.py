@@ -36,7 +36,7 @@ class TableSource(Source):
     file: str = ""  # the name of a shipped file
     # Whether timestamps without zone are local to spark.sql.session.timeZone, which slots know.
     localize: bool = False
-    # What becomes of local times that occur twice.
+    # How local times that occur twice are resolved.
     ambiguous: Literal["raise", "latest"] = "raise"
 
     @property

@@ -48,7 +48,7 @@ class LocalModule:
     zipped: bool = False
 
     def files(self) -> Iterator[tuple[str, Path]]:
-        """Its files, each with its path below the folder to import the module from."""
+        """Returns the module's files, each with its path below the folder to import it from."""
         for place in self.places:
             if place.is_file():
                 yield place.name, place

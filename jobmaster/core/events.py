@@ -173,7 +173,7 @@ class AnalysisFailed:
 class PathsListed:
     operator_id: OperatorId
     files: tuple[ListedFile, ...]  # in the order in which to read them
-    skipped: tuple[str, ...] = ()  # paths that are not regular files, and what they are
+    skipped: tuple[str, ...] = ()  # paths that are not regular files, each with its kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,7 +125,7 @@ class Job:
         return ErrorInfo(summary=summary, timestamp_ms=self.now_ms(now))
 
     def warn(self, text: str) -> None:
-        """Logs what the user should know although the job goes on, and shows it with the job."""
+        """Logs a warning for the user, and shows it with the job, which keeps running."""
         if text in self.warnings or len(self.warnings) > MAX_WARNINGS:
             return
         if len(self.warnings) == MAX_WARNINGS:

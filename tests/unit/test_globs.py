@@ -1,4 +1,4 @@
-"""Which files a folder or a glob names, and what is skipped."""
+"""Files that a folder or a glob names, and paths that are skipped."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A line of Firesteel's own names its process, and its job if there is one. Any other line (Spark's, a
 traceback, or what functions print, which has a prefix) has the job of the line of Firesteel's
-before it in the same log, and its time unless it begins with its own: a slot's process serves one
+before it in the same log, and its time unless it starts with its own: a slot's process serves one
 job at a time, names it in every line, and writes such a line before others at least once a second
 (see output.mark_output).
 Only the lines of a traceback also have its vertex and subtask: which task printed a line is not

@@ -107,9 +107,7 @@ def fit(
 
 
 def _zones(got: pa.DataType, declared: pa.DataType) -> str | None:
-    """What is wrong if only one of two timestamps has a zone, at any depth: which moment is
-    meant?
-    """
+    """Explains that only one of two timestamps has a zone, at any depth: which moment is meant?"""
     if not (pa.types.is_timestamp(got) and pa.types.is_timestamp(declared)):
         wrong = (_zones(*parts) for parts in zip(_parts(got), _parts(declared), strict=False))
         return next(filter(None, wrong), None)

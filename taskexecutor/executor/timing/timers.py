@@ -68,7 +68,7 @@ class Timers(Protocol):
         """Removes and returns the first timer with timestamp <= now."""
 
     def due(self, now: int) -> Iterator[Timer]:
-        """Calls `pop_due` as long as there is one. Timers may be added and removed meanwhile."""
+        """Calls `pop_due` as long as there is one. Timers may be added and removed in between."""
 
     def clear(self) -> None: ...
 
@@ -76,8 +76,8 @@ class Timers(Protocol):
 class TimerQueue:
     """All in memory, each once, ordered by time and, for equal times, by registration (pure).
 
-    Timers are sorted when some may be due: many at once, most of them in order already, for a small
-    part of what a heap costs. The few that are added while others fire go to a heap.
+    Timers are sorted when some may be due: many together, most of them in order already, for a
+    small part of what a heap costs. The few that are added while others fire go to a heap.
     """
 
     __slots__ = ("_count", "_heap", "_live", "_new", "_sorted")

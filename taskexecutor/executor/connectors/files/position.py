@@ -114,7 +114,7 @@ class SplitProgress:
         """Whether the file, which has no bytes, is skipped, as Spark skips empty Parquet files.
 
         Not in a watched folder, where it may be a file that is being written. Raises FiresteelError
-        if it has been written to since it was listed, unless the split has been begun before.
+        if it has been written to since it was listed, unless reading the split has already started.
         """
         if self._source.watch_s is not None or self._source.format.lower() != "parquet":
             return False

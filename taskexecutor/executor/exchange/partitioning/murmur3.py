@@ -167,7 +167,7 @@ def _hash_valid(array: pa.Array) -> Hashes:
 
 
 def _hash_nested(array: pa.Array) -> Hashes:
-    """Of arrays and structs; of nulls, anything."""
+    """Returns the hashes of arrays and structs; those of nulls are undefined."""
     kind = array.type
     if types.is_struct(kind):
         fields = [hash_array(field) for field in array.flatten()]

@@ -41,7 +41,7 @@ class Combined(NamedTuple):
 class Contents(Protocol):
     key_columns: tuple[str, ...]
     combines: bool  # whether `combined` merges the rows of a key and window into one
-    with_all_keys: bool  # whether `emit` takes the rows of all keys of a window at once
+    with_all_keys: bool  # whether `emit` takes the rows of all keys of a window together
     retracts: bool  # whether `emit` is to be called with results that are no longer valid
 
     @property

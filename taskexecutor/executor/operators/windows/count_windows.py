@@ -130,7 +130,7 @@ class CountWindows(StreamOperator):
         return np.maximum((counts - self._size) // self._slide + 1, 0)
 
     def _begin(self) -> Ints:
-        """The place of each key at which its next window begins."""
+        """The place of each key at which its next window starts."""
         begin: Ints = self._done(self._counts) * self._step
         return begin
 
@@ -144,7 +144,7 @@ class CountWindows(StreamOperator):
         heads = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
         fired = keys[heads]  # the keys
         windows = (after - first)[fired]  # of each
-        # Those of a key follow each other; the first ones of all keys come before the second ones.
+        # Windows of one key are in order; the first windows of all keys precede the second ones.
         of_key = np.repeat(np.arange(len(fired)), windows)
         turn = np.arange(len(of_key)) - np.repeat(np.cumsum(windows) - windows, windows)
         order = np.argsort(turn, kind="stable")

@@ -47,7 +47,7 @@ class Keys:
         return self._index.count if self.columns else int(self._any)
 
     def numbers(self, batch: pa.RecordBatch) -> Ints:
-        """Of each row."""
+        """Returns the number of each row's key."""
         if not self.columns:
             self._any = True
             return one_group(batch.num_rows).codes

@@ -107,7 +107,7 @@ class SparkWindows:
         return [self._spec]
 
     def _checked(self, frame: DataFrame) -> pa.Schema:
-        """Of the results, without `row_kind`."""
+        """Returns the schema of the results, without `row_kind`."""
         schema = self._context.output_schema
         if schema is None:
             return to_arrow(frame.schema)

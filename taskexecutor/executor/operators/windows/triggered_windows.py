@@ -57,7 +57,7 @@ from taskexecutor.executor.operators.windows.kept_rows import KeptRows
 from taskexecutor.executor.timing.wall_clock import wall_clock_us
 
 _START, _END, _PANE = "_pane_start", "_pane_end", "_pane"
-_SPARE = 65_536  # rows, or keys, of no pane, beyond as many as are in panes
+_SPARE = 65_536  # rows or keys outside of panes, beyond the number of those in panes
 
 _PaneId = tuple[int, int, int]  # the number of the key, and the window's start and end
 
@@ -484,7 +484,7 @@ class TriggeredWindows(StreamOperator):
             self._add_to_log(taken(pieces, places))
 
     def _forget_keys(self) -> None:
-        """Numbers the keys that have panes anew."""
+        """Renumbers the keys that have panes."""
         panes = [*self._panes.values()]
         old = sorted({pane.key for pane in panes})
         columns = [column.take(pa.array(old)) for column in self._known.frozen(self._schema)]
