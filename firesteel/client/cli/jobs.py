@@ -112,7 +112,9 @@ def cancel(job: str, address: str | None) -> None:
 
 def _say_it_had_ended(job: JobDetails) -> None:
     """Raises FiresteelError unless the job was cancelled."""
-    at = f" at {_local_time(job.end_ms)}" if job.end_ms else ""
+    from firesteel.client.render.tables import clock
+
+    at = f" at {clock(job.end_ms)}" if job.end_ms else ""
     message = f'Job {job.job_id} ("{job.name}") had already ended{at}: it is {job.status.name}'
     if job.status is not JobStatus.CANCELED:
         raise FiresteelError(f"{message}, and cannot be cancelled")

@@ -208,7 +208,7 @@ def test_the_command_line_lists_states(written: Written) -> None:
     assert shown.exit_code == 0, shown.output
     head, _, *lines = shown.output.splitlines()
     kind = "Savepoint" if written.is_savepoint else "Checkpoint"
-    assert head.startswith(f"{kind} 7 of sales ({'8a3f' * 8}), taken 01.01.1970")
+    assert head.startswith(f"{kind} 7 of sales ({'8a3f' * 8}), taken 1970-01-01T")
     assert lines[0].split()[:2] == ["the", "sold"]
     listed = {tuple(line.split()[-5:-2]) for line in lines}  # before the size: "48 B"
     assert {("total", "value", "2"), ("each", "list", "3"), ("rules", "broadcast", "2")} <= listed
