@@ -463,8 +463,8 @@ def test_a_role_that_the_database_does_not_know(
     assert "secret" not in run.stderr
 
 
-def test_a_dataframe_of_a_session_outside_of_functions(folder: Path) -> None:
-    """In a process of its own, which has a JVM; without a cluster."""
+def test_a_dataframe_of_a_session_outside_of_functions(session: Session, folder: Path) -> None:
+    """Runs in a separate process, which has a JVM."""
     line = written(
         folder,
         """
@@ -474,10 +474,10 @@ def test_a_dataframe_of_a_session_outside_of_functions(folder: Path) -> None:
         sales().transform(lambda df: df.join(prices, "price")).print()  # <-
         """,
     )
-    info = firesteel("info", "job.py", cwd=folder)
-    assert info.returncode == 1
+    run = firesteel("run", "-m", session.address, "job.py", cwd=folder)
+    assert run.returncode == 1
     assert re.search(
         rf"'Transform' \(job.py, line {line}\) cannot be shipped: .*"
         r"refers to 'prices' \(DataFrame\).* create that inside the function",
-        info.stderr,
+        run.stderr,
     )
