@@ -7,7 +7,7 @@ import sys
 
 from .conftest import ROOT, WARM_S, Session
 
-SEEDS = 20
+SEEDS = 12
 
 
 def test_random_programs_have_sparks_results(session: Session) -> None:

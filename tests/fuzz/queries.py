@@ -62,7 +62,7 @@ AGGREGATES = [
     "percentile(x, 0.25) AS quarter",
 ]
 OF_COLUMN = {
-    "money": ["sum(money) AS money", "avg(money) AS mean_money", "max(money) AS most_money"],
+    "money": ["sum(money) AS sum_money", "avg(money) AS mean_money", "max(money) AS most_money"],
     "kd": ["max(kd) AS max_kd", "count(DISTINCT kd) AS kds"],
     "day": ["min(day) AS first_day", "count(DISTINCT day) AS days"],
     "flag": ["bool_or(flag) AS any_flag", "count(DISTINCT flag) AS flags"],

@@ -25,6 +25,7 @@ from firesteel import CoProcessFunction, Environment
 from firesteel.common.ids import AttemptId, stable_id
 from firesteel.common.job_graph import JobGraph, JobVertex
 from firesteel.common.states import ExecutionState
+from firesteel.common.time_zones import SESSION_TIME_ZONE
 from firesteel.connectors import DiscardSink, PythonSource
 from firesteel.connectors.python_source import PartitionPlan
 from firesteel.datastream import DataStream
@@ -277,6 +278,7 @@ def configs(graph: JobGraph, vertex: JobVertex, schema: pa.Schema) -> Iterator[T
                 schema_of(vertices[edge.source_vertex_id], edge.source_operator)
                 for edge in in_edges
             ],
+            config={SESSION_TIME_ZONE: "UTC"},  # there is no SparkSession to read it from
         )
 
 
