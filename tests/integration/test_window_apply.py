@@ -52,7 +52,7 @@ def spread(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(n=frame["n"] - frame["n"].min())
 
 
-# The function, and whether it gets all windows at once.
+# The function, and whether it gets all windows together.
 TOGETHER: dict[str, tuple[Callable[[DataFrame], DataFrame], bool]] = {
     "grouped by window": (lambda df: df.groupBy("k", "window_start").count(), True),
     "grouped by a copy": (

@@ -19,6 +19,21 @@ from taskexecutor.executor.spark.schemas import declared
 from taskexecutor.executor.spark.session_zone import session_zone
 
 
+def results_of(declaration: Any, context: RuntimeContext, output: Output) -> RowCollector:
+    """Returns the collector of the rows that a function returns. Raises FiresteelError if the
+    program does not declare their schema.
+    """
+    known = context.input_schemas[0] if context.input_schemas else None
+    schema = context.output_schema or declared(declaration, known)
+    if schema is None:
+        raise FiresteelError(
+            f"{context.operator_name}: declare the schema of what the function returns"
+        )
+    results = RowCollector(schema, output.emit, context.operator_name)
+    results.begin("the function")
+    return results
+
+
 class MapRows(StreamOperator):
     def __init__(self, spec: MapRowsSpec) -> None:
         self._spec = spec
@@ -27,12 +42,7 @@ class MapRows(StreamOperator):
         super().setup(context, output)
         self._name = context.operator_name
         self._zone = session_zone(context)
-        known = context.input_schemas[0] if context.input_schemas else None
-        schema = context.output_schema or declared(self._spec.schema, known)
-        if schema is None:
-            raise FiresteelError(f"{self._name}: declare the schema of what the function returns")
-        self._results = RowCollector(schema, output.emit, self._name)
-        self._results.begin("the function")
+        self._results = results_of(self._spec.schema, context, output)
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         with self.context.time("python"):

@@ -36,7 +36,7 @@ def reading(port: int) -> OperatorHarness:
 
 
 def lines(harness: OperatorHarness, count: int) -> list[str]:
-    """Polls until there are so many; loopback delivers them soon."""
+    """Polls until this many rows have come; loopback delivers them soon."""
     while len(found := [row["value"] for row in harness.rows()]) < count:
         assert harness.poll()
     return found

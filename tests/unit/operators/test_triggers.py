@@ -68,7 +68,7 @@ class Rows:
 
 
 def batch(*rows: tuple[str | None, int, int]) -> pa.RecordBatch:
-    """Of keys, times in milliseconds and numbers."""
+    """Makes a batch of keys, times in milliseconds and numbers."""
     columns = [list(column) for column in zip(*rows, strict=True)]
     columns[1] = [at * MS for at in columns[1]]
     return pa.record_batch(

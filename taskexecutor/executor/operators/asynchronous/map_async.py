@@ -22,10 +22,8 @@ from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOper
 from firesteel.plan.specs import MapAsyncSpec
 from taskexecutor.executor.operators.asynchronous.calls import CallFailed, Calls
 from taskexecutor.executor.operators.asynchronous.queues import Call, Marker
-from taskexecutor.executor.operators.map_rows import kind_of, shown
-from taskexecutor.executor.operators.stateful.row_collector import RowCollector
+from taskexecutor.executor.operators.map_rows import kind_of, results_of, shown
 from taskexecutor.executor.operators.stateful.rows import rows_of
-from taskexecutor.executor.spark.schemas import declared
 from taskexecutor.executor.spark.session_zone import session_zone
 
 # Rows of a batch in the state's list, which is divided among subtasks item by item.
@@ -66,12 +64,7 @@ class MapAsync(StreamOperator):
         super().setup(context, output)
         self._name = context.operator_name
         self._zone = session_zone(context)
-        known = context.input_schemas[0] if context.input_schemas else None
-        schema = context.output_schema or declared(self._spec.schema, known)
-        if schema is None:
-            raise FiresteelError(f"{self._name}: declare the schema of what the function returns")
-        self._results = RowCollector(schema, output.emit, self._name)
-        self._results.begin("the function")
+        self._results = results_of(self._spec.schema, context, output)
 
     def initialize_state(self, state: OperatorState) -> None:
         self._saved: list[Any] = state.list_state("rows")
