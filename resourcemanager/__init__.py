@@ -1,6 +1,6 @@
-"""The ResourceManager: knows every TaskExecutor and slot, and matches free slots with jobs' needs
-(spec 003).
+"""The ResourceManager: tracks TaskExecutors and their slots, and matches free slots with the
+requirements of jobs (spec 003).
 
-The path of a declaration: servicer -> convert -> events -> core (jobs, slots, matching, workers) ->
-commands -> shell -> peers. `driver.py` says how TaskExecutors are started.
+A declaration passes through: servicer -> convert -> events -> core (jobs, slots, matching, workers)
+-> commands -> shell -> peers. `driver.py` describes how TaskExecutors are started.
 """

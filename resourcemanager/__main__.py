@@ -1,4 +1,4 @@
-"""`python -m resourcemanager`: the ResourceManager's process."""
+"""Runs the ResourceManager's process: `python -m resourcemanager`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
     type=click.Choice(["local", "none"]),
     default="local",
     show_default=True,
-    help="What starts TaskExecutors: this process on this machine, or nothing.",
+    help="Which driver starts TaskExecutors: local processes on this machine, or none.",
 )
 @click.option(
     "--task-executors",
@@ -38,33 +38,33 @@ log = structlog.get_logger(__name__)
 async def main(process: ServiceProcess, driver: str, task_executors: int) -> None:
     """Firesteel's ResourceManager.
 
-    TaskExecutors register their slots here, JobMasters declare how many they need, and free slots
-    are matched to them. It also starts TaskExecutors: N at once, which it keeps at N, and more when
-    jobs need them.
+    TaskExecutors register their slots here, JobMasters declare how many slots they require, and the
+    ResourceManager matches free slots to them. It also starts TaskExecutors: it keeps N running,
+    and starts more when jobs require them.
 
-    Two TaskExecutors of two slots on this machine, and up to two more on demand:
+    Two TaskExecutors with two slots each on this machine, and up to two more on demand:
 
     \b
         python -m resourcemanager --port 6124 --dir /tmp/firesteel --task-executors 2 \\
             -D taskmanager.numberOfTaskSlots=2 -D slotmanager.number-of-slots.max=8
 
-    Standalone; TaskExecutors are started by hand:
+    Standalone; the operator starts TaskExecutors:
 
     \b
         python -m resourcemanager --port 6124 --driver none
         python -m taskexecutor --resource-manager 127.0.0.1:6124
 
-    With high-availability.type: zookeeper, one of several ResourceManagers leads, and the others
-    wait; those of one machine share --dir.
+    With high-availability.type: zookeeper, one of several ResourceManagers leads and the others
+    stand by; those on the same machine share --dir.
 
-    Keys it reads: slotmanager.number-of-slots.max, cluster.evenly-spread-out-slots,
+    It reads these keys: slotmanager.number-of-slots.max, cluster.evenly-spread-out-slots,
     resourcemanager.taskmanager-timeout, resourcemanager.previous-worker.recovery.timeout,
     slotmanager.requirement-check.delay, heartbeat.interval, heartbeat.timeout,
-    metrics.reporter.prom.port; all others are passed on to the TaskExecutors it starts.
+    metrics.reporter.prom.port; it passes all other keys to the TaskExecutors that it starts.
     """
     if driver == "none" and task_executors:
         raise click.UsageError(
-            "--driver none starts no TaskExecutors: drop --task-executors, or use --driver local"
+            "--driver none starts no TaskExecutors: omit --task-executors, or use --driver local"
         )
     workers = None
     if driver == "local":

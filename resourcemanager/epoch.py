@@ -1,7 +1,7 @@
-"""The ResourceManager's epoch: a number that is higher at every start in the same directory.
+"""The ResourceManager's epoch: a number that increases at every start in the same directory.
 
-TaskExecutors and JobMasters tell the messages of one ResourceManager from those of its predecessor
-by it, so it may depend on nothing that can go back, like the wall clock.
+TaskExecutors and JobMasters use it to distinguish the messages of a ResourceManager from those of
+its predecessor, so it must not depend on anything that can go back, such as the wall clock.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from firesteel.errors import FiresteelError
 
 
 class EpochFile:
-    """The last epoch, in DIR/resourcemanager.epoch: of ResourceManagers that are not elected."""
+    """The last epoch of ResourceManagers that are not elected, in DIR/resourcemanager.epoch."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "resourcemanager.epoch"
 
     def next(self) -> Epoch:
-        """One more than the last, on disk when this returns; 1 if there was none.
+        """Returns the last epoch plus one, or 1 if there was none, once it is on disk.
 
-        Raises FiresteelError if the file cannot be written, or has something else in it.
+        Raises FiresteelError if the file cannot be written or has unexpected content.
         """
         try:
             return self._next()
@@ -36,7 +36,8 @@ class EpochFile:
     def _next(self) -> Epoch:
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         with os.fdopen(descriptor, "r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # two that start at once get two epochs
+            # Two processes that start simultaneously get two epochs.
+            fcntl.flock(file, fcntl.LOCK_EX)
             text = file.read()
             complete = text[: text.rfind("\n") + 1]  # an epoch counts once its line is complete
             epochs = [int(line) for line in complete.splitlines()]
@@ -48,7 +49,7 @@ class EpochFile:
             os.fsync(file.fileno())
         directory = os.open(self._path.parent, os.O_RDONLY)
         try:
-            os.fsync(directory)  # the file itself may be new
+            os.fsync(directory)  # the file may be new
         finally:
             os.close(directory)
         return epoch

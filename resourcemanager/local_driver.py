@@ -1,4 +1,6 @@
-"""Workers as processes on this machine: `python -m taskexecutor`, each with a folder and a log."""
+"""Starts workers as processes on this machine: `python -m taskexecutor`, each with a folder and a
+log.
+"""
 
 from __future__ import annotations
 
@@ -31,14 +33,15 @@ from resourcemanager.driver import WorkerLogs
 
 log = structlog.get_logger(__name__)
 
-READY_TIMEOUT_S = 110.0  # shorter than the SlotManager's: then the reason has the process's log
+# Shorter than the SlotManager's, so that the reason includes the process's log.
+READY_TIMEOUT_S = 110.0
 STOP_GRACE_S = 5.0
 _BEGINNING_BYTES = 65_536
 _TASK_EXECUTOR_ID = re.compile(rb" task_executor_id=([0-9a-f]{32})")
 
 
 class Signalled(Protocol):
-    """A process that can be signalled, like psutil's."""
+    """A process that can be signalled, such as psutil's."""
 
     def send_signal(self, sig: int, /) -> None: ...
 
@@ -55,8 +58,8 @@ class LocalDriver:
         find_workers: Callable[[Path], dict[WorkerId, Signalled]] | None = None,
     ) -> None:
         """`arguments` configure every worker (`-D key=value` ...); `command` replaces
-        `python -m taskexecutor`; `logs_kept`: of workers that have ended; `find_workers` finds the
-        live workers of a directory, also those of an earlier ResourceManager.
+        `python -m taskexecutor`; `logs_kept` limits the logs of ended workers; `find_workers` finds
+        the live workers of a directory, including those of an earlier ResourceManager.
         """
         self._find_workers = find_workers or _workers_in
         self._platform = platform
@@ -67,7 +70,7 @@ class LocalDriver:
         self._tasks: dict[WorkerId, asyncio.Task[None]] = {}
         self._released: dict[WorkerId, asyncio.Event] = {}
         self._previous: dict[WorkerId, Signalled] = {}  # of an earlier ResourceManager
-        self._logged_ids: dict[WorkerId, str] = {}  # of TaskExecutors, found in their logs
+        self._logged_ids: dict[WorkerId, str] = {}  # the ids of TaskExecutors, read from their logs
         self._address = ""
         self._post: Callable[[WorkerEvent], None] = lambda event: None
 
@@ -115,7 +118,7 @@ class LocalDriver:
         return found
 
     def _task_executor_id(self, worker_id: WorkerId, log_path: Path) -> str:
-        """As the log says near its beginning."""
+        """Returns the id that the worker's log states near its start, or an empty string."""
         if worker_id not in self._logged_ids:
             for path in (old(log_path), log_path):
                 with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
@@ -125,7 +128,7 @@ class LocalDriver:
         return self._logged_ids.get(worker_id, "")
 
     async def _run(self, worker_id: WorkerId) -> None:
-        """The life of one worker."""
+        """Runs one worker from its start to its end."""
         released = asyncio.create_task(self._released[worker_id].wait())
         starting = asyncio.create_task(self._spawn(worker_id))
         try:
@@ -175,7 +178,9 @@ class LocalDriver:
         )
 
     async def _watch(self, child: Process, released: asyncio.Task[bool]) -> int:
-        """Waits for the process's end, stops it once it is released; returns the exit code."""
+        """Waits for the process's end, stops the process once it is released; returns the exit
+        code.
+        """
         exited = asyncio.create_task(child.wait())
         await asyncio.wait((exited, released), return_when=asyncio.FIRST_COMPLETED)
         if not exited.done():
@@ -183,7 +188,7 @@ class LocalDriver:
         return await exited
 
     def _remove_files_of_dead(self, worker_id: WorkerId) -> None:
-        """Of this worker, all but its logs; of the workers that ended first, everything."""
+        """Removes this worker's files except logs, and all files of the oldest ended workers."""
         folder = self._directory / worker_id
         with contextlib.suppress(FileNotFoundError):
             for path in folder.iterdir():
@@ -199,7 +204,7 @@ class LocalDriver:
 
 
 def _workers_in(directory: Path) -> dict[WorkerId, Signalled]:
-    """The live workers whose folders are in `directory`, also those of other parents."""
+    """Returns the live workers with folders in `directory`, including those of other parents."""
     found: dict[WorkerId, psutil.Process] = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -209,7 +214,7 @@ def _workers_in(directory: Path) -> dict[WorkerId, Signalled]:
             if not worker_id or given.get("--dir") != str(directory / worker_id):
                 continue
             other = found.get(worker_id)
-            # A child has its parent's command line until it executes its own.
+            # A child has its parent's command line until it calls exec.
             if other is None or process.create_time() < other.create_time():
                 found[worker_id] = process
     return dict(found)

@@ -1,7 +1,7 @@
-"""The streams of TaskExecutors and JobMasters, seen from the side that writes to them.
+"""The outgoing side of the streams to TaskExecutors and JobMasters.
 
-Each is one connection with a bounded queue of its own: a peer that does not read loses its
-connection, and no other peer notices.
+Each connection has its own bounded queue: a peer that does not read its messages loses its
+connection, and no other peer is affected.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Closing(NamedTuple):
 
 
 class Peer:
-    """One stream. `encode` makes a command the message of its kind of peer."""
+    """One stream. `encode` converts a command to a message for this kind of peer."""
 
     def __init__(
         self, connection: Connection, name: str, encode: Callable[[ToPeer], Message]
@@ -46,7 +46,7 @@ class Peer:
             self._outgoing.put_nowait(self._encode(command))
 
     def close(self, code: grpc.StatusCode, cause: str) -> None:
-        """Ends the stream after the messages that wait."""
+        """Ends the stream after the queued messages."""
         if self.closing is None:
             self.closing = Closing(code, cause)
             self._outgoing.put_nowait(None)

@@ -1,6 +1,6 @@
-"""The ResourceManager as a whole: its server, its epoch and its shell.
+"""The complete ResourceManager: its server, its epoch and its shell.
 
-The entry point and the simulation run the same object; what differs is its platform and its driver.
+The entry point and the simulation run the same object with a different platform and driver.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ PEERS_METHODS = ("ConnectTaskExecutor", "ConnectJobMaster")
 
 
 class ResourceManager:
-    """Listens at `address` from its construction on, and answers while it runs; it serves slots
-    while it leads.
+    """Listens at `address` once constructed, answers while it runs, and serves slots while it
+    leads.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class ResourceManager:
         log_path: Path | None = None,
         platform: Platform = SYSTEM,
     ) -> None:
-        """`election`: None: it leads, under the next of `epochs`. Without `workers`, TaskExecutors
-        are started by hand. `log_path`: of this process.
+        """Without `election` it leads, under the next of `epochs`. Without `workers`, the operator
+        starts TaskExecutors. `log_path` is the log of this process.
         """
         self._settings = Settings(
             epoch=NO_EPOCH,  # until it leads
@@ -96,15 +96,15 @@ class ResourceManager:
         job_logs.add_to_server(self._server, self._logs)
 
     async def start(self) -> None:
-        """From now on it answers; if it is the only contender, as the leader."""
+        """Starts to answer; an uncontested ResourceManager also leads from now on."""
         if not self._election.contested:
             await self._take_office()
         await self._election.start(self.address)
         await self._server.start()
 
     async def run(self) -> None:
-        """Until `stop`: then its workers have ended, unless ResourceManagers are elected. Raises
-        LeadershipLost when another one leads.
+        """Runs until `stop` is called. Its workers have then ended, unless ResourceManagers are
+        elected. Raises LeadershipLost when another ResourceManager leads.
         """
         try:
             await lead(
@@ -143,7 +143,7 @@ class ResourceManager:
         await self.shell.run("" if self._election.contested else self.address)
 
     def _logs(self) -> dict[Path, LogFile]:
-        """Its own and those of workers that have ended: the others hand theirs out themselves."""
+        """Returns its own log and those of ended workers; live workers serve their own."""
         own = {self._log_path: LogFile()} if self._log_path is not None else {}
         if self.shell is None:
             return own
@@ -161,6 +161,6 @@ class ResourceManager:
 
 
 def _worker_spec(conf: Configuration) -> WorkerSpec:
-    """What a TaskExecutor of this configuration brings; the first that registers corrects it."""
+    """Returns the estimated spec of a worker; the first one that registers corrects it."""
     slots, total, default_slot = slot_resources(conf)
     return WorkerSpec(slots=slots, total=total, default_slot=default_slot)

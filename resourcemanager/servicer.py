@@ -1,4 +1,4 @@
-"""The gRPC servicer of proto/resource_manager.proto: posts what peers send as events."""
+"""The gRPC servicer of proto/resource_manager.proto: posts the messages of peers as events."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from resourcemanager.shell import Shell
 
 log = structlog.get_logger(__name__)
 
-# A broken connection looks like an orderly end until gRPC has also cancelled the call, which it
-# does within this time.
+# A broken connection looks like an orderly end until gRPC also cancels the call, which it does
+# within this time.
 CANCELLATION_PAUSE_S = 0.1
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -111,7 +111,7 @@ class ResourceManagerServicer(resource_manager_pb2_grpc.ResourceManagerServicer)
             reading.cancel()
             del self._shell.peers[peer.connection]
             cause = peer.closing.cause if peer.closing is not None else "the connection was lost"
-            # Without effect after ConnectionClosed.
+            # Has no effect after ConnectionClosed.
             self._shell.post(events.ConnectionBroken(connection=peer.connection, cause=cause))
             await asyncio.gather(reading, return_exceptions=True)
 
@@ -133,6 +133,6 @@ class ResourceManagerServicer(resource_manager_pb2_grpc.ResourceManagerServicer)
             peer.close(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except MailboxFull as error:
             peer.close(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
-        except Exception as error:  # a bug here must not leave a stream that nobody reads
+        except Exception as error:  # a bug here must not leave a stream unread
             log.error("reading from a peer failed", peer=peer.name, exc_info=True)
             peer.close(grpc.StatusCode.INTERNAL, repr(error))

@@ -1,4 +1,4 @@
-"""Runs the SlotManager: carries its commands out, to peers and to the driver of workers."""
+"""Runs the SlotManager and carries out its commands, towards peers and the driver of workers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 class Shell:
-    """Owns the connections; only its driver changes the SlotManager, others may read it."""
+    """Owns the connections. Only its driver changes the SlotManager; other code may read it."""
 
     def __init__(
         self,
@@ -51,7 +51,9 @@ class Shell:
         )
 
     async def run(self, address: str) -> None:
-        """Until `stop`; raises what the core or a command raises. `address` is for workers."""
+        """Runs until `stop` is called; raises errors of the core and of commands. Workers use
+        `address`.
+        """
         previous = self._workers.start(address, self.post)
         if previous:
             log.info(
@@ -65,7 +67,7 @@ class Shell:
         self._driver.stop()
 
     async def close(self, *, end_workers: bool = True) -> None:
-        """After `run`: ends the streams, and the workers unless another ResourceManager follows."""
+        """Ends the streams after `run`, and the workers unless another ResourceManager follows."""
         if end_workers:
             await self._workers.stop()
         for peer in self.peers.values():
@@ -117,7 +119,9 @@ class Shell:
     def stop_task_executor(
         self, request: events.StopRequested
     ) -> Iterator[asyncio.Queue[ToStopper]]:
-        """What becomes of it, until StopEnded or StopRefused. Who leaves earlier abandons it."""
+        """Yields the answers to a stop, up to StopEnded or StopRefused; leaving early abandons
+        it.
+        """
         answers = self._stops[request.request] = asyncio.Queue()
         self.post(request)
         try:
@@ -134,7 +138,7 @@ class Shell:
     # ------------------------------------------------------------ metrics
 
     def metrics(self, labels: dict[str, str]) -> list[Sample]:
-        """Of the ResourceManager itself, for its registry."""
+        """Returns the ResourceManager's own metrics, for its registry."""
         table = self.core.table
         return [
             Sample("flink_jobmanager_numRegisteredTaskManagers", labels, len(table.executors)),

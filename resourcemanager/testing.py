@@ -1,5 +1,5 @@
-"""A SlotManager without a network, for tests: verbs in, commands out; every event is followed by a
-check of all invariants.
+"""A SlotManager without a network, for tests: verbs in, commands out. Checks all invariants after
+every event.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def held(index: int, request: commands.RequestSlot) -> SlotStatus:
 
 
 class Harness:
-    """`now` moves only by `advance`; `commands` are those of the last verb."""
+    """`now` moves only in `advance`; `commands` holds the commands of the last verb."""
 
     def __init__(self, *, seed: bytes = b"test", **settings: object) -> None:
         self.core = SlotManager(Settings(epoch=EPOCH, **settings), IdSource(seed))  # type: ignore[arg-type]
@@ -75,7 +75,7 @@ class Harness:
         return seen
 
     def sent(self, kind: type[C]) -> list[C]:
-        """The commands of this kind that resulted from the last verb."""
+        """Returns the commands of this kind that the last verb produced."""
         return [command for command in self.commands if isinstance(command, kind)]
 
     # ------------------------------------------------------------ peers' verbs
@@ -129,7 +129,7 @@ class Harness:
         epoch: int = 1,
         sequence: int | None = None,
     ) -> list[Command]:
-        """The job declares what it needs; a bare number is of UNKNOWN slots."""
+        """The job declares its requirements; a bare number stands for UNKNOWN slots."""
         pairs = [(UNKNOWN, count) if isinstance(count, int) else count for count in counts]
         return self.handle(
             events.RequirementsDeclared(

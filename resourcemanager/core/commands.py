@@ -1,4 +1,4 @@
-"""What the SlotManager decides: its commands. One to a peer carries the connection it goes to."""
+"""The SlotManager's commands. A command to a peer names the connection that it is sent on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SendHeartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestSlot:
-    """To a TaskExecutor: allocate this slot to that job. Repeated unchanged while unanswered."""
+    """Requests a slot of a TaskExecutor for a job. Resent unchanged until it is answered."""
 
     connection: Connection
     allocation_id: AllocationId
@@ -37,7 +37,7 @@ class RequestSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeSlot:
-    """To a TaskExecutor: drop this allocation, if it exists."""
+    """Requests a TaskExecutor to free this allocation, if it exists."""
 
     connection: Connection
     allocation_id: AllocationId
@@ -46,7 +46,7 @@ class FreeSlot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shutdown:
-    """To a TaskExecutor: exit."""
+    """Requests a TaskExecutor to exit."""
 
     connection: Connection
     cause: str
@@ -54,7 +54,7 @@ class Shutdown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobMasterChanged:
-    """To a TaskExecutor that holds slots of the job: connect to this JobMaster."""
+    """Notifies a TaskExecutor that holds slots or results of the job of its current JobMaster."""
 
     connection: Connection
     job_id: JobId
@@ -64,8 +64,8 @@ class JobMasterChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotHolders:
-    """To a JobMaster that takes a job over: all TaskExecutors that hold slots of it,
-    or results.
+    """Lists, for a JobMaster that takes a job over, all TaskExecutors that hold slots or results of
+    the job.
     """
 
     connection: Connection
@@ -74,18 +74,18 @@ class SlotHolders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotEnoughResources:
-    """To a JobMaster. Sent when one of the values changes."""
+    """Informs a JobMaster of its shortage of slots. Sent when one of the values changes."""
 
     connection: Connection
-    sequence: int  # of the declaration judged
-    missing: int  # slots that no free slot can provide now
-    growing: int  # how many of them are starting
+    sequence: int  # of the declaration that was matched
+    missing: int  # required slots that no free slot can provide now
+    growing: int  # how many of the missing slots are starting
     explanation: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskExecutorLost:
-    """To every JobMaster: this TaskExecutor is declared dead (invariant 22)."""
+    """Notifies every JobMaster that this TaskExecutor is declared dead (invariant 22)."""
 
     connection: Connection
     task_executor_id: TaskExecutorId
@@ -94,34 +94,34 @@ class TaskExecutorLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vacate:
-    """To a JobMaster: move the tasks away from this TaskExecutor, which is to stop."""
+    """Requests a JobMaster to move its tasks away from this TaskExecutor, which is to stop."""
 
     connection: Connection
     task_executor_id: TaskExecutorId
     forced: bool = False
-    withdrawn: bool = False  # it does not stop
+    withdrawn: bool = False  # the TaskExecutor is no longer to stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopProgress:
-    """To whoever waits for a TaskExecutor's end: what is awaited. Sent when it changes."""
+    """Reports what a TaskExecutor's end is waiting for. Sent to each waiting caller on change."""
 
     request: int
-    slots: tuple[tuple[JobId, int], ...]  # that jobs still have there
+    slots: tuple[tuple[JobId, int], ...]  # that jobs still hold on the TaskExecutor
     stored_partitions: int
-    missing: int  # slots that they need elsewhere
-    explanation: str  # of those
+    missing: int  # slots that these jobs require elsewhere
+    explanation: str  # why they are missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopEnded:
     request: int
-    problem: str = ""  # it was lost before it was told to end
+    problem: str = ""  # why the TaskExecutor was lost before it was requested to shut down
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRefused:
-    """Nothing was changed."""
+    """Rejects a request to stop a TaskExecutor. Nothing has changed."""
 
     request: int
     problem: str
@@ -130,7 +130,7 @@ class StopRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseConnection:
-    """The peer was superseded, or is declared dead."""
+    """Closes a connection whose peer was superseded or is declared dead."""
 
     connection: Connection
     cause: str
@@ -138,7 +138,9 @@ class CloseConnection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeTaskExecutor:
-    """Its connection broke: find whether its process has ended. If so, TaskExecutorGone results."""
+    """Checks whether the process of a TaskExecutor whose connection broke has ended. If so, the
+    shell posts TaskExecutorGone.
+    """
 
     task_executor_id: TaskExecutorId
     address: str

@@ -1,14 +1,15 @@
-"""The SlotManager: a pure core. Events in, commands out; no I/O, no clock, no randomness.
+"""The SlotManager, a pure core: events in, commands out; no I/O, no clock, no randomness.
 
-It owns what the ResourceManager believes of TaskExecutors, slots, JobMasters and workers, by three
+It owns the ResourceManager's view of TaskExecutors, slots, JobMasters and workers, and keeps three
 rules:
 
-* TaskExecutors own the truth about slots, JobMasters the truth about requirements; both always send
-  all of it. So nothing needs to be stored: after any loss, the next report or declaration corrects
-  what is believed here.
+* TaskExecutors own the truth about slots, JobMasters the truth about requirements, and both always
+  send their complete state. Nothing needs to be stored: after any loss, the next report or
+  declaration corrects the view.
 * After every change, the same three steps run from current facts: match, scale, notify (`_settle`).
-* There is one verdict on a dead TaskExecutor, and every JobMaster gets it at once (invariant 22).
-  What a JobMaster finds becomes the verdict unless the TaskExecutor is heard here.
+* There is one verdict on a dead TaskExecutor, and every JobMaster receives it immediately
+  (invariant 22). A JobMaster's finding becomes the verdict unless the SlotManager still hears the
+  TaskExecutor.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class SlotManager:
     def __init__(self, settings: Settings, ids: IdSource) -> None:
         self.settings = settings
         self.table = SlotTable()
-        self.jobs: dict[JobId, Job] = {}  # served in this order, which is that of registration
+        self.jobs: dict[JobId, Job] = {}  # served in this order, the order of registration
         self.workers = Workers(
             initial=settings.initial_workers,
             max_slots=settings.max_slots,
@@ -129,7 +130,7 @@ class SlotManager:
             case events.ConnectionBroken(connection=connection, cause=cause):
                 self._connection_ended(connection, cause)
             case events.WorkerStarted():
-                pass  # its TaskExecutor's registration is what counts
+                pass  # the registration of its TaskExecutor is what counts
             case (
                 events.WorkerStartFailed(worker_id=worker_id, cause=cause)
                 | events.WorkerExited(worker_id=worker_id, cause=cause)
@@ -174,9 +175,9 @@ class SlotManager:
             self.workers.registered(executor.worker_id, spec, self._now)
             self._cancel(Deadline.WORKER_START, executor.worker_id)
         self._commands.append(commands.Welcome(connection=event.connection))
-        if executor.leaving:  # the message may have been lost with the old connection
+        if executor.leaving:  # the request may have been lost with the old connection
             self._commands.append(
-                commands.Shutdown(connection=event.connection, cause="it was given up before")
+                commands.Shutdown(connection=event.connection, cause="it was released earlier")
             )
         self._reconcile(executor, event.slots)
         for slot in executor.slots.values():
@@ -188,7 +189,7 @@ class SlotManager:
         self._unsettled = True
 
     def _known_executor(self, event: events.TaskExecutorRegistered) -> TaskExecutor | None:
-        """The TaskExecutor that reconnects, if its slots are still the same."""
+        """Returns the TaskExecutor that reconnects, if its slots are unchanged."""
         executor = self.table.executors.get(event.task_executor_id)
         if executor is None:
             return None
@@ -230,7 +231,7 @@ class SlotManager:
                 assert_never(event)
 
     def _keeps_results_of(self, executor: TaskExecutor, jobs: frozenset[JobId]) -> None:
-        """Their JobMasters may be others than it knows."""
+        """Introduces the JobMasters of these jobs: the TaskExecutor may still know earlier ones."""
         new, executor.stored_jobs = jobs - executor.stored_jobs, jobs
         for job_id in sorted(new):
             if (job := self.jobs.get(job_id)) is not None:
@@ -240,7 +241,7 @@ class SlotManager:
     def _pending(self, executor: TaskExecutor, allocation_id: AllocationId) -> Slot | None:
         slot = self.table.slot_of(allocation_id)
         if slot is None or slot.executor is not executor or slot.state is not SlotState.PENDING:
-            self.fence.drop("answer to a slot request that is settled or given up")
+            self.fence.drop("answer to a slot request that is settled or abandoned")
             return None
         return slot
 
@@ -260,12 +261,12 @@ class SlotManager:
         self._unsettled |= result.changed
 
     def _close(self, peer: TaskExecutor | Job, cause: str) -> None:
-        """Closes its connection, if it has one."""
+        """Closes the peer's connection, if it has one."""
         if (connection := self.fence.disconnect(peer)) is not None:
             self._commands.append(commands.CloseConnection(connection=connection, cause=cause))
 
     def _lose_executor(self, executor: TaskExecutor, cause: str) -> None:
-        """Declares it dead, for all JobMasters, whatever may still run there."""
+        """Declares the TaskExecutor dead for all JobMasters, whatever may still run there."""
         self._close(executor, cause)
         self._stops.ended(executor, cause)
         self.table.remove(executor)
@@ -284,12 +285,12 @@ class SlotManager:
         self._unsettled = True
 
     def _judge(self, job: Job, report: events.TaskExecutorReportedLost) -> None:
-        """A TaskExecutor that is heard here is alive, and only this JobMaster cannot reach it: it
-        loses the job's slots, and nothing else.
+        """Decides on a JobMaster's finding. A TaskExecutor that the SlotManager still hears is
+        alive, and only this JobMaster cannot reach it: it loses the job's slots and nothing else.
         """
         executor = self.table.executors.get(report.task_executor_id)
         if executor is None:
-            return  # the verdict is on its way to the JobMaster, or was given to an earlier one
+            return  # the verdict is on its way, or was sent to an earlier JobMaster
         heard_within_s = HEARTBEATS_MISSED * self.settings.heartbeat_interval_s
         if executor.connection is None or executor.heard_at + heard_within_s < self._now:
             self._lose_executor(executor, report.cause)
@@ -398,7 +399,7 @@ class SlotManager:
         self._unsettled = True
 
     def _holders(self, job: Job) -> list[TaskExecutor]:
-        """Those with slots of the job, with requests for them, or with results."""
+        """Returns the TaskExecutors with slots of the job, requests for them, or results."""
         found = {slot.executor.task_executor_id for slot in self.table.slots_of(job.job_id)}
         executors = self.table.executors
         found |= {
@@ -407,7 +408,7 @@ class SlotManager:
         return [executors[each] for each in sorted(found)]
 
     def _introduce(self, job: Job, executor: TaskExecutor) -> None:
-        """Its slots may still be an earlier JobMaster's, as far as it knows."""
+        """Names the job's JobMaster to the TaskExecutor, which may still know an earlier one."""
         if executor.connection is not None:
             self._commands.append(
                 commands.JobMasterChanged(
@@ -434,7 +435,7 @@ class SlotManager:
                     event.requirements,
                     event.environment,
                 )
-                if job.requirements:  # it knows its slots, or does without
+                if job.requirements:  # it knows its slots, or does not need the list
                     job.told_holders = None
                 if self.settings.requirements_delay_s > 0:
                     self._arm(Deadline.SETTLE, after_s=self.settings.requirements_delay_s)
@@ -448,7 +449,9 @@ class SlotManager:
                 assert_never(event)
 
     def _lose_job(self, job: Job, cause: str) -> None:
-        """Drops its requirements. Its slots are free again once their TaskExecutors report that."""
+        """Drops the job's requirements. Its slots become free once their TaskExecutors report them
+        so.
+        """
         self._close(job, cause)
         self._cancel(Deadline.JOB_GRACE, job.job_id)
         self._cancel(Deadline.HOLDERS, job.job_id)
@@ -459,7 +462,9 @@ class SlotManager:
     # ------------------------------------------------------------ streams and workers that end
 
     def _connection_ended(self, connection: Connection, broken: str | None) -> None:
-        """`broken`: why it broke; None: its peer closed it in order, and does not come back."""
+        """Handles the end of a connection. `broken` says why it broke; None means that the peer
+        closed it in order and does not come back.
+        """
         if (task_executor_id := self.fence.executor_on.get(connection)) is not None:
             executor = self.table.executors[task_executor_id]
             self.fence.disconnect(executor)
@@ -491,7 +496,7 @@ class SlotManager:
     # ------------------------------------------------------------ match, scale, notify
 
     def _settle(self) -> None:
-        """Acts on the facts as they are now; runs after every change of them."""
+        """Acts on the current facts; runs after every change of them."""
         self._unsettled = False
         for job in self.jobs.values():
             if job.told_holders is not None:
@@ -502,7 +507,7 @@ class SlotManager:
         self._notify_jobs(plan, growth)
 
     def _needs(self) -> list[Need]:
-        """What jobs lack."""
+        """Returns the unmet requirements of each connected job."""
         needs = []
         for job in self.jobs.values():
             if job.connection is None or not job.requirements:
@@ -554,7 +559,7 @@ class SlotManager:
         self._shut_down(executor, f"it was idle for {self.settings.idle_timeout_s:g} s")
 
     def _notify_jobs(self, plan: Plan, growth: Growth) -> None:
-        """Sends every job that lacks slots the reason, if it is another than it has been sent."""
+        """Sends every job that lacks slots the reason, if it differs from the one sent last."""
         lacking = {need.job_id: need for need in plan.unmet}
         for job in self.jobs.values():
             need = lacking.get(job.job_id)
@@ -597,7 +602,7 @@ class SlotManager:
                 case Deadline.IDLE:
                     self._release_idle(self.table.executors[TaskExecutorId(subject)])
                 case Deadline.WORKER_START if WorkerId(subject) in self.workers.recovering:
-                    # Its tasks may run although it cannot find this ResourceManager.
+                    # Its tasks may run although it cannot reach this ResourceManager.
                     self.workers.overdue(WorkerId(subject))
                     self._arm(
                         Deadline.WORKER_START, WorkerId(subject), after_s=WORKER_START_TIMEOUT_S
@@ -626,7 +631,8 @@ class SlotManager:
 
     def _heartbeat(self) -> None:
         if self._now - self._heartbeat_at > self.settings.heartbeat_interval_s:
-            self._wait_for_recovering()  # it might not act: nobody could register
+            # While the SlotManager did not act, no TaskExecutor could register.
+            self._wait_for_recovering()
         self._arm_heartbeat()
         silent_since = self._now - self.settings.heartbeat_timeout_s
         cause = f"it has been silent for {self.settings.heartbeat_timeout_s:g} s"
@@ -651,15 +657,15 @@ class SlotManager:
     # ------------------------------------------------------------ invariants
 
     def story(self, of: str) -> list[str]:
-        """How the slot with this allocation came to its state; of anything else, the recent events
-        in which its id occurs.
+        """Returns how the slot with this allocation came to its state; for any other id, the recent
+        events that contain it.
         """
         if (slot := self.table.slot_of(AllocationId(of))) is not None:
             return slot.story()
         return [f"{at:.3f} {event}" for at, event in self._history if of in repr(event)]
 
     def validate(self) -> None:
-        """Raises AssertionError with what is broken and the last events. O(slots)."""
+        """Raises AssertionError with the violated invariants and the last events. O(slots)."""
         found = self.table.violations() + self.fence.violations(self.table.executors, self.jobs)
         for executor in self.table.executors.values():
             if executor.connection is None and not self._armed(

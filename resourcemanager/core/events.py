@@ -1,8 +1,8 @@
-"""What happens to the ResourceManager: the SlotManager's events, and types that its commands share.
+"""The SlotManager's events, and the types that its commands share.
 
-Every event from a peer carries the connection that it came on; every command to a peer carries the
-connection that it goes to. A connection is one gRPC stream, numbered by the shell and never
-reused, so an answer to a peer that has gone reaches nobody else.
+Every event from a peer names the connection that it came on; every command to a peer names the
+connection that it is sent on. A connection is one gRPC stream, numbered by the shell and never
+reused, so an answer to a peer that has gone reaches no other peer.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from firesteel.common.resources import ResourceProfile, SlotStatus
 from firesteel.common.service.core import Tick
 
 Connection = NewType("Connection", int)
-WorkerId = NewType("WorkerId", str)  # of a TaskExecutor, by its driver
+WorkerId = NewType("WorkerId", str)  # names a TaskExecutor that a driver starts
 
 
-# What a job's processes are started with; only passed on to TaskExecutors.
+# Variables for the processes of a job; passed on to TaskExecutors unread.
 Environment = tuple[tuple[str, str], ...]
 
 
@@ -30,9 +30,9 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """The shell serves: TaskExecutors can register."""
+    """The shell serves, so TaskExecutors can register."""
 
-    # Of an earlier ResourceManager and still alive: they will register.
+    # Workers of an earlier ResourceManager that are still alive and will register.
     previous_workers: tuple[WorkerId, ...] = ()
 
 
@@ -47,7 +47,7 @@ class TaskExecutorRegistered:
     pid: int
     worker_id: WorkerId | None  # None: started by hand
     total: ResourceProfile
-    default_slot: ResourceProfile  # what an UNKNOWN requirement gets here
+    default_slot: ResourceProfile  # the size that an UNKNOWN requirement gets here
     slots: tuple[SlotStatus, ...]
     metrics_address: str = ""
 
@@ -60,7 +60,7 @@ class SlotsReported:
     slots: tuple[SlotStatus, ...]
     stored_partitions: int = 0  # of BLOCKING results
     stored_bytes: int = 0
-    stored_jobs: frozenset[JobId] = frozenset()  # whose they are
+    stored_jobs: frozenset[JobId] = frozenset()  # the jobs that own them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class JobMasterRegistered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequirementsDeclared:
-    """All slots that the job needs, those that it holds included."""
+    """Declares all slots that the job requires, including those that it holds."""
 
     connection: Connection
     job_id: JobId
@@ -116,7 +116,7 @@ class JobMasterHeartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskExecutorReportedLost:
-    """What a JobMaster has found."""
+    """A JobMaster has found this TaskExecutor dead."""
 
     connection: Connection
     job_id: JobId
@@ -127,38 +127,40 @@ class TaskExecutorReportedLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskExecutorGone:
-    """After its connection broke: nothing listens at its address any more, says its machine."""
+    """The TaskExecutor's connection broke, and its machine reports that its address has no
+    listener.
+    """
 
     task_executor_id: TaskExecutorId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequested:
-    """Somebody wants this TaskExecutor to end, and waits for that."""
+    """A caller requests that this TaskExecutor ends, and waits for its end."""
 
-    request: int  # identifies who waits in StopAnswered
+    request: int  # identifies the caller
     task_executor_id: TaskExecutorId
-    drain: bool = False  # its tasks are moved first
-    force: bool = False  # drain: also if rows are repeated, or slots are missing
+    drain: bool = False  # moves its tasks first
+    force: bool = False  # drains even if rows are repeated or slots are missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopAbandoned:
-    """Nobody waits for this one any more."""
+    """The caller no longer waits."""
 
     request: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionClosed:
-    """A peer ended its stream in order: it does not come back."""
+    """A peer closed its stream in order and does not come back."""
 
     connection: Connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionBroken:
-    """A stream broke; the peer may be dead, or about to reconnect."""
+    """A stream broke; its peer may be dead or about to reconnect."""
 
     connection: Connection
     cause: str
@@ -166,7 +168,7 @@ class ConnectionBroken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStarted:
-    """Its process runs; its TaskExecutor registers by itself."""
+    """The worker's process runs; its TaskExecutor registers separately."""
 
     worker_id: WorkerId
 

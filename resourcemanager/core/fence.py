@@ -1,7 +1,7 @@
 """The fence: which connection belongs to which peer, and which messages on it are stale.
 
-Stale messages stop here and are counted, by reason, in `dropped`; nothing behind the fence checks
-epochs, sequences or connections again.
+The fence drops stale messages and counts them, by reason, in `dropped`; no code after the fence
+checks epochs, sequences or connections again.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ EPOCHS_REMEMBERED = 10_000
 class Fence:
     def __init__(self, epoch: Epoch) -> None:
         self.dropped: Counter[str] = Counter()
-        self.refusals = Refusals()  # those of masters that were replaced
+        self.refusals = Refusals()  # messages of JobMasters that were replaced
         self.executor_on: dict[Connection, TaskExecutorId] = {}
         self.job_on: dict[Connection, JobId] = {}
         self._epoch = epoch
-        # Of each job's JobMasters, also after their end; the oldest jobs are dropped.
+        # By job, also after the end of its JobMasters; the oldest jobs are dropped.
         self._newest_epoch: dict[JobId, Epoch] = {}
 
     def drop(self, why: str) -> None:
@@ -42,7 +42,7 @@ class Fence:
     # ------------------------------------------------------------ registrations
 
     def repeats(self, event: TaskExecutorRegistered | JobMasterRegistered) -> bool:
-        """Whether this peer is registered on this connection already: the event may be stale."""
+        """Whether this peer has already registered on this connection: the event may be stale."""
         if isinstance(event, TaskExecutorRegistered):
             same = self.executor_on.get(event.connection) == event.task_executor_id
         else:
@@ -53,8 +53,8 @@ class Fence:
         return True
 
     def superseded(self, event: JobMasterRegistered) -> bool:
-        """Whether a JobMaster with a higher epoch has registered for this job. If not, this is the
-        newest one now.
+        """Whether a JobMaster with a higher epoch has registered for this job. If not, records this
+        one as the newest.
         """
         newest = self._newest_epoch.get(event.job_id, 0)
         if event.epoch < newest:
@@ -76,7 +76,7 @@ class Fence:
         if task_executor_id is None:
             self.drop("TaskExecutor's connection is superseded or not registered")
             return None
-        # 0: sent before our welcome was read.
+        # 0: sent before the TaskExecutor read the Welcome.
         if event.epoch not in (0, self._epoch):
             self.drop("epoch of another ResourceManager")
             return None
@@ -119,8 +119,8 @@ class Fence:
         self.job_on[connection] = job.job_id
 
     def disconnect(self, peer: TaskExecutor | Job) -> Connection | None:
-        """Nothing that comes on its connection is admitted from now on. Returns that connection, if
-        it had one.
+        """Stops admitting events from the peer's connection. Returns that connection, or None if
+        the peer had none.
         """
         connection, peer.connection = peer.connection, None
         if connection is not None:

@@ -1,4 +1,4 @@
-"""A job as the SlotManager knows it: its JobMaster, and which of its requirements are unmet."""
+"""A job as the SlotManager sees it: its JobMaster and its unmet requirements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LostExecutor(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Job:
-    """Lives from its JobMaster's registration to that JobMaster's death. Its slots may outlive it,
+    """Exists from its JobMaster's registration to that JobMaster's death. Its slots may outlive it,
     as their TaskExecutors report.
     """
 
@@ -27,15 +27,15 @@ class Job:
     name: str
     address: str
     epoch: Epoch
-    connection: Connection | None = None  # None: broken, perhaps back soon; no new slots meanwhile
+    connection: Connection | None = None  # None: broken, perhaps back soon; it gets no new slots
     heard_at: float = 0.0
     sequence: int = -1  # of the newest declaration
     requirements: tuple[Requirement, ...] = ()
     environment: Environment = ()
     lost_meanwhile: list[LostExecutor] = field(default_factory=list)  # while it was disconnected
-    # What it was told of who holds its slots, until it declares what it requires; None: nothing.
+    # The holders of its slots as last sent, until it declares requirements; None: not being sent.
     told_holders: tuple[TaskExecutorId, ...] | None = None
-    shortage: NotEnoughResources | None = None  # sent last; None: it lacks nothing
+    shortage: NotEnoughResources | None = None  # as last sent; None: it lacks no slots
 
     @property
     def required(self) -> int:
@@ -45,10 +45,10 @@ class Job:
 def unmet(
     requirements: Sequence[Requirement], held: Sequence[ResourceProfile]
 ) -> tuple[Requirement, ...]:
-    """What of `requirements` is not met by slots of the `held` profiles.
+    """Returns the requirements that slots of the `held` profiles do not meet.
 
-    A slot meets one requirement: one of exactly its size, else an UNKNOWN one, else the largest
-    that fits in it. JobMasters assign their slots in the same order.
+    A slot meets one requirement: first one of exactly its size, then an UNKNOWN one, then the
+    largest that fits in it. JobMasters assign their slots in the same order.
     """
     lacking = [r.count for r in requirements]
     if sum(lacking) == 0:

@@ -1,18 +1,18 @@
-"""Which free slot each job gets: one pure function, run from current facts after every change.
+"""Decides which free slot each job gets: one pure function, run from current facts after every
+change.
 
 Rules (spec 003, "SlotManager"; spec 004, "Task Slots and Resources"):
 
-* Jobs are served in the order they came, so that two large jobs do not block each other with half
-  of their slots each.
-* Within a job, requirements of known size come first, the largest before the smaller; UNKNOWN ones
-  take what is left.
-* A requirement of UNKNOWN size gets the default slot of the TaskExecutor it lands on: the size is
-  decided here.
+* Jobs are served in the order of registration, so that two large jobs do not block each other with
+  half of their slots each.
+* Within a job, requirements of known size come first, largest first; UNKNOWN ones take the rest.
+* A requirement of UNKNOWN size gets the default slot of the TaskExecutor that serves it: its size
+  is decided here.
 * A slot needs a free index and room for its size in what remains of the TaskExecutor's total.
-* A warm slot comes before one whose process is still starting: a job whose process has died is
-  not to wait seconds for the next one.
-* Spread: the least used TaskExecutor that fits comes first. Packed: the most used one. Ties: the
-  one that came first.
+* A warm slot comes before one whose process is still starting: a job whose process has died
+  should not wait seconds for the next one.
+* Spread: the least used TaskExecutor that fits comes first. Packed: the most used one. Ties go to
+  the one that registered first.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from resourcemanager.core.events import Requirement
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """The slots that one TaskExecutor has free."""
+    """The free slots of one TaskExecutor."""
 
     task_executor_id: TaskExecutorId
-    free_slots: tuple[int, ...]  # in the order in which they are to be given
-    warm: int = 0  # that many of them, the first ones, have a process that is ready
+    free_slots: tuple[int, ...]  # in the order of use
+    warm: int = 0  # the number of leading free slots whose process is ready
     slots_total: int
-    remaining: ResourceProfile  # its total less the profiles of its taken slots
+    remaining: ResourceProfile  # its total minus the profiles of its taken slots
     default_slot: ResourceProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What one job lacks, beyond the slots that it holds or has requested."""
+    """The slots that one job lacks, beyond those that it holds or has requested."""
 
     job_id: JobId
     requirements: tuple[Requirement, ...]
@@ -51,13 +51,13 @@ class Assignment:
     job_id: JobId
     task_executor_id: TaskExecutorId
     slot_index: int
-    profile: ResourceProfile  # decided, never UNKNOWN
+    profile: ResourceProfile  # decided; never UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     assignments: tuple[Assignment, ...] = ()
-    unmet: tuple[Need, ...] = ()  # what no offer fits, in the order of the needs
+    unmet: tuple[Need, ...] = ()  # requirements that no offer fits, in the order of the needs
 
     @property
     def missing(self) -> int:
@@ -65,7 +65,7 @@ class Plan:
 
 
 def match_slots(offers: Sequence[Offer], needs: Sequence[Need], *, spread: bool) -> Plan:
-    """Assigns slots of `offers` to `needs`. What it leaves unmet fits in no slot that is left.
+    """Assigns slots of `offers` to `needs`. No remaining slot fits the requirements left unmet.
 
     Work is O((needs + executors) log executors) per distinct profile of a job.
     """
@@ -87,7 +87,7 @@ def match_slots(offers: Sequence[Offer], needs: Sequence[Need], *, spread: bool)
 
 @dataclass(slots=True, kw_only=True)
 class _Room:
-    """An offer, and how much of it is left."""
+    """An offer and its remaining resources."""
 
     offer: Offer
     order: int
@@ -118,7 +118,7 @@ def _place(
     assignments: list[Assignment],
     spread: bool,
 ) -> int:
-    """Returns how many slots this requirement got."""
+    """Returns the number of slots that this requirement got."""
 
     def decided(room: _Room) -> ResourceProfile:
         return room.offer.default_slot if requirement.profile.unknown else requirement.profile

@@ -1,4 +1,4 @@
-"""The SlotManager's settings, and the times that it keeps."""
+"""The SlotManager's settings and time limits."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from typing import NamedTuple
 from firesteel.common.ids import Epoch
 from resourcemanager.core.workers import WorkerSpec
 
-HEARTBEATS_MISSED = 2  # in a row: a JobMaster that has found the TaskExecutor dead is right
-PROCESS_ENDED = "its process has ended: nothing listens at its address any more"
-RECONNECT_GRACE_S = 1.0  # a peer whose stream stays broken for longer is dead
-REQUEST_TIMEOUT_S = 5.0  # until an unanswered slot request is sent again
-REQUESTS_MAX = 3  # times that a slot request is sent before the slot is given up
-UNCLEAR_PAUSE_S = 1.0  # until a slot whose request failed is tried again, if no report clears it
-# After its start, until the TaskExecutors of an earlier ResourceManager have registered.
+HEARTBEATS_MISSED = 2  # in a row: then a JobMaster that found the TaskExecutor dead is believed
+PROCESS_ENDED = "its process has ended: its address no longer has a listener"
+RECONNECT_GRACE_S = 1.0  # a peer whose stream stays broken longer is dead
+REQUEST_TIMEOUT_S = 5.0  # until an unanswered slot request is resent
+REQUESTS_MAX = 3  # times that a slot request is sent before it is abandoned
+# Until a slot whose request failed is retried, if no report clears it earlier.
+UNCLEAR_PAUSE_S = 1.0
+# From the start until the TaskExecutors of an earlier ResourceManager have registered.
 REGISTRATION_S = 5.0
-WORKER_START_TIMEOUT_S = 120.0  # from its request to its TaskExecutor's registration
+WORKER_START_TIMEOUT_S = 120.0  # from the worker's request to its TaskExecutor's registration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    epoch: Epoch  # of this ResourceManager's leadership
+    epoch: Epoch  # of this ResourceManager's term as leader
     heartbeat_interval_s: float = 2.0
     heartbeat_timeout_s: float = 20.0
     spread: bool = True
@@ -30,7 +31,7 @@ class Settings:
     idle_timeout_s: float = 30.0
     initial_workers: int = 0
     recovery_timeout_s: float = 10.0  # for workers of an earlier ResourceManager to register
-    max_slots: int = 0  # of all TaskExecutors together; 0: the initial workers and no more
+    max_slots: int = 0  # of all TaskExecutors together; 0: the initial workers only
     worker: WorkerSpec | None = None  # None: no driver
 
 
@@ -41,8 +42,8 @@ class Deadline(Enum):
     REQUEST = "a slot request was not answered"
     UNCLEAR = "a slot may be tried again"
     IDLE = "a TaskExecutor has been idle for long"
-    HOLDERS = "a JobMaster is told who holds slots or results of its job"
-    WORKER_START = "a worker has not registered"
+    HOLDERS = "the holders of a job's slots or results are sent to its JobMaster"
+    WORKER_START = "a worker has not registered in time"
     SETTLE = "match gathered requirements, or start another worker after a failure"
 
 

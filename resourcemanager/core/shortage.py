@@ -1,5 +1,5 @@
-"""Why a job does not get its slots, in one sentence. It has no times in it: every change of it is
-sent.
+"""Explains in one sentence why a job does not get its slots. The sentence contains no times,
+because every change of it is sent.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from resourcemanager.core.workers import Growth, Workers
 
 
 def explain(need: Need, table: SlotTable, workers: Workers, growth: Growth) -> str:
-    """E.g. "4 slots exist, 4 are taken; no driver can add TaskExecutors"."""
+    """Returns, for example, "4 slots exist, 4 are taken; no driver can add TaskExecutors"."""
     return "; ".join([_slots(need, table), *_prospects(need, workers, growth)])
 
 

@@ -1,8 +1,8 @@
-"""Slot requests to TaskExecutors: sent, repeated while unanswered, and given up in the end.
+"""Slot requests to TaskExecutors: sends them, resends unanswered ones, and finally abandons them.
 
 Every PENDING slot has one deadline. A slot whose request failed is UNCLEAR for a while, so that it
-is not requested again at once; it is matched again once a report, or the end of the pause, clears
-it. Methods that change what can be matched return True.
+is not requested again immediately; it is matched again once a report, or the end of the pause,
+clears it. Methods that change what can be matched return True.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SlotRequests:
     def __init__(
         self, table: SlotTable, jobs: Mapping[JobId, Job], timers: Timers[Timer], out: list[Command]
     ) -> None:
-        """All four are the SlotManager's own; `out` collects its commands."""
+        """The SlotManager owns all four arguments; `out` collects its commands."""
         self._table = table
         self._jobs = jobs
         self._timers = timers
@@ -65,7 +65,7 @@ class SlotRequests:
         return True
 
     def overdue(self, allocation_id: AllocationId, now: float) -> bool:
-        """The request was not answered in time."""
+        """Resends or abandons a request that was not answered in time."""
         slot = self._table.slot_of(allocation_id)
         if slot is None or slot.job_id is None or slot.state is not SlotState.PENDING:
             return False
@@ -93,7 +93,7 @@ class SlotRequests:
                 self._give_up(slot, cause, now)
 
     def take_back(self, job: Job, executor: TaskExecutor, cause: str, now: float) -> None:
-        """Gives up the job's requests to a TaskExecutor, and frees its slots there."""
+        """Abandons the job's requests to a TaskExecutor, and frees its slots there."""
         for slot in self._table.slots_of(job.job_id):
             if slot.executor is not executor:
                 continue
@@ -103,7 +103,7 @@ class SlotRequests:
                 self._free(slot, cause)
 
     def pause(self, slot: Slot, now: float) -> None:
-        """The slot is not requested again for a while."""
+        """Keeps the slot from being requested again for a while."""
         self._timers.set(
             Timer(Deadline.UNCLEAR, slot.executor.task_executor_id, slot.index),
             now + UNCLEAR_PAUSE_S,

@@ -1,16 +1,16 @@
-"""The slots of all TaskExecutors, and what the SlotManager believes of each.
+"""The slots of all TaskExecutors as the SlotManager sees them.
 
               request sent               accepted, or seen in a report
-     FREE ───────────────────▶ PENDING ───────────────────────────────▶ ALLOCATED
-      ▲ ▲                         │ rejected, or given up                  │  ▲
-      │ │  reported free, or      ▼                                        │  │ reported
-      │ └──a pause has passed── UNCLEAR ───────────────────────────────────┼──┘ (from FREE, too)
-      └────────────────────────────────────────────────────────────────────┘
-                                 reported free
+          FREE ───────────────────▶ PENDING ───────────────────────────────▶ ALLOCATED
+           ▲ ▲                         │ rejected or abandoned                  │  ▲
+           │ │  reported free, or      ▼                                        │  │ reported
+           │ └──a pause has passed── UNCLEAR ───────────────────────────────────┼──┘ (or from FREE)
+           └────────────────────────────────────────────────────────────────────┘
+                                      reported free
 
-The TaskExecutor owns the truth: its report overrides what the SlotManager believes, with one
-exception. While a request is under way (PENDING), a report that shows the slot free was written
-before the request arrived and means nothing.
+The TaskExecutor owns the truth: its report overrides the SlotManager's view, with one exception.
+While a request is under way (PENDING), a report that shows the slot free was written before the
+request arrived and is ignored.
 
 Invariants, checked by `validate`: an allocation is on at most one slot and a slot has at most one
 allocation; a TaskExecutor's taken slots and what remains add up to its total.
@@ -40,20 +40,20 @@ class SlotState(Enum):
 
 
 class SlotEvent(Enum):
-    """What drives a slot from one state to the next."""
+    """Drives a slot from one state to the next."""
 
     REQUESTED = "matched with a job: its request is sent"
     ACCEPTED = "its TaskExecutor accepted the request"
     GIVEN_UP = "rejected, unanswered too often, or no longer needed"
     REPORTED_HELD = "its TaskExecutor reports an allocation on it"
     REPORTED_FREE = "its TaskExecutor reports it free"
-    PAUSE_OVER = "no report has cleared it for a while"
+    PAUSE_OVER = "the pause ended without a report that clears it"
 
 
 TRANSITIONS: dict[SlotState, dict[SlotEvent, SlotState]] = {
     SlotState.FREE: {
         SlotEvent.REQUESTED: SlotState.PENDING,
-        # Of an earlier ResourceManager, or one whose request was given up.
+        # An earlier ResourceManager allocated it, or its abandoned request was accepted.
         SlotEvent.REPORTED_HELD: SlotState.ALLOCATED,
     },
     SlotState.PENDING: {
@@ -63,7 +63,7 @@ TRANSITIONS: dict[SlotState, dict[SlotEvent, SlotState]] = {
     },
     SlotState.ALLOCATED: {
         SlotEvent.REPORTED_FREE: SlotState.FREE,
-        SlotEvent.REPORTED_HELD: SlotState.ALLOCATED,  # by another job: messages were lost
+        SlotEvent.REPORTED_HELD: SlotState.ALLOCATED,  # by a different job: messages were lost
     },
     SlotState.UNCLEAR: {
         SlotEvent.REPORTED_FREE: SlotState.FREE,
@@ -96,8 +96,8 @@ class Slot:
     job_id: JobId | None = None
     profile: ResourceProfile = UNKNOWN  # decided with the allocation; UNKNOWN otherwise
     requests_sent: int = 0  # PENDING only
-    warm: bool = False  # as last reported, like its problem
-    problem: str = ""  # why its process cannot start
+    warm: bool = False  # as last reported
+    problem: str = ""  # why its process cannot start, as last reported
     transitions: deque[Transition] = field(default_factory=lambda: deque(maxlen=STORY_MAX))
 
     def __str__(self) -> str:
@@ -111,11 +111,13 @@ class Slot:
 
 @dataclass(slots=True, kw_only=True)
 class Stop:
-    """Who waits for the end of a TaskExecutor; see stopping.py."""
+    """The callers that wait for the end of a TaskExecutor; see stopping.py."""
 
-    force: bool  # results that are stored there are not waited for
-    told: set[Connection] = field(default_factory=set)  # JobMasters that are to vacate it
-    waiting: dict[int, StopProgress | None] = field(default_factory=dict)  # what each was sent last
+    force: bool  # does not wait for results that the TaskExecutor stores
+    # JobMasters that were requested to vacate it.
+    told: set[Connection] = field(default_factory=set)
+    # By request: the progress sent last.
+    waiting: dict[int, StopProgress | None] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -131,15 +133,15 @@ class TaskExecutor:
     connection: Connection | None = None  # None: broken, perhaps back soon
     heard_at: float = 0.0
     report_sequence: int = 0  # of the newest report of this registration
-    leaving: bool = False  # it was told to shut down: its slots are not given any more
-    draining: bool = False  # neither; it is told once it is empty
-    stop: Stop | None = None  # who waits for its end
+    leaving: bool = False  # requested to shut down: it offers no slots
+    draining: bool = False  # offers no slots; shut down once it is empty
+    stop: Stop | None = None  # present while callers wait for its end
     slots: dict[int, Slot] = field(default_factory=dict)
     taken: int = 0  # slots that are not FREE
-    remaining: ResourceProfile = UNKNOWN  # total without the profiles of its slots
-    stored_partitions: int = 0  # of BLOCKING results, which jobs may still read
+    remaining: ResourceProfile = UNKNOWN  # total minus the profiles of its slots
+    stored_partitions: int = 0  # BLOCKING results that jobs may still read
     stored_bytes: int = 0
-    stored_jobs: frozenset[JobId] = frozenset()  # these
+    stored_jobs: frozenset[JobId] = frozenset()  # the jobs that own them
 
     @property
     def idle(self) -> bool:
@@ -150,8 +152,8 @@ class TaskExecutor:
         return not (self.leaving or self.draining)
 
     def free_slots(self) -> tuple[int, ...]:
-        """Warm ones come first, and those whose processes cannot start last: a job's own
-        environment may mend that.
+        """Returns warm slots first, and slots whose processes cannot start last: a job's
+        environment may mend those.
         """
         free = [slot for slot in self.slots.values() if slot.state is SlotState.FREE]
         free.sort(key=lambda slot: (not slot.warm, bool(slot.problem)))
@@ -170,19 +172,19 @@ class TaskExecutor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconciled:
-    """What a report changed."""
+    """The changes that a report made."""
 
-    changed: bool = False  # slots became free or taken, or can or cannot be used: match again
-    doubled: tuple[AllocationId, ...] = ()  # this TaskExecutor must free them: held elsewhere
+    changed: bool = False  # slots became free, taken, usable or unusable: match again
+    doubled: tuple[AllocationId, ...] = ()  # held by another slot: this TaskExecutor must free them
     given_up: tuple[Slot, ...] = ()  # were PENDING for an allocation that another slot holds
 
 
 class SlotTable:
-    """Every registered TaskExecutor with its slots. Owned by the SlotManager."""
+    """Every registered TaskExecutor with its slots. The SlotManager owns it."""
 
     def __init__(self) -> None:
-        self.now = 0.0  # set for each event, for the slots' stories
-        self.executors: dict[TaskExecutorId, TaskExecutor] = {}  # in the order of registration
+        self.now = 0.0  # set for each event; stamps the slots' stories
+        self.executors: dict[TaskExecutorId, TaskExecutor] = {}  # in order of registration
         self._by_allocation: dict[AllocationId, Slot] = {}
         self._by_job: dict[JobId, dict[AllocationId, Slot]] = {}
         self._count = dict.fromkeys(SlotState, 0)
@@ -198,21 +200,21 @@ class SlotTable:
 
     @property
     def given(self) -> int:
-        """Slots of TaskExecutors that are not to stop."""
+        """The number of slots of TaskExecutors that are not to stop."""
         return sum(len(x.slots) for x in self.executors.values() if x.gives_slots)
 
     @property
     def lasting(self) -> int:
-        """All slots but those of TaskExecutors that are being drained, which are replaced."""
+        """The number of slots except those of draining TaskExecutors, which are replaced."""
         return sum(len(x.slots) for x in self.executors.values() if not x.draining)
 
     @property
     def free(self) -> int:
-        """Of TaskExecutors that are not to stop."""
+        """The number of free slots of TaskExecutors that are not to stop."""
         return sum(len(x.slots) - x.taken for x in self.executors.values() if x.gives_slots)
 
     def unusable(self) -> list[Slot]:
-        """Slots without an allocation whose processes cannot start."""
+        """Returns slots without an allocation whose processes cannot start."""
         return [
             slot
             for executor in self.executors.values()
@@ -224,7 +226,7 @@ class SlotTable:
         return self._by_allocation.get(allocation_id)
 
     def held_by(self, job_id: JobId) -> list[ResourceProfile]:
-        """Profiles of the slots that the job holds or has requested."""
+        """Returns the profiles of the slots that the job holds or has requested."""
         return [slot.profile for slot in self._by_job.get(job_id, {}).values()]
 
     def slots_of(self, job_id: JobId) -> list[Slot]:
@@ -267,15 +269,15 @@ class SlotTable:
         self._drive(slot, SlotEvent.PAUSE_OVER)
 
     def reconcile(self, executor: TaskExecutor, statuses: Sequence[SlotStatus]) -> Reconciled:
-        """Adopts what the TaskExecutor reports of its slots."""
+        """Adopts a TaskExecutor's report of its slots."""
         changed = False
         doubled: list[AllocationId] = []
         given_up: list[Slot] = []
-        # Free slots first: an allocation that has moved within the TaskExecutor is no double.
+        # Free slots first: an allocation that moved within the TaskExecutor is not a duplicate.
         for status in sorted(statuses, key=lambda s: s.allocation_id is not None):
             slot = executor.slots.get(status.slot_index)
             if slot is None:
-                continue  # its registration fixed the number of slots
+                continue  # the registration fixed the number of slots
             changed |= slot.problem != status.problem
             slot.warm, slot.problem = status.warm, status.problem
             if status.allocation_id is None:
@@ -286,7 +288,7 @@ class SlotTable:
                 if elsewhere.state is SlotState.ALLOCATED:
                     doubled.append(status.allocation_id)
                     continue
-                self.give_up(elsewhere)  # only requested there, held here
+                self.give_up(elsewhere)  # requested there, held here
                 given_up.append(elsewhere)
             changed |= self._reported_held(slot, status)
         return Reconciled(changed=changed, doubled=tuple(doubled), given_up=tuple(given_up))
@@ -317,7 +319,7 @@ class SlotTable:
         job_id: JobId | None = None,
         profile: ResourceProfile = UNKNOWN,
     ) -> None:
-        """The only place where a slot's state changes. Raises IllegalTransition."""
+        """Changes a slot's state; no other function does. Raises IllegalTransition."""
         state = TRANSITIONS[slot.state].get(event)
         if state is None:
             story = "".join(f"\n  {line}" for line in slot.story())
@@ -350,7 +352,7 @@ class SlotTable:
     # ------------------------------------------------------------ invariants
 
     def violations(self) -> list[str]:
-        """The invariants that do not hold (invariant 19)."""
+        """Returns the violations of invariant 19."""
         found: list[str] = []
         seen: dict[AllocationId, Slot] = {}
         counts = dict.fromkeys(SlotState, 0)

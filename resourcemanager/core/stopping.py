@@ -1,12 +1,13 @@
-"""TaskExecutors that are to stop, because somebody asked for it and waits.
+"""Stops TaskExecutors on request of callers that wait for their end.
 
-At once: it is told to end. Drained, it is cordoned (it gets no slots any more) and every JobMaster
-is told to vacate it; it ends when it holds no slot of a job, and no result that one may still read.
-Its worker no longer counts, so the driver starts another one in its place if it is still needed.
+A TaskExecutor that is stopped without draining shuts down immediately. One that drains is cordoned
+(it gets no more slots), and every JobMaster is requested to vacate it; it shuts down when it holds
+no slot of a job and no result that a job may still read. Its worker no longer counts, so the driver
+starts another one in its place if it is still needed.
 
-A drain lasts as long as somebody waits for it, and is known to this ResourceManager only: if the
-last one leaves before the TaskExecutor was told to end, or the ResourceManager is replaced, it
-gives slots again, and what has moved stays where it is.
+A drain lasts as long as a caller waits for it, and only this ResourceManager knows of it: if the
+last caller leaves before the TaskExecutor was requested to shut down, or the ResourceManager is
+replaced, the TaskExecutor offers slots again. Tasks that have moved stay where they are.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from resourcemanager.core.workers import Growth, Workers
 
 class Stops:
     def __init__(self, table: SlotTable, jobs: Mapping[JobId, Job], out: list[Command]) -> None:
-        """All three are the SlotManager's own; `out` collects its commands."""
+        """The SlotManager owns all three arguments; `out` collects its commands."""
         self._table = table
         self._jobs = jobs
         self._out = out
@@ -42,7 +43,9 @@ class Stops:
         executor.stop.waiting[request] = None
 
     def abandoned(self, request: int) -> TaskExecutor | None:
-        """The TaskExecutor, if it is no longer to stop because nobody waits for that any more."""
+        """Returns the TaskExecutor of this request if its last caller has left and it keeps
+        running.
+        """
         for executor in self._table.executors.values():
             if executor.stop is None or request not in executor.stop.waiting:
                 continue
@@ -57,7 +60,9 @@ class Stops:
         return None
 
     def ended(self, executor: TaskExecutor, cause: str) -> None:
-        """Of one that was not told to end, `cause` says why it has."""
+        """Reports the end to the callers; `cause` is a problem unless it was requested to shut
+        down.
+        """
         if executor.stop is None:
             return
         problem = "" if executor.leaving else cause
@@ -65,7 +70,9 @@ class Stops:
             self._out.append(commands.StopEnded(request=request, problem=problem))
 
     def vacate(self) -> list[TaskExecutor]:
-        """Tells JobMasters that do not know it yet. Returns those that may end now."""
+        """Requests JobMasters to vacate draining TaskExecutors. Returns those that may shut down
+        now.
+        """
         empty = []
         for executor in self._table.executors.values():
             if executor.stop is None or not executor.draining:
@@ -79,7 +86,7 @@ class Stops:
         return empty
 
     def tell(self) -> None:
-        """Tells those who wait what is new."""
+        """Sends changed progress to the waiting callers."""
         for executor in self._table.executors.values():
             if executor.stop is not None:
                 self._tell(executor, executor.stop)
@@ -125,7 +132,7 @@ class Stops:
 
 
 def places_of(executor: TaskExecutor, jobs: Iterable[Job], table: SlotTable) -> list[Need]:
-    """The slots that jobs need elsewhere instead of those that they have there."""
+    """Returns the slots that jobs require elsewhere in place of those on `executor`."""
     needs = []
     for job in jobs:
         held = [slot for slot in table.slots_of(job.job_id) if slot.executor is executor]
@@ -140,8 +147,8 @@ def places_of(executor: TaskExecutor, jobs: Iterable[Job], table: SlotTable) -> 
 def nowhere(
     moving: Sequence[Need], plan: Plan, growth: Growth, table: SlotTable, workers: Workers
 ) -> str:
-    """Why there is no room for these needs, by a plan that has them in it; empty: there is, perhaps
-    once workers have started.
+    """Returns why a plan that includes these needs has no room for them. Empty if there is room, or
+    will be once workers have started.
     """
     concerned = {need.job_id for need in moving}
     unmet = [need for need in plan.unmet if need.job_id in concerned]

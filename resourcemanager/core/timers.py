@@ -1,4 +1,4 @@
-"""All deadlines of a core in one heap."""
+"""Keeps all deadlines of a core in one heap."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Timers(Generic[Key]):
-    """At most one deadline per key; setting it again moves it."""
+    """Holds at most one deadline per key; setting a key again moves its deadline."""
 
     __slots__ = ("_at", "_count", "_heap")
 
     def __init__(self) -> None:
         self._at: dict[Key, tuple[float, int]] = {}
         self._heap: list[tuple[float, int, Key]] = []  # entries that differ from _at are void
-        self._count = 0  # breaks ties in the order of setting, so that runs are repeatable
+        self._count = 0  # breaks ties in the order of setting, so that runs are reproducible
 
     def set(self, key: Key, at: float) -> None:
         self._count += 1
@@ -38,7 +38,7 @@ class Timers(Generic[Key]):
         return self._heap[0][0] if self._heap else None
 
     def due(self, now: float) -> Iterator[Key]:
-        """Removes and yields, one by one, the keys set for `now` or before."""
+        """Removes and yields, one by one, the keys whose deadline is at or before `now`."""
         while True:
             self._drop_void()
             if not self._heap or self._heap[0][0] > now:

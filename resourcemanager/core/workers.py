@@ -1,19 +1,19 @@
-"""The TaskExecutors that a driver starts and stops: how many, and when.
+"""Decides how many TaskExecutors a driver starts and stops, and when.
 
     STARTING ──registered──▶ RUNNING
-       │ failed, too late       │ exited, lost, or released as idle
-       ▼                        ▼
-     (gone; replaced while it is needed)
+              │ failed, or too late    │ exited, lost, or released as idle
+              ▼                        ▼
+            (removed; replaced while needed)
 
 The initial workers are always needed, and as many more as unmet requirements would fill, up to the
-limit on slots. Their number comes from matching the unmet requirements with the slots of workers
-that do not exist yet, so there is no second arithmetic that could disagree with `match_slots`.
+limit on slots. Their number comes from matching the unmet requirements with the slots of
+hypothetical workers, so no second calculation can disagree with `match_slots`.
 
-Workers of an earlier ResourceManager that still live get a short time to register. Until then it is
-unknown which slots are taken, so nothing is matched or started.
+Live workers of an earlier ResourceManager get a short time to register. Until then it is unknown
+which slots are taken, so nothing is matched or started.
 
-Workers that fail to start, or die young, delay the next start: by 0.5 s, doubling up to 30 s. One
-that dies young after others that did not is replaced at once.
+Workers that fail to start or die young delay the next start by 0.5 s, doubling up to 30 s. A worker
+that dies young when the one before did not is replaced immediately.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from firesteel.common.resources import ResourceProfile
 from resourcemanager.core.events import WorkerId
 from resourcemanager.core.matching import Need, Offer, match_slots
 
-YOUNG_S = 10.0  # a worker that dies before that counts as a failed start
+YOUNG_S = 10.0  # a worker that dies earlier counts as a failed start
 BACKOFF_FIRST_S = 0.5
 BACKOFF_MAX_S = 30.0
 
@@ -65,28 +65,28 @@ class Worker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """How many workers to start, and what the starting ones will provide."""
+    """How many workers to start, and the slots that the starting ones will provide."""
 
     workers_to_start: int  # to request now
     growing: dict[JobId, int]  # per job: slots that it will get from starting workers
-    limited: bool  # more would help, but the limit on slots is reached
+    limited: bool  # more workers would help, but the limit on slots is reached
 
 
 class Workers:
-    """The driver's workers as the SlotManager knows them. Owned by it."""
+    """The driver's workers as the SlotManager sees them. The SlotManager owns it."""
 
     def __init__(
         self, *, initial: int, max_slots: int, spec: WorkerSpec | None, ids: IdSource
     ) -> None:
         self.initial = initial
-        self.max_slots = max_slots  # of all TaskExecutors together; 0: no more than the initial
-        self.spec = spec  # None: no driver, TaskExecutors are started by hand
+        self.max_slots = max_slots  # of all TaskExecutors together; 0: the initial workers only
+        self.spec = spec  # None: no driver; the operator starts TaskExecutors
         self.known: dict[WorkerId, Worker] = {}
         self.recovering: set[WorkerId] = set()  # of an earlier ResourceManager, not registered yet
-        self.ending: set[WorkerId] = set()  # given up, but not known to have ended
-        self._cordoned: dict[WorkerId, Worker] = {}  # to be given up: not needed any more
+        self.ending: set[WorkerId] = set()  # released, but not known to have ended
+        self._cordoned: dict[WorkerId, Worker] = {}  # to be released
         self.last_failure = ""  # why the last worker did not start; empty once one has
-        self.not_before = 0.0  # no start before that
+        self.not_before = 0.0  # the next start happens no earlier
         self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_MAX_S)
         self._died_young = False  # the last worker failed
         self._ids = ids
@@ -97,7 +97,7 @@ class Workers:
         return sum(w.state is WorkerState.STARTING for w in self.known.values())
 
     def plan_growth(self, unmet: Sequence[Need], slots_total: int, *, now: float) -> Growth:
-        """What to start for `unmet`; `slots_total` counts the slots that are registered."""
+        """Decides what to start for `unmet`; `slots_total` is the number of registered slots."""
         if self.spec is None:
             return Growth(workers_to_start=0, growing={}, limited=False)
         starting = self.starting
@@ -108,8 +108,8 @@ class Workers:
         offers = [
             self.spec.offer(f"worker {n}") for n in range(starting + base + min(room, lacking))
         ]
-        # Packed, so that only workers that are needed get something; those that start already come
-        # first.
+        # Packed, so that only needed workers get requirements; workers that are already starting
+        # come first.
         plan = match_slots(offers, unmet, spread=False)
         used = {assignment.task_executor_id for assignment in plan.assignments}
         to_start = max(base, sum(offer.task_executor_id in used for offer in offers[starting:]))
@@ -133,7 +133,7 @@ class Workers:
         return worker
 
     def recover(self, worker_ids: Sequence[WorkerId], now: float) -> None:
-        """Adds workers of an earlier ResourceManager that still live."""
+        """Adds live workers of an earlier ResourceManager."""
         for worker_id in worker_ids:
             self.known[worker_id] = Worker(
                 worker_id=worker_id, state=WorkerState.STARTING, since=now
@@ -141,14 +141,16 @@ class Workers:
         self.recovering.update(worker_ids)
 
     def overdue(self, worker_id: WorkerId) -> None:
-        """It has not registered yet: others are started if they are needed, and it may still."""
+        """Stops waiting for its registration: a replacement may start. The worker may still
+        register.
+        """
         self.recovering.discard(worker_id)
         self.cordon(worker_id)
 
     def registered(self, worker_id: WorkerId, brought: WorkerSpec, now: float) -> None:
-        """Its TaskExecutor has registered. A worker of an earlier ResourceManager is adopted."""
+        """Records its TaskExecutor's registration; adopts workers of an earlier ResourceManager."""
         if self.spec is not None:
-            self.spec = brought  # more exact than what was derived from the configuration
+            self.spec = brought  # more exact than the estimate from the configuration
         self.recovering.discard(worker_id)
         self.uncordon(worker_id)
         worker = self.known.get(worker_id)
@@ -161,7 +163,7 @@ class Workers:
         self.last_failure = ""
 
     def cordon(self, worker_id: WorkerId) -> None:
-        """It is to be given up, and another one is needed in its place."""
+        """Marks it for release: a replacement may start."""
         if (worker := self.known.pop(worker_id, None)) is not None:
             self._cordoned[worker_id] = worker
 
@@ -170,23 +172,25 @@ class Workers:
             self.known[worker_id] = worker
 
     def released(self, worker_id: WorkerId) -> None:
-        """It is no longer needed, and its end is no failure. If its TaskExecutor registers again,
-        it is shut down.
+        """Records that it is no longer needed, so its end is not a failure. If its TaskExecutor
+        registers again, it is shut down.
         """
         self.known.pop(worker_id, None)
         self._cordoned.pop(worker_id, None)
         self.ending.add(worker_id)
 
     def failed(self, worker_id: WorkerId, cause: str, now: float) -> bool:
-        """It did not start, or ended by itself. False if it was released before."""
+        """Records that it did not start or ended by itself. Returns False if it was released
+        before.
+        """
         if self._cordoned.pop(worker_id, None) is not None:
-            return True  # it is replaced already
+            return True  # its replacement was already considered
         worker = self.known.pop(worker_id, None)
         if worker is None:
             return False
         if worker_id in self.recovering:
             self.recovering.remove(worker_id)
-            return True  # starting another one need not fail in the same way
+            return True  # the next one need not fail in the same way
         started = worker.state is WorkerState.RUNNING
         if started and now - worker.since >= YOUNG_S:
             self._backoff.reset()
@@ -196,7 +200,7 @@ class Workers:
             self.last_failure = cause
         if self._died_young or not started:
             self.not_before = now + self._backoff.next()
-        self._died_young = True  # the first of a row that had started is replaced at once
+        self._died_young = True  # the first in a row that had started is replaced immediately
         return True
 
     def may_release(self) -> bool:

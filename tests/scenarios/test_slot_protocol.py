@@ -613,5 +613,5 @@ def test_the_network_is_unkind() -> None:
         "slot report is older than the last",
         "declaration is older than the last",
         "registration repeated on its connection",
-        "answer to a slot request that is settled or given up",
+        "answer to a slot request that is settled or abandoned",
     } <= dropped
