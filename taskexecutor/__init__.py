@@ -1,3 +1,5 @@
-"""The TaskExecutor: one on each machine. Owns slots with a PySpark executor process each, and
-relays between these and the JobMasters.
+"""The TaskExecutor service, one per machine.
+
+It owns slots with one PySpark executor process each, and relays messages between these and the
+JobMasters.
 """

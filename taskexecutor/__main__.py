@@ -1,4 +1,4 @@
-"""`python -m taskexecutor`: one TaskExecutor."""
+"""Runs one TaskExecutor: `python -m taskexecutor`."""
 
 from __future__ import annotations
 

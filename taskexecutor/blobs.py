@@ -1,4 +1,4 @@
-"""The blobs of jobs: downloaded from the Dispatcher once for each content and shared by jobs."""
+"""Blobs of jobs: downloaded from the Dispatcher once per content and shared between jobs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from firesteel.errors import FiresteelError
 log = structlog.get_logger(__name__)
 
 DOWNLOAD_TIMEOUT_S = 300.0
-RETRY_S = 120.0  # no download begins again later: tasks that are cancelled meanwhile wait for it
+RETRY_S = 120.0  # no download is retried after this: cancelled tasks may wait for it
 
 
 class BlobCache:
@@ -40,7 +40,9 @@ class BlobCache:
         self._directory.mkdir(parents=True, exist_ok=True)
 
     async def get(self, blob: Blob, dispatcher_address: str) -> Path:
-        """The blob's file. Raises FiresteelError if it cannot be downloaded or has another hash."""
+        """Returns the blob's file. Raises FiresteelError if it cannot be downloaded or its hash
+        differs.
+        """
         if not is_id(blob.hash):
             raise FiresteelError(f"file {blob.name!r} has a malformed hash {blob.hash!r}")
         path = self._directory / blob.hash
@@ -51,15 +53,15 @@ class BlobCache:
             download = asyncio.create_task(self._download(blob, path, dispatcher_address))
             self._downloads[blob.hash] = download
             download.add_done_callback(lambda _: self._downloads.pop(blob.hash, None))
-        return await asyncio.shield(download)  # another job may wait for it, too
+        return await asyncio.shield(download)  # shared: another job may wait for it
 
     async def _download(self, blob: Blob, path: Path, dispatcher_address: str) -> Path:
-        """From the Dispatcher at this address, or from the one that leads if they are elected;
-        begins again for RETRY_S while it is away.
+        """Downloads from the Dispatcher at this address, or from the leader if Dispatchers are
+        elected. Retries for RETRY_S while the Dispatcher is unavailable.
         """
         if not dispatcher_address:
             raise FiresteelError(
-                f"file {blob.name!r} cannot be fetched: the address of the Dispatcher is missing"
+                f"file {blob.name!r} cannot be downloaded: the address of the Dispatcher is missing"
             )
         to = self._leaders.of(Office.DISPATCHER, dispatcher_address)
         now = asyncio.get_running_loop().time
@@ -82,7 +84,7 @@ class BlobCache:
         except (grpc.aio.AioRpcError, TimeoutError) as error:
             at = f" at {to.leader.address}" if to.leader is not None else ""
             raise FiresteelError(
-                f"file {blob.name!r} cannot be fetched from the Dispatcher{at}, which was tried for"
+                f"file {blob.name!r} cannot be downloaded from the Dispatcher{at}; gave up after"
                 f" {now() - started_s:.0f} s: {_cause(error)}"
             ) from error
         except OSError as error:
@@ -92,7 +94,7 @@ class BlobCache:
         return path
 
     async def _fetch(self, blob: Blob, path: Path, stub: Any) -> None:
-        """Raises AioRpcError, OSError, or FiresteelError for another content."""
+        """Raises AioRpcError, OSError, or FiresteelError if the content differs."""
         digest = xxhash.xxh3_128()
         handle, name = tempfile.mkstemp(dir=self._directory, prefix="part-")
         try:
@@ -119,4 +121,4 @@ def _cause(error: BaseException | None) -> str:
 
 def _not_fetched(blob: Blob, state: tenacity.RetryCallState) -> None:
     cause = _cause(state.outcome.exception()) if state.outcome is not None else ""
-    log.warning("a job's file cannot be fetched; trying again", name=blob.name, cause=cause)
+    log.warning("a job's file cannot be downloaded; retrying", name=blob.name, cause=cause)

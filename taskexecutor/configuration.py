@@ -1,4 +1,4 @@
-"""A TaskExecutor's settings, from the cluster's configuration."""
+"""Reads a TaskExecutor's settings from the cluster's configuration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from taskexecutor.core.settings import Settings
 
 
 def settings_from(conf: Configuration, *, task_executor_id: TaskExecutorId, cores: int) -> Settings:
-    """`cores`: of this machine. Raises ConfigurationError if a slot is too small for Spark."""
+    """Returns the settings. `cores` is the number of cores of this machine. Raises
+    ConfigurationError if a slot is too small for Spark.
+    """
     slots, total, default_slot = slot_resources(conf)
     interval_s, timeout_s = (
         conf.get(options.HEARTBEAT_INTERVAL),

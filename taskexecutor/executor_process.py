@@ -38,7 +38,7 @@ _EXIT_CODES = {
     JVM_LOST_EXIT_CODE: "its Spark JVM has ended",
     ABANDONED_THREAD_EXIT_CODE: "a thread of its job did not end",
     LINK_LOST_EXIT_CODE: "its link to the TaskExecutor broke; the slot's log has the cause",
-    0: "exit code 0, which Firesteel does not use: code of the job called os._exit, or the like",
+    0: "exit code 0, which Firesteel does not use: the job's code may have called os._exit",
 }
 
 
@@ -50,13 +50,13 @@ class _Running:
 
     def end(self) -> None:
         if self.child is None:
-            self.task.cancel()  # `spawn` then kills what it has started
+            self.task.cancel()  # `spawn` then kills the process it has started
         else:
             self.child.kill()
 
 
 class ExecutorProcesses:
-    """All processes of one TaskExecutor. Posts ProcessDied and MemorySampled; ProcessReady comes
+    """All processes of one TaskExecutor. Posts ProcessDied and MemorySampled; ProcessReady arrives
     over the link.
     """
 
@@ -84,8 +84,9 @@ class ExecutorProcesses:
         self._watching: asyncio.Task[None] | None = None
 
     def start(self, *, link_address: str, results_memory: Path | None = None) -> None:
-        """Removes what a former TaskExecutor left in the folder, and watches the memory of the
-        processes to come. `results_memory`: where each gets a folder for small results.
+        """Removes the files that a previous TaskExecutor left in the folder, and starts to sample
+        the memory of the processes. In `results_memory`, each process gets a folder for small
+        results.
         """
         self._link_address = link_address
         self._results_memory = results_memory
@@ -116,11 +117,12 @@ class ExecutorProcesses:
             executor_id=executor_id,
             reason=reason.splitlines()[0],
         )
-        # One that was told to start just now has not begun to: its end would not be noticed.
+        # A process requested in this iteration of the event loop has not started yet; cancelling it
+        # now would hide its end.
         asyncio.get_running_loop().call_soon(running.end)
 
     async def stop(self) -> None:
-        """Kills every process and returns when all are dead."""
+        """Kills every process and returns when all have ended."""
         if self._watching is not None:
             self._watching.cancel()
         tasks = [running.task for running in self._running.values()]
@@ -130,7 +132,7 @@ class ExecutorProcesses:
             await asyncio.wait(tasks, timeout=10)
 
     async def _live(self, command: commands.StartProcess) -> None:
-        """A process from its start to its end."""
+        """Runs a process from its start to its end."""
         log_path = slot_log(self._directory, command.slot_index)
         temp_dir = self._directory / "tmp" / command.executor_id
         cause = "it was stopped while it started"
@@ -175,7 +177,7 @@ class ExecutorProcesses:
         )
         return [
             python,
-            "-P",  # modules of the current folder must not shadow ours
+            "-P",  # modules in the current directory must not shadow Firesteel's
             "-m", "taskexecutor.executor",
             "--link", self._link_address,
             "--executor-id", command.executor_id,
@@ -190,12 +192,12 @@ class ExecutorProcesses:
     def _env(self, command: commands.StartProcess, temp_dir: Path) -> dict[str, str]:
         conf = self._conf.with_overrides(dict(command.shape.environment.spark))
         return {
-            # With it, gRPC may abort what the user's functions fork.
+            # With it, gRPC may abort processes that user functions fork.
             "GRPC_ENABLE_FORK_SUPPORT": "0",
-            # Processes that the user's functions start import modules as they do elsewhere.
+            # Processes that user functions start import modules as usual.
             **{n: value for n, value in os.environ.items() if n not in (SECRETS, SAFE_PATH)},
             "PYTHONPATH": import_path(os.environ.get("PYTHONPATH")),
-            "TMPDIR": str(temp_dir),  # removed when the process has ended, however it did
+            "TMPDIR": str(temp_dir),  # removed when the process has ended, for whatever reason
             CONFIG_VARIABLE: json.dumps(conf.shown()),
         }
 
@@ -219,8 +221,8 @@ class ExecutorProcesses:
 
 
 def _remove_files_of_dead(*folders_of_process: Path | None) -> None:
-    """Removes a process's folders, and what any dead process left in shared memory or
-    where temporary files go.
+    """Removes a process's folders, and the files that dead processes left in shared memory and
+    temporary directories.
     """
     for of_process in folders_of_process:
         if of_process is not None:
@@ -235,9 +237,7 @@ def exit_text(code: int) -> str:
 
 
 def start_failure(error: StartFailed, log_path: Path) -> str:
-    """Why a process could not start: in the first line, the last that it logged; then the end of
-    its log.
-    """
+    """Returns why a process could not start: its last log line, then the end of its log."""
     tail = log_tail(log_path)
     if not tail:
         return error.reason

@@ -1,9 +1,10 @@
 """A job's files on this machine: Python files, archives and requirements.
 
-<dir>/jobs/<job id>/files/<name>     --py-files; on sys.path go this folder and each .zip and .whl
+<dir>/jobs/<job id>/files/<name>     --py-files; this folder and each .zip and .whl in it are on
+                                     sys.path
 <dir>/jobs/<job id>/<target dir>/    --py-archives, unpacked
 <dir>/jobs/<job id>/program-modules/  the program's modules, unpacked; on sys.path
-<dir>/requirements/<hash>/           --py-requirements, installed once for each content
+<dir>/requirements/<hash>/           --py-requirements, installed once per content
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ SHOWN_PIP_LINES = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedFiles:
-    """Where a job's files are."""
+    """Locations of a job's files."""
 
     job_dir: Path
     python_paths: tuple[str, ...]
-    # Packages were installed. A process cannot forget them: they may contain native code.
+    # Packages were installed. A process cannot unload them, because they may contain native code.
     single_use: bool
 
 
@@ -65,7 +66,7 @@ class JobFiles:
         self._preparing: dict[JobId, asyncio.Task[None]] = {}
 
     def start(self) -> None:
-        """Removes what a former TaskExecutor left in the folder."""
+        """Removes the files that a previous TaskExecutor left in the folder."""
         shutil.rmtree(self._jobs, ignore_errors=True)
         self._jobs.mkdir(parents=True)
         self._installed.mkdir(parents=True, exist_ok=True)
@@ -109,7 +110,9 @@ class JobFiles:
             )
 
     def _failed(self, job_id: JobId, reason: str) -> None:
-        """Leaves nothing: the core asks for the removal of files that are ready, or may be soon."""
+        """Leaves no files behind: the core only requests the removal of files that are ready or in
+        preparation.
+        """
         self._preparing.pop(job_id, None)
         if is_id(job_id):
             shutil.rmtree(self._jobs / job_id, ignore_errors=True)
@@ -135,7 +138,7 @@ class JobFiles:
         )
 
     async def _install(self, blob: Blob, requirements: Path, job_dir: Path) -> Path:
-        """pip-installs a requirements file into a folder of its own, once per content."""
+        """Installs a requirements file with pip into a separate folder, once per content."""
         target = self._installed / blob.hash
         if target.exists():
             return target
@@ -181,15 +184,15 @@ def _pip_failed(name: str, output: str) -> str:
     errors = (
         [line.strip() for line in lines if line.startswith("ERROR")]
         or lines[-1:]
-        or ["pip gave no reason"]
+        or ["pip printed no reason"]
     )
     tail = "\n  ".join(lines[-SHOWN_PIP_LINES:])
     return f"the requirements in {name} cannot be installed: {errors[0]}\n  {tail}"
 
 
 def lay_files(job_dir: Path, blobs: Sequence[tuple[Blob, Path]]) -> tuple[str, ...]:
-    """Puts files and archives into `job_dir` and returns what goes on sys.path. Raises
-    FiresteelError that names the bad one.
+    """Puts files and archives into `job_dir` and returns the entries for sys.path. Raises
+    FiresteelError that names the invalid file.
     """
     job_dir.mkdir(parents=True)
     files = job_dir / "files"
@@ -227,7 +230,7 @@ def lay_files(job_dir: Path, blobs: Sequence[tuple[Blob, Path]]) -> tuple[str, .
 
 
 def _inside(folder: Path, name: str, what: str) -> Path:
-    """`folder`/`name`. Raises FiresteelError if that is not inside `folder`."""
+    """Returns `folder`/`name`. Raises FiresteelError if that is not inside `folder`."""
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or ".." in parts or "\0" in name or "\\" in name:
         raise FiresteelError(
@@ -237,7 +240,7 @@ def _inside(folder: Path, name: str, what: str) -> Path:
 
 
 def unpack(archive: Path, target: Path, name: str) -> None:
-    """Unpacks a zip, tar, tar.gz, tar.bz2 or tar.xz. Raises FiresteelError if a member leads
+    """Unpacks a zip, tar, tar.gz, tar.bz2 or tar.xz archive. Raises FiresteelError if a member is
     outside `target`.
     """
     target.mkdir(parents=True, exist_ok=True)
@@ -252,7 +255,7 @@ def unpack(archive: Path, target: Path, name: str) -> None:
             with tarfile.open(archive) as tar:
                 tar.extractall(
                     target, filter="data"
-                )  # raises for members and links that lead outside
+                )  # the "data" filter raises for members and links outside
         else:
             raise FiresteelError(f"archive {name!r} is neither a zip nor a tar file")
     except tarfile.FilterError as error:
@@ -262,7 +265,7 @@ def unpack(archive: Path, target: Path, name: str) -> None:
 
 
 def _restore_modes(opened: zipfile.ZipFile, target: Path) -> None:
-    """ZipFile drops permissions, which programs in an archive need."""
+    """Restores the permissions that ZipFile drops: programs in an archive need them."""
     for member in opened.infolist():
         mode = (member.external_attr >> 16) & 0o777
         if mode and not member.is_dir():

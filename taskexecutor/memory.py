@@ -1,10 +1,10 @@
-"""How much memory process trees hold, read from /proc. A slot's tree is its Python, its JVM and
+"""Measures the memory of process trees from /proc. A slot's tree is its Python process, its JVM and
 Spark's Python workers.
 
-Pages of files (code, Spark's classes, state in files) do not count: the operating system takes them
-back when it needs memory. Python and its JVM hand rows over in shared memory, which counts as
-resident in both of them. It takes its pages only once, so of a tree only the process that has most
-of it mapped counts.
+Pages of files (code, Spark's classes, state in files) do not count, because the operating system
+can reclaim them. Python and its JVM exchange rows in shared memory, which is resident in both
+processes but occupies its pages once. Therefore only the process of a tree that maps the most
+shared memory counts.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 
 def resident_bytes(roots: Sequence[int], *, with_files: bool = False) -> dict[int, int]:
-    """Resident memory of each root with all its descendants; roots that have died are left out.
-    `with_files`: pages of files count, too, in each process that has them mapped.
+    """Returns the resident memory of each root and its descendants, without roots that have died.
+    `with_files` also counts file pages, in each process that maps them.
     """
     children: dict[int, list[int]] = {}
     parents = _parents()
@@ -37,7 +37,7 @@ def resident_bytes(roots: Sequence[int], *, with_files: bool = False) -> dict[in
 
 
 def _memory_bytes(pid: int) -> tuple[int, int, int]:
-    """Resident pages of a process's own, those of files, and those of shared memory."""
+    """Returns the bytes of the process's resident anonymous, file and shared memory pages."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             status = file.read()
@@ -45,13 +45,13 @@ def _memory_bytes(pid: int) -> tuple[int, int, int]:
             1024 * int(status.partition(name)[2].split(maxsplit=1)[0])
             for name in (b"RssAnon:", b"RssFile:", b"RssShmem:")
         )
-    except (OSError, IndexError, ValueError):  # it has just ended
+    except (OSError, IndexError, ValueError):  # the process has just ended
         return 0, 0, 0
     return own, files, shared
 
 
 def _parents() -> dict[int, int]:
-    """The parent of every process on this machine."""
+    """Returns the parent of every process on this machine."""
     parents: dict[int, int] = {}
     for entry in os.scandir("/proc"):
         if not entry.name.isdigit():
@@ -61,6 +61,6 @@ def _parents() -> dict[int, int]:
                 # The name, in parentheses, may contain spaces and parentheses.
                 fields = file.read().rpartition(b")")[2].split()
         except OSError:
-            continue  # it has just ended
+            continue  # the process has just ended
         parents[int(entry.name)] = int(fields[1])
     return parents

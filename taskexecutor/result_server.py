@@ -1,6 +1,6 @@
-"""Serves complete partitions of BLOCKING results to consumers, over the slots' own exchange.
+"""Serves complete partitions of BLOCKING results to consumers, over the same exchange as slots use.
 
-Imported when the TaskExecutor has started its slots' processes: Arrow is not needed before.
+Imported after the TaskExecutor has started its slots' processes, since Arrow is not needed earlier.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class FlightResultServer:
     def __init__(self, host: str, *, window_bytes: int, batch_rows: int) -> None:
         self._window_bytes = window_bytes
         self._batch_rows = batch_rows
-        # A consumer that is deployed with its producers may have to wait for hours; the JobMaster
-        # restarts it if they fail.
+        # A consumer that is deployed with its producers may wait for hours; if they fail, the
+        # JobMaster restarts it.
         self._registry = PartitionRegistry(timeout_s=None)
         self._server = ExchangeServer(self._registry, host)
         self.address: str = self._server.address
@@ -37,7 +37,7 @@ class FlightResultServer:
         self._registry.add(served)
 
     def refuse(self, job_id: JobId, partition: ResultPartitionId, reason: str) -> None:
-        """Whoever reads it, or asks for it, fails."""
+        """Fails current and later readers of the partition."""
         known = self._registry.refuse(_id(job_id, partition), reason)
         if known is not None:
             known.abort(reason)

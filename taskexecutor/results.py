@@ -1,9 +1,9 @@
-"""The files of BLOCKING results on this machine: taken over from the processes that have written
-them, served, deleted.
+"""Files of BLOCKING results on this machine: takes them over from the producing processes, serves
+and deletes them.
 
-They are in the TaskExecutor's working directory, or in shared memory up to a size. Both folders end
-with the TaskExecutor, even if it is killed (firesteel.common.process.temporary): then the next one
-on the machine removes them.
+The files are in the TaskExecutor's working directory, or in shared memory up to a size limit. Both
+folders are temporary (firesteel.common.process.temporary): if the TaskExecutor is killed, the next
+one on the machine removes them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ log = structlog.get_logger(__name__)
 
 
 class ResultServer(Protocol):
-    """taskexecutor.result_server, which imports Arrow."""
+    """The part of `taskexecutor.result_server` in use here. A protocol, because that module imports
+    Arrow.
+    """
 
     address: str
 
@@ -41,9 +43,9 @@ class Results:
     def __init__(
         self, directory: Path, *, memory_bytes: int, start_server: Callable[[str], ResultServer]
     ) -> None:
-        """`start_server`: serves at a host; it may take a while."""
-        self.address = ""  # once it serves
-        self.memory: Path | None = None  # folders of processes, and of jobs
+        """`start_server` starts the server on a host and returns it; this may take a while."""
+        self.address = ""  # set once the server runs
+        self.memory: Path | None = None  # folders of processes and of jobs
         self._disk = directory / "results"
         self._memory_bytes = memory_bytes
         self._in_memory_bytes = 0
@@ -52,7 +54,7 @@ class Results:
         self._files: dict[JobId, dict[ResultPartitionId, tuple[Path, int]]] = {}
 
     def prepare(self) -> None:
-        shutil.rmtree(self._disk, ignore_errors=True)  # a former TaskExecutor's
+        shutil.rmtree(self._disk, ignore_errors=True)  # left by a previous TaskExecutor
         if self._memory_bytes and temporary.SHARED_MEMORY.is_dir():
             self.memory = temporary.make("results", temporary.SHARED_MEMORY)
 
@@ -68,7 +70,9 @@ class Results:
         shutil.rmtree(self._disk, ignore_errors=True)
 
     def take_over(self, job_id: JobId, partitions: Sequence[StoredPartition]) -> None:
-        """Consumers that ask for one that cannot be taken over fail, and have it made again."""
+        """Serves the partitions. Consumers of a partition that cannot be taken over fail, and the
+        JobMaster reproduces it.
+        """
         assert self._server is not None
         for partition in partitions:
             try:
@@ -99,7 +103,9 @@ class Results:
                 shutil.rmtree(folder / job_id, ignore_errors=True)
 
     def _moved(self, job_id: JobId, partition: StoredPartition) -> Path:
-        """Where its file is now: from memory to disk, too, if there is too much in memory."""
+        """Moves the partition's file and returns its new path. Moves it from memory to disk if the
+        memory limit is exceeded.
+        """
         written = Path(partition.path)
         folder = self._disk
         in_memory = self.memory is not None and written.is_relative_to(self.memory)

@@ -1,6 +1,7 @@
-"""The gRPC service that the slots' processes connect to, on a Unix socket only this user can reach.
+"""The gRPC service that the slots' processes connect to, on a Unix socket that only this user can
+access.
 
-Each process opens one stream and keeps it for as long as it lives.
+Each process opens one stream and keeps it open for its lifetime.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ class ExecutorLinkServicer(executor_pb2_grpc.ExecutorLinkServicer):
         self._transport = platform.transport
         self._links: dict[ExecutorId, _Outgoing] = {}
         self._directory = directory
-        self._folder: Path | None = None  # of the socket
+        self._folder: Path | None = None  # the socket's folder
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> str:
-        """Serves; returns the address."""
+        """Starts the server and returns its address."""
         service = executor_pb2.DESCRIPTOR.services_by_name["ExecutorLink"]
         self._server = self._transport.server([service])
         executor_pb2_grpc.add_ExecutorLinkServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
@@ -85,7 +86,7 @@ class ExecutorLinkServicer(executor_pb2_grpc.ExecutorLinkServicer):
         if not self._expected(executor_id) or executor_id in self._links:
             await context.abort(
                 grpc.StatusCode.PERMISSION_DENIED,
-                f"{executor_id!r} is no process of this TaskExecutor's slots",
+                f"{executor_id!r} is not a process in a slot of this TaskExecutor",
             )
         outgoing: _Outgoing = asyncio.Queue()
         self._links[executor_id] = outgoing
@@ -109,6 +110,6 @@ class ExecutorLinkServicer(executor_pb2_grpc.ExecutorLinkServicer):
                 self._received(executor_id, message)
         except grpc.aio.AioRpcError:
             pass  # the process has died
-        except Exception:  # a link that nobody reads must not look alive: end it
+        except Exception:  # end the link: an unread link must not look alive
             log.exception("a slot's process sent an invalid message", executor_id=executor_id)
         outgoing.put_nowait(None)

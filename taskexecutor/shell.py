@@ -1,5 +1,5 @@
-"""Carries out the core's commands: as messages to masters, processes in slots and files of jobs.
-What comes back is posted to the core as events.
+"""Executes the core's commands: sends messages to masters, manages the slots' processes and the
+jobs' files. Posts the results to the core as events.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from taskexecutor.streams import JobMasterStream, ResourceManagerStream
 
 log = structlog.get_logger(__name__)
 
-FLUSH_S = 1.0  # how long the last messages get to reach the masters
+FLUSH_S = 1.0  # time to deliver the last messages to the masters
 
 
 class TaskExecutor:
-    """Construction only wires the parts together; `start` serves, until `ended` has a cause and
-    `stop` is called.
+    """The TaskExecutor process. The constructor only connects the parts; `start` starts serving,
+    until `ended` holds a cause and `stop` is called.
 
-    `resource_manager_address`: unless the ResourceManager is elected.
-    `directory`: logs, blobs and files of jobs. `metrics_address`: where `metrics` are served.
-    `leaders`: None: found as configured. `results`: the store of BLOCKING results; None: no job
-    has any. `log_path`: this process's own log.
+    `resource_manager_address` is set unless the ResourceManager is elected. `directory` holds logs,
+    blobs and files of jobs. `metrics` are served at `metrics_address`. `leaders` finds the masters;
+    None uses the configured ones. `results` stores BLOCKING results; if None, no job may have any.
+    `log_path` is the log of this process.
     """
 
     def __init__(
@@ -69,7 +69,8 @@ class TaskExecutor:
     ) -> None:
         self.address = ""  # known once started
         self.metrics_address = metrics_address
-        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()  # with why
+        # holds the cause
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.core = TaskExecutorCore(settings, ids or IdSource())
         self._conf = conf
         self._directory = directory
@@ -131,7 +132,9 @@ class TaskExecutor:
         return self._settings.task_executor_id
 
     async def start(self) -> None:
-        """Serves, starts the slots' processes and registers. The processes become ready later."""
+        """Starts serving, starts the slots' processes and registers. The processes become ready
+        later.
+        """
         transport = self._platform.transport
         self._server = transport.server([job_logs_pb2.DESCRIPTOR.services_by_name["JobLogs"]])
         job_logs.add_to_server(self._server, self._logs)
@@ -147,7 +150,7 @@ class TaskExecutor:
         )
         self._running = asyncio.create_task(self._driver.run(), name="taskexecutor")
         self._running.add_done_callback(self._core_ended)
-        self._driver.post(events.ReportDue())  # the first event: every slot gets its process
+        self._driver.post(events.ReportDue())  # the first event starts every slot's process
         if self._results is not None:
             await self._results.serve(self._host)  # imports Arrow while processes start
         await self._leaders.start()
@@ -158,10 +161,10 @@ class TaskExecutor:
             self.ended.set_result(cause)
 
     async def stop(self, cause: str) -> None:
-        """Reports the slots lost, kills their processes and leaves nothing behind."""
+        """Reports the slots as lost, kills their processes and removes all temporary files."""
         log.info("stopping", cause=cause)
         self._driver.post(events.StopRequested(cause=cause))
-        await asyncio.sleep(0)  # the core handles it before its processes are gone
+        await asyncio.sleep(0)  # let the core handle it before its processes end
         await self._processes.stop()
         await asyncio.gather(
             self._resource_manager.link.close(FLUSH_S),
@@ -243,7 +246,9 @@ class TaskExecutor:
         self,
         command: commands.TakePartitionsOver | commands.DeletePartitions | commands.DeleteResults,
     ) -> None:
-        assert self._results is not None, "a slot has left results, but there is no store for them"
+        assert self._results is not None, (
+            "a slot produced BLOCKING results, but this TaskExecutor has no result store"
+        )
         match command:
             case commands.TakePartitionsOver():
                 self._results.take_over(command.job_id, command.partitions)
@@ -286,7 +291,7 @@ class TaskExecutor:
             )
             stream.link.send(message)
 
-    # -- what processes send
+    # -- messages from processes
 
     def _from_executor(
         self, executor_id: ExecutorId, message: executor_pb2.ExecutorToTaskExecutor
@@ -312,7 +317,7 @@ class TaskExecutor:
         self._serving.pop(executor_id, None)
         self._driver.post(events.ProcessLinkBroken(executor_id=executor_id))
 
-    # -- what masters and Prometheus get
+    # -- messages to masters and Prometheus
 
     def _registration(self) -> resource_manager_pb2.TaskExecutorRegistration:
         return resource_manager_pb2.TaskExecutorRegistration(
@@ -328,13 +333,13 @@ class TaskExecutor:
         )
 
     def _logs(self) -> dict[Path, LogFile]:
-        """Its own and those of its slots."""
+        """Returns the logs of the TaskExecutor and of its slots."""
         file = LogFile(origin=self.task_executor_id)
         slots = slot_logs(self._directory)
         return dict.fromkeys([*([self._log_path] if self._log_path else []), *slots], file)
 
     def _slot_samples(self) -> Iterator[Sample]:
-        """Runs in the scraping thread: the lists are replaced as a whole, never changed."""
+        """Runs in the scraping thread. The lists are replaced as a whole, never mutated."""
         stored = self.core.table.stored
         yield Sample("flink_taskmanager_storedPartitions", self._labels, stored.partitions)
         yield Sample("flink_taskmanager_storedBytes", self._labels, stored.size_bytes)

@@ -1,7 +1,7 @@
 """The TaskExecutor's streams: one to the ResourceManager, one to each JobMaster with slots here.
 
-What they receive is posted to the core. What is sent while a stream is down is dropped: the core
-sends all that it holds on every new connection.
+Received messages are posted to the core. Messages to a stream that is down are dropped: on every
+new connection, the core sends everything it holds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ToJobMaster = job_master_pb2.TaskExecutorToJobMaster
 
 
 class ResourceManagerStream:
-    """Registers on every connection, so a new ResourceManager gets to know all slots while tasks
+    """Registers on every connection, so that a new ResourceManager learns of all slots while tasks
     keep running.
     """
 
@@ -162,11 +162,13 @@ class JobMasterStream:
             self._post(events.JobMasterDisconnected(job_id=self.job_id, cause=cause))
 
     def _ended(self) -> None:
-        """A JobMaster has its port for life."""
+        """A JobMaster keeps its port for life, so a refused connection means that the JobMaster
+        ended.
+        """
         self._post(
             events.JobMasterDied(
                 job_id=self.job_id,
                 job_master_epoch=self.epoch,
-                cause=f"nothing listens at {self.link.address} any more",
+                cause=f"no process listens at {self.link.address}",
             )
         )

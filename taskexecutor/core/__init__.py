@@ -1,1 +1,1 @@
-"""Decides about the slots of one machine. No I/O, no clock."""
+"""Decides about the slots of one machine. Does no I/O and reads no clock."""

@@ -1,4 +1,4 @@
-"""Allocations once they are accepted (see `slot_requests`): offered, released, ended."""
+"""Offers, releases and ends slot allocations. `slot_requests` accepts them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from taskexecutor.core.slots import (
 
 
 def offer_ready_slots(table: SlotTable, now: float) -> None:
-    """Offers every slot whose process and JobMaster are ready, in one message per job. Offers that
-    are not answered are repeated.
+    """Offers every slot whose process and JobMaster are ready, in one message per job. Repeats
+    offers that were not answered.
     """
     offers: dict[JobId, list[commands.Offer]] = {}
     for slot in table.slots:
@@ -64,7 +64,7 @@ def release(table: SlotTable, slot: Slot, cause: str, now: float) -> None:
     allocation = slot.allocation
     if allocation is None or slot.state is SlotState.RELEASING:
         return
-    if slot.state is SlotState.ALLOCATED:  # nothing of the job has reached the process
+    if slot.state is SlotState.ALLOCATED:  # the job has not reached the process
         end(table, slot, SlotEvent.RELEASED, cause)
         return
     table.drive_slot(slot, SlotEvent.RELEASED, cause)
@@ -94,7 +94,7 @@ def _cancel_running(table: SlotTable, slot: Slot, now: float) -> None:
 
 
 def clean_if_idle(table: SlotTable, slot: Slot, now: float) -> None:
-    """Has the process cleaned for the next job once no task is left in a slot that is released."""
+    """Starts to clean the process of a slot that is being released, once no task runs in it."""
     allocation, process = slot.allocation, slot.process
     if slot.state is not SlotState.RELEASING or allocation is None or process is None:
         return
@@ -128,7 +128,7 @@ def kill(table: SlotTable, slot: Slot, reason: str) -> None:
 
 
 def end(table: SlotTable, slot: Slot, event: SlotEvent, reason: str) -> None:
-    """Frees the slot. The job's files are removed with its last slot."""
+    """Frees the slot. Removes the job's files when its last slot is freed."""
     allocation = table.allocation_of(slot)
     table.drive_slot(slot, event, reason)
     slot.allocation = None
@@ -145,7 +145,7 @@ def end(table: SlotTable, slot: Slot, event: SlotEvent, reason: str) -> None:
 
 
 def report_lost(table: SlotTable, slot: Slot, reason: str) -> None:
-    """The JobMaster takes the slot's tasks for failed."""
+    """Reports the slot as lost: the JobMaster fails its tasks."""
     allocation = table.allocation_of(slot)
     lost = commands.ReportSlotLost(
         job_id=allocation.job_id,

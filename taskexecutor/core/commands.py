@@ -1,6 +1,6 @@
-"""What the TaskExecutor's core wants done. The shell carries these out, in order.
+"""Commands of the TaskExecutor's core. The shell executes them in order.
 
-`message` fields are relayed unread.
+`message` fields are relayed unparsed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from taskexecutor.core.process_shape import ProcessShape
 
 
 class Stored(NamedTuple):
-    """The partitions of BLOCKING results that are kept here, of all jobs."""
+    """Count and size of the partitions of BLOCKING results stored here, for all jobs."""
 
     partitions: int = 0
     size_bytes: int = 0
@@ -35,9 +35,9 @@ class AnswerSlotRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSlots:
     sequence: int  # strictly increasing
-    slots: tuple[SlotStatus, ...]  # all of them
+    slots: tuple[SlotStatus, ...]  # every slot of this TaskExecutor
     stored: Stored = Stored()
-    stored_jobs: tuple[JobId, ...] = ()  # whose it is
+    stored_jobs: tuple[JobId, ...] = ()  # the jobs that own the stored partitions
 
 
 # ---- to a JobMaster
@@ -45,7 +45,7 @@ class ReportSlots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectJobMaster:
-    """Connects, and reconnects until CloseJobMaster. Replaces an earlier connection for the job."""
+    """Connects, and reconnects until CloseJobMaster. Replaces the job's previous connection."""
 
     job_id: JobId
     address: str
@@ -68,7 +68,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendHello:
-    """First on every connection: all that is held for the job."""
+    """The first message on every connection: lists everything held for the job."""
 
     job_id: JobId
     slots: tuple[Offer, ...]
@@ -92,7 +92,7 @@ class ReportSlotLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportTasks:
-    """States that this TaskExecutor itself knows; `reason` if FAILED."""
+    """Reports states that the TaskExecutor itself determined, with a `reason` if FAILED."""
 
     job_id: JobId
     states: tuple[TaskState, ...]
@@ -128,7 +128,7 @@ class StartProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogStartProblem:
-    """Once for each cause, however often the start is tried again."""
+    """Logs why processes cannot start: once per cause, not once per retry."""
 
     slot_index: int
     problem: str
@@ -137,7 +137,7 @@ class LogStartProblem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KillProcess:
-    """SIGKILL to its whole process group; ProcessDied follows."""
+    """Sends SIGKILL to the process group. ProcessDied follows."""
 
     executor_id: ExecutorId
     reason: str
@@ -168,7 +168,7 @@ class CancelInProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanProcess:
-    """It forgets the job; ProcessCleaned follows."""
+    """Makes the process discard the job. ProcessCleaned follows."""
 
     executor_id: ExecutorId
     allocation_id: AllocationId
@@ -176,7 +176,7 @@ class CleanProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareJobFiles:
-    """JobFilesReady or JobFilesFailed follows."""
+    """Downloads and unpacks the job's files. JobFilesReady or JobFilesFailed follows."""
 
     job_id: JobId
     blobs: tuple[Blob, ...]
@@ -193,7 +193,7 @@ class RemoveJobFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakePartitionsOver:
-    """From the folder of the process that has written them; serve them from now on."""
+    """Moves the partitions out of the producing process's folder and serves them."""
 
     job_id: JobId
     partitions: tuple[StoredPartition, ...]
@@ -207,7 +207,7 @@ class DeletePartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteResults:
-    """All partitions of a job."""
+    """Deletes all partitions of a job."""
 
     job_id: JobId
 

@@ -1,16 +1,18 @@
-"""Decides about the slots of one machine, the processes in them and their tasks (spec 003, 004).
+"""Decides about the slots of one machine, their processes and the tasks in them (spec 003, 004).
 
-Events in, commands out; no I/O, no clock. Its state is the `SlotTable`. Rules:
+Takes events and returns commands; does no I/O and reads no clock. Its state is the `SlotTable`.
+Rules:
 
-* The ResourceManager requests a slot for a job; it is prepared here and offered to the JobMaster,
-  which uses it and frees it.
-* Every slot has a warm process as far as there is room. A job gets it if it fits, else a new one.
-* A process that dies ends its slot's allocation at once: the slot is free and its next process
-  starts. So does one that hangs: it is killed. One that does not end when it is killed ends the
-  allocation soon after, and keeps its slot from being allocated until it has ended.
-* A ResourceManager that vanishes and returns changes nothing: the next slot report is complete.
-* Messages of a stale epoch are dropped in `_stale` and `job_masters.admit`, nowhere else. They are
-  counted in `dropped`, as are those that come too late.
+* The ResourceManager requests a slot for a job. The TaskExecutor prepares the slot and offers it to
+  the JobMaster, which uses it and frees it.
+* Every slot has a warm process as long as memory allows. A job gets that process if its shape fits,
+  otherwise a new one.
+* When a process dies, its slot's allocation ends immediately: the slot becomes free and its next
+  process starts. A process that hangs is killed. If a killed process does not end, the allocation
+  ends after a few seconds, and the slot cannot be allocated until the process has ended.
+* Losing and regaining the ResourceManager changes nothing: the next slot report is complete.
+* Only `_stale` and `job_masters.admit` drop messages of a stale epoch. `dropped` counts these
+  messages and those that arrive too late.
 """
 
 from __future__ import annotations
@@ -50,14 +52,15 @@ class TaskExecutorCore:
             job_masters.give_up_silent(table, now)
             processes.kill_silent(table, now)
             processes.end_overdue(table, now)
-        # Whatever has happened: start missing processes, offer the slots that are ready.
+        # After every event: start missing processes and offer the slots that are ready.
         processes.match_to_slots(table, now)
         allocations.offer_ready_slots(table, now)
         return Effects(commands=table.take_commands())
 
     def _stale(self, event: events.Event, now: float) -> bool:
         if isinstance(event, events.FromResourceManager):
-            # Who registers this TaskExecutor leads; a stream hears no other.
+            # The ResourceManager that registers this TaskExecutor is the leader; the stream
+            # receives from no other.
             registered = isinstance(event, events.ResourceManagerRegistered)
             known = self.table.resource_manager_epoch
             if event.resource_manager_epoch < known and not registered:
@@ -145,11 +148,11 @@ class TaskExecutorCore:
                 assert_never(event)
 
     def validate(self) -> None:
-        """Raises AssertionError, with the story of what is wrong, if an invariant is broken."""
+        """Raises AssertionError, with the story of the slot or job, if an invariant is broken."""
         self.table.validate()
 
     def story(self, of: int | str) -> list[str]:
-        """How a slot (by its index), job, allocation, process or task came to its state."""
+        """Returns the transitions of a slot (by its index), job, allocation, process or task."""
         return self.table.story(of)
 
     def next_deadline(self) -> float | None:

@@ -1,4 +1,4 @@
-"""What happens to a TaskExecutor. Its core handles these; `message` fields are relayed unread."""
+"""Events that the TaskExecutor's core handles. `message` fields are relayed unparsed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FromResourceManager:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceManagerRegistered(FromResourceManager):
-    """It has accepted our registration."""
+    """The ResourceManager has accepted the registration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class SlotRevoked(FromResourceManager):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobMasterChanged(FromResourceManager):
-    """The job has another JobMaster."""
+    """The job has a new JobMaster."""
 
     job_id: JobId
     job_master_address: str
@@ -68,7 +68,7 @@ class JobMasterConnected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobMasterDisconnected:
-    """The stream is broken. The shell tries to connect again until CloseJobMaster."""
+    """The stream broke. The shell reconnects until CloseJobMaster."""
 
     job_id: JobId
     cause: str
@@ -99,13 +99,13 @@ class SlotsFreed(FromJobMaster):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionsReleased(FromJobMaster):
-    """Nobody reads them any more."""
+    """The partitions have no readers left."""
 
     partitions: tuple[ResultPartitionId, ...]
 
 
 class TaskPlace(NamedTuple):
-    """Which subtask an attempt runs: for a JobMaster that does not know it."""
+    """Names the subtask that an attempt runs, for a JobMaster that does not know it."""
 
     vertex_id: VertexId
     subtask: int
@@ -114,7 +114,7 @@ class TaskPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotTasks:
-    """The part of a deployment that is for one slot."""
+    """One slot's part of a deployment."""
 
     allocation_id: AllocationId
     tasks: Mapping[AttemptId, TaskPlace]
@@ -131,7 +131,7 @@ class TasksSubmitted(FromJobMaster):
     blobs: tuple[Blob, ...]
     dispatcher_address: str
     cancellation_timeout_s: float  # 0: never
-    # The job takes checkpoints: when it has lost its JobMaster, another one follows.
+    # The job takes checkpoints: if its JobMaster is lost, a successor adopts its tasks.
     recovers: bool = False
 
 
@@ -150,7 +150,7 @@ class AnalysisRequested(FromJobMaster):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorEventReceived(FromJobMaster):
-    """From an operator's coordinator, for its task."""
+    """An event from an operator coordinator to its task."""
 
     attempt_id: AttemptId
     message: object
@@ -158,7 +158,7 @@ class OperatorEventReceived(FromJobMaster):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMessageReceived(FromJobMaster):
-    """A checkpoint's trigger or notice, or an adoption, for these tasks."""
+    """A checkpoint trigger, a checkpoint notification or an adoption, for these tasks."""
 
     attempt_ids: tuple[AttemptId, ...]
     message: object
@@ -171,7 +171,7 @@ class JobMasterLeft(FromJobMaster):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobMasterDied:
-    """Its process has ended, says its machine. Repeated until CloseJobMaster."""
+    """The JobMaster's machine reports that its process ended. Repeated until CloseJobMaster."""
 
     job_id: JobId
     job_master_epoch: Epoch
@@ -183,7 +183,7 @@ class JobMasterDied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FromProcess:
-    """Any of these shows that the process is alive."""
+    """Base of the events that show that the process is alive."""
 
     executor_id: ExecutorId
 
@@ -201,22 +201,22 @@ class ProcessReady(FromProcess):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessEnding(FromProcess):
-    """It cannot go on; it sends the reason before it ends."""
+    """The process cannot continue and reports why before it exits."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessLinkBroken:
-    """Usually because the process has just died; ProcessDied then follows at once."""
+    """The link to the process broke, usually because the process died; ProcessDied then follows."""
 
     executor_id: ExecutorId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessDied:
-    """It and its process group are gone. `cause`: the exit code; if it never was ready, the end of
-    its log as well.
+    """The process and its process group have ended. `cause` holds the exit code and, if the process
+    never became ready, the end of its log.
     """
 
     executor_id: ExecutorId
@@ -232,7 +232,7 @@ class MemorySampled:
 class TaskState(NamedTuple):
     attempt_id: AttemptId
     state: ExecutionState
-    splits: tuple[Any, ...] = ()  # that its source has read, for another JobMaster
+    splits: tuple[Any, ...] = ()  # read by the task's source; reported to the next JobMaster
 
 
 class HeldTask(NamedTuple):
@@ -242,7 +242,7 @@ class HeldTask(NamedTuple):
     state: ExecutionState
     place: TaskPlace
     allocation_id: AllocationId
-    splits: tuple[Any, ...] = ()  # of one that has finished
+    splits: tuple[Any, ...] = ()  # set once the task has finished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,16 +250,17 @@ class TaskStatesReported(FromProcess):
     job_id: JobId
     states: tuple[TaskState, ...]
     message: object
-    partitions: tuple[StoredPartition, ...] = ()  # that finished tasks have left
+    partitions: tuple[StoredPartition, ...] = ()  # left by finished tasks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessMessageReceived(FromProcess):
-    """Anything else for its JobMaster: operator events, the result of an analysis, metrics."""
+    """Any other message to the JobMaster: operator events, analysis results, metrics."""
 
     job_id: JobId
     message: object
-    keep: bool = True  # for a JobMaster that is not connected; False: worthless later
+    # keep for a JobMaster that is not connected; False if the message is useless later
+    keep: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

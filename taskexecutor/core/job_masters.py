@@ -1,9 +1,9 @@
-"""JobMasters of the jobs that have slots here: connected, heard of, given up.
+"""Connections to the JobMasters of the jobs that have slots here, and their timeouts.
 
-A JobMaster whose stream stays broken, or that sends nothing, is given up after a while, and its
-slots are freed. Until then its tasks keep running: longer if another JobMaster follows, which
-adopts them. When the JobMaster comes back, or its successor
-with a higher epoch is named, it gets a hello with all that this TaskExecutor holds for the job.
+If a JobMaster's stream stays broken, or the JobMaster sends nothing, the TaskExecutor gives it up
+after a timeout and frees its slots. Until then its tasks keep running, for longer if a successor
+can adopt them. When the JobMaster returns, or a successor with a higher epoch is announced, it gets
+a hello that lists everything this TaskExecutor holds for the job.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from taskexecutor.core.slots import SlotState
 
 
 def connect(table: SlotTable, job_id: JobId, address: str, epoch: Epoch, now: float) -> str:
-    """Connects to the JobMaster that a slot request names. Returns an objection if a newer one is
-    known.
+    """Connects to the JobMaster that a slot request names. Returns an objection if a newer
+    JobMaster is known.
     """
     job = table.jobs.get(job_id)
     if job is not None and epoch < job.epoch:
@@ -35,9 +35,7 @@ def connect(table: SlotTable, job_id: JobId, address: str, epoch: Epoch, now: fl
 
 
 def changed(table: SlotTable, event: events.JobMasterChanged, now: float) -> None:
-    """The ResourceManager knows another JobMaster of a job that has slots here: it takes over what
-    runs in them.
-    """
+    """Connects to a job's new JobMaster, which takes over the tasks that run in the job's slots."""
     job = table.jobs.get(event.job_id)
     if job is None or job.closed:
         return
@@ -47,8 +45,8 @@ def changed(table: SlotTable, event: events.JobMasterChanged, now: float) -> Non
 
 
 def admit(table: SlotTable, event: events.FromJobMaster, now: float) -> bool:
-    """Whether the message is of the job's current JobMaster: the one place that checks its epoch.
-    What is admitted also shows that the JobMaster is alive.
+    """Returns whether the message is from the job's current JobMaster. This is the only place that
+    checks the JobMaster's epoch. An admitted message also shows that the JobMaster is alive.
     """
     job = table.jobs.get(event.job_id)
     if job is None or job.closed or event.job_master_epoch < job.epoch:
@@ -98,7 +96,7 @@ def connected(table: SlotTable, job_id: JobId, now: float) -> None:
     )
     for slot in held:
         if slot.allocation and not slot.allocation.accepted and slot.state is SlotState.ACTIVE:
-            slot.allocation.offer_again_at = now  # it may not have seen the offer
+            slot.allocation.offer_again_at = now  # the JobMaster may have missed the offer
     backlog, job.backlog = job.backlog, []
     for command in backlog:
         table.command(command)
@@ -125,8 +123,10 @@ def left(table: SlotTable, job_id: JobId, cause: str, now: float) -> None:
 
 
 def died(table: SlotTable, event: events.JobMasterDied, now: float) -> None:
-    """Another one may follow: tasks wait for that one, also those that have ended, since it is not
-    known whether anybody has heard of that, and so do results.
+    """Waits for a successor if the job recovers and has tasks or results here; otherwise releases
+    its slots.
+
+    Ended tasks also count, because their end may not have been received.
     """
     job = table.jobs.get(event.job_id)
     if job is None or job.closed or event.job_master_epoch < job.epoch:
@@ -151,7 +151,7 @@ def give_up(table: SlotTable, job: Job, cause: str, now: float) -> None:
 
 
 def give_up_at(table: SlotTable, job: Job) -> float | None:
-    """When the JobMaster is given up if nothing is heard of it."""
+    """Returns when the JobMaster is given up if it stays silent."""
     if job.closed:
         return None
     settings = table.settings

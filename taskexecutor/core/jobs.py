@@ -1,4 +1,4 @@
-"""A job with slots or results here: its JobMaster, and its files on this machine.
+"""A job with slots or results on this machine: its JobMaster and its files.
 
 files:  UNKNOWN ─▶ PREPARING ─▶ READY ─▶ UNKNOWN
            ▲ └─────────│──────────▲
@@ -22,10 +22,10 @@ class FilesState(Enum):
 
 
 class FilesEvent(Enum):
-    NONE_NEEDED = "the first deployment names none"
-    NEEDED = "the first deployment names them"
+    NONE_NEEDED = "the first deployment lists no files"
+    NEEDED = "the first deployment lists files"
     PREPARED = "they are on disk"
-    FAILED = "they cannot be had; a later deployment tries again"
+    FAILED = "they cannot be downloaded or unpacked; a later deployment retries"
     REMOVED = "the job's last slot is free"
 
 
@@ -45,20 +45,20 @@ FILES_TRANSITIONS: dict[FilesState, dict[FilesEvent, FilesState]] = {
 
 @dataclass(slots=True, kw_only=True)
 class Job:
-    """A job that has, or just had, slots here, and its JobMaster."""
+    """A job that has slots here, or had them a moment ago, and its JobMaster."""
 
     job_id: JobId
     address: str  # of its JobMaster
-    epoch: Epoch  # of its JobMaster; lower ones are stale
+    epoch: Epoch  # of its JobMaster; messages with a lower epoch are stale
     heard_at: float
     connected: bool = False
-    closed: bool = False  # its JobMaster is given up; its last slots are being released
-    recovers: bool = False  # another JobMaster follows when this one is lost
-    disconnected_at: float | None = None  # since when nothing was heard after a break
+    closed: bool = False  # its JobMaster is given up; its remaining slots are being released
+    recovers: bool = False  # a successor follows when the JobMaster is lost
+    disconnected_at: float | None = None  # when the stream broke, if nothing was heard since
     backlog: list[ToJobMaster] = field(default_factory=list)  # only while not connected
     files: FilesState = FilesState.UNKNOWN
     job_dir: str = ""
     python_paths: tuple[str, ...] = ()
     single_use: bool = False  # its processes cannot serve another job
-    # Of its BLOCKING results, as finished tasks have left them.
+    # Partitions of its BLOCKING results that finished tasks left here.
     partitions: dict[ResultPartitionId, StoredPartition] = field(default_factory=dict)

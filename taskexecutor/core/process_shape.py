@@ -1,4 +1,4 @@
-"""Which process fits which slot, by size and environment."""
+"""Decides which process fits which slot, by size and environment."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from dataclasses import dataclass
 from firesteel.common.resources import ResourceProfile
 from firesteel.common.units import mib
 
-# A warm process with a larger heap than requested is reused up to this factor: beyond it, the
-# process may take too much more of the machine than its slot is charged for.
+# A warm process is reused for a smaller heap up to this factor. Beyond it, the process could use
+# much more memory than its slot is charged for.
 HEAP_SLACK = 1.25
 CORES_SLACK = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """What a process is started with besides its size, and cannot change later."""
+    """Start options of a process, besides its size, that cannot change later."""
 
-    spark: tuple[tuple[str, str], ...] = ()  # spark.* values that the job sets, sorted
-    python: str = ""  # python.executable that the job sets; empty: the TaskExecutor's choice
+    spark: tuple[tuple[str, str], ...] = ()  # spark.* options set by the job, sorted
+    python: str = ""  # python.executable set by the job; empty: the TaskExecutor's default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessShape:
-    """How a process is started."""
+    """The start options of a process."""
 
     heap_bytes: int  # -Xmx
-    cores: int  # threads of its Spark
+    cores: int  # Spark threads
     environment: Environment
 
 
@@ -40,7 +40,7 @@ def shape_for(profile: ResourceProfile, environment: Environment) -> ProcessShap
 
 
 def fits(shape: ProcessShape, needed: ProcessShape) -> bool:
-    """Whether a process of this shape can serve a slot that needs that one."""
+    """Returns whether a process of this shape can serve a slot that needs the other shape."""
     return (
         shape.environment == needed.environment
         and needed.heap_bytes <= shape.heap_bytes <= needed.heap_bytes * HEAP_SLACK

@@ -1,4 +1,4 @@
-"""Processes in slots: kept warm, replaced if they do not fit, hang, die or use too much memory."""
+"""Keeps slots' processes warm; replaces those that do not fit, hang, die or exceed their memory."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from taskexecutor.core.slots import (
     SlotState,
 )
 
-DEATH_NOTICE_S = 5.0  # a process whose link broke has usually died, and is soon reported dead
-SETTLED_S = 10.0  # an idle process that dies sooner counts as one that could not start
+DEATH_NOTICE_S = 5.0  # a broken link usually means a dead process, reported dead within this time
+SETTLED_S = 10.0  # an idle process that dies earlier counts as failed to start
 
 
 def match_to_slots(table: SlotTable, now: float) -> None:
-    """Kills processes that do not fit their slots and starts those that are missing.
+    """Kills processes that do not fit their slots and starts missing ones.
 
-    A free slot gets a process of the default size if what is not allocated has room for it.
+    A free slot gets a process of the default size if the unallocated memory allows it.
     """
     if now >= table.warm_not_before or all(slot.allocation is None for slot in table.slots):
         table.warm_not_before = 0.0
@@ -65,7 +65,7 @@ def _replace_misfit(table: SlotTable, slot: Slot, shape: ProcessShape | None) ->
     if shape is None:
         allocations.kill(table, slot, "its memory is allocated to other slots")
     elif not fits(process.shape, shape):
-        allocations.kill(table, slot, "its slot needs another size or environment")
+        allocations.kill(table, slot, "its slot needs a different size or environment")
 
 
 def _start(table: SlotTable, slot: Slot, shape: ProcessShape, now: float) -> None:
@@ -123,9 +123,7 @@ def link_broken(table: SlotTable, event: events.ProcessLinkBroken, now: float) -
 
 
 def silent_at(table: SlotTable, process: SlotProcess) -> float | None:
-    """When the process is killed if nothing is heard of it. One that starts has a time limit of its
-    own, which the shell watches.
-    """
+    """Returns when the process is killed if it stays silent. The shell limits the start-up time."""
     if process.state is ProcessState.STOPPING:
         return None
     if process.link_broken_at is not None:
@@ -141,7 +139,7 @@ def kill_silent(table: SlotTable, now: float) -> None:
         process = slot.process
         if process is None or (at := silent_at(table, process)) is None or now < at:
             continue
-        who = f"the process (pid {process.pid or 'not known'}) of {table.name_of(slot)}"
+        who = f"the process (pid {process.pid or 'unknown'}) of {table.name_of(slot)}"
         if process.link_broken_at is not None:
             allocations.kill(table, slot, f"{who} closed its link but did not end, and was killed")
         else:
@@ -154,15 +152,19 @@ def kill_silent(table: SlotTable, now: float) -> None:
 
 
 def ends_at(process: SlotProcess) -> float | None:
-    """When a process that is killed counts as ended, whatever the operating system reports."""
+    """Returns when a killed process counts as ended, even if the operating system has not reported
+    it.
+    """
     if process.killed_at is None or process.overdue:
         return None
     return process.killed_at + DEATH_NOTICE_S
 
 
 def end_overdue(table: SlotTable, now: float) -> None:
-    """Ends the allocations of processes that were killed and have not ended: one that waits for a
-    file server ends when the server answers, and runs no more code. Its slot stays unusable.
+    """Ends the allocations of killed processes that have not ended.
+
+    For example, a process blocked on a file server ends when the server answers. It runs no more
+    code, and its slot stays unusable until then.
     """
     for slot in table.slots:
         process = slot.process
@@ -170,7 +172,7 @@ def end_overdue(table: SlotTable, now: float) -> None:
             continue
         process.overdue = True
         slot.start_problem = (
-            f"its process (pid {process.pid or 'not known'}) was killed and has not ended yet"
+            f"its process (pid {process.pid or 'unknown'}) was killed and has not ended yet"
         )
         if slot.allocation is not None:
             _end_allocation(table, slot, f"{process.kill_reason}; it has not ended yet")
@@ -200,11 +202,11 @@ def died(table: SlotTable, event: events.ProcessDied, now: float) -> None:
         case SlotState.FREE:
             pass
         case SlotState.ALLOCATED:
-            if useless:  # the next is hardly better: the JobMaster gets to know why
+            if useless:  # the next one would likely fail too: report the cause to the JobMaster
                 allocations.report_lost(table, slot, reason)
                 allocations.end(table, slot, SlotEvent.PROCESS_DIED, reason)
         case SlotState.ACTIVE:
-            if _has_spare(table):  # its job goes on there, and needs the processor more
+            if _has_spare(table):  # the job restarts there and needs the CPU more
                 slot.warm_not_before = now + table.settings.quiet_s
             _end_allocation(table, slot, reason)
         case SlotState.RELEASING:
@@ -240,12 +242,14 @@ def _back_off(table: SlotTable, slot: Slot, problem: str, now: float) -> None:
 
 
 def _cause(problem: str) -> str:
-    """The problem's first line without what differs each time: ids, pids and times."""
+    """Returns the problem's first line without the parts that vary: ids, pids and times."""
     return re.sub(r"\b[0-9a-f]{32}\b|[0-9]+", "", problem.partition("\n")[0])
 
 
 def memory_sampled(table: SlotTable, event: events.MemorySampled) -> None:
-    """Kills a process over its slot's limit: what it takes next belongs to other slots."""
+    """Kills a process that exceeds its slot's memory limit: more memory would come from other
+    slots.
+    """
     slot = table.slot_running(event.executor_id)
     if slot is None:
         return
@@ -258,7 +262,7 @@ def memory_sampled(table: SlotTable, event: events.MemorySampled) -> None:
 
 
 def stop_all(table: SlotTable, cause: str) -> None:
-    """Reports every slot lost and kills its process: the TaskExecutor ends."""
+    """Reports every slot lost and kills its process, because the TaskExecutor ends."""
     table.stopping = True
     reason = f"TaskExecutor {table.settings.task_executor_id} ends: {cause}"
     for slot in table.slots:

@@ -1,7 +1,7 @@
-"""Partitions of BLOCKING results that finished tasks have left here.
+"""Partitions of BLOCKING results that finished tasks left here.
 
-They outlive their slots, and keep the JobMaster's connection. They are deleted when it releases
-them or leaves, or is given up.
+Partitions outlive their slots and keep the connection to the JobMaster open. They are deleted when
+the JobMaster releases them, disconnects or is given up.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ResourceManager's requests for slots: accepted, or refused with the reason."""
+"""Accepts the ResourceManager's slot requests, or refuses them with a reason."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from taskexecutor.core.slots import Allocation, SlotEvent, SlotState
 
 
 def request(table: SlotTable, event: events.SlotRequested, now: float) -> None:
-    """Allocates a slot to a job. A request that comes twice gets the same answer twice."""
+    """Allocates a slot to a job. A repeated request gets the same answer."""
     held = table.slot_of(event.allocation_id)
     repeated = (
         held is not None
@@ -66,10 +66,10 @@ def _objection(table: SlotTable, event: events.SlotRequested, now: float) -> str
         return f"{where} has no process: {slot.start_problem}"
     profile = settings.default_slot if event.profile.unknown else event.profile
     if not profile.fits_in(remaining := table.remaining()):
-        return f"{where} cannot have {profile}: only {remaining} is left"
+        return f"{where} cannot have {profile}: only {remaining} is available"
     if profile.heap_bytes < settings.minimum_heap_bytes:
         return (
             f"{where} cannot have a heap of {mib(profile.heap_bytes)}: "
-            f"Spark needs {mib(settings.minimum_heap_bytes)} or more"
+            f"Spark needs at least {mib(settings.minimum_heap_bytes)}"
         )
     return ""

@@ -1,8 +1,8 @@
-"""What the core knows: its slots, the jobs that have some, how these came to their states, and the
-commands of the event that is being handled.
+"""The state of the core: slots, the jobs that hold them, their history, and the commands of the
+current event.
 
-It drives the state machines and looks things up. What to do when is decided by the modules that
-act on it, one subject each: `slot_requests`, `allocations`, `processes`, `tasks`, `job_masters`.
+`SlotTable` drives the state machines and looks things up. The decisions are in one module per
+subject: `slot_requests`, `allocations`, `processes`, `tasks`, `job_masters`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ Driver = TypeVar("Driver", bound=Enum)
 
 class Happened(NamedTuple):
     at: float
-    to: tuple[int | str, ...]  # index of the slot, ids of the job, allocation, process and task
+    # the slot's index and the ids of the job, allocation, process and task
+    to: tuple[int | str, ...]
     text: str
 
 
@@ -57,7 +58,7 @@ class SlotTable:
     def __init__(self, settings: Settings, ids: IdSource) -> None:
         self.settings = settings
         self.ids = ids
-        self.now = 0.0  # when the event that is being handled happened
+        self.now = 0.0  # time of the current event
         self.slots = [
             Slot(
                 index=index,
@@ -68,13 +69,13 @@ class SlotTable:
         self.jobs: dict[JobId, Job] = {}
         self.resource_manager_epoch = Epoch(0)
         self.stopping = False
-        self.warm_not_before = 0.0  # for processes of free slots; 0: now
-        # With the reason: late messages about them are answered.
+        self.warm_not_before = 0.0  # processes of free slots start after this; 0: now
+        # Maps ended allocations to the reason, which answers late messages about them.
         self.ended: OrderedDict[AllocationId, str] = OrderedDict()
         self.dropped: Counter[str] = Counter()  # stale or late messages, by type
-        self.refusals = Refusals()  # those of masters that were replaced
+        self.refusals = Refusals()  # refusals of replaced masters
         self.report_due = False
-        self.stored = Stored()  # by all jobs
+        self.stored = Stored()  # partitions stored by all jobs
         self._reported: tuple[object, ...] = ()
         self._report_sequence = 0
         self._commands: list[Command] = []
@@ -104,8 +105,8 @@ class SlotTable:
         )
 
     def set_task_state(self, slot: Slot, task: Task, state: ExecutionState) -> None:
-        """The state that a task's process reported. Its legal order is the JobMaster's concern:
-        reports may be lost.
+        """Sets the state that the task's process reported. Reports may be lost, so only the
+        JobMaster checks their order.
         """
         self.note(
             f"task {task.attempt_id}: {task.state.name} -> {state.name}", slot, task.attempt_id
@@ -115,12 +116,12 @@ class SlotTable:
             task.cancel_deadline = None
 
     def note(self, text: str, slot: Slot, *more: str) -> None:
-        """Remembers what happened in a slot."""
+        """Adds an entry to the slot's history."""
         self._history.append(Happened(self.now, (*self._about(slot), *more), text))
 
     def story(self, of: int | str) -> list[str]:
-        """How a slot (by its index), a job, an allocation, a process or a task came to its state,
-        as far as it is remembered.
+        """Returns the remembered transitions of a slot (by its index), job, allocation, process or
+        task.
         """
         return [f"at {item.at:.3f} s: {item.text}" for item in self._history if of in item.to]
 
@@ -177,25 +178,25 @@ class SlotTable:
         return None
 
     def process_in(self, slot: Slot) -> SlotProcess:
-        """Where there must be one."""
+        """Returns the slot's process, which must exist."""
         assert slot.process is not None, (
             f"slot {slot.index} has no process: {'; '.join(self.story(slot.index))}"
         )
         return slot.process
 
     def allocation_of(self, slot: Slot) -> Allocation:
-        """Where there must be one."""
+        """Returns the slot's allocation, which must exist."""
         assert slot.allocation is not None, (
             f"slot {slot.index} is not allocated: {'; '.join(self.story(slot.index))}"
         )
         return slot.allocation
 
     def name_of(self, slot: Slot) -> str:
-        """For messages."""
+        """Returns the slot's name for messages."""
         return f"slot {slot.index} of TaskExecutor {self.settings.task_executor_id}"
 
     def remaining(self) -> ResourceProfile:
-        """What is not allocated to any slot."""
+        """Returns the resources that are not allocated to any slot."""
         left = self.settings.total
         for slot in self.slots:
             if slot.allocation:
@@ -219,13 +220,13 @@ class SlotTable:
             for slot in self.slots
         )
 
-    # -- what to do about the event
+    # -- commands
 
     def command(self, command: Command) -> None:
         self._commands.append(command)
 
     def to_job_master(self, job_id: JobId, command: ToJobMaster, *, keep: bool = True) -> None:
-        """Sends it, or keeps it until the JobMaster is connected again."""
+        """Sends the command, or keeps it until the JobMaster is connected again."""
         job = self.jobs.get(job_id)
         if job is None or job.closed:
             self.dropped[type(command).__name__] += 1
@@ -237,7 +238,9 @@ class SlotTable:
             self.dropped[type(command).__name__] += 1
 
     def take_commands(self) -> list[Command]:
-        """The commands of this event. A slot report comes last: it shows the state after them."""
+        """Returns the commands of this event. A slot report comes last, so that it shows the state
+        after them.
+        """
         statuses, stored = self.statuses(), self.stored
         stored_jobs = tuple(job.job_id for job in self.jobs.values() if job.partitions)
         if self.report_due or (statuses, stored, stored_jobs) != self._reported:
@@ -277,11 +280,13 @@ class SlotTable:
         executors = [process.executor_id for process in processes]
         assert len(executors) == len(set(executors)), f"a process is in two slots: {executors}"
         starting = sum(process.state is ProcessState.STARTING for process in processes)
-        assert starting <= self.settings.max_starting, f"{starting} processes are starting at once"
+        assert starting <= self.settings.max_starting, (
+            f"{starting} processes are starting at the same time"
+        )
         left = self.remaining()
         assert left.cpu_cores >= -1e-6 and ResourceProfile().fits_in(
             left if left.cpu_cores >= 0 else left + ResourceProfile(cpu_cores=1)
-        ), f"more is allocated than there is: {left}"
+        ), f"more is allocated than exists: {left}"
         kept = [part.size_bytes for job in self.jobs.values() for part in job.partitions.values()]
         assert self.stored == (len(kept), sum(kept)), f"{self.stored} are counted, {kept} are kept"
         for slot in self.slots:

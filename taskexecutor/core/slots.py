@@ -1,5 +1,5 @@
-"""A slot, the process in it and that one's tasks: what is known of them, their states, and the
-events that change these (spec 004, "Task Slots and Resources"). `SlotTable` drives them.
+"""A slot, the process in it and the process's tasks: their states and the events that change them
+(spec 004, "Task Slots and Resources"). `SlotTable` drives the transitions.
 
 slot:                                                process:
          ┌────────────── RELEASING ◀──┐              STARTING ─▶ READY ⇄ BUSY
@@ -26,7 +26,7 @@ from taskexecutor.core.process_shape import Environment, ProcessShape
 class SlotState(Enum):
     FREE = "free"  # allocated to no job; its process is kept warm
     ALLOCATED = "allocated"  # allocated to a job; its process or the JobMaster is not ready yet
-    ACTIVE = "active"  # offered to the job's JobMaster, which then uses it
+    ACTIVE = "active"  # offered to the JobMaster, which then uses it
     RELEASING = "releasing"  # its tasks are ending and its process is being cleaned
 
 
@@ -34,7 +34,7 @@ class SlotEvent(Enum):
     REQUESTED = "requested by the ResourceManager"
     OFFERED = "a process that fits is ready and the JobMaster is connected"
     RELEASED = "rejected, freed or revoked, or its JobMaster is gone"
-    CLEANED = "nothing of the job is left in its process"
+    CLEANED = "its process has discarded the job"
     PROCESS_DIED = "its process died, or could not be started"
 
 
@@ -42,7 +42,7 @@ SLOT_TRANSITIONS: dict[SlotState, dict[SlotEvent, SlotState]] = {
     SlotState.FREE: {SlotEvent.REQUESTED: SlotState.ALLOCATED},
     SlotState.ALLOCATED: {
         SlotEvent.OFFERED: SlotState.ACTIVE,
-        SlotEvent.RELEASED: SlotState.FREE,  # nothing of the job has reached the process
+        SlotEvent.RELEASED: SlotState.FREE,  # the job has not reached the process
         SlotEvent.PROCESS_DIED: SlotState.FREE,
     },
     SlotState.ACTIVE: {
@@ -57,17 +57,17 @@ SLOT_TRANSITIONS: dict[SlotState, dict[SlotEvent, SlotState]] = {
 
 
 class ProcessState(Enum):
-    STARTING = "starting"  # Python and its JVM are coming up
+    STARTING = "starting"  # Python and its JVM are starting
     READY = "ready"  # warm; serves no job
     BUSY = "busy"  # offered to a job
-    STOPPING = "stopping"  # SIGKILL is sent
+    STOPPING = "stopping"  # SIGKILL was sent
     DEAD = "dead"
 
 
 class ProcessEvent(Enum):
     WARMED_UP = "its SparkSession is ready"
     OFFERED = "its slot was offered"
-    CLEANED = "nothing of its job is left in it"
+    CLEANED = "it has discarded its job"
     KILLED = "SIGKILL was sent"
     DIED = "the operating system reports its end"
 
@@ -100,15 +100,16 @@ class SlotProcess:
     executor_id: ExecutorId
     shape: ProcessShape
     state: ProcessState = ProcessState.STARTING
-    pid: int = 0  # known once READY, as the next three
+    pid: int = 0  # pid and the next three fields are known once READY
     data_address: str = ""  # Arrow Flight
     ready_at: float = 0.0
     heard_at: float = 0.0
     link_broken_at: float | None = None
-    kill_reason: str = ""  # set exactly while STOPPING, as the next
+    kill_reason: str = ""  # this and `killed_at` are set exactly while STOPPING
     killed_at: float | None = None
-    overdue: bool = False  # it has not ended long after it was killed
-    # It could not start, or was over its slot's limit while idle: the next is no better.
+    overdue: bool = False  # it was killed long ago and has not ended
+    # It could not start, or exceeded its slot's limit while idle; the next one is likely to fail
+    # too.
     unusable: bool = False
 
 
@@ -117,29 +118,30 @@ class Task:
     attempt_id: AttemptId
     place: TaskPlace
     state: ExecutionState = ExecutionState.DEPLOYING
-    splits: tuple[Any, ...] = ()  # that its source has read; once it has finished
+    splits: tuple[Any, ...] = ()  # read by the task's source; set once the task has finished
     cancelled: bool = False  # by the JobMaster, or because its slot is released
-    cancel_deadline: float | None = None  # when it takes the slot's process with it
+    # when the slot's process is killed if the task has not ended
+    cancel_deadline: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class Allocation:
-    """One slot given to one job. All that is known of the job in this slot ends with it."""
+    """A slot allocated to a job. Everything known of the job in this slot is dropped with it."""
 
     allocation_id: AllocationId
     job_id: JobId
-    profile: ResourceProfile  # decided, never UNKNOWN
+    profile: ResourceProfile  # resolved, never UNKNOWN
     environment: Environment
     accepted: bool = False  # the JobMaster answered the offer, or uses the slot
     offer_again_at: float | None = None  # the answer to an offer may have been lost
     assigned: bool = False  # its process knows the job, so it must be cleaned
-    # With those that have ended: a JobMaster that reconnects asks for them.
+    # Includes ended tasks: a JobMaster that reconnects requests them.
     tasks: dict[AttemptId, Task] = field(default_factory=dict)
-    # What is sent to the process once the job's files are on disk.
+    # Items to send to the process once the job's files are on disk.
     waiting: list[SlotTasks | AnalysisRequested] = field(default_factory=list)
     cancellation_timeout_s: float = 0.0  # 0: never
     release_cause: str = ""
-    clean_deadline: float | None = None  # when a process that is not clean is killed
+    clean_deadline: float | None = None  # when the process is killed if it is not clean
 
     def running(self) -> list[Task]:
         return [task for task in self.tasks.values() if not task.state.terminal]
@@ -153,12 +155,12 @@ class Slot:
     process: SlotProcess | None = None
     start_backoff: Backoff
     start_not_before: float = 0.0
-    warm_not_before: float = 0.0  # while it is free
-    start_problem: str = ""  # why processes cannot start; empty once one could
+    warm_not_before: float = 0.0  # applies while the slot is free
+    start_problem: str = ""  # why processes cannot start; empty after a successful start
 
     @property
     def profile(self) -> ResourceProfile:
-        """UNKNOWN while free: decided when it is allocated (session mode)."""
+        """Returns UNKNOWN while the slot is free: its size is decided at allocation."""
         return self.allocation.profile if self.allocation else UNKNOWN
 
     def holds(self, allocation_id: AllocationId) -> bool:

@@ -1,6 +1,4 @@
-"""Tasks in slots: deployed once the job's files are on disk, cancelled in time; messages of theirs
-are relayed.
-"""
+"""Deploys tasks once the job's files are on disk, cancels them, and relays their messages."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ def submit(table: SlotTable, event: events.TasksSubmitted, now: float) -> None:
         held = table.allocation_of(slot)
         held.accepted, held.offer_again_at = True, None
         if all(attempt in held.tasks for attempt in part.attempt_ids):
-            table.dropped["TasksSubmitted"] += 1  # it came twice
+            table.dropped["TasksSubmitted"] += 1  # a repeated message
             continue
         held.cancellation_timeout_s = event.cancellation_timeout_s
         job.recovers = event.recovers
@@ -50,7 +48,7 @@ def analyze(table: SlotTable, event: events.AnalysisRequested) -> None:
 
 
 def _usable(table: SlotTable, allocation_id: AllocationId, job_id: JobId) -> Slot | None:
-    """The job's slot, if it has been offered and its process is alive."""
+    """Returns the job's slot, if it has been offered and its process is alive."""
     slot = table.slot_of(allocation_id)
     if slot is None or slot.state is not SlotState.ACTIVE:
         return None
@@ -59,8 +57,8 @@ def _usable(table: SlotTable, allocation_id: AllocationId, job_id: JobId) -> Slo
 
 
 def _over(table: SlotTable, allocation_id: AllocationId) -> str:
-    why = table.ended.get(allocation_id, "it is not known here")
-    return f"slot allocation {allocation_id} is over: {why}"
+    why = table.ended.get(allocation_id, "this TaskExecutor does not know it")
+    return f"slot allocation {allocation_id} has ended: {why}"
 
 
 def _send_with_files(
@@ -120,7 +118,7 @@ def files_ready(table: SlotTable, event: events.JobFilesReady, now: float) -> No
         for item in waiting:
             _deliver(table, job, slot, item)
         cancelled = [task.attempt_id for task in held.running() if task.cancelled]
-        if cancelled:  # while the files were downloaded
+        if cancelled:  # cancelled while the files were downloaded
             _cancel(table, slot, cancelled, now)
 
 
@@ -151,7 +149,7 @@ def cancel(table: SlotTable, event: events.TasksCancelled, now: float) -> None:
     for attempt_id in event.attempt_ids:
         found = table.task(event.job_id, attempt_id)
         if found is None:
-            # It never came here, or its slot is gone.
+            # It never arrived here, or its slot has ended.
             ended.append(events.TaskState(attempt_id, ExecutionState.CANCELED))
             continue
         slot, _, task = found
@@ -163,7 +161,8 @@ def cancel(table: SlotTable, event: events.TasksCancelled, now: float) -> None:
             by_slot.setdefault(slot.index, []).append(attempt_id)
     for index, attempts in by_slot.items():
         slot = table.slots[index]
-        if not table.allocation_of(slot).waiting:  # else after the deployment
+        # otherwise `files_ready` cancels them after the deployment
+        if not table.allocation_of(slot).waiting:
             _cancel(table, slot, attempts, now)
     if ended:
         table.to_job_master(
@@ -185,7 +184,7 @@ def _cancel(table: SlotTable, slot: Slot, attempts: list[AttemptId], now: float)
 
 
 def kill_overdue(table: SlotTable, now: float) -> None:
-    """Kills a process if a task does not end when cancelled, or if it does not get clean."""
+    """Kills a process whose task does not end after cancellation, or that does not become clean."""
     for slot in table.slots:
         held = slot.allocation
         if held is None:
@@ -206,7 +205,7 @@ def kill_overdue(table: SlotTable, now: float) -> None:
             allocations.kill(
                 table,
                 slot,
-                f"it was not clean {table.settings.clean_timeout_s:g} s after its job left",
+                f"it was not clean {table.settings.clean_timeout_s:g} s after its job ended",
             )
 
 
@@ -255,7 +254,7 @@ def relay_to_task(table: SlotTable, event: events.OperatorEventReceived) -> None
 
 
 def relay_to_tasks(table: SlotTable, event: events.TaskMessageReceived) -> None:
-    """One message per process that runs some of the tasks."""
+    """Sends one message to each process that runs some of the tasks."""
     processes: dict[ExecutorId, None] = {}
     for attempt_id in event.attempt_ids:
         found = table.task(event.job_id, attempt_id)

@@ -311,7 +311,7 @@ async def test_bad_plans_files_and_deployments_are_answered_and_sigterm_leaves_n
     )
     masters.tell_task_executor(JOB, analyze=analyze)
     result = await masters.job_master.next("analyze_result")
-    assert "file 'lib.py' cannot be fetched" in result.error.summary
+    assert "file 'lib.py' cannot be downloaded" in result.error.summary
 
     # An operator that cannot be opened.
     operator = job_graph_pb2.Operator(

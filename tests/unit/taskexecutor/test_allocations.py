@@ -84,7 +84,7 @@ def test_a_profile_must_fit_into_what_is_left():
     assert world.request("a", 0, profile=big).accepted
     answer = world.request("b", 1, profile=big)
     assert not answer.accepted
-    assert "is left" in answer.reason
+    assert "is available" in answer.reason
 
 
 def test_a_heap_that_spark_cannot_run_in_is_refused():

@@ -137,8 +137,8 @@ async def test_a_dispatcher_that_is_away_for_too_long_is_named(
 ) -> None:
     monkeypatch.setattr(blobs, "RETRY_S", 0.3)
     dispatcher = await start(Dispatcher(*[grpc.StatusCode.UNAVAILABLE] * 99))
-    tried = r"which was tried for 0 s"
-    named = f"file 'lib.py' .* at {dispatcher.address}, {tried}: UNAVAILABLE: a reason"
+    tried = r"gave up after 0 s"
+    named = f"file 'lib.py' .* at {dispatcher.address}; {tried}: UNAVAILABLE: a reason"
     with pytest.raises(FiresteelError, match=named):
         await cache(tmp_path).get(BLOB, dispatcher.address)
     assert dispatcher.downloads > 1

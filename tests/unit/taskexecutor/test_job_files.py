@@ -157,7 +157,7 @@ async def test_files_in_the_cache_need_no_dispatcher(tmp_path):
 async def test_a_file_that_cannot_be_had_is_named(tmp_path):
     failed = await _prepared(tmp_path, blob("lib.py"))
     assert isinstance(failed, events.JobFilesFailed)
-    assert "file 'lib.py' cannot be fetched" in failed.reason
+    assert "file 'lib.py' cannot be downloaded" in failed.reason
 
 
 async def test_requirements_that_cannot_be_installed_say_what_pip_says(tmp_path):

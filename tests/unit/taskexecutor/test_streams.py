@@ -92,5 +92,5 @@ async def test_a_job_master_whose_port_is_closed_has_left() -> None:
     await server.stop(None)
     left = await until(events.JobMasterDied)
     assert (left.job_id, left.job_master_epoch) == (JOB, EPOCH)
-    assert left.cause == f"nothing listens at {address} any more"
+    assert left.cause == f"no process listens at {address}"
     await stream.link.close()
