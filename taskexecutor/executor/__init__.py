@@ -1,14 +1,14 @@
-"""The PySpark executor: the process in a slot. It holds one SparkSession and runs the slot's tasks,
-each in a thread.
+"""The PySpark executor: the process in a slot. It holds one SparkSession and runs each of the
+slot's tasks in a thread.
 """
 
-# What the TaskExecutor and the process agree on. The configuration is JSON, and not an argument,
-# which every user of the machine could read.
+# Shared by the TaskExecutor and the process. The configuration is JSON in an environment variable,
+# because every user of the machine can read arguments.
 CONFIG_VARIABLE = "FIRESTEEL_SLOT_CONFIG"
 JVM_LOST_EXIT_CODE = 71
-ABANDONED_THREAD_EXIT_CODE = 72  # a thread of the released job lives on
+ABANDONED_THREAD_EXIT_CODE = 72  # a thread of the released job is still running
 LINK_LOST_EXIT_CODE = 73
-PROGRAM_MODULES = "program-modules"  # the folder of the program's own modules, in the job's
+PROGRAM_MODULES = "program-modules"  # in the job's folder: the program's own modules
 
 # Environment variable: the path of the slot's log, for Spark's Python workers.
 LOG_VARIABLE = "FIRESTEEL_SLOT_LOG"

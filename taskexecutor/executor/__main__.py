@@ -1,6 +1,7 @@
-"""`python -m taskexecutor.executor`: started by a TaskExecutor for one of its slots, never by hand.
+"""The PySpark executor, `python -m taskexecutor.executor`, which a TaskExecutor starts for one of
+its slots.
 
-The link and the exchange come up while Spark does; the process is ready when its session is warm.
+The link and the exchange start while Spark does; the process is ready once its session is warm.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def main(
     cores: int,
     results_memory: str,
 ) -> None:
-    """The PySpark executor of one slot, started by its TaskExecutor."""
+    """Runs the PySpark executor of one slot. Started by its TaskExecutor."""
     garbage.collect_rarely()
     garbage.keep_freed_memory()
     preload.keep_pyarrow_from_pandas()
@@ -83,7 +84,7 @@ def main(
     starting = threading.Thread(target=start_engine, name="spark-start", daemon=True)
     starting.start()
 
-    # Imported while Spark starts: with the host, all that a job's first task needs.
+    # Imported while Spark starts: with the host, all modules that a job's first task needs.
     from taskexecutor.executor import convert
     from taskexecutor.executor.exchange import Exchange, ResultFolders
     from taskexecutor.executor.host import Host
@@ -127,7 +128,7 @@ def main(
         connection.send(convert.ending(reason))
         connection.flush(FLUSH_TIMEOUT_S)
         os._exit(1)
-    garbage.return_freed_memory()  # by imports and the warm-up
+    garbage.return_freed_memory()  # memory that imports and the warm-up freed
     connection.send(
         convert.ready(
             executor_id=executor_id,
@@ -138,7 +139,7 @@ def main(
     )
     process.announce_ready(data_address=exchange.address, jvm_pid=str(engine.jvm_pid))
     host.serve()
-    # The link is gone, and in general the TaskExecutor: nothing can use this process.
+    # The link broke, usually because the TaskExecutor ended: the process is of no use.
     os._exit(LINK_LOST_EXIT_CODE)
 
 
@@ -146,8 +147,8 @@ def _reason(failure: BaseException) -> str:
     try:
         traceback.print_exception(failure)
         return summary_of(failure)
-    except Exception:  # Py4J asks the JVM for an error's text, and that may be gone
-        return f"Spark's JVM failed ({type(failure).__name__}); the slot's log says why"
+    except Exception:  # Py4J requests an error's text from the JVM, which may have ended
+        return f"Spark's JVM failed ({type(failure).__name__}); see the slot's log for the cause"
 
 
 if __name__ == "__main__":

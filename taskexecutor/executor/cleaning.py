@@ -1,4 +1,6 @@
-"""What a job brings into the process, and its removal when the slot is released."""
+"""Installs a job's files and settings in the process, and removes them when the slot is
+released.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ JOB_DIR_VARIABLE = "FIRESTEEL_JOB_DIR"  # where the job's archives are unpacked
 
 
 class JobSurroundings:
-    """The job's files on sys.path and in Spark's Python workers, and its spark.* values in the
+    """The job's files on sys.path and in Spark's Python workers, and its spark.* options in the
     session. `leave` removes them.
     """
 
@@ -43,14 +45,16 @@ class JobSurroundings:
         if job_dir:
             os.environ[JOB_DIR_VARIABLE] = job_dir
         if self._paths:
-            # A worker joins these to the folder of Spark's files; absolute ones stay as they are.
+            # A worker joins these to the folder of Spark's files; absolute paths stay absolute.
             session.sparkContext._python_includes.extend(self._paths)
-            # Workers are pooled by their environment: this job gets ones that have imported
+            # Spark pools workers by their environment, so this job gets workers that have imported
             # nothing yet.
             session.sparkContext.environment[JOB_DIR_VARIABLE] = job_dir
 
     def configure(self, config: Mapping[str, str]) -> None:
-        """Sets the job's spark.* values, but those that Spark reads only when it starts."""
+        """Sets the job's spark.* options, except static ones, which Spark reads only at
+        start-up.
+        """
         for key, value in config.items():
             if not key.startswith("spark."):
                 continue
@@ -59,7 +63,7 @@ class JobSurroundings:
                 continue
             if not self._session.conf.isModifiable(key):
                 log.warning(
-                    "a value that Spark reads only when it starts is ignored",
+                    "ignoring a static Spark option, which is only read at start-up",
                     key=key,
                     value=value,
                     stays=former,
@@ -91,30 +95,31 @@ class JobSurroundings:
 
 
 def check_modules(folder: Path) -> None:
-    """Raises FiresteelError if this process has loaded another module under the name of one of the
-    program's, which are in the folder: an import returns the loaded one.
+    """Raises FiresteelError if the process has already loaded a different module under the name of
+    a module in the folder, because an import would return the loaded one.
     """
     for entry in sorted(folder.iterdir()):
         loaded = sys.modules.get(entry.name.partition(".")[0])
         if loaded is None or any(_is_below(place, [str(folder)]) for place in _places(loaded)):
             continue
         raise FiresteelError(
-            f"the program's module {entry.name!r} has the name of one that slots have loaded"
-            f" ({getattr(loaded, '__file__', None) or 'built in'}), and imports find that one:"
-            " rename the program's"
+            f"the program's module {entry.name!r} has the same name as a module that slots have "
+            "loaded"
+            f" ({getattr(loaded, '__file__', None) or 'built in'}), which imports would return;"
+            " rename the program's module"
         )
 
 
 def forget_folders(roots: tuple[str, ...]) -> None:
-    """Removes what imports know of folders below `roots`."""
-    for path in list(sys.path_importer_cache):  # other threads import meanwhile
+    """Removes import caches of folders below `roots`."""
+    for path in list(sys.path_importer_cache):  # other threads import concurrently
         if path.startswith(roots):
             sys.path_importer_cache.pop(path, None)
 
 
 def forget_modules(roots: Sequence[str]) -> list[str]:
-    """Removes from sys.modules what was loaded from below `roots` (folders or zip files); returns
-    the names.
+    """Removes the modules loaded from below `roots` (folders or zip files) from sys.modules and
+    returns their names.
     """
     names: list[str] = []
     for name, module in list(sys.modules.items()):
@@ -125,10 +130,10 @@ def forget_modules(roots: Sequence[str]) -> list[str]:
 
 
 def _places(module: Any) -> list[str]:
-    """The files and folders that a module was loaded from."""
+    """Returns the files and folders that a module was loaded from."""
     try:
         folders = [str(place) for place in getattr(module, "__path__", ())]
-    except Exception:  # anything may be in sys.modules
+    except Exception:  # sys.modules may contain arbitrary objects
         folders = []
     return [getattr(module, "__file__", None) or "", *folders]
 
@@ -138,14 +143,15 @@ def _is_below(place: str, roots: Sequence[str]) -> bool:
 
 
 def end_python_workers(jvm_pid: int) -> None:
-    """Kills Spark's Python workers and all processes that they started: they hold what a job's
-    functions imported and kept, and their memory counts as the slot's. Spark starts new ones on
+    """Kills Spark's Python workers and their child processes: they hold what a job's functions
+    imported and cached, and their memory counts towards the slot's. Spark starts new ones on
     demand.
 
-    The daemon that they are forked from holds nothing of a job and stays (Spark does not expect it
-    to end), unless it was started for this job's files and will not be used again.
+    The daemon that forks the workers holds nothing of a job and keeps running, because Spark does
+    not expect it to end, unless it was started for this job's files and will not be reused.
     """
-    with contextlib.suppress(psutil.NoSuchProcess):  # the JVM is gone, and its workers end, too
+    # the JVM has ended, and its workers end with it
+    with contextlib.suppress(psutil.NoSuchProcess):
         for daemon in psutil.Process(jvm_pid).children():
             with contextlib.suppress(psutil.Error):
                 if PYTHON_DAEMON not in daemon.cmdline():
@@ -180,5 +186,5 @@ def clean_session(session: Any, values_before: Any) -> None:
 
 
 def _values(session: Any) -> Any:
-    """The session's configuration, a java.util.Map: copied or compared in one call."""
+    """Returns the session's configuration, a java.util.Map: copied or compared in one call."""
     return session._jsparkSession.sessionState().conf().settings()

@@ -1,9 +1,9 @@
-"""Where state in columns is: in memory as far as a slot has memory for it, and beyond that in files
-that the operating system pages in and out.
+"""Allocates state in columns: in memory up to the slot's budget, then in files that the operating
+system pages in and out.
 
-The files have no names, so they go with the last array that needs them, or with the process. Their
-room on the disk is taken when they are made: a full disk is an error then, and never later, when
-memory is written.
+The files are unlinked, so they are freed with the last array that uses them, or with the process.
+Their disk space is allocated when they are created: a full disk is reported then, instead of
+crashing the process at a later write to memory.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ import pyarrow as pa
 from firesteel.common.units import MIB
 from firesteel.errors import FiresteelError
 
-_SMALL_BYTES = 256 << 10  # an array of less is in memory: a file costs a descriptor
-_TINY_BYTES = 1 << 10  # a batch of less is, too: its Python objects are as large
-_SHARED_BYTES = 16 * MIB  # of a file that batches share which are small parts of it
+_SMALL_BYTES = 256 << 10  # smaller arrays stay in memory: a file costs a descriptor
+_TINY_BYTES = 1 << 10  # smaller batches stay in memory: their Python objects are as large
+_SHARED_BYTES = 16 * MIB  # size of a file shared by batches that are a small part of it
 _SHARE = 16
 _PIECE_BYTES = (4 * MIB, 64 * MIB)
 
 
 class SlotColumnMemory:
-    """Of a slot. Arrays and batches may be made in any thread."""
+    """The column memory of a slot. Thread-safe."""
 
     def __init__(
         self,
@@ -41,8 +41,9 @@ class SlotColumnMemory:
         directory: Path | None = None,
         changed: Callable[[int], None] = lambda in_memory_bytes: None,
     ) -> None:
-        """`budget_bytes`: what may be in memory, None for all; `directory`: where files are made,
-        None for where temporary files go; `changed`: called when more is in memory, or less.
+        """`budget_bytes` limits memory; None for no limit. Files are created in `directory`; None
+        for the directory of temporary files. `changed` is called with the bytes in memory when they
+        change.
         """
         self.budget_bytes = budget_bytes
         self._directory = directory
@@ -51,14 +52,15 @@ class SlotColumnMemory:
         self._in_memory_bytes = self._told_bytes = 0
         self._in_files_bytes = 0
         self._sharing = threading.Lock()
-        self._shared: memoryview | None = None  # what is left of the last file that batches share
-        # What is no longer needed. Without the lock: a thread that has it may collect garbage.
+        self._shared: memoryview | None = None  # the unused rest of the last shared file
+        # Sizes to subtract. Appended to without the lock, because garbage may be collected in a
+        # thread that holds it.
         self._freed: deque[tuple[int, bool]] = deque()
 
     @property
     def piece_bytes(self) -> int | None:
-        """How large pieces of state should be at most, as a piece is in memory when it is made or
-        changed; None: as large as they come.
+        """Maximum size of a piece of state, as a piece is in memory while it is made or changed;
+        None for no limit.
         """
         if self.budget_bytes is None:
             return None
@@ -67,7 +69,9 @@ class SlotColumnMemory:
 
     @property
     def in_memory_bytes(self) -> int:
-        """Of arrays and batches that are not small; 0 without a budget: nothing is counted then."""
+        """Bytes of the larger arrays and batches in memory; 0 without a budget, since nothing is
+        counted then.
+        """
         with self._lock:
             self._settle()
             return self._in_memory_bytes
@@ -79,7 +83,7 @@ class SlotColumnMemory:
             return self._in_files_bytes
 
     def empty(self, count: int, dtype: Any) -> np.ndarray[Any, Any]:
-        """An array with any content. Raises FiresteelError if the disk is full."""
+        """Returns an uninitialized array. Raises FiresteelError if the disk is full."""
         kind = np.dtype(dtype)
         size = count * kind.itemsize
         if self.budget_bytes is None or size < _SMALL_BYTES:
@@ -96,16 +100,16 @@ class SlotColumnMemory:
         return array
 
     def grown(self, array: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
-        """The array with room for so many, and for as many again as it had, so that it is copied
-        a few times however it grows.
+        """Returns a copy of the array with room for at least `count` values and twice its length,
+        so that repeated growth copies it only a few times.
         """
         grown = self.empty(max(count, 2 * len(array)), array.dtype)
         grown[: len(array)] = array
         return grown
 
     def kept(self, batch: pa.RecordBatch, size_bytes: int | None = None) -> pa.RecordBatch:
-        """The batch, or its copy in a file. `size_bytes`: its size, if it is known, more or less:
-        to find out costs more than all else here.
+        """Returns the batch, or its copy in a file. `size_bytes` is its approximate size, if known:
+        to compute it costs more than everything else here.
         """
         if self.budget_bytes is None:
             return batch
@@ -122,7 +126,7 @@ class SlotColumnMemory:
         return pa.ipc.open_stream(pa.BufferReader(content)).read_next_batch()
 
     def _takes(self, size: int) -> bool:
-        """Whether there is memory for it, which it takes then."""
+        """Reserves memory for the size. Returns False if the budget is exhausted."""
         assert self.budget_bytes is not None
         with self._lock:
             self._settle()
@@ -133,7 +137,7 @@ class SlotColumnMemory:
         return True
 
     def _count(self, array: object, size: int) -> None:
-        """Until it is gone."""
+        """Counts the size until the array is garbage-collected."""
         weakref.finalize(array, self._freed.append, (size, True)).atexit = False
 
     def _settle(self) -> None:
@@ -146,14 +150,14 @@ class SlotColumnMemory:
         self._tell()
 
     def _tell(self) -> None:
-        """Not of each small change."""
+        """Reports the bytes in memory, unless they changed little."""
         if abs(self._in_memory_bytes - self._told_bytes) >= _SMALL_BYTES:
             self._told_bytes = self._in_memory_bytes
             self._changed(self._told_bytes)
 
     def _room(self, size: int) -> memoryview:
-        """Of a file of its own, or of one that what is small shares with others: it goes with the
-        last of them.
+        """Returns room in a separate file, or for small sizes in a shared one, which is freed with
+        its last user.
         """
         if size > _SHARED_BYTES // _SHARE:
             return memoryview(self._mapped(size))
@@ -172,7 +176,7 @@ class SlotColumnMemory:
         except OSError as error:
             raise FiresteelError(
                 f"state in columns in {directory} (state.backend.rocksdb.localdir,"
-                f" {_free_bytes(directory)} bytes free) failed: {size} bytes more: {error}"
+                f" {_free_bytes(directory)} bytes free) cannot grow by {size} bytes: {error}"
             ) from error
         with self._lock:
             self._in_files_bytes += size

@@ -1,7 +1,7 @@
-"""The slot's process as its TaskExecutor sees it: carries out the messages on the link, and reports
-what happens to the tasks.
+"""The slot's process from its TaskExecutor's point of view: executes the messages on the link and
+reports what happens to the tasks.
 
-One thread reads the link and acts; each task, and the analysis of a job's plan, has a thread; two
+One thread reads the link and acts; each task and each analysis of a plan has a thread; two threads
 watch the JVM and one reports metrics. A process serves one job at a time.
 """
 
@@ -48,7 +48,8 @@ log = structlog.get_logger(__name__)
 
 JOIN_TIMEOUT_S = 5.0
 FLUSH_TIMEOUT_S = 2.0
-# Operators with no Python functions of the program's. Its transforms' run in Spark's own workers.
+# Operators that run no Python function of the program in this process. Functions of transforms run
+# in Spark's workers.
 _WITHOUT_PANDAS = frozenset(
     {
         "AssignWatermarks",
@@ -84,7 +85,7 @@ class Host:
         heartbeat_timeout_s: float,
         state_directory: str = "",
     ) -> None:
-        """`state_directory`: state.backend.rocksdb.localdir."""
+        """`state_directory` is state.backend.rocksdb.localdir."""
         self._link = link
         self._exchange = exchange
         self._engine = engine
@@ -101,7 +102,7 @@ class Host:
             interval_s=metrics_interval_s,
         )
         self._state_directory = state_directory
-        self._state_backends = StateBackends(managed_bytes=0)  # replaced with each job
+        self._state_backends = StateBackends(managed_bytes=0)  # replaced for each job
         self._job_id = ""
         self._job_threads: JobThreads | None = None
         self._surroundings: JobSurroundings | None = None
@@ -109,21 +110,21 @@ class Host:
         self._user_roots: tuple[str, ...] = ()
 
     def serve(self) -> None:
-        """Acts on messages until the link ends. The engine is warm."""
+        """Executes messages until the link ends. The engine must be warm."""
         self._start(self._watch_jvm, name="jvm-watch")
         self._start(self._kill_silent_jvm, name="jvm-heartbeat")
         self._metrics.start()
         for message in self._link.received():
             try:
                 self._handle(message)
-            except Exception as error:  # one bad message must not cost the slot's other tasks
+            except Exception as error:  # one invalid message must not end the slot's other tasks
                 log.exception("a message could not be handled", kind=message.WhichOneof("message"))
                 self._answer_failure(message, error)
 
     def _answer_failure(
         self, message: executor_pb2.TaskExecutorToExecutor, error: Exception
     ) -> None:
-        """Answers a message that its JobMaster would otherwise wait for."""
+        """Reports the failure of a message whose outcome the JobMaster awaits."""
         match message.WhichOneof("message"):
             case "submit":
                 for deployment in message.submit.tasks:
@@ -198,7 +199,7 @@ class Host:
         log.info("serving", allocation_id=assign.allocation_id)
 
     def _slot_samples(self) -> list[MetricSample]:
-        """Called in the thread of the metrics."""
+        """Runs in the metrics thread."""
         samples = status_samples(self._engine.session, self._slot)
         tables, job_id = self._static_tables, self._job_id
         for table in tables.status() if tables is not None else ():
@@ -211,8 +212,8 @@ class Host:
         return samples
 
     def _leave(self) -> None:
-        """Ends what is left of the job; as a rule, its tasks have ended. Ends the process if one of
-        the job's threads survives.
+        """Ends the rest of the job, whose tasks have usually ended. Exits the process if one of the
+        job's threads survives.
         """
         deadline = time.monotonic() + JOIN_TIMEOUT_S
         left = self._tasks.clear()
@@ -233,14 +234,16 @@ class Host:
         if job_threads is not None:
             self._end_if_threads_live_on(job_threads, max(0.0, deadline - time.monotonic()))
             logs.bind_process()
-            log.info("the job has left")
+            log.info("the job was removed")
 
     def _end_if_threads_live_on(self, job_threads: JobThreads, timeout_s: float) -> None:
         threads = job_threads.join(timeout_s)
         if not threads:
             return
         for thread in threads:
-            log.error("a thread of the job lives on", thread=thread.name, exception=thread.stack)
+            log.error(
+                "a thread of the job is still running", thread=thread.name, exception=thread.stack
+            )
         names = ", ".join(repr(thread.name) for thread in threads)
         self._link.send(convert.ending(f"the job left threads that do not end: {names}"))
         self._link.flush(FLUSH_TIMEOUT_S)  # this thread is the one that reads the link
@@ -301,7 +304,7 @@ class Host:
         self._tasks.add(task, thread)
         try:
             thread.start()
-        except RuntimeError as error:  # the process may start no more threads
+        except RuntimeError as error:  # the process cannot start another thread
             self._report_failure(config.attempt_id, error, task_name=name)
             self._tasks.remove(task)
 
@@ -312,11 +315,11 @@ class Host:
             except BaseException as error:
                 log.exception("a task ended without its report")
                 self._report_failure(config.attempt_id, error, config.info.task_name_with_subtask)
-            sys.stdout.flush()  # a line that the thread has not ended
+            sys.stdout.flush()  # flush a line that the thread has not ended
         self._tasks.remove(task)
 
     def _tasks_of(self, attempt_ids: Iterable[str]) -> list[StreamTask]:
-        """Those of these tasks that run here."""
+        """Returns those of the tasks that run here."""
         found = (self._tasks.get(attempt_id) for attempt_id in attempt_ids)
         return [task for task in found if task is not None]
 
@@ -370,7 +373,7 @@ class Host:
                 found = analyze(graph, self._engine, convert.checkpoint_storage(request))
                 self._link.send(convert.analyzed(request.job_id, found))
             except BaseException as error:  # the program's functions may raise SystemExit
-                log.info("the plan's analysis found an error", exc_info=True)
+                log.info("the analysis of the plan failed", exc_info=True)
                 failed = convert.analysis_failed(request.job_id, self._error_info(error))
                 self._link.send(failed)
 
@@ -380,7 +383,7 @@ class Host:
         threading.Thread(target=target, args=args, name=name, daemon=True).start()
 
     def _watch_jvm(self) -> None:
-        """When the JVM has ended, the tasks fail with the reason and this process ends."""
+        """Fails the tasks with the reason and ends the process once the JVM has ended."""
         await_end(self._engine.jvm_pid)
         self._engine.is_alive()  # reads its exit code
         lost = self._engine.lost()

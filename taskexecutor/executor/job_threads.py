@@ -1,7 +1,7 @@
 """The threads that a job leaves behind in its slot's process.
 
-A thread cannot be killed, and one that survives its job runs that job's code in the middle of the
-next one. So a process with such a thread must not be used again.
+A thread cannot be killed, and a thread that survives its job would run that job's code during the
+next one. Therefore a process with such a thread is not reused.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import traceback
 from types import FrameType
 from typing import NamedTuple
 
-# Threads that begin in these packages serve the process, not the job: Flight's streams, imports,
+# Threads that start in these packages serve the process, not the job: Flight's streams, imports,
 # the cancellation of Spark jobs, gRPC, and the JVM's calls into Python, whose connections Py4J
 # keeps.
 RUNTIME_PACKAGES = (
@@ -28,19 +28,21 @@ RUNTIME_PACKAGES = (
 
 class LeftThread(NamedTuple):
     name: str
-    stack: str  # where it is now, as in a traceback
+    stack: str  # where it runs, as in a traceback
 
 
 class JobThreads:
-    """Created when a job gets the slot: every thread that starts later is the job's, unless it
-    begins in one of RUNTIME_PACKAGES.
+    """Tracks a job's threads. Created when a job gets the slot: every thread that starts later
+    belongs to the job, unless it starts in one of RUNTIME_PACKAGES.
     """
 
     def __init__(self) -> None:
         self._before = set(threading.enumerate())
 
     def join(self, timeout_s: float) -> list[LeftThread]:
-        """Waits for the job's threads, at most `timeout_s` in all; returns those that live on."""
+        """Waits for the job's threads, at most `timeout_s` in total, and returns those still
+        running.
+        """
         deadline = time.monotonic() + timeout_s
         for thread, _ in self._alive():
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -69,7 +71,9 @@ def raise_in(thread: threading.Thread, error: type[BaseException]) -> None:
 
 
 def _begins_in(frame: FrameType, packages: tuple[str, ...]) -> bool:
-    """Whether the first code that the thread runs, behind `threading`'s own, is of a package."""
+    """Returns whether the first code that the thread runs, apart from `threading` itself, belongs
+    to one of the packages.
+    """
     first = ""
     walked: FrameType | None = frame
     while walked is not None:

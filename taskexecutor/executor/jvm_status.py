@@ -1,4 +1,4 @@
-"""The slot's JVM as the process sees it: whether it lives, and its Status metrics."""
+"""Watches the slot's JVM: whether it is alive, and its Status metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PREFIX = "flink_taskmanager_Status_JVM_"
 
 
 def await_end(jvm_pid: int) -> None:
-    """Sleeps in the kernel until the JVM has ended."""
+    """Blocks in the kernel until the JVM has ended."""
     try:
         jvm = os.pidfd_open(jvm_pid)
     except ProcessLookupError:
@@ -24,8 +24,8 @@ def await_end(jvm_pid: int) -> None:
 
 
 def status_samples(session: Any, slot: int) -> list[MetricSample]:
-    """The Status metrics of the slot's JVM, under Flink's names with the slot as an additional
-    label; none if the JVM does not answer.
+    """Returns the Status metrics of the slot's JVM, under Flink's names with the slot as an
+    additional label; none if the JVM does not respond.
     """
     try:
         factory = session._jvm.java.lang.management.ManagementFactory

@@ -1,5 +1,5 @@
-"""The link between the process and its TaskExecutor: one stream over a Unix socket, open as long as
-the process lives.
+"""The link between the process and its TaskExecutor: one stream over a Unix socket, open for the
+lifetime of the process.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ EXECUTOR_ID_KEY = "firesteel-executor-id"
 
 
 class Link:
-    """`send` from any thread; iterate `received` in one. The iteration ends when the link does.
+    """`send` may be called from any thread; iterate `received` in one. The iteration ends with the
+    link.
 
-    A thread sends heartbeats: it needs the interpreter, so the TaskExecutor notices both a process
-    that is stopped and native code that never lets go of the interpreter's lock.
+    A thread sends heartbeats. It needs the interpreter, so the TaskExecutor detects both a stopped
+    process and native code that never releases the interpreter's lock.
     """
 
     def __init__(self, address: str, executor_id: str, *, heartbeat_interval_s: float) -> None:
@@ -43,7 +44,7 @@ class Link:
         threading.Thread(target=self._send_heartbeats, name="heartbeat", daemon=True).start()
 
     def send(self, message: executor_pb2.ExecutorToTaskExecutor) -> None:
-        """Raises MessageTooLarge, and then the link stays open."""
+        """Sends the message. Raises MessageTooLarge, which leaves the link open."""
         check_size(message, f"the slot's message {message.WhichOneof('message')!r}")
         self._outgoing.put(message)
 
@@ -61,15 +62,15 @@ class Link:
             self._ended.set()
 
     def flush(self, timeout_s: float) -> None:
-        """As `close`, for when no other thread iterates `received`."""
+        """Like `close`, for use while no other thread iterates `received`."""
         threading.Thread(
             target=lambda: list(self.received()), name="link-flush", daemon=True
         ).start()
         self.close(timeout_s)
 
     def close(self, timeout_s: float) -> None:
-        """Waits until the TaskExecutor has everything that was sent and ends the stream, at most
-        `timeout_s`.
+        """Waits, at most `timeout_s`, until the TaskExecutor has received every message, and ends
+        the stream.
         """
         self._outgoing.put(None)
         self._ended.wait(timeout_s)

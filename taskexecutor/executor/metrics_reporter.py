@@ -1,4 +1,4 @@
-"""Reports the metrics of the tasks and of the slot to the TaskExecutor, in a thread of its own."""
+"""Reports the metrics of the tasks and of the slot to the TaskExecutor, in a dedicated thread."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class MetricsReporter:
         threading.Thread(target=self._run, name="metrics", daemon=True).start()
 
     def wake(self) -> None:
-        """There are tasks now."""
+        """Notifies the thread that there are tasks."""
         self._wake.set()
 
     def _run(self) -> None:
         slot: list[MetricSample] = []
         slot_due_s = 0.0
         while True:
-            self._wake.clear()  # before looking at the tasks: one that starts now wakes this thread
+            self._wake.clear()  # before reading the tasks: a task that starts now wakes this thread
             tasks = self._tasks.alive()
             if time.monotonic() >= slot_due_s:
                 slot = self._slot_samples()

@@ -1,5 +1,5 @@
-"""Arrays and structs as keys, which Arrow neither hashes nor compares: Python values that are equal
-where Spark takes them for equal.
+"""Converts arrays and structs used as keys, which Arrow neither hashes nor compares, to Python
+values that are equal where Spark considers the keys equal.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from typing import Any
 
 
 def comparable(value: Any, nan: Any = "NaN") -> Any:
-    """A hashable value: arrays and structs as tuples, one zero, and `nan` for every NaN. Nulls in
-    arrays and structs are equal.
+    """Returns a hashable value: arrays and structs as tuples, -0.0 as 0.0, and `nan` for every NaN.
+    Nulls in arrays and structs are equal.
     """
     if isinstance(value, dict):
         return tuple(comparable(part, nan) for part in value.values())

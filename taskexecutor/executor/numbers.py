@@ -1,4 +1,6 @@
-"""Arrow's columns as NumPy's arrays, without Arrow's own conversion: that imports pandas first."""
+"""Converts Arrow columns to NumPy arrays without Arrow's own conversion, which imports pandas
+first.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ import pyarrow as pa
 
 
 def as_numpy(column: pa.Array | pa.ChunkedArray) -> Any:
-    """What `column.to_numpy(zero_copy_only=False)` is: numbers without nulls share its memory."""
+    """Returns the same array as `column.to_numpy(zero_copy_only=False)`. Numbers without nulls
+    share the column's memory.
+    """
     if column.null_count == 0:
         kind = column.type
         if pa.types.is_boolean(kind):

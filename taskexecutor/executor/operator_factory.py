@@ -1,7 +1,7 @@
-"""How a task has its operators created.
+"""The interface through which a task creates its operators.
 
-The task runtime knows operators only as `firesteel.operator.StreamOperator`; the process hands it a
-`CreateOperator`, so that it imports neither operators nor connectors nor Spark.
+The task runtime knows operators only as `firesteel.operator.StreamOperator`; the process passes it
+a `CreateOperator`, so that it imports neither operators nor connectors nor Spark.
 """
 
 from __future__ import annotations
@@ -30,17 +30,16 @@ class OpenedOperator:
 
 
 CreateOperator: TypeAlias = Callable[[Sequence[OpenedOperator]], StreamOperator]
-"""Creates the one operator that does what a group asks for: a single operator, or a linear run of
-operators that Spark executes as one plan. Raises FiresteelError for a group that cannot be one
-operator.
+"""Creates one operator for a group: a single operator, or a linear run of operators that Spark
+executes as one plan. Raises FiresteelError for a group that cannot be one operator.
 """
 
 
 def check_checkpointed(operator: StreamOperator, name: str) -> None:
-    """Raises FiresteelError if the operator keeps something that no checkpoint holds."""
+    """Raises FiresteelError if the operator has state that no checkpoint includes."""
     reason = operator.not_checkpointed
     if isinstance(operator, SourceOperator) and not operator.has_position:
-        reason = reason or "it cannot say how far it has read"
+        reason = reason or "it does not report how far it has read"
     if reason:
         raise FiresteelError(
             f"{name} cannot take part in checkpoints yet: {reason}. Run the job without them"

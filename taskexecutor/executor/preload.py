@@ -1,7 +1,8 @@
-"""pandas in a slot's process: a fifth of its memory, and a quarter of a second of its first job.
+"""Imports pandas only where needed: it takes a fifth of the process's memory and a quarter of a
+second of its first job.
 
-Imported for the jobs that need it, before their records wait for it. Left alone, pyarrow imports it
-at the first array it makes of NumPy's values, only to see whether they are pandas' own.
+Jobs that need pandas import it before their records arrive. By default, pyarrow imports it at the
+first array made from NumPy values, only to check whether they are pandas objects.
 """
 
 from __future__ import annotations
@@ -20,29 +21,29 @@ _PANDAS = "pandas"
 
 
 def import_pandas() -> None:
-    """Before it is needed: pyarrow imports it when it has to find out the type of Python values."""
+    """Imports pandas ahead of use: pyarrow imports it when it infers the type of Python values."""
     import pandas  # noqa: F401
 
 
 def import_pandas_aside() -> None:
-    """The same on a thread of its own, unless that has been done."""
+    """Imports pandas in a separate thread, unless it is imported already."""
     if _PANDAS not in sys.modules:
         threading.Thread(target=import_pandas, name=_PANDAS, daemon=True).start()
 
 
 def keep_pyarrow_from_pandas() -> None:
-    """Makes pyarrow know of pandas once something else imports it, not before."""
+    """Makes pyarrow detect pandas only once something else has imported it."""
     if _PANDAS not in sys.modules and not any(
         isinstance(finder, _PandasLater) for finder in sys.meta_path
     ):
         finder = _PandasLater()
         sys.meta_path.insert(0, finder)
-        _ = pa.lib._pandas_api.have_pandas  # looks for it once only
+        _ = pa.lib._pandas_api.have_pandas  # looks for it only once
         finder.hides = False
 
 
 class _PandasLater(MetaPathFinder):
-    """Has pyarrow look for pandas again, after pandas is imported."""
+    """Makes pyarrow look for pandas again after pandas is imported."""
 
     def __init__(self) -> None:
         self.hides = True
@@ -61,7 +62,7 @@ class _PandasLater(MetaPathFinder):
 
             def execute_and_tell(module: ModuleType) -> None:
                 execute(module)
-                with suppress(Exception):  # a module of the job's own that has this name
+                with suppress(Exception):  # the job has its own module with this name
                     _ = pa.lib._pandas_api.pd
 
             spec.loader.exec_module = execute_and_tell  # type: ignore[method-assign]

@@ -13,7 +13,7 @@ from taskexecutor.executor.task import StreamTask
 class RunningTask:
     task: StreamTask
     thread: threading.Thread
-    ended: bool = False  # its terminal state is reported
+    ended: bool = False  # its terminal state has been reported
 
 
 class RunningTasks:
@@ -37,7 +37,9 @@ class RunningTasks:
         return None if running is None else running.task
 
     def may_report(self, attempt_id: str, state: ExecutionState) -> bool:
-        """Whether the state may be reported: nothing follows an attempt's terminal state."""
+        """Returns whether the state may be reported: nothing follows an attempt's terminal
+        state.
+        """
         with self._lock:
             running = self._tasks.get(attempt_id)
             if running is None:
@@ -48,12 +50,12 @@ class RunningTasks:
             return True
 
     def alive(self) -> list[StreamTask]:
-        """The tasks that have not reported a terminal state."""
+        """Returns the tasks that have not reported a terminal state."""
         with self._lock:
             return [running.task for running in self._tasks.values() if not running.ended]
 
     def clear(self) -> list[RunningTask]:
-        """Forgets every task; returns them."""
+        """Removes and returns all tasks."""
         with self._lock:
             left = list(self._tasks.values())
             self._tasks.clear()

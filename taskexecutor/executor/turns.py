@@ -1,12 +1,12 @@
-"""How often the threads of the process take turns in the interpreter."""
+"""Sets how often threads of the process switch in the interpreter."""
 
 from __future__ import annotations
 
 import sys
 
-# A checkpoint passes from thread to thread: the link's, tasks', the exchange's, writers'. Each of
-# them may find another one at work, and has waited up to 5 ms for it, which is Python's default:
-# together, a quarter of a small job's checkpoint.
+# A checkpoint passes through several threads: the link's, the tasks', the exchange's and the
+# writers'. Each may find another thread running and wait for up to Python's default of 5 ms.
+# Together, these waits are a quarter of a small job's checkpoint.
 SWITCH_INTERVAL_S = 0.001
 
 

@@ -386,7 +386,7 @@ async def test_a_process_in_which_a_thread_of_the_job_lives_on_is_replaced(clust
     await cluster.until_free()
     assert await gone([python])
     logged = slot_log(cluster.directory, 0).read_text()
-    assert "a thread of the job lives on" in logged
+    assert "a thread of the job is still running" in logged
     assert "abandoned writer" in logged and "in hang_here" in logged
     again = await cluster.take_slot("2")
     assert again.executor_id != first.executor_id

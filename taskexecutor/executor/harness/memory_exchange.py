@@ -1,4 +1,4 @@
-"""An exchange in memory: result partitions and input gates of one process, without a network."""
+"""An in-memory exchange: result partitions and input gates of one process, without a network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from taskexecutor.executor.exchange.partitioning.routing import Routing, make_ro
 
 
 class _Channel:
-    """From one producer subtask to one consumer subtask."""
+    """A channel from one producer subtask to one consumer subtask."""
 
     def __init__(self) -> None:
         self.queue: deque[StreamElement] = deque()
@@ -34,9 +34,10 @@ class _Channel:
 class MemoryExchange:
     """Result partitions and input gates of one process, connected by result, producer and attempt.
 
-    A producer may be `capacity` elements ahead of its consumer. A channel without a consumer counts
-    as consumed, so that a task can run without its consumers; `await_consumers=True` waits for them
-    instead. Either way `MemoryPartition.sent` keeps what was emitted.
+    A producer may be up to `capacity` elements ahead of its consumer. By default, elements for a
+    channel without a consumer count as consumed, so that a task can run without its consumers;
+    `await_consumers=True` waits for them instead. `MemoryPartition.sent` keeps every emitted
+    element.
     """
 
     def __init__(self, capacity: int = 16, await_consumers: bool = False) -> None:
@@ -186,7 +187,7 @@ class MemoryPartition:
         self.closed = True
 
     def abandoned(self, reason: str) -> None:
-        """A consumer has closed its gate too early. Called with the exchange's lock held."""
+        """Records that a consumer closed its gate early. Called with the exchange's lock held."""
         if not self.closed and self._error is None:
             self._error = PartitionAbandoned(
                 result_id=self._result_id, producer=self._producer, consumer=0, reason=reason
@@ -228,7 +229,7 @@ class MemoryGate:
     ) -> None:
         self.bytes_in = 0
         self.in_pool_usage = 0.0
-        self.max_rows: int | None = None  # without effect: elements are few and small
+        self.max_rows: int | None = None  # ignored: elements are few and small
         self.arrived: deque[tuple[int, CheckpointBarrier]] = deque()
         self.on_available = on_available
         self.failure: PartitionFailed | None = None

@@ -1,4 +1,4 @@
-"""One operator by itself, in the caller's thread and on the caller's time."""
+"""Runs a single operator in the caller's thread, with a clock that the caller sets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from taskexecutor.executor.timing.watermarks import ValveEvent
 
 
 class _Collected:
-    """A target that keeps every element."""
+    """A target that collects every element."""
 
     def __init__(self) -> None:
         self.elements: list[StreamElement] = []
@@ -46,15 +46,15 @@ class _Collected:
         self.elements.append(event)
 
     def finished(self) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
 
 class OperatorHarness:
-    """Runs one operator as a task would, in the caller's thread, on the caller's time.
+    """Runs one operator as a task would, in the caller's thread, with a clock that the caller sets.
 
-    `spark` becomes `context.spark`; `sent` collects the events for the coordinator. `watermark`
+    `spark` becomes `context.spark`; `sent` collects the events to the coordinator. `watermark`
     advances event time, `processing_time` processing time. `watermark_alignment` puts the operator
-    into a watermark alignment group. `checkpoints`: the job takes them.
+    into a watermark alignment group. `checkpoints`: the job takes checkpoints.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class OperatorHarness:
         )
         self.state = TaskOperatorState(backend, restored, max_parallelism=max_parallelism)
 
-    # -- the operator's life
+    # -- life cycle of the operator
 
     def initialize(self) -> None:
         self._node.setup()
@@ -140,7 +140,7 @@ class OperatorHarness:
         return self
 
     def snapshot(self, checkpoint_id: int = 1, *, finished: bool = False) -> OperatorStateSnapshot:
-        """What a task does when a barrier has come, or after `finish`."""
+        """Takes a snapshot, as a task does when a barrier arrives, or after `finish`."""
         if not finished:
             self.operator.flush()
             self.operator.prepare_barrier(checkpoint_id)
@@ -150,7 +150,7 @@ class OperatorHarness:
         self._inputs[input_index].batch(batch)
 
     def watermark(self, timestamp_us: int, input_index: int | None = None) -> None:
-        """A watermark on one input, or on all."""
+        """Sends a watermark on one input, or on all."""
         for index in range(len(self._inputs)) if input_index is None else (input_index,):
             self._inputs[index].event(Watermark(timestamp_us))
 
@@ -164,43 +164,47 @@ class OperatorHarness:
         self.environment.process_mails()
 
     def poll(self) -> bool:
-        """One turn of a source."""
+        """Polls a source once."""
         assert isinstance(self.operator, SourceOperator)
         self.run_mails()
         return self.operator.poll(0.0)
 
     def deliver(self, event: ToOperator) -> None:
-        """Sends an event from the coordinator, as a mail: the operator handles it when it yields or
-        polls, or when `run_mails` is called.
+        """Delivers an event from the coordinator as a mail: the operator handles it when it yields
+        or polls, or when `run_mails` is called.
         """
         self.environment.mailbox.put(lambda: self._node.handle_coordinator_event(event))
 
     @property
     def stopped(self) -> bool:
-        """Whether a task would take no input now: the operator is ahead of its alignment group."""
+        """Returns whether a task would take no input now, because the operator is ahead of its
+        alignment group.
+        """
         return self._node.watermark_alignment is not None and self._node.watermark_alignment.stopped
 
     def flush(self) -> None:
         self.operator.flush()
 
     def end_input(self, input_index: int) -> None:
-        """The end of one of several inputs."""
+        """Ends one of several inputs."""
         self._inputs[input_index].event(Watermark(MAX_TIMESTAMP_US))
         self._inputs[input_index].finished()
 
     def checkpoint(self, checkpoint_id: int, *, finished: bool = False) -> RestoredOperatorState:
-        """`snapshot`, as the state that a subtask of the same parallelism restores."""
+        """Takes a snapshot and returns it as the state that a subtask of the same parallelism
+        restores.
+        """
         snapshot = self.snapshot(checkpoint_id, finished=finished)
         restored = restored_from(snapshot)
         snapshot.keyed.release()
         return restored
 
     def complete(self, checkpoint_id: int) -> None:
-        """The JobMaster's notice."""
+        """Delivers the JobMaster's notification of a complete checkpoint."""
         self._node.notify_checkpoint(checkpoint_id, completed=True)
 
     def finish(self) -> None:
-        """The end of all input: MAX_WATERMARK, then end_input and finish."""
+        """Ends all input: MAX_WATERMARK, then end_input and finish."""
         self._node.advance_to_end_of_event_time()
         self._task_timers.quiesce()
         self._node.finish()
@@ -217,7 +221,7 @@ class OperatorHarness:
         self.environment.cancelled = True
         self.environment.mailbox.wake()
 
-    # -- what came out
+    # -- output
 
     @property
     def elements(self) -> list[StreamElement]:
@@ -245,8 +249,8 @@ class OperatorHarness:
 
 
 def restored_from(snapshot: OperatorStateSnapshot) -> RestoredOperatorState:
-    """The state that a subtask of the same parallelism restores from a snapshot, pickled and
-    unpickled on the way.
+    """Returns the state that a subtask of the same parallelism restores from a snapshot, after
+    pickling and unpickling it.
     """
     state = RestoredOperatorState(
         keyed=[entry for _, content in encoded(snapshot) for entry in decode_key_group(content)],

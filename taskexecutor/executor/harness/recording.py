@@ -1,4 +1,4 @@
-"""Operators that record in which order a task calls them."""
+"""Operators that record the order of a task's calls."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Journal:
         self.hooks[name] = fail
 
     def of(self, *calls: str) -> list[str]:
-        """Only these kinds of calls, such as "open" or "close"."""
+        """Returns only these kinds of calls, such as "open" or "close"."""
         return [name for name in self.calls if name.split(".", 1)[1].split("(", 1)[0] in calls]
 
 
 class _Recording(StreamOperator):
-    """Records each call of its life in the journal."""
+    """Records each life-cycle call in the journal."""
 
     def __init__(self, name: str, journal: Journal) -> None:
         self.name = name
@@ -90,8 +90,8 @@ class _Recording(StreamOperator):
 
 
 class RecordingOperator(_Recording):
-    """Passes its batches on, after `on_batch(operator, batch, input)`, which may register timers,
-    for example.
+    """Forwards its batches after calling `on_batch(operator, batch, input)`, which may register
+    timers, for example.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class RecordingOperator(_Recording):
 
 
 class RecordingSource(_Recording, SourceOperator):
-    """Emits its elements, one per poll, and then ends, or (`endless`) waits for mails for ever."""
+    """Emits its elements, one per poll, and then ends, or if `endless` waits for mails."""
 
     inputs = 0
     poll_interval_s = None
@@ -129,7 +129,7 @@ class RecordingSource(_Recording, SourceOperator):
         self.elements = deque(elements)
         self.endless = endless
         self._polled = 0
-        self.splits = 0  # that were assigned
+        self.splits = 0  # assigned splits
 
     def poll(self, max_wait_s: float) -> bool:
         self.waiting = False
@@ -158,11 +158,11 @@ class RecordingSource(_Recording, SourceOperator):
             self.splits += 1
 
     def position(self) -> list[int]:
-        """How many elements were emitted, and how many splits assigned."""
+        """Returns the number of emitted elements and of assigned splits."""
         return [self._polled, self.splits]
 
     def restore(self, position: list[int]) -> None:
-        """Goes on behind what was emitted."""
+        """Continues after the emitted elements."""
         polled, self.splits = position
         for _ in range(polled):
             self.elements.popleft()

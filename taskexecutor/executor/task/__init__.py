@@ -1,4 +1,6 @@
-"""The task runtime: what runs in one thread of a PySpark executor. `StreamTask` is the way in."""
+"""The task runtime: runs one task in one thread of a PySpark executor. `StreamTask` is the entry
+point.
+"""
 
 from taskexecutor.executor.task.config import InEdge, OutEdge, TaskConfig, TaskEnd, TaskServices
 from taskexecutor.executor.task.meters import MetricSample

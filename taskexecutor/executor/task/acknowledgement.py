@@ -1,4 +1,4 @@
-"""Waiting until the consumers have taken everything, without stopping the task's loop."""
+"""Waits until the consumers have taken everything, without blocking the task's loop."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from taskexecutor.executor.task.mailbox import Mailbox
 
 
 class Acknowledgement:
-    """Waits in a thread of its own, because partitions can only be waited for; the outcome arrives
-    as a mail. Without partitions it is acknowledged from the start.
+    """Waits in a separate thread, because waiting for a partition blocks; the outcome arrives as a
+    mail. Without partitions it is acknowledged from the start.
     """
 
     def __init__(

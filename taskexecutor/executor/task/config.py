@@ -1,4 +1,4 @@
-"""What a task is created with: its configuration, and what it uses of its process."""
+"""The configuration of a task, and the services of its process."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class InEdge(NamedTuple):
 class OutEdge(NamedTuple):
     edge: JobEdge
     consumers: int
-    max_parallelism: int  # the consumers'
+    max_parallelism: int  # of the consumers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskConfig:
-    """One attempt of one subtask."""
+    """The configuration of one attempt of one subtask."""
 
     job_id: JobId
     job_name: str
@@ -52,9 +52,10 @@ class TaskConfig:
     in_edges: Sequence[InEdge]
     out_edges: Sequence[OutEdge]
     output_schemas: Sequence[pa.Schema | None]  # per operator of the vertex
-    config: Mapping[str, str] = field(default_factory=dict)  # the job's
-    input_schemas: Sequence[pa.Schema | None] = ()  # per in_edge; () if they are not known
-    restored: Mapping[OperatorId, RestoredOperatorState] | None = None  # None: a first run
+    config: Mapping[str, str] = field(default_factory=dict)  # of the job
+    input_schemas: Sequence[pa.Schema | None] = ()  # per in_edge; () if they are unknown
+    # None: the task restores nothing
+    restored: Mapping[OperatorId, RestoredOperatorState] | None = None
 
     @property
     def info(self) -> TaskInfo:
@@ -72,12 +73,12 @@ class TaskConfig:
 
 
 class TaskEnd(NamedTuple):
-    """What a task that has ended leaves, besides its state."""
+    """Results of a task that has ended, besides its state."""
 
     metrics: TaskMetrics  # final values
-    partitions: tuple[StoredPartition, ...] = ()  # FINISHED only: of BLOCKING results
-    unreadable: ResultPartitionId | None = None  # FAILED only: because it could not be read
-    # FINISHED only, without checkpoints: those that its source has read.
+    partitions: tuple[StoredPartition, ...] = ()  # FINISHED only: its BLOCKING results
+    unreadable: ResultPartitionId | None = None  # FAILED only: the partition that could not be read
+    # FINISHED only, without checkpoints: the splits that its source has read.
     splits: Mapping[OperatorId, Sequence[HeldSplit]] = MappingProxyType({})
 
 
@@ -88,13 +89,13 @@ ReportState: TypeAlias = Callable[
 
 @dataclass(frozen=True, slots=True)
 class TaskServices:
-    """What a task uses of its process. The task's thread may call the callables at any time."""
+    """Services of the process. The task's thread may call the callables at any time."""
 
     exchange: Exchange
     engine: Engine
     create_operator: CreateOperator
     report_state: ReportState
     send_event: Callable[[OperatorEvent], None]
-    checkpoints: CheckpointServices | None = None  # None: the job has no checkpoints
+    checkpoints: CheckpointServices | None = None  # None: the job takes no checkpoints
     create_keyed_state: CreateKeyedState = HashMapKeyedStateBackend
-    user_code_roots: Sequence[str] = ()  # the user's files: tracebacks show the frames in them
+    user_code_roots: Sequence[str] = ()  # the user's folders: tracebacks show the frames in them

@@ -1,4 +1,4 @@
-"""What all operators of one task share."""
+"""State shared by all operators of one task."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taskexecutor.executor.timing.clock import TaskClock, TimeKind
 
 
 class TaskEnvironment:
-    """What all operators of one task share."""
+    """State shared by all operators of one task."""
 
     def __init__(
         self,
@@ -31,9 +31,10 @@ class TaskEnvironment:
         self.send_event = send_event
         self.mailbox = mailbox
         self.clock = clock
-        self.checkpoints = checkpoints  # whether the job takes them
+        self.checkpoints = checkpoints  # whether the job takes checkpoints
         self.cancelled = False  # set once, by any thread
-        # Mails ran in the middle of a step and may have changed what it found: no sleep after it.
+        # Mails ran during a step and may have produced new input, so the task must not sleep after
+        # it.
         self.yielded = False
 
     def send_message(self, operator_id: str, message: FromOperator) -> None:
@@ -53,8 +54,8 @@ class TaskEnvironment:
             raise TaskCancelled
 
     def yield_to_mail(self, timeout_s: float) -> None:
-        """On the task's thread: runs the queued mails, waiting at most `timeout_s` for the
-        first.
+        """Runs the queued mails, waiting at most `timeout_s` for the first. Called on the task's
+        thread.
         """
         self.check_cancelled()
         self.yielded = True
@@ -65,7 +66,8 @@ class TaskEnvironment:
         self.check_cancelled()
 
     def process_mails(self) -> None:
-        # Those that are queued now: mails that put mails must not keep data waiting for ever.
+        # Only the mails queued now: mails that queue further mails must not delay data
+        # indefinitely.
         for _ in range(len(self.mailbox)):
             mail = self.mailbox.take()
             if mail is not None:

@@ -1,8 +1,7 @@
-"""Reads a task's gates fairly, one element at a time, and tracks what each channel has sent.
+"""Reads a task's gates fairly, one element at a time, and tracks the progress of each channel.
 
-The reader knows which channels have ended and what event time they have reached; it does not know
-operators. Barrier alignment belongs between `poll` and the task: gates can block and unblock single
-channels.
+The reader knows which channels have ended and their event time; it does not know operators. Barrier
+alignment takes place between `poll` and the task: gates can block and unblock single channels.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ class GateState:
     """The progress of one gate's channels."""
 
     valve: WatermarkValve
-    data_channels: int  # channels without EndOfData yet
-    open_channels: int  # channels without EndOfPartition yet
-    # False: some producer stopped with a savepoint and has more to send after a restart.
+    data_channels: int  # channels that have not sent EndOfData
+    open_channels: int  # channels that have not sent EndOfPartition
+    # False if a producer stopped with a savepoint and has more to send after a restart.
     drained: bool = True
 
 
 class InputReader:
-    """Polls the gates in turn, so that no busy gate starves another."""
+    """Polls the gates in turn, so that a busy gate does not starve the others."""
 
     def __init__(self, gates: Sequence[InputGate]) -> None:
         self.gates = tuple(gates)
@@ -37,8 +36,8 @@ class InputReader:
         self._turn = 0
 
     def poll(self) -> tuple[int, int, StreamElement] | None:
-        """(gate, channel, element), or None if nothing is there; never blocks. A plain tuple: this
-        is called for every batch.
+        """Returns (gate, channel, element), or None if nothing is available; never blocks. A plain
+        tuple, because this is called for every batch.
         """
         count = len(self.gates)
         for _ in range(count):
@@ -52,7 +51,7 @@ class InputReader:
     def on_event_time(
         self, gate: int, channel: int, event: Watermark | StreamStatus
     ) -> tuple[ValveEvent, ...]:
-        """The events of the gate as a whole that follow from this channel's event."""
+        """Returns the gate's combined events that follow from this channel's event."""
         valve = self.states[gate].valve
         if isinstance(event, Watermark):
             return valve.on_watermark(channel, event.timestamp_us)
@@ -82,5 +81,5 @@ class InputReader:
 
     @property
     def drained(self) -> bool:
-        """Whether every producer has really ended, rather than stopped with a savepoint."""
+        """Returns whether every producer has really ended, rather than stopped with a savepoint."""
         return all(state.drained for state in self.states)

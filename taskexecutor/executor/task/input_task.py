@@ -1,4 +1,4 @@
-"""A task with one, two or more inputs, each fed by one or more gates (spec 001, life of non-source
+"""A task with one or more inputs, each fed by one or more gates (spec 001, life of non-source
 tasks).
 """
 
@@ -61,7 +61,7 @@ class InputTask:
         *,
         overtakes: bool = False,
     ) -> None:
-        """`overtakes`: whether checkpoints may, and so must not wait long for a step to end."""
+        """`overtakes`: checkpoints may overtake, so a step must not take long."""
         self._config = config
         self._exchange = exchange
         self._chain = chain
@@ -69,7 +69,7 @@ class InputTask:
         self._wake = wake
         self._checkpoints = checkpoints
         self._gates: list[InputGate] = []
-        # One per gate: the node that it feeds, and which input of it.
+        # Per gate: the node that it feeds, and the index of that node's input.
         self._entries = [chain.entry(edge) for edge, _, _ in config.in_edges]
         self._targets = [NodeTarget(node, input_index) for node, input_index in self._entries]
         self._heads = list({id(node): node for node, _ in self._entries}.values())
@@ -81,15 +81,15 @@ class InputTask:
             for edge, producers, _ in config.in_edges
         ]
         self._step_rows = StepRows() if overtakes else None
-        # Gates that are not read yet, with the gates that must end first.
+        # Gates that are blocked, with the gates that must end first.
         self._held_back: dict[int, list[int]] = {}
         self._on_initialized: Callable[[], None] | None = None
         self._reader: InputReader
         self._alignment: BarrierAlignment
 
     def init(self) -> None:
-        """Connects to the producers; they may not be there yet. What the checkpoint has overtaken
-        that is restored comes before what they send.
+        """Connects to the producers, which may not have started yet. Restored in-flight data is
+        read before new data.
         """
         config = self._config
         for edge, producers, locations in config.in_edges:
@@ -115,7 +115,7 @@ class InputTask:
 
     @property
     def max_wait_s(self) -> float | None:
-        """Gates and mails wake the task, and the timeout of an alignment does."""
+        """Returns None, or the time until an alignment times out. Gates and mails wake the task."""
         deadline = self._alignment.deadline
         return None if deadline is None else max(0.0, deadline - time.monotonic())
 
@@ -158,17 +158,17 @@ class InputTask:
 
     @property
     def open_checkpoints(self) -> list[int]:
-        return []  # they begin where their first barrier comes
+        return []  # their barrier tells the task which checkpoint
 
     @property
     def stops_with(self) -> int | None:
         return None
 
     def drain(self) -> None:
-        """Its inputs end by themselves."""
+        """Does nothing: the inputs end by themselves."""
 
     def stop(self) -> None:
-        """Its inputs end by themselves."""
+        """Does nothing: the inputs end by themselves."""
 
     def trigger_checkpoint(self, barrier: CheckpointBarrier, splits: int, *, stops: bool) -> None:
         self._carry_out(self._alignment.trigger(barrier, time.monotonic()))
@@ -221,7 +221,7 @@ class InputTask:
             initialized()
 
     def _restore_in_flight(self) -> None:
-        """Puts what the restored checkpoint has overtaken before everything that arrives."""
+        """Puts the restored checkpoint's in-flight data before everything that arrives."""
         restored = self._config.restored or {}
         for (edge, _, _), (node, _), gate, producers in zip(
             self._config.in_edges, self._entries, self._gates, self._producers, strict=True
@@ -230,8 +230,8 @@ class InputTask:
                 for found in state.in_flight:
                     if found.result_id != edge.result_id:
                         continue
-                    # With other producers than before, any channel will do that is always the
-                    # same for one of them.
+                    # If the producers changed, any channel will do, as long as it is always the
+                    # same one for a producer.
                     by_channel: dict[int, list[pa.RecordBatch]] = {}
                     for producer, batch in found.batches:
                         known = producer in producers
@@ -241,7 +241,9 @@ class InputTask:
                         gate.restore(channel, [batch for batch in batches if batch.num_rows])
 
     def _own_rows(self, edge: JobEdge, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Those whose key is this subtask's: all, unless the parallelism is another one now."""
+        """Returns the rows whose key belongs to this subtask. These are all rows, unless the
+        parallelism changed.
+        """
         if edge.partitioner is not Partitioner.HASH:
             return batch
         vertex = self._config.vertex
@@ -252,7 +254,7 @@ class InputTask:
         return batch.filter(pa.array(owners == self._config.subtask))
 
     def _process_in_time(self, gate: int, batch: pa.RecordBatch, rows: StepRows) -> None:
-        """Processes a batch, and takes fewer rows at once if that took long."""
+        """Processes a batch, and lowers the row limit if that took long."""
         started = time.monotonic()
         self._targets[gate].batch(batch)
         if rows.on_step(batch.num_rows, time.monotonic() - started):
@@ -263,7 +265,9 @@ class InputTask:
             gate.max_rows = rows
 
     def _look_at_barriers(self) -> None:
-        """Those that arrive before they are taken: they may overtake."""
+        """Handles barriers when they arrive, before they are taken from the channel: they may
+        overtake data.
+        """
         for gate in self._gates:
             while gate.arrived:
                 _, barrier = gate.arrived.popleft()
@@ -276,7 +280,9 @@ class InputTask:
             self._look_at_recordings(self._checkpoints)
 
     def _overtake(self, barrier: CheckpointBarrier, channels: Sequence[Channel]) -> None:
-        """The gates first: what the snapshot emits may come back to a gate of this process."""
+        """Starts recording at the gates first: elements that the snapshot emits may arrive at a
+        gate of this process.
+        """
         for number, gate in enumerate(self._gates):
             gate.record([c for g, c in channels if g == number], barrier.checkpoint_id)
         self._checkpointing(barrier).overtake(barrier)
@@ -333,7 +339,7 @@ class InputTask:
             case EndOfData():
                 for outcome in reader.on_end_of_data(gate, channel, event):
                     target.event(outcome)
-                # An input that ends before the others ends at once; the last ones end when the
+                # An input that ends before the others ends immediately; the last ones end when the
                 # timers are quiesced.
                 if (
                     reader.gate_ended(gate)

@@ -1,6 +1,6 @@
-"""What a task needs of its process: the exchange and the slot's Spark.
+"""The interfaces of a task to its process: the exchange and the slot's Spark.
 
-The exchange is implemented by taskexecutor.executor.exchange and, in memory, by the test harness.
+`taskexecutor.executor.exchange` implements the exchange; the test harness implements it in memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from taskexecutor.executor.exchange import BlockReason, Locations
 
 
 class ResultPartition(Protocol):
-    """What the task needs of taskexecutor.executor.exchange.ResultPartition."""
+    """The part of taskexecutor.executor.exchange.ResultPartition that a task uses."""
 
     records_out: int
     bytes_out: int
@@ -31,34 +31,32 @@ class ResultPartition(Protocol):
 
     @property
     def blocked_ns(self) -> int:
-        """Waiting for credit, the present wait included."""
+        """Time spent waiting for credit, including the current wait."""
 
     @property
     def blocked(self) -> bool:
-        """The task waits for credit now."""
+        """Whether the task is waiting for credit."""
 
     @property
     def overdrawn(self) -> bool:
-        """There is no credit for what another element leads to."""
+        """Whether a channel has no credit for the output of another element."""
 
     @property
     def out_pool_usage(self) -> float: ...
 
     @property
     def stored(self) -> StoredPartition | None:
-        """Of a BLOCKING result, once `finish` has returned."""
+        """The stored partition of a BLOCKING result, once `finish` has returned."""
 
     def emit(self, batch: pa.RecordBatch) -> None: ...
 
     def emit_event(self, event: StreamEvent) -> None: ...
 
     def await_acknowledged(self) -> None:
-        """Returns when the consumers have taken everything that was emitted so far; raises after
-        abort.
-        """
+        """Returns when the consumers have taken everything emitted so far. Raises after `abort`."""
 
     def finish(self) -> None:
-        """Returns when the consumers have taken EndOfPartition; raises after abort."""
+        """Returns when the consumers have taken EndOfPartition. Raises after `abort`."""
 
     def abort(self) -> None: ...
 
@@ -66,7 +64,7 @@ class ResultPartition(Protocol):
 
 
 class InputGate(Protocol):
-    """What the task needs of taskexecutor.executor.exchange.InputGate."""
+    """The part of taskexecutor.executor.exchange.InputGate that a task uses."""
 
     bytes_in: int
     max_rows: int | None
@@ -94,7 +92,7 @@ class InputGate(Protocol):
 
 
 class Exchange(Protocol):
-    """What the task needs of taskexecutor.executor.exchange.Exchange."""
+    """The part of taskexecutor.executor.exchange.Exchange that a task uses."""
 
     def create_partition(
         self,
@@ -127,7 +125,7 @@ class Exchange(Protocol):
 
 
 class Engine(Protocol):
-    """What operators get of the slot's taskexecutor.executor.spark.jvm.engine.SparkEngine."""
+    """The part of taskexecutor.executor.spark.jvm.engine.SparkEngine that operators use."""
 
     @property
     def session(self) -> Any: ...
@@ -140,8 +138,8 @@ class Acknowledged:
     attempt_id: AttemptId
     checkpoint_id: int
     operators: tuple[OperatorSnapshot, ...]
-    operators_finished: bool  # finish() was called on all of them before
-    start_delay_ms: float  # from the trigger, on the master's clock, to the first barrier
+    operators_finished: bool  # finish() had been called on all of them
+    start_delay_ms: float  # from the trigger, by the JobMaster's clock, to the first barrier
     alignment_ms: float  # from the first barrier to the snapshot
     sync_ms: float
     async_ms: float
@@ -149,7 +147,7 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declined:
-    """The task has no part of it: nothing of it is left."""
+    """The task could not write its part of the checkpoint, and has left no files."""
 
     attempt_id: AttemptId
     checkpoint_id: int
@@ -158,22 +156,23 @@ class Declined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataEnded:
-    """The task has called finish(): only a checkpoint is missing until it can end."""
+    """The task has called finish() and needs one more checkpoint before it can end."""
 
     attempt_id: AttemptId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What the task has from earlier JobMasters, for one that adopts it."""
+    """State from earlier JobMasters, reported to the JobMaster that adopts the task."""
 
     attempt_id: AttemptId
     splits: Mapping[OperatorId, Sequence[HeldSplit]]  # by source
-    open_checkpoints: Sequence[int]  # that it takes part in, and does not know the end of
-    stops_with: int | None  # its source waits for the end of this savepoint
+    # checkpoints that the task takes part in and whose outcome it does not know
+    open_checkpoints: Sequence[int]
+    stops_with: int | None  # the savepoint whose outcome the source awaits
     data_ended: bool
-    stops_into: str  # the job is being stopped with a savepoint there; empty: not that it knows
-    drains: bool  # after its sources have ended
+    stops_into: str  # target of the savepoint that stops the job; empty if unknown or none
+    drains: bool  # drain the sources before the savepoint
 
 
 CheckpointAnswer: TypeAlias = Acknowledged | Declined | DataEnded | Held
@@ -181,11 +180,13 @@ CheckpointAnswer: TypeAlias = Acknowledged | Declined | DataEnded | Held
 
 @dataclass(frozen=True, slots=True)
 class CheckpointServices:
-    """What a task's checkpoints use of its process."""
+    """Services of the process for a task's checkpoints."""
 
-    storage: CheckpointStorage  # the job's directory
-    answer: Callable[[CheckpointAnswer], None]  # from any thread
-    # Barriers may overtake: tasks can take part at any time, however long what is ahead of them is.
+    storage: CheckpointStorage  # the job's checkpoint directory
+    answer: Callable[[CheckpointAnswer], None]  # callable from any thread
+    # Barriers may overtake data, so tasks can take part at any time, however long their input
+    # takes.
     unaligned: bool = False
-    # Keyed state of an operator's subtask up to this size is in the answer, not in a file.
+    # A subtask's keyed state of an operator up to this size is part of the answer instead of a
+    # file.
     inline_bytes: int = 0

@@ -1,4 +1,4 @@
-"""The loop of a task's thread: mails and timers first, then one step of the task."""
+"""The loop of a task's thread: runs mails and timers first, then one step of the task."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class MailboxLoop:
         on_dry: Callable[[], None],
         max_wait_s: Callable[[], float | None],
     ) -> None:
-        """Returns when `step` has ended; raises TaskCancelled when the task is cancelled.
+        """Returns when `step` has ended. Raises TaskCancelled when the task is cancelled.
 
-        Sleeps when a step finds nothing to do, after `on_dry`, until there is a mail, a timer is
+        When a step finds nothing to do, calls `on_dry` and sleeps until there is a mail, a timer is
         due, or `max_wait_s` has passed.
         """
         environment, mailbox, timers = self._environment, self._mailbox, self._timers

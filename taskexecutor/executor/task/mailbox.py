@@ -1,10 +1,10 @@
-"""The mailbox: the way to a task's thread.
+"""The mailbox: passes work to a task's thread.
 
-A task is single-threaded: operators, timers, checkpoints and coordinator events all run on its own
-thread. Other threads put mails, or `wake` it because something can be polled again; one condition
-serves both, so a hand-over costs one thread switch, and nothing is polled in a loop.
+A task is single-threaded: operators, timers, checkpoints and coordinator events all run on its
+thread. Other threads put mails, or `wake` it because there is something to poll. One condition
+serves both, so passing work costs one thread switch, and nothing polls in a loop.
 
-A mail that must not run in the middle of an element, such as a checkpoint's trigger, is put with
+A mail that must not run in the middle of an element, such as a checkpoint trigger, is put with
 `put_between`: an operator that waits for a mail does not run it.
 
 Rules: any thread may `put`, `put_between`, `wake` and `close`; only the task's thread may take and
@@ -22,7 +22,7 @@ Mail: TypeAlias = Callable[[], None]
 
 
 class Mailbox:
-    """Queues of mails with one sleeper."""
+    """Queues of mails with one waiting thread."""
 
     __slots__ = ("_between", "_closed", "_condition", "_mails", "_signalled")
 
@@ -34,17 +34,17 @@ class Mailbox:
         self._closed = False
 
     def put(self, mail: Mail) -> None:
-        """Queues `mail` to run on the task's thread; dropped when the task is over."""
+        """Queues `mail` to run on the task's thread. Drops it if the task has ended."""
         self._put(self._mails, mail)
 
     def put_between(self, mail: Mail) -> None:
-        """The same for a mail that only runs between two elements."""
+        """Queues a mail that only runs between two elements."""
         self._put(self._between, mail)
 
     def wake(self) -> None:
         """Ends the current or the next `wait`."""
-        # Reading it without the lock is safe: the sleeper clears it before it checks again what it
-        # waits for.
+        # Reading it without the lock is safe: the waiting thread clears it before it rechecks its
+        # condition.
         if self._signalled:
             return
         with self._condition:
@@ -55,16 +55,16 @@ class Mailbox:
         return len(self._mails)
 
     def take(self) -> Mail | None:
-        """The oldest mail, or None; never blocks."""
+        """Returns the oldest mail, or None; never blocks."""
         return self._mails.popleft() if self._mails else None
 
     def take_between(self) -> Mail | None:
-        """The oldest of those that only run between two elements, or None; never blocks."""
+        """Returns the oldest mail that only runs between two elements, or None; never blocks."""
         return self._between.popleft() if self._between else None
 
     def wait(self, timeout_s: float | None, *, between: bool = True) -> None:
-        """Sleeps until there is a mail or a wake, at most `timeout_s` (None: as long as it takes).
-        `between`: whether one that only runs between two elements counts.
+        """Sleeps until there is a mail or a wake, at most `timeout_s` (None: indefinitely).
+        `between`: mails that only run between two elements count.
         """
         with self._condition:
             mails = self._mails or (between and self._between)
@@ -73,7 +73,7 @@ class Mailbox:
             self._signalled = False
 
     def close(self) -> None:
-        """The task is over: drops all mails, queued and future ones."""
+        """Drops all queued and future mails, because the task has ended."""
         with self._condition:
             self._closed = True
             self._mails.clear()

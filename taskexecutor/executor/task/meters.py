@@ -18,7 +18,7 @@ from taskexecutor.executor.task.metrics import (
 TASK_PREFIX = "flink_taskmanager_job_task_"
 OPERATOR_PREFIX = "flink_taskmanager_job_task_operator_"
 RATE_WINDOW_S = 5.0
-# The first three add up to the lifetime of the task, the others are parts of it.
+# The first three add up to the lifetime of the task; the others are parts of it.
 TIMES = {
     "Busy": "busy_ms",
     "Idle": "idle_ms",
@@ -31,7 +31,8 @@ TIMES = {
     "Python": "python_ms",
     "Exchange": "exchange_ms",
 }
-BACK_PRESSURED_FROM_MS = 500.0  # per second: from here on isBackPressured, even between two waits
+# per second; isBackPressured from this value on, even between two waits
+BACK_PRESSURED_FROM_MS = 500.0
 
 
 class MetricSample(NamedTuple):
@@ -41,7 +42,7 @@ class MetricSample(NamedTuple):
 
 
 class TaskMeters:
-    """Turns the counters into Prometheus samples; rates cover the last RATE_WINDOW_S. For one
+    """Converts the counters to Prometheus samples; rates cover the last RATE_WINDOW_S. For one
     reader, in any thread.
     """
 
@@ -121,7 +122,7 @@ class TaskMeters:
             "numRecordsOutPerSecond": rates[f"out {operator.operator_id}"],
         }
         plans = operator.plan_counts
-        if plans.made or plans.kept_runs:  # a plan that an earlier job left is not made
+        if plans.made or plans.kept_runs:  # a plan reused from an earlier job is not made here
             values["numPlansMade"] = plans.made
             values["numKeptPlanRuns"] = plans.kept_runs
         if operator.bundles:
@@ -139,7 +140,9 @@ class TaskMeters:
             yield MetricSample(OPERATOR_PREFIX + name, labels, value)
 
     def _rates(self, cumulative: dict[str, float]) -> dict[str, float]:
-        """Per second, since the oldest reading within the window (0 at the first)."""
+        """Returns rates per second since the oldest reading within the window; 0 at the first
+        reading.
+        """
         now_s = self._now_s()
         while len(self._history) > 1 and now_s - self._history[1][0] >= RATE_WINDOW_S:
             self._history.popleft()

@@ -1,7 +1,7 @@
-"""What a task counts, and where its time goes.
+"""A task's counters, and the time it spends in each kind of work.
 
-Counters are plain integers written by the task's thread. Everything derived is computed when it is
-read, so a batch costs a few additions.
+Counters are plain integers written by the task's thread. Derived values are computed when read, so
+a batch costs a few additions.
 """
 
 from __future__ import annotations
@@ -18,42 +18,42 @@ from taskexecutor.executor.timing.plan_meter import PlanCounts
 from taskexecutor.executor.timing.watermark_alignment import WatermarkAlignment
 
 LATE_RECORDS = "numLateRecordsDropped"
-# A source counts what it reads: nothing reaches it that the task could count.
+# A source counts the records that it reads: none arrive that the task could count.
 RECORDS_READ = "numRecordsIn"
-# How often an operator's plan on Spark is read, which costs a few calls into the JVM.
+# How often an operator's Spark plan is read, which costs a few calls into the JVM.
 PLAN_INTERVAL_S = 10.0
 _ON_SPARK = (TimeKind.SPARK, TimeKind.PLANNING, TimeKind.CONVERTING, TimeKind.READING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMetrics:
-    """What a task reports of itself, cumulative since it was created."""
+    """A task's metrics, cumulative since its creation."""
 
     attempt_id: str
     records_in: int
     records_out: int
     bytes_in: int
     bytes_out: int
-    watermark_us: int  # the current input watermark; MIN_TIMESTAMP_US: none yet
-    # busy, idle and back-pressured add up to the time that the task has lived
+    watermark_us: int  # the current input watermark; MIN_TIMESTAMP_US before the first
+    # busy, idle and back-pressured add up to the lifetime of the task
     busy_ms: float
     idle_ms: float
     back_pressured_ms: float
-    # parts of the time above
+    # parts of the times above
     spark_ms: float
-    spark_planning_ms: float  # of spark_ms, as are the next two; the rest is running plans
+    spark_planning_ms: float  # part of spark_ms, as are the next two; the rest is running plans
     spark_converting_ms: float
-    spark_reading_ms: float  # files, by Arrow
+    spark_reading_ms: float  # reading files with Arrow
     python_ms: float
-    exchange_ms: float  # handing batches to result partitions, without waiting for credit
-    watermark_alignment_ms: float  # of idle_ms: paused until others of the alignment group catch up
+    exchange_ms: float  # writing batches to result partitions, without waiting for credit
+    watermark_alignment_ms: float  # part of idle_ms: paused until the alignment group catches up
     late_records_dropped: int
-    bundles: int  # runs of plans on Spark
-    bundle_records: int  # the records in them
+    bundles: int  # runs of Spark plans
+    bundle_records: int  # the records in these runs
     last_bundle_records: int
     plans_made: int
-    kept_runs: int  # of the bundles: those that were run by a kept plan
-    plans: Mapping[str, str]  # by operator: its last plan on Spark; of the first subtask only
+    kept_runs: int  # bundles that ran a cached plan
+    plans: Mapping[str, str]  # last Spark plan by operator; first subtask only
 
     @property
     def spark_running_ms(self) -> float:
@@ -63,14 +63,14 @@ class TaskMetrics:
 
 @dataclass(slots=True)
 class CheckpointTimes:
-    """Of a task's last checkpoint."""
+    """Times of a task's last checkpoint."""
 
     start_delay_ms: float = 0.0  # until its first barrier arrived
     alignment_ms: float = 0.0  # from then until the snapshot was due
     aligning_since_s: float | None = None  # by `time.perf_counter`, while barriers are collected
 
     def alignment_ns(self) -> int:
-        """So far, if barriers are being collected."""
+        """Returns the alignment time so far, if barriers are being collected."""
         since_s = self.aligning_since_s
         if since_s is None:
             return round(self.alignment_ms * 1e6)
@@ -102,7 +102,7 @@ class OperatorMetrics:
     bundle_records: int = 0
     last_bundle_records: int = 0
     plan_counts: PlanCounts = field(default_factory=PlanCounts)
-    plan: str = ""  # on Spark, as last read
+    plan: str = ""  # the Spark plan, as last read
     plan_read_at_s: float = -PLAN_INTERVAL_S
     watermark_alignment: WatermarkAlignment | None = None
 
@@ -111,21 +111,23 @@ class OperatorMetrics:
 
     @property
     def shown_plan(self) -> str:
-        """The plan, below the reason why it is not kept, and who reads the files."""
+        """Returns the plan, preceded by the reason why it is not cached and by the reader of the
+        files.
+        """
         reader, why = self.plan_counts.files_read_by, self.plan_counts.not_kept
         lines = (reader, f"Planned for each bundle: {why}" if why else "", self.plan)
         return "\n".join(filter(None, lines))
 
     @property
     def records_taken(self) -> int:
-        """Received from other operators, or read by a source."""
+        """Returns the records received from other operators, or read by a source."""
         return self.records_in + (
             self.counters[RECORDS_READ].value if RECORDS_READ in self.counters else 0
         )
 
 
 class TaskMetricGroup:
-    """Everything that is counted for one task."""
+    """All counters of one task."""
 
     def __init__(self, info: TaskInfo, clock: TaskClock) -> None:
         self.info = info
@@ -144,15 +146,17 @@ class TaskMetricGroup:
 
     @property
     def blocked(self) -> bool:
-        """Whether the task cannot go on: it has no credit, or no answer from a coordinator."""
+        """Returns whether the task is blocked: it has no credit, or awaits a coordinator's
+        answer.
+        """
         return self.clock.kind is TimeKind.BLOCKED or any(
             partition.blocked for partition in self.partitions
         )
 
     def read(self) -> TaskMetrics:
-        """Cumulative since the task was created. Safe from any thread."""
+        """Returns cumulative values since the task was created. Safe from any thread."""
         spent_ns = self.clock.read_ns()
-        # Waiting for credit is a part of handing over; the partitions know how much it was.
+        # Waiting for credit is part of writing to partitions, which measure the wait.
         no_credit_ns = min(
             sum(partition.blocked_ns for partition in self.partitions), spent_ns[TimeKind.EXCHANGE]
         )

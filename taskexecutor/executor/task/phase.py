@@ -1,12 +1,12 @@
-"""The phases of a task attempt, and the event that drives each step (spec 000, spec 001).
+"""The phases of a task attempt, and the event that drives each transition (spec 000, spec 001).
 
     CREATED ─▶ INITIALIZING ─▶ RUNNING ─▶ FINISHING ─▶ DRAINING ─▶ CLOSING ─▶ ENDED
        │            │             │           │            │          │         ▲
        └────────────┴─────────────┴───────────┴────────────┴──────────┴─▶ INTERRUPTED
 
-The JobMaster sees INITIALIZING and RUNNING as states of that name, everything from FINISHING to
-INTERRUPTED as RUNNING, and ENDED as FINISHED, CANCELED or FAILED. A task that reads an initial
-state is INITIALIZING to the JobMaster until it has read it.
+The JobMaster sees INITIALIZING and RUNNING under these names, FINISHING to INTERRUPTED as RUNNING,
+and ENDED as FINISHED, CANCELED or FAILED. A task that reads an initial state is INITIALIZING to the
+JobMaster until it has read it.
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ from firesteel.common.states import IllegalTransition
 
 class TaskPhase(Enum):
     CREATED = 0
-    INITIALIZING = 1  # the operators are created, get their state and are opened
+    INITIALIZING = 1  # the operators are created, restored and opened
     RUNNING = 2  # the loop processes input
     FINISHING = 3  # event time ends, timers are quiesced, operators finish
     DRAINING = (
-        4  # EndOfData is sent; its acknowledgement and the inputs' EndOfPartition are awaited
+        # 4 # EndOfData is sent; the task awaits its acknowledgement and the inputs' EndOfPartition
+        4
     )
     CLOSING = 5  # operators and gates are closed, EndOfPartition is sent
     INTERRUPTED = 6  # everything is closed because of a failure or a cancellation
-    ENDED = 7  # nothing is left but the report
+    ENDED = 7  # only the report is left
 
 
 class TaskEvent(Enum):
-    STARTED = 0  # the task's thread runs it
+    STARTED = 0  # the task's thread has started
     OPENED = 1  # all operators are open
     INPUT_ENDED = 2  # every input has sent EndOfData, or the source is exhausted
     END_OF_DATA_SENT = 3
     ACKNOWLEDGED = 4  # the consumers have taken all data, and all producers have ended
-    CLOSED = 5  # everything is freed
-    INTERRUPTED = 6  # something raised: a failure, or a cancellation
+    CLOSED = 5  # all resources are freed
+    INTERRUPTED = 6  # a failure or a cancellation
 
 
 _P, _E = TaskPhase, TaskEvent
@@ -53,7 +54,7 @@ TRANSITIONS: dict[TaskPhase, dict[TaskEvent, TaskPhase]] = {
 
 
 class TaskLifecycle:
-    """The phase of one task. Written by the task's thread only."""
+    """The phase of one task. Written only by the task's thread."""
 
     __slots__ = ("_name", "_passed", "phase")
 

@@ -1,4 +1,6 @@
-"""A task without inputs: its head is a source that is polled (spec 001, life of source tasks)."""
+"""A task without inputs: its first operator is a source, which is polled (spec 001, life of source
+tasks).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from taskexecutor.executor.task.step import Step
 
 class _Triggered(NamedTuple):
     barrier: CheckpointBarrier
-    splits: int  # to be received before
+    splits: int  # number of splits to receive before the checkpoint
     stops: bool
 
 
@@ -28,19 +30,19 @@ class SourceTask:
         if not isinstance(head.operator, SourceOperator):
             kind = type(head.operator).__name__
             raise TypeError(
-                f"a task without inputs must begin with a source, not with {head.name} ({kind})"
+                f"a task without inputs must start with a source, not with {head.name} ({kind})"
             )
         self._head = head
         self._source = head.operator
-        # Checkpoints that wait for splits on their way, with the number to be received.
+        # Checkpoints that wait for assigned splits to arrive, with their number.
         self._triggered: list[_Triggered] = []
-        self._stopping: int | None = None  # the checkpoint after which nothing is produced
+        self._stopping: int | None = None  # the savepoint after which the source produces nothing
         self._draining = False
         self.drained = True  # False: stopped with a savepoint
         self.max_wait_s: float | None = None
 
     def init(self) -> None:
-        """Acquires nothing: a source has only its operators."""
+        """Does nothing: a source task has no resources besides its operators."""
 
     def when_initialized(self, action: Callable[[], None]) -> None:
         action()
@@ -106,4 +108,4 @@ class SourceTask:
         return self._head.watermark_us
 
     def cleanup(self) -> None:
-        """Frees nothing."""
+        """Does nothing: there is nothing to free."""

@@ -1,4 +1,4 @@
-"""What tasks with and without inputs do differently."""
+"""The operations that differ between tasks with and without inputs."""
 
 from __future__ import annotations
 
@@ -10,63 +10,66 @@ from firesteel.elements import CheckpointBarrier
 
 
 class Step(Enum):
-    """The outcome of one turn of the task's loop."""
+    """The outcome of one iteration of the task's loop."""
 
-    MORE = 0  # something was processed; take the next step at once
+    MORE = 0  # an element was processed; take the next step immediately
     DRY = 1  # nothing to do until a mail or new input
-    END = 2  # nothing more will come
-    BLOCKED = 3  # the consumers have taken too little: nothing to do until a mail or their credit
-    FULL = 4  # an operator holds as many rows as it may: nothing to do until a mail
+    END = 2  # there is no more input
+    BLOCKED = 3  # no credit: nothing to do until a mail or new credit
+    FULL = 4  # an operator holds its maximum of rows: nothing to do until a mail
 
 
 class TaskKind(Protocol):
-    """Called on the task's thread."""
+    """The behavior of a task with or without inputs. Called on the task's thread."""
 
     def init(self) -> None:
         """Acquires task-wide resources."""
 
     def when_initialized(self, action: Callable[[], None]) -> None:
-        """Calls `action` once no operator reads its initial state any more: now, or after a step.
-        Until then the task takes part in no checkpoint.
+        """Calls `action` once no operator is reading its initial state: now, or after a step. Until
+        then the task takes part in no checkpoint.
         """
 
     def step(self) -> Step:
         """Processes the next element."""
 
     def step_after_data(self) -> Step:
-        """END when nothing at all can follow on the inputs."""
+        """Returns END once nothing can follow on the inputs."""
 
     def trigger_checkpoint(self, barrier: CheckpointBarrier, splits: int, *, stops: bool) -> None:
-        """The master's trigger: no running producer will bring the barrier. A source waits until it
-        has received so many splits. `stops`: it produces nothing after it, unless it is given up.
+        """Handles the JobMaster's trigger: no running producer will send the barrier. A source
+        waits until it has received `splits` splits. If `stops`, it produces nothing afterwards,
+        unless the checkpoint is aborted.
         """
 
     def drain(self) -> None:
-        """A source ends, as if it had nothing more to read."""
+        """Ends a source as if it had reached its end."""
 
     def stop(self) -> None:
-        """The checkpoint after which nothing was produced is complete: the data ends here."""
+        """Ends the data here: the checkpoint after which nothing was produced is complete."""
 
     def abort_checkpoint(self, checkpoint_id: int) -> None:
-        """The checkpoint was given up: its barriers need not be waited for."""
+        """Stops waiting for the barriers of a checkpoint that was aborted."""
 
     @property
     def open_checkpoints(self) -> list[int]:
-        """Those that were triggered here and have not begun."""
+        """Returns the checkpoints that were triggered here and have not started."""
 
     @property
     def stops_with(self) -> int | None:
-        """The savepoint after which nothing is produced, until its end is known."""
+        """Returns the savepoint after which nothing is produced, until its outcome is known."""
 
     @property
     def drained(self) -> bool:
-        """Whether the data has really ended, rather than stopped with a savepoint."""
+        """Returns whether the data has really ended, rather than stopped with a savepoint."""
 
     @property
     def max_wait_s(self) -> float | None:
-        """How long to wait for a mail after a step that found nothing; None: without a limit."""
+        """Returns how long to wait for a mail after a step that found nothing; None for no
+        limit.
+        """
 
     def watermark_us(self) -> int: ...
 
     def cleanup(self) -> None:
-        """Frees what `init` acquired; also if `init` was never called."""
+        """Frees what `init` acquired. Also called if `init` was not."""

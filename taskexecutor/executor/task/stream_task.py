@@ -8,12 +8,12 @@
                   of all inputs)
     CLOSING       close operators → EndOfPartition → task-specific cleanup → common cleanup
 
-A cancellation or a failure anywhere leads to INTERRUPTED: shut timers down → task-specific cleanup
-→ close operators → common cleanup, and CANCELED or FAILED. Every operator that was set up is closed
-exactly once on every path; a close that raises does not prevent the others; the first failure is
-the one that is reported.
+A cancellation or a failure in any phase leads to INTERRUPTED: shut timers down → task-specific
+cleanup → close operators → common cleanup, and CANCELED or FAILED. Every operator that was set up
+is closed exactly once on every path; a failing close does not prevent the others; the first failure
+is the one reported.
 
-What differs between tasks with and without inputs is in `source_task` and `input_task`.
+`source_task` and `input_task` hold the differences between tasks without and with inputs.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ from taskexecutor.executor.task.step import Step, TaskKind
 from taskexecutor.executor.timing.clock import TaskClock, TimeKind
 from taskexecutor.executor.timing.timers import TaskTimers
 
-# A neighbour's end is a symptom: its own failure, which is the cause, is on its way to the
-# JobMaster, which then cancels this task. The symptom is reported only if that fails.
+# A failed neighbour is a symptom. Its own failure, the cause, is on its way to the JobMaster, which
+# then cancels this task. The symptom is reported only if no cancellation arrives within this time.
 NEIGHBOUR_FAILURE_GRACE_S = 1.0
 
 _log = structlog.get_logger("task")
@@ -77,14 +77,14 @@ class _Outcome(Enum):
 
 
 class _Stopping(NamedTuple):
-    """The job is to end with a savepoint: what the next JobMaster needs to go on with that."""
+    """The state of a stop with a savepoint, which the next JobMaster needs to continue the stop."""
 
-    into: str  # where the savepoint is to be
-    checkpoint_id: int | None = None  # unless it is given up; None: sources have ended for it
+    into: str  # target of the savepoint
+    checkpoint_id: int | None = None  # None: the sources have drained for it
 
 
 class StreamTask:
-    """`run` in a thread of its own; everything else may be called from any thread."""
+    """`run` takes a dedicated thread; all other methods may be called from any thread."""
 
     def __init__(self, config: TaskConfig, services: TaskServices) -> None:
         self.config = config
@@ -112,15 +112,15 @@ class StreamTask:
         self._acknowledgement: Acknowledgement | None = None
         self._checkpoints: TaskCheckpoints | None = None
         self._stopping: _Stopping | None = None
-        self._input_ended = False  # and no checkpoint is to come
+        self._input_ended = False  # and no checkpoint follows
         self._loop = MailboxLoop(self._environment, self._timers)
         self._lifecycle = TaskLifecycle(self.info.task_name_with_subtask)
 
     # -- any thread
 
     def cancel(self) -> None:
-        """Ends the task at its next step, even while it waits for input or for credit. It cannot
-        end a user function that does not return.
+        """Ends the task at its next step, even while it waits for input or for credit. Cannot end a
+        user function that does not return.
         """
         self._environment.cancelled = True
         self._cancelled.set()
@@ -136,25 +136,28 @@ class StreamTask:
         stops: bool = False,
         stops_into: str = "",
     ) -> None:
-        """Begins a checkpoint here, between two elements, once the source has received all `splits`
-        that it was assigned: they are not in its enumerator's snapshot. `stops`: a source produces
-        nothing after it, unless it is given up; `stops_into`: where it is to be.
+        """Starts a checkpoint in this task, between two elements, once the source has received all
+        `splits` that were assigned to it: its enumerator's snapshot does not include them. If
+        `stops`, a source produces nothing afterwards, unless the checkpoint is aborted;
+        `stops_into` is the savepoint's target.
         """
         self._mailbox.put_between(
             functools.partial(self._trigger, barrier, splits, stops=stops, stops_into=stops_into)
         )
 
     def drain(self, stops_into: str = "") -> None:
-        """Ends a source, between two elements, as if it had nothing more to read. A task that has
-        processed all its data says so again. `stops_into`: where the savepoint is to be with which
-        the job ends.
+        """Ends a source, between two elements, as if it had reached its end. A task that has
+        processed all its data reports so again. `stops_into` is the target of the savepoint that
+        ends the job.
         """
         self._mailbox.put_between(functools.partial(self._drain, stops_into))
 
     def notify_checkpoint(
         self, checkpoint_id: int, *, completed: bool, stops: bool = False
     ) -> None:
-        """How a checkpoint ended, between two elements. `stops`: the task ends with it."""
+        """Delivers the outcome of a checkpoint, between two elements. If `stops`, the task ends
+        with it.
+        """
         self._mailbox.put_between(
             functools.partial(
                 self._checkpoint_ended, checkpoint_id, completed=completed, stops=stops
@@ -162,8 +165,9 @@ class StreamTask:
         )
 
     def handle_event(self, operator_id: str, message: ToOperator) -> None:
-        """Delivers a message from the operator's coordinator. Splits come between two elements, in
-        order with the triggers of checkpoints: a snapshot holds those that were assigned before it.
+        """Delivers a message from the operator's coordinator. Splits are delivered between two
+        elements, in order with checkpoint triggers, so that a snapshot holds the splits that were
+        assigned before it.
         """
         mail = functools.partial(self._deliver, operator_id, message)
         if isinstance(message, SplitAssigned | SplitsExhausted):
@@ -172,8 +176,8 @@ class StreamTask:
             self._mailbox.put(mail)
 
     def adopt(self, answer: Callable[[Held], None]) -> None:
-        """Tells another JobMaster what the task has from earlier ones: between two elements, behind
-        all messages of theirs; or at once if no message can change it any more.
+        """Reports the state from earlier JobMasters to a new one: between two elements, after all
+        messages of earlier JobMasters, or immediately if no message can change the state.
         """
         self._mailbox.put_between(lambda: answer(self._held()))
         if self._input_ended:
@@ -188,7 +192,9 @@ class StreamTask:
     # -- the task's thread
 
     def run(self) -> None:
-        """Blocks until the task has ended and everything is freed; reports states, never raises."""
+        """Blocks until the task has ended and all resources are freed. Reports states; never
+        raises.
+        """
         info = self.info
         with task_context(
             job_id=info.job_id, vertex=info.task_name, subtask=info.subtask, attempt=info.attempt
@@ -199,7 +205,8 @@ class StreamTask:
                 self._invoke()
             except BaseException as error:
                 if self._environment.cancelled:
-                    outcome = _Outcome.CANCELED  # whatever was raised ended a cancelled task
+                    # any error of a cancelled task counts as its cancellation
+                    outcome = _Outcome.CANCELED
                 else:
                     outcome = _Outcome.FAILED
                     failures.append(error)
@@ -213,7 +220,7 @@ class StreamTask:
         check()
         lifecycle.on(TaskEvent.STARTED)
         self._report(ExecutionState.INITIALIZING)
-        # The initial state came with the deployment: `config.restored`.
+        # The initial state is part of the deployment: `config.restored`.
         chain, kind = self._load()
         chain.setup(check)
         check()
@@ -256,7 +263,7 @@ class StreamTask:
                     blocking=edge.result_type is ResultType.BLOCKING,
                 )
             )
-        # A cancellation that came before the partitions existed could not abort them.
+        # A cancellation before the partitions existed could not abort them.
         self._environment.check_cancelled()
         chain = build_chain(
             config,
@@ -295,7 +302,7 @@ class StreamTask:
         if self._checkpoints is None:
             self._input_ended = True
             while (mail := self._mailbox.take_between()) is not None:
-                mail()  # what follows may take long
+                mail()  # the following steps may take long
         if drained:
             chain.advance_to_end_of_event_time()
         self._timers.quiesce()
@@ -309,8 +316,8 @@ class StreamTask:
         chain.emit_end_of_data(drained)
 
     def _await_acknowledgement(self, kind: TaskKind) -> None:
-        """Until the consumers have taken EndOfData, the producers have sent EndOfPartition and a
-        checkpoint holds what finish() has done. The loop goes on meanwhile.
+        """Runs the loop until the consumers have taken EndOfData, the producers have sent
+        EndOfPartition, and a checkpoint includes the results of finish().
         """
         acknowledgement = Acknowledgement(self._partitions, self._mailbox, self.info.attempt_id)
         self._acknowledgement = acknowledgement
@@ -337,7 +344,7 @@ class StreamTask:
         chain.emit_end_of_partition()
         self._timers.shut_down()
         kind.cleanup()
-        with self._clock.spans[TimeKind.IDLE]:  # the consumers have yet to take EndOfPartition
+        with self._clock.spans[TimeKind.IDLE]:  # the consumers have not taken EndOfPartition yet
             for partition in self._partitions:
                 partition.finish()
         self._close_partitions()
@@ -346,7 +353,9 @@ class StreamTask:
     # -- the end
 
     def _interrupted(self) -> list[BaseException]:
-        """Spec 000, "Interrupted Execution"; returns the failures on the way, in order."""
+        """Interrupts the task (spec 000, "Interrupted Execution"). Returns the failures on the way,
+        in order.
+        """
         failures: list[BaseException] = []
         self._lifecycle.on(TaskEvent.INTERRUPTED)
         self._mailbox.close()
@@ -374,7 +383,7 @@ class StreamTask:
 
     def _report_outcome(self, outcome: _Outcome, failures: list[BaseException]) -> None:
         for further in failures[1:]:
-            _log.warning("a further failure of the ending task", error=summary_of(further))
+            _log.warning("another failure while the task ended", error=summary_of(further))
         match outcome:
             case _Outcome.FINISHED:
                 stored = (partition.stored for partition in self._partitions)
@@ -387,7 +396,7 @@ class StreamTask:
             case _Outcome.FAILED:
                 first = failures[0]
                 unreadable = self._unreadable(first)
-                # Nobody else reports that a BLOCKING partition cannot be read.
+                # Only this task reports that a BLOCKING partition cannot be read.
                 symptom = unreadable is None and isinstance(
                     first, (PartitionFailed, PartitionAbandoned)
                 )
@@ -399,7 +408,7 @@ class StreamTask:
                 assert_never(unknown)
 
     def _unreadable(self, error: BaseException) -> ResultPartitionId | None:
-        """The BLOCKING partition that the task failed to read."""
+        """Returns the BLOCKING partition that the task failed to read."""
         if not isinstance(error, PartitionFailed):
             return None
         blocking = {
@@ -419,7 +428,9 @@ class StreamTask:
         return replace(info, summary=f"{place}: {info.summary}") if place else info
 
     def _place_of(self, error: BaseException) -> str:
-        """Where the program adds the operators that raised it: several if they are one plan."""
+        """Returns where the program adds the operators that raised the error: several if they form
+        one plan.
+        """
         node = self._chain.raised_by(error) if self._chain is not None else None
         if node is None:
             return ""
@@ -452,8 +463,8 @@ class StreamTask:
     def _report_without_details(
         self, state: ExecutionState, error: ErrorInfo | None, problem: Exception
     ) -> None:
-        """Reports the task as FAILED, with what can be sent for certain: a task whose end is not
-        reported would count as running.
+        """Reports the task as FAILED with a message that is certain to be sent: a task whose end is
+        not reported would count as running.
         """
         what = error.summary if error is not None else f"the task was {state.name}"
         summary = f"{what[:500]} (the full report could not be sent: {summary_of(problem)[:500]})"
@@ -518,7 +529,7 @@ class StreamTask:
             drains=self._stopping is not None and self._stopping.checkpoint_id is None,
         )
 
-    # -- for operators
+    # -- called by operators
 
     def _deliver(self, operator_id: str, message: ToOperator) -> None:
         node = self._chain.node_of(operator_id) if self._chain is not None else None

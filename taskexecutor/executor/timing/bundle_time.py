@@ -1,9 +1,9 @@
-"""How long a source reads before it gives way to the task's mails. Pure: times are arguments, in
+"""Decides how long a source reads before it runs the task's mails. Pure: times are arguments, in
 seconds.
 
-Rows that are handed on one by one are read for as long as they take `TARGET_S`, whatever the
-operators behind the source do with them. Aggregates cost most at the end of a bundle, where they
-hand on one row per key, so they read for longer, above all with many keys.
+Rows that are passed on one by one are read until reading takes `TARGET_S` together with the
+downstream operators. Aggregates cost most at the end of a bundle, where they emit one row per key,
+so they read for longer, especially with many keys.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LEAST_S = 0.001
 MOST_BYTES = 16 * MIB
 LEAST_BYTES = 256 * KIB
 AGGREGATED_BYTES = 2 * MIB  # at least: each run of an aggregate costs milliseconds
-_FLUSH_SHARE = 4  # reading takes at least so many times as long as handing on, up to MOST_S
+_FLUSH_SHARE = 4  # reading takes at least this many times as long as emitting, up to MOST_S
 
 
 class BundleTime:
@@ -26,8 +26,8 @@ class BundleTime:
         self.read_s = AGGREGATED_S if aggregated else TARGET_S
 
     def took(self, busy_s: float) -> None:
-        """What the last bundle took, with all that the operators behind the source did, and without
-        waiting for consumers.
+        """Adjusts to the time that the last bundle took, including downstream operators and
+        excluding waits for consumers.
         """
         if self._aggregated:
             flush_s = max(0.0, busy_s - self.read_s)
@@ -38,7 +38,7 @@ class BundleTime:
 
 
 class BundleSize:
-    """The same for readers that are told how many bytes of columns to read at once."""
+    """The limit in bytes, for readers that read a number of bytes of columns at a time."""
 
     def __init__(self, *, aggregated: bool) -> None:
         self._target_s = MOST_S if aggregated else TARGET_S
@@ -46,7 +46,7 @@ class BundleSize:
         self.limit_bytes = MOST_BYTES if aggregated else MOST_BYTES // 4
 
     def took(self, busy_s: float, size_bytes: int) -> None:
-        """What a bundle took, as for `BundleTime`, and its size."""
+        """Adjusts to the time that the last bundle took, as for `BundleTime`, and to its size."""
         wanted = size_bytes * self._target_s / max(busy_s, 1e-9)
         wanted = min(wanted, 2 * self.limit_bytes)
         self.limit_bytes = int(min(MOST_BYTES, max(self._least_bytes, wanted)))

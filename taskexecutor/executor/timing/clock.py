@@ -1,8 +1,8 @@
-"""Where a task's time goes: every nanosecond of its thread belongs to exactly one kind of work.
+"""Measures a task's time: every nanosecond of its thread belongs to exactly one kind of work.
 
-Kinds nest like calls: an inner kind interrupts the outer one, so nothing is counted twice (a Python
-operator that emits into a chained Spark operator: the inner time is Spark's). Entering and leaving
-cost well under a microsecond.
+Kinds nest like calls: an inner kind interrupts the outer one, so nothing is counted twice. For
+example, when a Python operator emits into a chained Spark operator, the inner time is Spark's.
+Entering and leaving cost well under a microsecond.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from types import TracebackType
 
 
 class TimeKind(IntEnum):
-    RUNTIME = 0  # the task's own bookkeeping, and operators that do not account theirs
+    RUNTIME = 0  # the task's own bookkeeping, and operators that do not measure theirs
     IDLE = 1  # nothing to do
     SPARK = 2  # running a plan; the other three kinds of work on Spark interrupt it
     PYTHON = 3
-    EXCHANGE = 4  # handing batches to result partitions; includes waiting for credit
-    BLOCKED = 5  # for a coordinator's answer, or between elements for credit
-    PLANNING = 6  # making a plan on Spark
-    CONVERTING = 7  # bringing rows into Spark and out of it
-    READING = 8  # reading files by Arrow, for Spark
+    EXCHANGE = 4  # writing batches to result partitions; includes waiting for credit
+    BLOCKED = 5  # waiting for a coordinator's answer, or between elements for credit
+    PLANNING = 6  # making a Spark plan
+    CONVERTING = 7  # converting rows to and from Spark
+    READING = 8  # reading files with Arrow, for Spark
 
 
 class TaskClock:
-    """Written by the task's thread only; `read_ns` may be called by any thread."""
+    """Written only by the task's thread; `read_ns` may be called by any thread."""
 
     __slots__ = ("_kind", "_mark_ns", "_now_ns", "_spent_ns", "_stack", "spans")
 
@@ -53,11 +53,11 @@ class TaskClock:
 
     @property
     def kind(self) -> TimeKind:
-        """What the task does now."""
+        """Returns the current kind of work."""
         return self._kind
 
     def read_ns(self) -> list[int]:
-        """Time spent so far, by kind, including the current span."""
+        """Returns the time spent so far, by kind, including the current span."""
         kind, mark_ns = self._kind, self._mark_ns
         spent_ns = list(self._spent_ns)
         spent_ns[kind] += max(0, self._now_ns() - mark_ns)
@@ -65,7 +65,9 @@ class TaskClock:
 
 
 class Span:
-    """`with clock.spans[kind]: ...`; one object serves all uses, nested ones too."""
+    """Measures a kind of work: `with clock.spans[kind]: ...`. One object serves all uses, including
+    nested ones.
+    """
 
     __slots__ = ("_clock", "_kind")
 

@@ -1,6 +1,6 @@
-"""Rows without event time, in a window."""
+"""The error about rows without event time in a window."""
 
-IS_NULL = "is null in some rows"  # in every such error
+IS_NULL = "is null in some rows"  # part of every such error
 
 
 def missing_time(column: str) -> str:

@@ -1,4 +1,4 @@
-"""Counts the plans of an operator on Spark, and divides the time that it spends there."""
+"""Counts an operator's Spark plans and divides the time spent in Spark."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from taskexecutor.executor.timing.clock import Span, TaskClock, TimeKind
 
 @dataclass(slots=True)
 class PlanCounts:
-    """Written by the task's thread, read by any."""
+    """Written by the task's thread; read by any thread."""
 
     made: int = 0
     kept_runs: int = 0
-    not_kept: str = ""  # why; empty while a plan is kept or none has been made
-    files_read_by: str = ""  # a sentence; empty where there is no choice
+    not_kept: str = ""  # the reason; empty while a plan is cached or none was made
+    files_read_by: str = ""  # a sentence; empty if there is no choice
 
 
 class PlanMeter:
-    """The `firesteel.operator.PlanMeter` of one operator."""
+    """Implements `firesteel.operator.PlanMeter` for one operator."""
 
     __slots__ = ("converting", "counts", "planning", "reading")
 

@@ -1,7 +1,7 @@
-"""A job's own thread that does one thing again and again.
+"""A thread of the job that repeats one action.
 
-It counts as the job's thread, not as the process': one that does not end costs the slot's process
-(taskexecutor.executor.job_threads).
+It counts as the job's thread, not as the process's: if it does not end, the slot's process is
+replaced (taskexecutor.executor.job_threads).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 
 class Repeating:
-    """Calls `action`, which returns the pause before the next call, in seconds."""
+    """Calls `action`, which returns the pause in seconds before the next call."""
 
     def __init__(self, name: str, action: Callable[[], float]) -> None:
         self._name = name
@@ -19,11 +19,11 @@ class Repeating:
         self.stopped = threading.Event()
 
     def start(self, pause_s: float) -> None:
-        """`pause_s`: before the first call."""
+        """Starts the thread. `pause_s` precedes the first call."""
         threading.Thread(target=self._run, args=(pause_s,), name=self._name, daemon=True).start()
 
     def stop(self) -> None:
-        """Without waiting for a call that is under way."""
+        """Stops the thread without waiting for the current call."""
         self.stopped.set()
 
     def _run(self, pause_s: float) -> None:

@@ -2,14 +2,14 @@
 
 Each operator has an `OperatorTimers`; a task has one `TaskTimers` over them. There is no timer
 thread: event-time timers fire when the operator's watermark advances, processing-time timers when
-the task's loop looks at the clock (it sleeps no longer than until the next one). So a timer never
-runs concurrently with the rest of its task, and "await the running timers" holds by construction.
+the task's loop reads the clock (it sleeps no longer than until the next timer). Therefore a timer
+never runs concurrently with the rest of its task, and "await the running timers" holds by
+construction.
 
     RUNNING ──quiesce──▶ QUIESCED ──shut_down──▶ SHUT_DOWN
        └───────────────shut_down──────────────────▲
 
-QUIESCED: pending timers are cleared and new ones dropped, so that `finish` cannot start anything
-new.
+QUIESCED: pending timers are cleared and new ones dropped, so that `finish` cannot start new work.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _RUNNING = TimerServiceState.RUNNING  # looked up for each timer
 TRANSITIONS: dict[TimerServiceState, frozenset[TimerServiceState]] = {
     # quiesced when all input is processed; shut down when cancelled or failed
     _S.RUNNING: frozenset({_S.QUIESCED, _S.SHUT_DOWN}),
-    # operators are closed, or it failed after all
+    # operators are closed, or the task failed after quiescing
     _S.QUIESCED: frozenset({_S.SHUT_DOWN}),
     _S.SHUT_DOWN: frozenset(),
 }
@@ -47,13 +47,13 @@ class Timer(NamedTuple):
     namespace: Any
 
 
-_Numbered: TypeAlias = tuple[int, int, Timer]  # timestamp, number of the registration
-_LARGE_PART = 8  # a share of this many is one
+_Numbered: TypeAlias = tuple[int, int, Timer]  # timestamp, registration number
+_LARGE_PART = 8  # new timers are merged into the sorted list from 1/8 of its length on
 
 
 class Timers(Protocol):
-    """Timers of one time domain, each once, in the order of time. Those with a key are part of
-    keyed state, and kept by its backend.
+    """The distinct timers of one time domain, in order of time. Timers with a key are part of keyed
+    state and stored by its backend.
     """
 
     def __contains__(self, timer: Timer) -> bool: ...
@@ -68,16 +68,17 @@ class Timers(Protocol):
         """Removes and returns the first timer with timestamp <= now."""
 
     def due(self, now: int) -> Iterator[Timer]:
-        """Calls `pop_due` as long as there is one. Timers may be added and removed in between."""
+        """Yields and removes due timers. Timers may be added and removed in between."""
 
     def clear(self) -> None: ...
 
 
 class TimerQueue:
-    """All in memory, each once, ordered by time and, for equal times, by registration (pure).
+    """Distinct timers in memory, ordered by time and, for equal times, by registration (pure).
 
-    Timers are sorted when some may be due: many together, most of them in order already, for a
-    small part of what a heap costs. The few that are added while others fire go to a heap.
+    New timers are sorted when some may be due. They arrive in large numbers and mostly in order, so
+    that sorting costs a small part of a heap's time. The few that are added while others fire go to
+    a heap.
     """
 
     __slots__ = ("_count", "_heap", "_live", "_new", "_sorted")
@@ -85,8 +86,8 @@ class TimerQueue:
     def __init__(self) -> None:
         self._new: list[_Numbered] = []
         self._heap: list[_Numbered] = []
-        self._sorted: list[_Numbered] = []  # the first one is at the end
-        # By timer, its number. Deleted timers stay in the lists for some time.
+        self._sorted: list[_Numbered] = []  # the first timer is at the end
+        # Registration number of each timer. Deleted timers stay in the lists for a while.
         self._live: dict[Timer, int] = {}
         self._count = 0
 
@@ -133,13 +134,13 @@ class TimerQueue:
             each.clear()
 
     def pending(self) -> dict[Timer, int]:
-        """A copy of all pending timers, with numbers in the order of which equal times fire;
-        `add` in that order restores them.
+        """Returns a copy of all pending timers, with numbers that order equal times; `add` in that
+        order restores them.
         """
         return self._live.copy()
 
     def _first(self) -> _Numbered | None:
-        """The first timer that was not deleted."""
+        """Returns the first timer that was not deleted."""
         if self._new:
             self._settle()
         heap, ordered = self._heap, self._sorted
@@ -155,7 +156,7 @@ class TimerQueue:
         return None
 
     def _settle(self) -> None:
-        """Sorts what is new, if it is a large part of all."""
+        """Sorts new timers if they are a large part of all; otherwise adds them to the heap."""
         new, heap, ordered = self._new, self._heap, self._sorted
         if len(new) * _LARGE_PART < len(ordered):
             for numbered in new:
@@ -172,7 +173,7 @@ class TimerQueue:
 
 
 class TaskTimers:
-    """The timer service of a task; it drives those of its operators."""
+    """The timer service of a task, which drives those of its operators."""
 
     __slots__ = ("_operators", "next_due_ms", "state")
 
@@ -191,8 +192,8 @@ class TaskTimers:
         return timers
 
     def fire_processing_time(self, now_ms: int) -> None:
-        """Fires due timers, operator by operator. One registered meanwhile waits for the next
-        call.
+        """Fires due timers, operator by operator. A timer registered during the call waits for the
+        next one.
         """
         if self.next_due_ms is None or now_ms < self.next_due_ms:
             return
@@ -223,7 +224,7 @@ class TaskTimers:
 
 
 class OperatorTimers:
-    """The `firesteel.operator.TimerService` of one operator."""
+    """Implements `firesteel.operator.TimerService` for one operator."""
 
     __slots__ = (
         "_again",
@@ -248,11 +249,11 @@ class OperatorTimers:
         self._watermark_us = MIN_TIMESTAMP_US
         self.event_time: Timers = TimerQueue()
         self.processing_time: Timers = TimerQueue()
-        self._firing_ms: int | None = None  # processing time, while timers up to it fire
-        self._again: dict[Timer, None] = {}  # those for the past that they have registered
+        self._firing_ms: int | None = None  # while timers up to this processing time fire
+        self._again: dict[Timer, None] = {}  # timers for the past, registered by firing timers
 
     def keep_in(self, event_time: Timers, processing_time: Timers) -> None:
-        """The backend's, which may have some of an earlier attempt."""
+        """Uses the backend's timers, which may include those of an earlier attempt."""
         assert self.event_time.next_timestamp() is self.processing_time.next_timestamp() is None
         self.event_time, self.processing_time = event_time, processing_time
         self._wake(processing_time.next_timestamp())
@@ -262,7 +263,7 @@ class OperatorTimers:
         if state is TimerServiceState.QUIESCED:
             self.event_time.clear()
             self.processing_time.clear()
-        else:  # the backend's are no more
+        else:  # the backend has closed its timers
             self.event_time, self.processing_time = TimerQueue(), TimerQueue()
 
     @property
@@ -304,12 +305,12 @@ class OperatorTimers:
             self._task.next_due_ms = timestamp_ms if due_ms is None else min(due_ms, timestamp_ms)
 
     def restore_watermark(self, timestamp_us: int) -> None:
-        """Before the operator opens: event time had advanced, and nothing fires."""
+        """Restores event time before the operator opens, without firing timers."""
         self._watermark_us = timestamp_us
 
     def advance_watermark(self, timestamp_us: int) -> None:
-        """Event time advances: fires every timer up to it, those too that a firing timer
-        registers.
+        """Advances event time and fires every timer up to it, including those that firing timers
+        register.
         """
         self._watermark_us = timestamp_us
         due_us = self.event_time.next_timestamp()
@@ -317,8 +318,8 @@ class OperatorTimers:
             self._on_event_times(self.event_time.due(timestamp_us))
 
     def fire_processing_time(self, now_ms: int) -> None:
-        """Those too that firing timers register for the past wait for the next call: one that
-        registers itself must not stop the task's loop.
+        """Fires due timers. Timers that firing timers register for the past wait for the next call:
+        a timer that re-registers itself must not block the task's loop.
         """
         self._firing_ms = now_ms
         while (timer := self.processing_time.pop_due(now_ms)) is not None:

@@ -1,9 +1,10 @@
-"""A source's side of watermark alignment; the other is in jobmaster.core.coordinators.
+"""The source's side of watermark alignment. The coordinator's side is in
+jobmaster.core.coordinators.
 
-Observes the watermarks that an operator emits, reports them to the JobMaster, and stops the task
-while it is past the latest limit. The first limit is before all times, so nothing is read behind
-the first watermark until the group is known. What is read at once, a split of Spark's, is not
-divided.
+Observes the watermarks that an operator emits, reports them to the JobMaster, and pauses the task
+while it is past the latest limit. The first limit precedes all times, so nothing is read after the
+first watermark until the group is known. A unit of reading, such as a split of a Spark source, is
+not divided.
 """
 
 from __future__ import annotations
@@ -18,19 +19,20 @@ from firesteel.elements import MAX_TIMESTAMP_US, MIN_TIMESTAMP_US, Watermark
 from firesteel.plan.specs import WatermarkAlignmentSpec
 from taskexecutor.executor.timing.watermarks import ValveEvent
 
-# A source reports at once when its event time has advanced by this part of the maximal drift.
+# A source reports immediately once its event time has advanced by this part of the maximum drift.
 REPORT_AT_DRIFT_FRACTION = 1 / 4
 
 
 class WatermarkAlignment:
-    """A `chain.output.Target`. Reports once per update interval, and at once when the source stops,
-    ends, becomes idle or active.
+    """A `chain.output.Target`. Reports once per update interval, and immediately when the source
+    pauses, ends, becomes idle or becomes active.
 
-    Also at once when event time has advanced by a part of the drift: the next split may take long,
-    and no timer fires while it is read; the others must not wait for more than that part.
+    It also reports immediately when event time has advanced by a part of the drift: the next split
+    may take long, no timer fires while it is read, and the other sources must not wait for more
+    than that part.
 
     `call_at(ms)` must lead to a call of `on_timer`; `now_ms` is the wall clock, `now_ns` a
-    monotonic one.
+    monotonic clock.
     """
 
     def __init__(
@@ -53,23 +55,23 @@ class WatermarkAlignment:
         self._unreported = False  # a change waits for the next report
         self._timer_set = False
         self._stopped_since_ns: int | None = None
-        self._stopped_ns = 0  # earlier stops
+        self._stopped_ns = 0  # total of earlier pauses
 
     @property
     def stopped(self) -> bool:
-        """Whether the task must take no input now."""
+        """Returns whether the task must take no input now."""
         return self._stopped_since_ns is not None
 
     @property
     def stopped_ms(self) -> float:
-        """For how long it has been stopped, in all. Safe from any thread."""
+        """Returns the total time of all pauses. Safe from any thread."""
         since_ns, before_ns = self._stopped_since_ns, self._stopped_ns
         return (before_ns + (0 if since_ns is None else max(0, self._now_ns() - since_ns))) / 1e6
 
     @property
     def drift_ms(self) -> float:
-        """How far it was ahead of the group's slowest at the JobMaster's latest message; 0 while
-        that is unknown.
+        """Returns how far the source was ahead of the group's slowest at the JobMaster's latest
+        message; 0 if unknown.
         """
         if MIN_TIMESTAMP_US in (self._watermark_us, self._limit_us) or MAX_TIMESTAMP_US in (
             self._watermark_us,
@@ -97,7 +99,7 @@ class WatermarkAlignment:
             self._changed(at_once=True)
 
     def finished(self) -> None:
-        """Ignored: MAX_WATERMARK has come before."""
+        """Does nothing: MAX_WATERMARK came before."""
 
     # -- from the JobMaster
 

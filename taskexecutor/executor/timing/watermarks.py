@@ -1,13 +1,13 @@
-"""Combining the watermarks and the idleness of several channels into one (pure).
+"""Combines the watermarks and the idleness of several channels into one (pure).
 
 The combined watermark is the minimum over the channels that count. A channel does not count while
 
 * it is idle,
-* it lags: it was idle, and has not caught up with the watermark already sent,
+* it lags: it was idle, and has not caught up with the last emitted watermark,
 * it is done: it has sent MAX_WATERMARK. (A done channel must not end event time for channels that
   are merely idle.)
 
-When no channel counts but some are idle, the whole is idle; when all are done, the result is
+When no channel counts but some are idle, the output is idle; when all are done, the output is
 MAX_WATERMARK.
 """
 
@@ -20,7 +20,9 @@ _NOTHING: tuple[ValveEvent, ...] = ()
 
 
 class WatermarkValve:
-    """`channels` inputs, one output; every method returns the events to send on, in order."""
+    """Combines `channels` inputs into one output. Every method returns the events to emit, in
+    order.
+    """
 
     __slots__ = ("_active", "_caught_up", "_output_idle", "_output_us", "_watermarks_us")
 
@@ -33,7 +35,7 @@ class WatermarkValve:
 
     @property
     def watermark_us(self) -> int:
-        """The watermark sent last."""
+        """Returns the last emitted watermark."""
         return self._output_us
 
     @property
@@ -41,14 +43,14 @@ class WatermarkValve:
         return self._output_idle
 
     def add_channel(self) -> int:
-        """Adds a channel, before anything was received; returns its number."""
+        """Adds a channel before anything was received, and returns its number."""
         self._watermarks_us.append(MIN_TIMESTAMP_US)
         self._active.append(True)
         self._caught_up.append(True)
         return len(self._active) - 1
 
     def on_watermark(self, channel: int, timestamp_us: int) -> tuple[ValveEvent, ...]:
-        """Ignores the watermarks of an idle channel, and those that do not advance."""
+        """Ignores watermarks of idle channels and watermarks that do not advance."""
         if not self._active[channel]:
             return _NOTHING
         before_us = self._watermarks_us[channel]
@@ -78,7 +80,7 @@ class WatermarkValve:
         return _NOTHING
 
     def on_end(self, channel: int) -> tuple[ValveEvent, ...]:
-        """The channel has sent all its data and no longer holds others back."""
+        """Removes a channel that has sent all its data, so that it no longer holds others back."""
         self._active[channel] = True
         self._caught_up[channel] = True
         self._watermarks_us[channel] = MAX_TIMESTAMP_US
@@ -89,8 +91,8 @@ class WatermarkValve:
 
     def _advance(self) -> tuple[ValveEvent, ...]:
         lowest_us: int | None = None
-        waiting = False  # some channel is active and not done, though it may lag
-        idle_us: int | None = None  # the latest of the idle ones
+        waiting = False  # a channel is active and not done, though it may lag
+        idle_us: int | None = None  # the latest of the idle channels
         for watermark_us, active, caught_up in zip(
             self._watermarks_us, self._active, self._caught_up, strict=True
         ):

@@ -26,7 +26,7 @@ SLOT = [
     b"WARNING: the JVM says something before any job",
     ours(1, "serving", job=OTHER),
     b"printed by the other job",
-    ours(2, "the job has left", job=""),
+    ours(2, "the job was removed", job=""),
     ours(3, "serving"),
     b"printed by the job",
     ours(4, logs.OUTPUT_FOLLOWS),
@@ -37,7 +37,7 @@ SLOT = [
     ours(6, "a task fails", ' vertex="Source -> \\"Map\\"" subtask=1 attempt=0'),
     b"  Traceback (most recent call last):",
     ours(6, "a task ends", " vertex=Sink subtask=0 attempt=0"),
-    ours(7, "the job has left", job=""),
+    ours(7, "the job was removed", job=""),
     b"nobody knows whose",
 ]
 

@@ -22,7 +22,7 @@ def test_a_jvm_may_end_a_while_after_it_was_killed() -> None:
         engine = SparkEngine()
         engine._jvm = Jvm(process=process, gateway=None)
         assert str(engine.lost()).endswith(
-            " is gone: it ended with code 7; the slot's log says why"
+            " is gone: it ended with code 7; see the slot's log for the cause"
         )
         assert not engine.is_alive()
 

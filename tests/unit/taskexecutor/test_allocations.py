@@ -90,7 +90,7 @@ def test_a_profile_must_fit_into_what_is_left():
 def test_a_heap_that_spark_cannot_run_in_is_refused():
     world = World()
     answer = world.request(profile=replace(DEFAULT, heap_bytes=100 * MIB))
-    assert "Spark needs 192 MiB" in answer.reason
+    assert "Spark needs at least 192 MiB" in answer.reason
 
 
 def test_messages_of_a_stale_resource_manager_are_dropped():

@@ -142,5 +142,5 @@ async def test_a_dispatcher_that_is_away_for_too_long_is_named(
     with pytest.raises(FiresteelError, match=named):
         await cache(tmp_path).get(BLOB, dispatcher.address)
     assert dispatcher.downloads > 1
-    with pytest.raises(FiresteelError, match=f"Dispatcher, {tried}: no Dispatcher leads"):
+    with pytest.raises(FiresteelError, match=f"Dispatcher; {tried}: no Dispatcher leads"):
         await cache(tmp_path, ElectedLeaders()).get(BLOB, dispatcher.address)

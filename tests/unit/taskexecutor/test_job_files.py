@@ -93,7 +93,9 @@ def test_a_module_that_the_process_has_loaded_otherwise_is_named(tmp_path, monke
     check_modules(tmp_path)
     forget_modules([str(tmp_path)])
     (tmp_path / "json").mkdir()
-    with pytest.raises(FiresteelError, match=r"module 'json' has the name of .*/json/__init__.py"):
+    with pytest.raises(
+        FiresteelError, match=r"module 'json' has the same name as .*/json/__init__.py"
+    ):
         check_modules(tmp_path)
 
 

@@ -300,7 +300,7 @@ class SparkEngine:
         if self._context_stopped:
             reason = (
                 "its SparkContext was stopped, by the cluster of spark.master or by the program; "
-                "the slot's log says why"
+                "see the slot's log for the cause"
             )
         elif code == _OUT_OF_MEMORY:
             reason = (
@@ -310,7 +310,7 @@ class SparkEngine:
         elif code is not None and code < 0:
             reason = f"it was killed by signal {-code}"
         else:
-            reason = f"it ended with code {code}; the slot's log says why"
+            reason = f"it ended with code {code}; see the slot's log for the cause"
         return SparkLost(f"{jvm} is gone: {reason}")
 
     def stop(self, grace_s: float = 3.0) -> None:

@@ -326,7 +326,7 @@ def await_gateway(process: subprocess.Popen[bytes], path: Path) -> GatewayServer
         if process.poll() is not None:
             raise FiresteelError(
                 f"the slot's Java ended with code {process.returncode} while it started; "
-                "the slot's log says why"
+                "see the slot's log for the cause"
             )
         if time.monotonic() > deadline:
             raise FiresteelError(

@@ -1,5 +1,5 @@
-"""The operators of a task, wired into a DAG: nodes, what leads from one to the next, and what each
-operator sees of its task.
+"""The operators of a task, connected into a DAG: nodes, their outputs, and each operator's runtime
+context.
 """
 
 from taskexecutor.executor.task.chain.build import build_chain

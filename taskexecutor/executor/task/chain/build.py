@@ -1,5 +1,5 @@
-"""From a task's configuration to its chain: adjacent operators that run on Spark become one node
-(firesteel.plan.fusion).
+"""Builds a task's chain from its configuration. Adjacent operators that run on Spark become one
+node (firesteel.plan.fusion).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def build_chain(
             ):
                 node.output.add(PartitionTarget(partition, environment.clock), edge.side_output_tag)
         if node.watermark_alignment is not None:
-            # Behind all others: what it reports has been handed on.
+            # Last, so that everything that it reports has been emitted.
             node.output.add(node.watermark_alignment)
     metrics.partitions = list(partitions)
     return OperatorChain(nodes, partitions)
@@ -77,7 +77,7 @@ def _build_node(
         )
         for index in group
     ]
-    # A coordinator knows its operator by the id of the member that asked for it.
+    # The coordinator is registered under the id of the member that requested it.
     leader = next((member for member in members if member.coordinator_kind), members[0])
     inputs = range(_input_count(vertex, group[0], in_edges))
     return create_node(
@@ -96,7 +96,9 @@ def _build_node(
 
 
 def _watermark_alignment(opened: Sequence[OpenedOperator]) -> WatermarkAlignmentSpec | None:
-    """Of the last operator that has one: its watermarks are those that leave the node."""
+    """Returns the spec of the last operator that has one: its watermarks are those that leave the
+    node.
+    """
     for spec in (operator.spec for operator in reversed(opened)):
         if (
             isinstance(spec, SourceSpec | AssignWatermarksSpec)

@@ -1,8 +1,8 @@
 """The operators of one task as a DAG of nodes.
 
-Everything up to `open` goes from the last node to the first, so that an operator that starts finds
-its consumers ready; everything from `finish` on goes from the first to the last, so that an
-operator that ends finds them still there (spec 000).
+Calls up to `open` go from the last node to the first, so that an operator finds its consumers ready
+when it starts. Calls from `finish` on go from the first node to the last, so that an operator finds
+its consumers still open when it ends (spec 000).
 """
 
 from __future__ import annotations
@@ -51,29 +51,33 @@ class OperatorChain:
         self._node_of_index = {index: node for node in self.nodes for index in node.members}
 
     def entry(self, edge: JobEdge) -> ChainEntry:
-        """Where an in_edge enters the chain."""
+        """Returns where an in_edge enters the chain."""
         return ChainEntry(self._node_of_index[edge.target_operator], edge.target_input)
 
     @property
     def stopped(self) -> bool:
-        """Whether the task must take no input now: it is ahead of its watermark alignment group."""
+        """Returns whether the task must take no input now because it is ahead of its watermark
+        alignment group.
+        """
         return any(alignment.stopped for alignment in self._watermark_alignments)
 
     @property
     def full(self) -> bool:
-        """Whether the task must take no input now: an operator holds as many rows as it may."""
+        """Returns whether the task must take no input now because an operator holds its maximum of
+        rows.
+        """
         return any(operator.full for operator in self._with_limits)
 
     @property
     def overdrawn(self) -> bool:
-        """Whether the task must take no input now: its consumers have too much to take."""
+        """Returns whether the task must take no input now because its consumers lag."""
         return any(partition.overdrawn for partition in self.partitions)
 
     def node_of(self, operator_id: str) -> ChainNode | None:
         return self._node_of_operator.get(operator_id)
 
     def raised_by(self, error: BaseException) -> ChainNode | None:
-        """The node whose operator was at work when this was raised; None if none was."""
+        """Returns the node whose operator was running when the error was raised, or None."""
         operators = {id(node.operator): node for node in self.nodes}
         found, raised = None, error.__traceback__
         while raised is not None:
@@ -121,7 +125,7 @@ class OperatorChain:
     # -- checkpoints
 
     def check_checkpointed(self) -> None:
-        """Raises FiresteelError if an operator keeps something that no checkpoint holds."""
+        """Raises FiresteelError if an operator has state that no checkpoint includes."""
         for node in self.nodes:
             node.check_checkpointed()
 
@@ -132,11 +136,13 @@ class OperatorChain:
             node.operator.prepare_barrier(checkpoint_id)
 
     def emit_barrier(self, barrier: CheckpointBarrier) -> None:
-        """Behind everything that belongs to the checkpoint."""
+        """Emits the barrier, after everything that belongs to the checkpoint."""
         self._emit_event(barrier)
 
     def snapshot(self, checkpoint_id: int) -> list[tuple[OperatorId, OperatorStateSnapshot]]:
-        """The synchronous part: takes constant time in the size of keyed state."""
+        """Takes the synchronous part of the snapshot, in constant time with respect to keyed
+        state.
+        """
         return [node.snapshot(checkpoint_id) for node in self.nodes]
 
     def notify_checkpoint(self, checkpoint_id: int, *, completed: bool) -> None:
@@ -146,13 +152,13 @@ class OperatorChain:
     # -- first to last
 
     def flush(self) -> None:
-        """Input has run dry: emits everything that is held back."""
+        """Emits everything that is held back, because the input ran dry."""
         for node in self.nodes:
             node.operator.flush()
 
     def advance_to_end_of_event_time(self) -> None:
-        """MAX_WATERMARK: every event-time timer fires, unless it has arrived already. Not behind an
-        operator whose rows are yet to come.
+        """Advances event time to MAX_WATERMARK, which fires every event-time timer. Skips nodes
+        that still receive rows from an operator that emits at its end.
         """
         for node in self.nodes:
             if node not in self._behind_the_end:
@@ -166,7 +172,7 @@ class OperatorChain:
             node.finish()
 
     def stop(self) -> None:
-        """The job stops with a savepoint: nothing follows what is emitted so far."""
+        """Stops the operators for a savepoint: they emit nothing afterwards."""
         for node in self.nodes:
             node.operator.stop()
 
@@ -177,8 +183,8 @@ class OperatorChain:
         self._emit_event(EndOfPartition())
 
     def close(self) -> list[BaseException]:
-        """Closes every operator that was set up and is not closed yet, whatever the others raise;
-        returns what they raised.
+        """Closes every operator that was set up and is not closed, even if others raise. Returns
+        the errors.
         """
         failures: list[BaseException] = []
         for node in self.nodes:
@@ -194,7 +200,7 @@ class OperatorChain:
 
 
 def _behind_the_end(nodes: Sequence[ChainNode]) -> frozenset[ChainNode]:
-    """The nodes that get rows of an operator that emits at its end."""
+    """Returns the nodes downstream of an operator that emits at its end."""
     found: set[ChainNode] = set()
     for node in nodes:
         if node.operator.emits_at_end or node in found:

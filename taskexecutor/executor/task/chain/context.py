@@ -1,4 +1,4 @@
-"""What an operator sees of its task (`firesteel.operator.RuntimeContext`)."""
+"""An operator's view of its task (`firesteel.operator.RuntimeContext`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from taskexecutor.executor.timing.watermark_alignment import WatermarkAlignment
 
 
 class OperatorContext:
-    """The RuntimeContext of one operator."""
+    """Implements RuntimeContext for one operator."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """One runtime operator in a task's chain, with its inputs, its timers and its output.
 
-Calls go forward: a node's operator emits into its output, which calls the next nodes or hands over
-to result partitions.
+Calls go forward: a node's operator emits into its output, which calls the next nodes or writes to
+result partitions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from taskexecutor.executor.timing.timers import OperatorTimers, TaskTimers, Time
 from taskexecutor.executor.timing.watermark_alignment import WatermarkAlignment
 from taskexecutor.executor.timing.watermarks import ValveEvent, WatermarkValve
 
-_POSITION = "firesteel.position"  # the list state of a source's position
+_POSITION = "firesteel.position"  # the list state that holds a source's position
 
 
 class ChainNode:
@@ -61,10 +61,10 @@ class ChainNode:
         self.watermark_alignment = watermark_alignment  # of the source whose output this is
         self.state: TaskOperatorState | None = None
         self._valve = WatermarkValve(0)  # one channel per producer, over all inputs
-        self._producers = [0] * inputs  # per input: how many have not ended
+        self._producers = [0] * inputs  # per input: the number of producers that have not ended
         self._ended = [False] * inputs
         self._must_close = False
-        self._restored_us = MIN_TIMESTAMP_US  # earlier watermarks bring nothing new
+        self._restored_us = MIN_TIMESTAMP_US  # earlier watermarks are ignored
 
     @property
     def name(self) -> str:
@@ -72,18 +72,20 @@ class ChainNode:
 
     @property
     def watermark_us(self) -> int:
-        """The operator's event time: of its inputs combined, or of its output for a source."""
+        """Returns the operator's event time: of its combined inputs, or of its output for a
+        source.
+        """
         return self._valve.watermark_us if self._producers else self.output.watermark_us
 
     def add_producer(self, input_index: int) -> int:
-        """Adds a producer to an input; returns the producer's number for `on_event`."""
+        """Adds a producer to an input and returns the producer's number for `on_event`."""
         self._producers[input_index] += 1
         return self._valve.add_channel()
 
-    # -- life
+    # -- life cycle
 
     def setup(self) -> None:
-        self._must_close = True  # even if it raises: it may have acquired something
+        self._must_close = True  # even if it raises: it may have acquired resources
         self.operator.setup(self.context, self.output)
 
     def initialize_state(self, state: TaskOperatorState) -> None:
@@ -102,8 +104,8 @@ class ChainNode:
         self.operator.open()
         if self.state is not None and (left := self.state.not_taken):
             raise FiresteelError(
-                f"{self.name} does not know its state {', '.join(map(repr, left))}, which an"
-                " operator of another kind had under its uid: give it a uid of its own"
+                f"{self.name} does not know the state {', '.join(map(repr, left))}, which an"
+                " operator of another kind stored under its uid; give it a unique uid"
             )
         if not isinstance(self.operator, SourceOperator) or self.state is None:
             return
@@ -114,8 +116,8 @@ class ChainNode:
 
     @property
     def finished_before(self) -> bool:
-        """Whether all subtasks had finished in the checkpoint that is restored: what the operator
-        had to say is said, and only its end is told once more (spec 001).
+        """Returns whether all subtasks had finished in the restored checkpoint. Such an operator
+        has emitted everything; only its end is signalled again (spec 001).
         """
         return self.state is not None and self.state.finished_before
 
@@ -133,7 +135,7 @@ class ChainNode:
             target.finished()
 
     def close(self) -> None:
-        """Closes the operator if it was set up and is not closed yet."""
+        """Closes the operator if it was set up and is not closed."""
         if not self._must_close:
             return
         self._must_close = False
@@ -150,7 +152,7 @@ class ChainNode:
         check_checkpointed(self.operator, self.name)
 
     def snapshot(self, checkpoint_id: int) -> tuple[OperatorId, OperatorStateSnapshot]:
-        """The node's state, under the id of its first member."""
+        """Returns the node's state, under the id of its first member."""
         assert self.state is not None
         if self.finished_before:
             return OperatorId(self.member_ids[0]), self.state.snapshot()
@@ -158,7 +160,7 @@ class ChainNode:
         if isinstance(self.operator, SourceOperator):
             self.state.list_state(_POSITION)[:] = [self.operator.position()]
         reached_us = self.timers.current_watermark_us
-        # The end of event time is not kept: no row comes after it in this run.
+        # The end of event time is not stored: after a restore, rows may follow.
         ended = reached_us >= MAX_WATERMARK.timestamp_us
         watermark_us = reached_us if self.operator.keeps_event_time and not ended else None
         return OperatorId(self.member_ids[0]), self.state.snapshot(watermark_us)
@@ -176,7 +178,7 @@ class ChainNode:
         self.operator.process_batch(batch, input_index)
 
     def on_event(self, channel: int, event: ValveEvent) -> None:
-        """A producer's watermark or status."""
+        """Handles a producer's watermark or status."""
         if isinstance(event, Watermark):
             combined = self._valve.on_watermark(channel, event.timestamp_us)
         else:
@@ -189,7 +191,7 @@ class ChainNode:
                 self.operator.process_status(outcome)
 
     def advance_watermark(self, watermark: Watermark) -> None:
-        """Event time advances, after everything that is held back as a bundle."""
+        """Advances event time, after flushing the current bundle."""
         if watermark.timestamp_us <= self._restored_us:
             return
         self.operator.flush()
@@ -212,7 +214,7 @@ class ChainNode:
         self.operator.handle_coordinator_event(event)
 
     def producer_ended(self, input_index: int) -> None:
-        """One of the input's producers has ended; the input ends with the last of them."""
+        """Counts an ended producer of the input; the input ends with the last of them."""
         self._producers[input_index] -= 1
         if self._producers[input_index] == 0 and not self._ended[input_index]:
             self._end_input(input_index)
@@ -257,8 +259,8 @@ def create_node(
     output_schema: pa.Schema | None,
     watermark_alignment: WatermarkAlignmentSpec | None,
 ) -> ChainNode:
-    """A node with everything around its operator, but no targets yet. The watermark alignment, if
-    there is one, becomes the last of the output's targets.
+    """Creates a node with everything around its operator, except targets. The watermark alignment,
+    if there is one, becomes the last target of the output.
     """
     operator_timers = timers.for_operator(operator.on_event_times, operator.on_processing_time)
     alignment = None

@@ -1,4 +1,4 @@
-"""Where an operator's results go: to other operators of the chain, and to result partitions."""
+"""Routes an operator's results to other operators of the chain and to result partitions."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from taskexecutor.executor.timing.watermarks import ValveEvent
 
 
 class Target(Protocol):
-    """Where an output leads."""
+    """A destination of an output."""
 
     def batch(self, batch: pa.RecordBatch) -> None: ...
 
     def event(self, event: ValveEvent) -> None: ...
 
     def finished(self) -> None:
-        """The producing operator has finished; EndOfData follows."""
+        """Called when the producing operator has finished; EndOfData follows."""
 
 
 class PartitionTarget:
-    """A result partition: the way out of the task."""
+    """Writes to a result partition, which leads out of the task."""
 
     __slots__ = ("_clock", "partition")
 
@@ -50,11 +50,11 @@ class PartitionTarget:
             self._clock.leave()
 
     def finished(self) -> None:
-        """Nothing: the task sends EndOfData once all of its operators have finished."""
+        """Does nothing: the task sends EndOfData once all of its operators have finished."""
 
 
 class ChainOutput:
-    """The `firesteel.operator.Output` of a node. Watermarks only advance; empty batches are
+    """Implements `firesteel.operator.Output` for a node. Watermarks only advance; empty batches are
     dropped.
     """
 
@@ -129,7 +129,7 @@ class ChainOutput:
             raise TaskCancelled
         if self._sealed_by:
             raise RuntimeError(
-                f"operator {self._name} emits after {self._sealed_by}(); emit what is left in"
+                f"operator {self._name} emits after {self._sealed_by}(); emit remaining rows in"
                 " finish()"
             )
 

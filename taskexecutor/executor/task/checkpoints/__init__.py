@@ -1,1 +1,1 @@
-"""A task's part in checkpoints: aligning barriers, taking snapshots, writing and reading them."""
+"""A task's part in checkpoints: aligns barriers, and takes, writes and reads snapshots."""

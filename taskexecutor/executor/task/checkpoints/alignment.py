@@ -1,15 +1,15 @@
-"""When a task's snapshot is due, and which channels wait for it (spec 000; spec 001, "Checkpoints
-with finished tasks").
+"""Decides when a task's snapshot is due, and which channels wait for it (spec 000; spec 001,
+"Checkpoints with finished tasks").
 
-A channel whose barrier has come is held until those of all others have: what it sends belongs
-behind the checkpoint. EndOfPartition counts as a barrier of every later checkpoint. A barrier of a
-newer checkpoint means that the older one was given up: its barriers will not all come.
+A channel whose barrier was taken is held until the barriers of all other channels were: its later
+data belongs after the checkpoint. EndOfPartition counts as a barrier of every later checkpoint. A
+barrier of a newer checkpoint means that the older one was aborted: its barriers will not all come.
 
-An unaligned barrier waits for nothing: as soon as the first one has arrived anywhere, whatever is
-ahead of it, the snapshot is due, and what is ahead of the barriers belongs to it. An aligned one
-becomes unaligned when its timeout has passed since the first one arrived.
+An unaligned barrier waits for nothing: as soon as the first one has arrived in any channel,
+whatever is ahead of it, the snapshot is due, and the data ahead of the barriers belongs to it. An
+aligned barrier becomes unaligned when its timeout has passed since the first one arrived.
 
-Pure: barriers, endings and times in, outcomes out.
+Pure: takes barriers, ends and times; returns outcomes.
 """
 
 from __future__ import annotations
@@ -27,28 +27,30 @@ class Channel(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """Take nothing more from this channel."""
+    """Stop taking elements from this channel."""
 
     channel: Channel
 
 
 class Release(NamedTuple):
-    """Go on with this channel."""
+    """Resume taking elements from this channel."""
 
     channel: Channel
 
 
 class Aligned(NamedTuple):
-    """Take the snapshot, now."""
+    """Take the snapshot now."""
 
     barrier: CheckpointBarrier
 
 
 class Overtake(NamedTuple):
-    """Take the snapshot, now; what these channels have ahead of their barriers is part of it."""
+    """Take the snapshot now, including the data that these channels have ahead of their
+    barriers.
+    """
 
     barrier: CheckpointBarrier  # unaligned
-    channels: tuple[Channel, ...]  # those whose barrier was not taken
+    channels: tuple[Channel, ...]  # channels whose barrier was not taken
 
 
 class GivenUp(NamedTuple):
@@ -66,33 +68,33 @@ class _Timeout(NamedTuple):
 
 
 class BarrierAlignment:
-    """Over all channels of a task's gates. Times are seconds on any clock."""
+    """Aligns barriers over all channels of a task's gates. Times are seconds on any clock."""
 
     def __init__(self, channels: Sequence[int]) -> None:
-        """`channels`: how many each gate has."""
-        self._open = {  # without EndOfPartition
+        """`channels`: the number of channels of each gate."""
+        self._open = {  # channels that have not sent EndOfPartition
             Channel(gate, channel)
             for gate, count in enumerate(channels)
             for channel in range(count)
         }
         self._timeouts: dict[int, _Timeout] = {}  # of checkpoints that may become unaligned
-        self._barrier: CheckpointBarrier | None = None  # being aligned
+        self._barrier: CheckpointBarrier | None = None  # of the checkpoint being aligned
         self._missing: set[Channel] = set()
         self._held: list[Channel] = []
-        self._latest = 0  # the newest checkpoint that was aligned or given up
+        self._latest = 0  # the newest checkpoint that was aligned or aborted
 
     @property
     def aligning(self) -> int | None:
-        """The checkpoint whose barriers are being collected."""
+        """Returns the checkpoint whose barriers are being collected."""
         return None if self._barrier is None else self._barrier.checkpoint_id
 
     @property
     def deadline(self) -> float | None:
-        """When `on_time` is due."""
+        """Returns when `on_time` is due."""
         return min((timeout.at for timeout in self._timeouts.values()), default=None)
 
     def on_arrival(self, barrier: CheckpointBarrier, now: float) -> list[Outcome]:
-        """A barrier has arrived in some channel; it may be long before it is taken."""
+        """Handles the arrival of a barrier in a channel, possibly long before it is taken."""
         checkpoint_id = barrier.checkpoint_id
         if checkpoint_id <= self._latest:
             return []
@@ -105,7 +107,7 @@ class BarrierAlignment:
         return []
 
     def on_time(self, now: float) -> list[Outcome]:
-        """Turns a checkpoint unaligned whose timeout has passed."""
+        """Makes checkpoints unaligned whose timeout has passed."""
         due = [timeout.barrier for timeout in self._timeouts.values() if timeout.at <= now]
         outcomes: list[Outcome] = []
         for barrier in sorted(due, key=lambda barrier: barrier.checkpoint_id):
@@ -115,7 +117,7 @@ class BarrierAlignment:
     def on_barrier(self, channel: Channel, barrier: CheckpointBarrier) -> list[Outcome]:
         outcomes = self._begin(barrier)
         if self.aligning != barrier.checkpoint_id:
-            return outcomes  # of one that was given up
+            return outcomes  # the barrier of an aborted checkpoint
         self._missing.discard(channel)
         if self._missing and not barrier.at_least_once:
             self._held.append(channel)
@@ -123,21 +125,21 @@ class BarrierAlignment:
         return [*outcomes, *self._complete()]
 
     def on_end(self, channel: Channel) -> list[Outcome]:
-        """EndOfPartition."""
+        """Handles EndOfPartition."""
         self._open.discard(channel)
         self._missing.discard(channel)
         return self._complete()
 
     def trigger(self, barrier: CheckpointBarrier, now: float) -> list[Outcome]:
-        """All of the task's producers have finished: the JobMaster triggers it itself. What they
-        sent is taken first, or overtaken.
+        """Handles the JobMaster's trigger, sent when all of the task's producers have finished.
+        Their data is taken first, or overtaken.
         """
         if barrier.overtakes and self._open:
             return self.on_arrival(barrier, now) or self._begin_aligned(barrier)
         return self._begin_aligned(barrier)
 
     def abort(self, checkpoint_id: int) -> list[Outcome]:
-        """The checkpoint was given up elsewhere."""
+        """Handles a checkpoint that was aborted elsewhere."""
         if self.aligning != checkpoint_id:
             self._latest = max(self._latest, checkpoint_id)
             self._timeouts.pop(checkpoint_id, None)
@@ -174,7 +176,7 @@ class BarrierAlignment:
         return [GivenUp(self._barrier.checkpoint_id), *self._end()]
 
     def _end(self) -> list[Outcome]:
-        """What was held goes on, after the snapshot."""
+        """Releases the held channels after the snapshot."""
         assert self._barrier is not None
         self._latest = self._barrier.checkpoint_id
         self._barrier = None

@@ -1,5 +1,5 @@
-"""How many rows a task takes at once where checkpoints may overtake: a snapshot waits until the
-step before it has ended, so a step should not take long, however slow the operators are.
+"""Limits the rows of a step where checkpoints may overtake. A snapshot waits until the current step
+has ended, so a step should not take long, however slow the operators are.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ _MAX_ROWS = 2**20
 
 
 class StepRows:
-    """Begins small and doubles; one slow step, such as the first plan of all, is soon made up
-    for.
+    """Starts small and doubles, so that it recovers quickly from one slow step, such as the first
+    run of a plan.
     """
 
     def __init__(self) -> None:
         self.limit = FIRST_ROWS
 
     def on_step(self, rows: int, took_s: float) -> bool:
-        """A step has ended. True if the limit is another one now."""
+        """Adjusts the limit to a step. Returns True if the limit changed."""
         before = self.limit
         if took_s > 2 * TARGET_S:
             self.limit = max(1, min(rows // 2, int(rows * TARGET_S / took_s)))

@@ -1,10 +1,10 @@
-"""A task's checkpoints: the barrier goes on, the snapshot is taken, written and acknowledged.
+"""A task's checkpoints: forwards the barrier, then takes, writes and acknowledges the snapshot.
 
-The task's thread flushes what is held back, sends the barrier on and takes the snapshot, which
-costs the same however large the state is. A thread of its own then writes it, unless it is operator
-state alone; one that cannot be written is declined, and leaves no file. The snapshot of a
-checkpoint that overtakes is written when the batches in flight are known, which is when the last
-barrier has arrived.
+The task's thread flushes what is held back, forwards the barrier and takes the snapshot, at a cost
+that does not depend on the state's size. A separate thread then writes the snapshot, unless it only
+holds operator state; a snapshot that cannot be written is declined and leaves no file. The snapshot
+of a checkpoint that overtakes data is written once the in-flight batches are known, which is when
+the last barrier has arrived.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ _log = structlog.get_logger("task")
 
 
 class InputInFlight(NamedTuple):
-    """What a checkpoint has overtaken at one gate."""
+    """The data that a checkpoint has overtaken at one gate."""
 
-    operator_id: OperatorId  # whose input it is
+    operator_id: OperatorId  # the operator whose input it is
     edge: JobEdge
     batches: BatchesByProducer
 
 
 class _Alignment(NamedTuple):
     checkpoint_id: int
-    since_s: float  # on the clock that measures
-    began_ms: int  # the same moment, on the wall clock
+    since_s: float  # by `time.perf_counter`
+    began_ms: int  # the same moment, by the wall clock
 
 
 class _ToWrite(NamedTuple):
@@ -70,21 +70,21 @@ class _ToWrite(NamedTuple):
 
     @property
     def small(self) -> bool:
-        """There is no file to write."""
+        """Returns whether there is no file to write."""
         return not self.in_flight and all(snapshot.small for _, snapshot in self.operators)
 
     def release(self) -> None:
-        """The snapshot is written, or abandoned."""
+        """Releases the snapshot after it is written or abandoned."""
         for _, snapshot in self.operators:
             snapshot.keyed.release()
 
 
 class _Abandoned(Exception):
-    """The task has ended while a checkpoint was written."""
+    """Raised if the task ends while a checkpoint is written."""
 
 
 class TaskCheckpoints:
-    """Belongs to the task's thread; `close` ends the writing thread."""
+    """Used on the task's thread; `close` ends the writing thread."""
 
     def __init__(
         self,
@@ -102,37 +102,38 @@ class TaskCheckpoints:
         self._inline_bytes = inline_bytes(services.inline_bytes, parallelism)
         self._finished = False  # finish() was called on all operators
         self._final: int | None = None  # the first checkpoint taken after that
-        self.final_complete = False  # whether what finish() has done is in a complete checkpoint
+        # whether a complete checkpoint includes the results of finish()
+        self.final_complete = False
         self._aligning = _Alignment(0, 0.0, 0)  # of the newest checkpoint with a barrier
-        self._overtaking: _ToWrite | None = None  # waits for what is in flight
-        self.open: set[int] = set()  # begun here, and not known to have ended
+        self._overtaking: _ToWrite | None = None  # waits for the in-flight data
+        self.open: set[int] = set()  # checkpoints that started here and are not known to have ended
         self._writing: queue.SimpleQueue[_ToWrite | None] = queue.SimpleQueue()
         self._writer: threading.Thread | None = None
         self._closed = threading.Event()
 
     def barrier_came(self, checkpoint_id: int) -> None:
-        """The first one begins the alignment."""
+        """Starts the alignment at the first barrier."""
         self.open.add(checkpoint_id)
         if checkpoint_id > self._aligning.checkpoint_id:
             self._aligning = _Alignment(checkpoint_id, time.perf_counter(), wall_clock_ms())
             self._times.aligning_since_s = self._aligning.since_s
 
     def take(self, barrier: CheckpointBarrier) -> None:
-        """The snapshot is due: everything before the barrier is processed, nothing behind it is."""
+        """Takes the snapshot: everything before the barrier is processed, and nothing after it."""
         self._put(self._snapshot(barrier))
 
     def overtake(self, barrier: CheckpointBarrier) -> None:
-        """The snapshot is due although data before the barrier waits; `overtaken` follows."""
+        """Takes the snapshot while data before the barrier is waiting; `overtaken` follows."""
         self._drop_overtaking()
         self._overtaking = self._snapshot(barrier)
 
     @property
     def overtaking(self) -> bool:
-        """Whether `overtaken` is to be called."""
+        """Returns whether `overtaken` is to be called."""
         return self._overtaking is not None
 
     def overtaken(self, in_flight: Sequence[InputInFlight]) -> None:
-        """All data before the barriers that was not processed when the snapshot was taken."""
+        """Adds the data before the barriers that was not processed when the snapshot was taken."""
         work, self._overtaking = self._overtaking, None
         assert work is not None
         self._put(work._replace(in_flight=in_flight))
@@ -169,7 +170,7 @@ class TaskCheckpoints:
         )
 
     def _put(self, work: _ToWrite) -> None:
-        if work.small:  # another thread would take longer to wake up
+        if work.small:  # waking the other thread would take longer
             self._write_and_answer(work)
             return
         if self._writer is None:
@@ -185,30 +186,31 @@ class TaskCheckpoints:
             work.release()
 
     def operators_finished(self) -> None:
-        """From now on, a checkpoint holds what finish() has done (spec 001). The master need not
-        wait an interval for the next one when all tasks have come so far.
+        """From now on, a checkpoint includes the results of finish() (spec 001). Once all tasks
+        report this, the JobMaster need not wait an interval for the next checkpoint.
         """
         self._finished = True
         self.say_if_data_ended()
 
     @property
     def data_ended(self) -> bool:
-        """Whether finish() was called on all operators."""
+        """Returns whether finish() was called on all operators."""
         return self._finished
 
     def say_if_data_ended(self) -> None:
-        """Also again: the message may be lost."""
+        """Reports that the data has ended; also again, since the message may be lost."""
         if self._finished:
             self._services.answer(DataEnded(attempt_id=self._attempt_id))
 
     def ended(self, checkpoint_id: int, *, completed: bool, stops: bool = False) -> None:
-        """The master's notice. Any checkpoint that began after finish() will do, whichever notice
-        comes first (spec 001). `stops`: the job ends with this one, and finish() is not called.
+        """Handles the JobMaster's notification. Any checkpoint that started after finish()
+        suffices, whichever notification comes first (spec 001). If `stops`, the job ends with this
+        checkpoint, and finish() is not called.
         """
         if self._overtaking is not None and self._overtaking.checkpoint_id <= checkpoint_id:
             self._drop_overtaking()
         if self._aligning.checkpoint_id <= checkpoint_id:
-            self._times.aligning_since_s = None  # it was given up, or is over long since
+            self._times.aligning_since_s = None  # it was aborted, or has long ended
         self.open = {other for other in self.open if other > checkpoint_id}
         if completed:
             reached(Failpoint.NOTIFICATION_BEFORE)
@@ -220,7 +222,7 @@ class TaskCheckpoints:
             self.final_complete = True
 
     def close(self) -> None:
-        """What is not written yet is given up. Returns when the thread has ended."""
+        """Abandons unwritten snapshots. Returns when the thread has ended."""
         self._closed.set()
         self._drop_overtaking()
         if self._writer is not None:
@@ -234,19 +236,21 @@ class TaskCheckpoints:
             self._write_and_answer(work)
 
     def _write_and_answer(self, work: _ToWrite) -> None:
-        """In the task's thread if there is no file to write."""
+        """Runs in the task's thread if there is no file to write."""
         try:
             answer = self._write(work)
             reached(Failpoint.UPLOAD_AFTER)
             if answer is not None:
                 self._services.answer(answer)
         except Exception as error:
-            _log.exception("a checkpoint could not be answered", checkpoint=work.checkpoint_id)
+            _log.exception("a checkpoint could not be acknowledged", checkpoint=work.checkpoint_id)
             self._services.answer(self._declined(work, error))
         reached(Failpoint.ACKNOWLEDGED)
 
     def _write(self, work: _ToWrite) -> Acknowledged | Declined | None:
-        """None: the task has ended, and the master learns that from its state."""
+        """Writes the snapshot. Returns None if the task has ended, which the JobMaster learns from
+        its state.
+        """
         started = time.perf_counter()
         storage = self._services.storage
         paths: list[str] = []
@@ -266,7 +270,7 @@ class TaskCheckpoints:
         except _Abandoned:
             self._delete(paths)
             return None
-        except BaseException as error:  # to pickle a value may run user code
+        except BaseException as error:  # pickling a value may run user code
             self._delete(paths)
             return self._declined(work, error)
         finally:
@@ -292,7 +296,9 @@ class TaskCheckpoints:
     def _write_operator(
         self, work: _ToWrite, paths: list[str], of: tuple[OperatorId, OperatorStateSnapshot]
     ) -> OperatorSnapshot:
-        """Adds to `paths` what there may be from now on. For several operators at once."""
+        """Writes one operator's snapshot. Adds to `paths` every file that may exist from now on.
+        Runs concurrently for several operators.
+        """
         if self._closed.is_set():
             raise _Abandoned
         operator_id, snapshot = of
@@ -318,7 +324,7 @@ class TaskCheckpoints:
         )
 
     def _write_in_flight(self, work: _ToWrite, paths: list[str], number: int) -> InFlight | None:
-        """As `_write_operator`."""
+        """Writes in-flight data. Adds to `paths` like `_write_operator`."""
         found = work.in_flight[number]
         path = f"chk-{work.checkpoint_id}/{self._attempt_id}-in-{number}"
         paths.append(path)
@@ -328,11 +334,11 @@ class TaskCheckpoints:
         try:
             self._services.storage.delete(paths)
         except StorageError as error:
-            _log.warning("files of a checkpoint are left over", cause=str(error))
+            _log.warning("files of a checkpoint could not be deleted", cause=str(error))
 
 
 def _add(written: list[OperatorSnapshot], operator_id: OperatorId, handle: InFlight) -> None:
-    """To the snapshot of the operator whose input it is."""
+    """Adds the in-flight data to the snapshot of the operator whose input it is."""
     index = next(n for n, part in enumerate(written) if part.operator_id == operator_id)
     part = written[index]
     written[index] = replace(part, in_flight=(*part.in_flight, handle))

@@ -439,7 +439,7 @@ def test_rows_of_an_operator_of_another_kind_are_refused(tmp_path: Path) -> None
     harness.process(pa.RecordBatch.from_pylist(rows_of(("a", 1)), schema=PLAIN))
     restored = restored_from(harness.snapshot())
     other = OperatorHarness(top(SessionSpec(gap_us=10))(), [PLAIN], restored=restored)
-    with pytest.raises(FiresteelError, match="does not know its state 'panes', which an operator"):
+    with pytest.raises(FiresteelError, match="does not know the state 'panes', which an operator"):
         other.open()
 
 
