@@ -9,7 +9,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import AsyncIterator
 from concurrent import futures
+from typing import Any
 
 import grpc
 import pytest
@@ -17,7 +19,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from structlog.testing import capture_logs
 
 from firesteel.client.cluster.supervisor import reserved_port
-from firesteel.common.rpc.server import AddressTaken, bind, channel, new_server
+from firesteel.common.rpc.server import AddressTaken, aio_channel, bind, channel, new_server
 
 
 @pytest.mark.parametrize(
@@ -84,6 +86,46 @@ def test_a_server_on_a_busy_machine_may_take_a_while_to_answer_a_connection() ->
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
         thread.join()
     server.stop(None).wait()
+
+
+async def _refuse(request: Any, context: Any) -> bytes:
+    await context.abort(grpc.StatusCode.NOT_FOUND, "no file 'caf\udce9'")
+    return b""
+
+
+async def _refuse_in_stream(request: Any, context: Any) -> AsyncIterator[bytes]:
+    yield b"first"
+    await context.abort(grpc.StatusCode.NOT_FOUND, "no file 'caf\udce9'")
+
+
+async def _refuse_by_writing(request: Any, context: Any) -> None:
+    await context.write(b"first")
+    context.set_code(grpc.StatusCode.NOT_FOUND)
+    context.set_details("no file 'caf\udce9'")
+
+
+@pytest.mark.parametrize(
+    ("kind", "handler"),
+    [
+        ("unary_unary", grpc.unary_unary_rpc_method_handler(_refuse)),
+        ("stream_unary", grpc.stream_unary_rpc_method_handler(_refuse)),
+        ("unary_stream", grpc.unary_stream_rpc_method_handler(_refuse_in_stream)),
+        ("stream_stream", grpc.stream_stream_rpc_method_handler(_refuse_in_stream)),
+        ("unary_stream", grpc.unary_stream_rpc_method_handler(_refuse_by_writing)),
+    ],
+)
+async def test_a_reason_that_is_not_valid_text_reaches_the_client(kind: str, handler: Any) -> None:
+    server = new_server([])
+    methods = {"Refuse": handler}
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("Test", methods)])
+    address = bind(server, "127.0.0.1", 0)
+    await server.start()
+    async with aio_channel(address) as connection:
+        call = getattr(connection, kind)("/Test/Refuse")
+        answer = call(iter([b""]) if kind.startswith("stream") else b"", timeout=60)
+        assert await answer.code() is grpc.StatusCode.NOT_FOUND
+        assert await answer.details() == r"no file 'caf\udce9'"
+    await server.stop(None)
 
 
 _WITH_A_BROKEN_POLLER = """
