@@ -1,9 +1,9 @@
-"""The consumers' side on the network: one connection per producing process, one stream per result
-and process.
+"""The consumer side of the network: one connection per producing process, one stream per result and
+process.
 
 A stream has one thread, which connects and then reads; the tasks' threads write their channels' few
 records (open, credit, close) themselves. The producer's process always reads, so these writes do
-not wait.
+not block.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ log = structlog.get_logger(__name__)
 @dataclass(slots=True)
 class _Connection:
     client: Any  # a FlightClient
-    streams: int = 0  # that use it
+    streams: int = 0  # streams that use it
 
 
 class Connections:
-    """This process's connections and streams to the processes it reads from."""
+    """Connections and streams of this process to the processes that it reads from."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._clients: dict[str, _Connection] = {}  # by address
-        # By address, job and result: the streams that may get more channels.
+        # By address, job and result: the streams to which channels can be added.
         self._streams: dict[tuple[str, str, str], ConsumerStream] = {}
-        self._running: set[ConsumerStream] = set()  # those whose thread has not ended
+        self._running: set[ConsumerStream] = set()  # streams whose thread has not ended
         self._closed = False
 
     def open_channel(self, address: str, gate: InputGate, index: int) -> None:
-        """Connects channel `index` of a gate; the gate learns of any failure."""
+        """Opens channel `index` of a gate. Failures are reported to the gate."""
         with self._lock:
             if self._closed:
                 raise LocalProtocolError("the exchange is closed")
@@ -70,7 +70,7 @@ class Connections:
             stream.join(timeout_s)
 
     def client(self, address: str) -> Any:
-        """The connection to a process, for one more stream."""
+        """Returns the connection to a process, and counts one more stream on it."""
         with self._lock:
             connection = self._clients.get(address)
             if connection is None:
@@ -80,7 +80,7 @@ class Connections:
             return connection.client
 
     def ended(self, stream: ConsumerStream, connected: bool) -> None:
-        """A stream's thread ends; the last one closes the connection."""
+        """Removes a stream whose thread ends; the last stream closes the connection."""
         with self._lock:
             self._running.discard(stream)
             self.retired(stream)
@@ -94,14 +94,14 @@ class Connections:
         connection.client.close()
 
     def retired(self, stream: ConsumerStream) -> None:
-        """The stream takes no more channels. (A dict operation: needs no lock.)"""
+        """Marks that no channels can be added to the stream. (A dict operation: needs no lock.)"""
         key = (stream.address, stream.job_id, stream.result_id)
         if self._streams.get(key) is stream:
             self._streams.pop(key, None)
 
 
 class RemoteUpstream:
-    """A gate's way back to one producer."""
+    """Returns credit and acknowledgements from a gate to one producer."""
 
     __slots__ = ("_number", "_stream")
 
@@ -122,7 +122,7 @@ class RemoteUpstream:
 
 
 class ConsumerStream(threading.Thread):
-    """One DoExchange call to a producing process. It ends itself when its last channel does."""
+    """One DoExchange call to a producing process. The stream ends with its last channel."""
 
     def __init__(self, connections: Connections, address: str, job_id: str, result_id: str) -> None:
         super().__init__(name=f"exchange-reader-{result_id[:8]}", daemon=True)
@@ -130,20 +130,20 @@ class ConsumerStream(threading.Thread):
         self.job_id = job_id
         self.result_id = result_id
         self._connections = connections
-        self._lock = threading.Lock()  # guards everything below, and orders what is written
+        self._lock = threading.Lock()  # guards everything below, and orders the writes
         self._channels: dict[int, tuple[InputGate, int]] = {}
         self._next_number = 0
-        # Records written before the stream was there; None: it is, or was.
+        # Records written before the stream existed; None afterwards.
         self._unsent: bytearray | None = bytearray()
         self._writer: Any = None
         self._reader: Any = None
-        self._ending = False  # takes no more channels; what is written is lost
+        self._ending = False  # takes no more channels; later records are dropped
         self._cancelled = False
 
     # -- the tasks' side
 
     def add(self, gate: InputGate, index: int) -> bool:
-        """Opens one more channel. False: this stream has ended, take another one."""
+        """Opens another channel. Returns False if this stream has ended; then use a new one."""
         producer = gate.producers[index]
         with self._lock:
             if self._ending:
@@ -169,7 +169,7 @@ class ConsumerStream(threading.Thread):
             self._put(wire.encode_to_producer(message))
 
     def send_last(self, message: wire.Consumed | wire.Close) -> None:
-        """Sends a channel's last message; the last channel ends the stream."""
+        """Sends a channel's last message. The last channel ends the stream."""
         with self._lock:
             if self._channels.pop(message.channel, None) is None:
                 return
@@ -178,7 +178,7 @@ class ConsumerStream(threading.Thread):
                 self._end()
 
     def cancel(self) -> None:
-        """Ends the stream at once, even if the peer does not answer."""
+        """Ends the stream immediately, even if the peer does not respond."""
         with self._lock:
             self._ending = self._cancelled = True
             if self._reader is not None:
@@ -206,7 +206,7 @@ class ConsumerStream(threading.Thread):
         except RemoteProtocolError as error:
             reason = f"its process broke the protocol: {error}"
             log.error(
-                "exchange stream broken off",
+                "exchange stream closed after a protocol error",
                 result_id=self.result_id,
                 address=self.address,
                 reason=str(error),
@@ -214,7 +214,7 @@ class ConsumerStream(threading.Thread):
             self.cancel()
         except TRANSPORT_ERRORS as error:
             reason = f"the connection to its process was lost ({str(error).splitlines()[0][:300]})"
-        except Exception as error:  # gates must learn of their producer's loss in any case
+        except Exception as error:  # gates must be notified of their producer's loss in any case
             log.exception("exchange stream failed", result_id=self.result_id, address=self.address)
             reason = f"the stream could not be read: {error!r}"
             self.cancel()
@@ -223,8 +223,8 @@ class ConsumerStream(threading.Thread):
             self._connections.ended(self, connected)
 
     def _began(self, writer: Any, reader: Any) -> None:
-        """Sends what was written so far. The first write waits for the connection, for long if the
-        address is silent: so not under the lock, which tasks take.
+        """Sends the records written so far. The first write waits for the connection, which takes
+        long if the address does not respond. Therefore it does not hold the lock, which tasks take.
         """
         with self._lock:
             self._reader = reader
@@ -299,7 +299,7 @@ class ConsumerStream(threading.Thread):
             channels = list(self._channels.values())
             self._channels.clear()
             writer, self._writer = self._writer, None
-            # The connection lives as long as a reference to it, and gates hold this stream.
+            # The connection lives as long as it is referenced, and gates reference this stream.
             self._reader = None
         for gate, index in channels:
             if gate.fail(index, reason):
@@ -309,15 +309,16 @@ class ConsumerStream(threading.Thread):
                 writer.close()
 
     def _put(self, records: bytes) -> None:
-        """Under the lock."""
+        """Writes records. Called with the lock held."""
         if self._unsent is not None:
             self._unsent += records
         elif self._writer is not None and not self._ending:
-            with contextlib.suppress(*TRANSPORT_ERRORS):  # the reading thread sees it, too
+            # the reading thread sees the error as well
+            with contextlib.suppress(*TRANSPORT_ERRORS):
                 self._writer.write_metadata(pa.py_buffer(records))
 
     def _end(self) -> None:
-        """Under the lock: nothing more will be written; the peer then ends the call."""
+        """Ends writing, after which the peer ends the call. Called with the lock held."""
         if self._ending:
             return
         self._ending = True

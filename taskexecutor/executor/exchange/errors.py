@@ -1,4 +1,4 @@
-"""What can go wrong between two tasks; every error names the side at fault."""
+"""Errors of the exchange between two tasks. Each error names the side at fault."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
     "UnsupportedKey",
 ]
 
-# What Flight raises when the connection to a peer is lost.
+# Exceptions that Flight raises when the connection to a peer is lost.
 TRANSPORT_ERRORS = (pa.ArrowException, flight.FlightError, OSError)
 
 
@@ -32,7 +32,7 @@ class ExchangeError(FiresteelError):
 
 
 class ExchangeClosed(ExchangeError):
-    """This side has already aborted, released or closed it."""
+    """This side has already aborted, released or closed the resource."""
 
 
 class PartitionFailed(ExchangeError):
@@ -57,7 +57,7 @@ class PartitionAbandoned(ExchangeError):
 
     def __init__(self, *, result_id: str, producer: int, consumer: int, reason: str) -> None:
         super().__init__(
-            f"consumer subtask {consumer} of result {result_id} gave up the partition of producer"
+            f"consumer subtask {consumer} of result {result_id} abandoned the partition of producer"
             f" subtask {producer}: {reason}"
         )
         self.result_id = result_id
@@ -71,12 +71,12 @@ class PartitionUnreadable(ExchangeError):
 
 
 class ResultNotWritten(ExchangeError):
-    """A BLOCKING partition cannot be written: its disk is full, or fails."""
+    """A BLOCKING partition cannot be written, because its disk is full or fails."""
 
 
 class SchemaChanged(ExchangeError):
-    """A producer emitted a batch whose schema is not the one its stream began with."""
+    """A producer emitted a batch whose schema differs from that of its stream's first batch."""
 
 
 class UnsupportedKey(ExchangeError):
-    """A key column is missing, or of a type that has no hash."""
+    """A key column is missing, or its type has no hash."""

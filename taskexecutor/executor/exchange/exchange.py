@@ -23,8 +23,8 @@ from taskexecutor.executor.exchange.server import ExchangeServer
 
 @dataclass(frozen=True, slots=True)
 class Locations:
-    """Where the partitions of one result are. The second and third have one entry per producer
-    subtask.
+    """Where the partitions of one result are. The second and third field have one entry per
+    producer subtask.
     """
 
     addresses: tuple[str, ...]  # distinct, host:port
@@ -34,7 +34,7 @@ class Locations:
 
 
 class Exchange:
-    """One per PySpark executor process. Every method may be called from any thread."""
+    """The exchange of one PySpark executor process. Thread-safe."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Exchange:
         partition_timeout_s: float,
         folders: ResultFolders | None = None,
     ) -> None:
-        """Serves at once, on any free port of `host`. `folders`: for BLOCKING results."""
+        """Starts serving on a free port of `host`. `folders` are for BLOCKING results."""
         self._window_bytes = window_bytes
         self._batch_rows = batch_rows
         self._registry = PartitionRegistry(timeout_s=partition_timeout_s)
@@ -53,7 +53,7 @@ class Exchange:
         self._lock = threading.Lock()
         self._gates: set[InputGate] = set()
         self._folders = folders
-        self._written: set[BlockingPartition] = set()  # that are not closed
+        self._written: set[BlockingPartition] = set()  # partitions that are not closed
         self._closed = False
         self._server = ExchangeServer(self._registry, host)
         self.address: str = self._server.address
@@ -75,9 +75,9 @@ class Exchange:
         on_credit: Callable[[], None] | None = None,
         blocking: bool = False,
     ) -> ResultPartition | BlockingPartition:
-        """The producer's end of an edge; its consumers find it at once, a `blocking` one at its
-        TaskExecutor once it is complete. `max_parallelism` is the consumers'. `on_credit`: see
-        ResultPartition.
+        """Creates the producer's end of an edge. Consumers find it immediately, a `blocking` one at
+        its TaskExecutor once it is complete. `max_parallelism` is that of the consumers.
+        `on_credit`: see ResultPartition.
         """
         routing = make_routing(
             partitioner,
@@ -130,8 +130,8 @@ class Exchange:
         locations: Locations,
         on_available: Callable[[], None],
     ) -> InputGate:
-        """The consumer's end of an edge: connects to its producers, without waiting for them. If
-        they had finished before, it has their last words already.
+        """Creates the consumer's end of an edge and connects it to its producers, without waiting
+        for them. If the producers had finished before, the gate already contains their end events.
         """
         pointwise = pattern is DistributionPattern.POINTWISE
         subtasks = (
@@ -162,18 +162,20 @@ class Exchange:
                 )
             else:
                 self._connections.open_channel(producer.address, gate, index)
-        if gate.closed:  # by release_job, meanwhile
+        if gate.closed:  # release_job was called in the meantime
             gate.disconnect()
         return gate
 
     @property
     def partitions_awaited(self) -> int:
-        """How many channels consumers have asked for whose partition is not there yet."""
+        """Returns the number of channels whose partition consumers requested and which does not
+        exist yet.
+        """
         return self._registry.waiting
 
     def release_job(self, job_id: str) -> None:
-        """Drops all partitions and gates of a job; tasks that still use them get an error at
-        once.
+        """Drops all partitions and gates of a job; tasks that still use them get an error
+        immediately.
         """
         with self._lock:
             gates = [gate for gate in self._gates if gate.job_id == job_id]
@@ -186,13 +188,13 @@ class Exchange:
         for blocking in written:
             blocking.close()
         self._registry.forget_job(job_id)
-        if self._folders is not None:  # complete ones whose task has failed after all
+        if self._folders is not None:  # complete partitions of a task that failed afterwards
             for folder in (self._folders.memory, self._folders.disk):
                 if folder is not None:
                     shutil.rmtree(folder / job_id, ignore_errors=True)
 
     def close(self) -> None:
-        """Ends everything: peers see their producers or consumers gone."""
+        """Closes all partitions and gates: peers see their producers or consumers gone."""
         with self._lock:
             if self._closed:
                 return

@@ -1,8 +1,9 @@
-"""The consumer's end of one edge: what has arrived on each channel, taken by the task in turn.
+"""The consumer's end of one edge: the task takes the elements that have arrived, from its channels
+in turn.
 
 The task's thread polls; carriers (a Flight stream's reader, or a producer's task in this process)
-deliver. One lock guards the receiver halves. No call leaves this module under it: credit is
-returned, and `on_available` called, once it is free.
+deliver. One lock guards the receiver halves. No call leaves this module while the lock is held:
+credit is returned and `on_available` is called after its release.
 
     OPEN ──a producer is lost──▶ FAILED ──close──▶ CLOSED
       └──────────────────close─────────────────────▲
@@ -38,8 +39,8 @@ _S = GateState
 GATE_TRANSITIONS: dict[GateState, frozenset[GateState]] = {
     _S.OPEN: frozenset(
         {
-            _S.FAILED,  # a producer is lost before all of it was received
-            _S.CLOSED,  # the task has taken everything, or ends early
+            _S.FAILED,  # a producer was lost before all of it was received
+            _S.CLOSED,  # the task has taken everything, or ended early
         }
     ),
     _S.FAILED: frozenset({_S.CLOSED}),  # the task ends
@@ -57,8 +58,8 @@ class Producer:
 
 
 class Upstream(Protocol):
-    """The way back to one channel's producer. No call blocks, or raises because the producer is
-    gone.
+    """Sends credit and acknowledgements to one channel's producer. Calls never block, and do not
+    raise if the producer is gone.
     """
 
     def grant(self, size_bytes: int, events: int) -> None: ...
@@ -69,7 +70,7 @@ class Upstream(Protocol):
 
 
 class InputGate:
-    """Channel i is fed by `producers[i]`."""
+    """`producers[i]` feeds channel i."""
 
     def __init__(
         self,
@@ -87,10 +88,10 @@ class InputGate:
         self.consumer = consumer
         self.producers = tuple(producers)
         self.bytes_in = 0
-        # Batches with more rows are polled in parts: a step of the task then ends in time.
+        # Batches with more rows are polled in parts, so that a step of the task does not take long.
         self.max_rows: int | None = None
-        # Barriers that may overtake, with their channels, as they arrive. The task takes them from
-        # here to decide; they stay in their channels, too.
+        # Barriers that may overtake data, with their channels, as they arrive. The task takes them
+        # from here to decide; they also stay in their channels.
         self.arrived: deque[tuple[int, CheckpointBarrier]] = deque()
         self.on_available = on_available
         self._on_close = on_close
@@ -108,7 +109,7 @@ class InputGate:
         self._ready: deque[int] = deque()  # channels to poll, in turn
         self._in_ready = [False] * len(self._channels)
         self._state = GateState.OPEN
-        self._failure: PartitionFailed | None = None  # the first, once FAILED
+        self._failure: PartitionFailed | None = None  # the first failure, set once FAILED
 
     # -- the task's side
 
@@ -121,9 +122,10 @@ class InputGate:
         return self._state is GateState.CLOSED
 
     def poll(self) -> tuple[int, StreamElement] | None:
-        """The next element with its channel, or None if nothing is there; channels take turns.
+        """Returns the next element with its channel, or None if nothing is available; channels take
+        turns.
 
-        Raises PartitionFailed as soon as a producer is lost, ahead of what is still queued;
+        Raises PartitionFailed as soon as a producer is lost, ahead of queued elements, and
         ExchangeClosed after close().
         """
         with self._lock:
@@ -152,12 +154,12 @@ class InputGate:
         return index, element
 
     def block(self, channel: int, reason: BlockReason) -> None:
-        """Holds a channel back; its producer may go on until the window is full."""
+        """Blocks a channel; its producer may continue until the window is full."""
         with self._lock:
             self._channels[channel].block(reason)
 
     def unblock(self, channel: int, reason: BlockReason) -> None:
-        """Takes a reason back. The channel goes on when no other is left."""
+        """Removes a reason. The channel resumes when no reason is left."""
         with self._lock:
             self._channels[channel].unblock(reason)
             available = self._channels[channel].available and self._put_ready(channel)
@@ -165,7 +167,7 @@ class InputGate:
             self.on_available()
 
     def restore(self, channel: int, batches: Sequence[pa.RecordBatch]) -> None:
-        """Puts batches that a checkpoint has overtaken before everything else of the channel."""
+        """Puts a checkpoint's in-flight batches before everything else of the channel."""
         with self._lock:
             self._channels[channel].restore(batches)
             available = self._channels[channel].available and self._put_ready(channel)
@@ -173,8 +175,8 @@ class InputGate:
             self.on_available()
 
     def record(self, channels: Sequence[int], checkpoint_id: int) -> None:
-        """Begins to record what these channels have ahead of the checkpoint's barrier; an earlier
-        recording ends.
+        """Starts to record the data ahead of the checkpoint's barrier in these channels; ends an
+        earlier recording.
         """
         with self._lock:
             for channel in self._channels:
@@ -183,8 +185,8 @@ class InputGate:
                 self._channels[index].record(checkpoint_id)
 
     def recorded(self) -> dict[int, list[pa.RecordBatch]] | None:
-        """The batches by channel; None until the last of the barriers has arrived, which makes
-        something available.
+        """Returns the recorded batches by channel, or None until the last of the barriers has
+        arrived, which wakes the task.
         """
         with self._lock:
             recordings = {
@@ -197,12 +199,12 @@ class InputGate:
             return {index: recording.batches for index, recording in recordings.items()}
 
     def queued(self, channel: int) -> tuple[StreamElement, ...]:
-        """The elements of a channel that were not polled yet, oldest first."""
+        """Returns the elements of a channel that were not polled yet, oldest first."""
         with self._lock:
             return self._channels[channel].queued
 
     def close(self) -> None:
-        """Gives up what was not consumed; notifies the producers that have not ended."""
+        """Drops unconsumed elements and notifies the producers that have not ended."""
         with self._lock:
             if self._state is GateState.CLOSED:
                 return
@@ -218,8 +220,8 @@ class InputGate:
 
     @property
     def in_pool_usage(self) -> float:
-        """The share of all windows that is queued here, 0 to 1 (more while a batch larger than its
-        window is).
+        """Returns the queued share of all windows, 0 to 1 (more while a batch larger than its
+        window is queued).
         """
         return sum(channel.queued_bytes for channel in self._channels) / (
             len(self._channels) * self._window_bytes or 1
@@ -228,22 +230,22 @@ class InputGate:
     # -- the carriers' side
 
     def disconnect(self) -> None:
-        """Notifies all producers that this gate is closed, again for those that were connected
-        after it was.
+        """Notifies all producers that this gate is closed, including those connected after it was
+        closed.
         """
         for upstream in self._upstreams:
             if upstream is not None:
                 upstream.close()
 
     def connect(self, index: int, upstream: Upstream) -> None:
-        """Sets the way back for a channel, before its first element arrives."""
+        """Sets a channel's upstream before its first element arrives."""
         self._upstreams[index] = upstream
 
     def receive(
         self, index: int, element: StreamElement, *, sequence: int, count: int, size_bytes: int
     ) -> bool:
-        """Takes an element that arrived. True: the caller must call `on_available`, under no lock.
-        Raises RemoteProtocolError.
+        """Queues an element that arrived. If it returns True, the caller must call `on_available`,
+        without holding a lock. Raises RemoteProtocolError.
         """
         with self._lock:
             channel = self._channels[index]
@@ -258,7 +260,9 @@ class InputGate:
             return wake or recorded
 
     def fail(self, index: int, reason: str) -> bool:
-        """A producer is lost. True: the caller must call `on_available`, under no lock."""
+        """Records the loss of a producer. If it returns True, the caller must call `on_available`,
+        without holding a lock.
+        """
         with self._lock:
             if not self._channels[index].fail(reason):
                 return False
@@ -283,7 +287,9 @@ class InputGate:
         self._state = state
 
     def _put_ready(self, index: int) -> bool:
-        """True if the task may have to be woken: until now `poll` had nothing."""
+        """Queues the channel for polling. Returns True if `poll` had nothing until now, so the task
+        may have to be woken.
+        """
         if self._in_ready[index]:
             return False
         self._in_ready[index] = True

@@ -13,7 +13,9 @@ from taskexecutor.executor.exchange.registry import PartitionRegistry
 
 
 class LocalChannel:
-    """Joins the two halves by calls: the very batch that is emitted is polled."""
+    """Connects the two halves by calls: the consumer polls the same batch object that the producer
+    emits.
+    """
 
     __slots__ = ("_gate", "_gate_index", "_index", "_partition", "_registry")
 
@@ -24,10 +26,11 @@ class LocalChannel:
         self._partition: ResultPartition | None = None
         self._index = 0
 
-    # -- while the partition is not there
+    # -- until the partition exists
 
     def found(self, partition: AttachedPartition) -> None:
-        assert isinstance(partition, ResultPartition)  # complete ones are in another process
+        # complete partitions are in the TaskExecutor's process
+        assert isinstance(partition, ResultPartition)
 
         def carrier(index: int) -> LocalChannel:
             self._partition, self._index = partition, index
@@ -41,14 +44,14 @@ class LocalChannel:
             return
         for wakeup in wakeups:
             wakeup()
-        if self._gate.closed:  # while the partition appeared: only this can notify it
+        if self._gate.closed:  # closed while the partition appeared: only this call can notify it
             self.close()
 
     def not_found(self, reason: str) -> None:
         if self._gate.fail(self._gate_index, reason):
             self._gate.on_available()
 
-    # -- the way there
+    # -- to the consumer
 
     def ready(self, wakeups: list[Wakeup]) -> None:
         partition = self._partition
@@ -68,7 +71,7 @@ class LocalChannel:
         if wake:
             wakeups.append(self._gate.on_available)
 
-    # -- the way back
+    # -- to the producer
 
     def grant(self, size_bytes: int, events: int) -> None:
         if self._partition is not None:

@@ -1,10 +1,10 @@
-"""The producer's end of one edge: partitions what the task emits, and holds it until its consumers
+"""The producer's end of one edge: partitions the task's output, and holds it until its consumers
 have taken it.
 
-The task's thread calls `emit`, `emit_event`, `finish`; any thread `abort` and `close`; carriers (a
-Flight stream, or the consumer's gate in this process) call the rest. One lock guards the sender
-halves of all channels. A gate's lock may be taken under it, never the other way round, and no
-callback is called under it.
+The task's thread calls `emit`, `emit_event`, `finish`; any thread calls `abort` and `close`;
+carriers (a Flight stream, or the consumer's gate in this process) call the rest. One lock guards
+the sender halves of all channels. A gate's lock may be taken under it, but not the other way round,
+and callbacks are called after its release.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from taskexecutor.executor.exchange.errors import (
 from taskexecutor.executor.exchange.partitioning import Routing
 from taskexecutor.executor.exchange.schema import StreamSchema
 
-# With an overdraft: how far beyond the windows of all channels, or of one if that is more, what one
-# element leads to may go. What leads to more waits in the middle of it, and so does a checkpoint.
+# With an overdraft: how far the output of one element may exceed the windows of all channels, or
+# one window if that is more. Beyond that, the task waits in the middle of the element, and delays
+# checkpoints.
 OVERDRAFT_BYTES = 32 * 2**20
 
 Wakeup = Callable[[], None]
@@ -50,28 +51,30 @@ class PartitionId:
 
 
 class Carrier(Protocol):
-    """Brings one channel's elements to its consumer."""
+    """Delivers one channel's elements to its consumer."""
 
     def ready(self, wakeups: list[Wakeup]) -> None:
-        """Something waits in the channel, or it was aborted. Called under the partition's lock:
-        what must be called once it is free goes into `wakeups`.
+        """Called when elements are waiting in the channel, or when it was aborted. Called under the
+        partition's lock: add callbacks to `wakeups` to have them called after its release.
         """
 
 
 class ScheduledCarrier(Carrier, Protocol):
-    """A carrier whose own thread takes what waits."""
+    """A carrier whose own thread takes the waiting elements."""
 
-    scheduled: bool  # its thread will take; guarded by the partition's lock
+    scheduled: bool  # its thread is going to take; guarded by the partition's lock
 
 
 class AttachedPartition(Protocol):
-    """What carriers and the registry use of a partition, whether it is written or complete."""
+    """The part of a partition that carriers and the registry use, whether it is being written or
+    complete.
+    """
 
     id: PartitionId
 
     @property
     def aborted_because(self) -> str | None:
-        """Why later consumers get nothing; None if it was not aborted."""
+        """The reason that later consumers get; None if the partition was not aborted."""
 
     def abort(self, reason: str) -> None: ...
 
@@ -95,7 +98,7 @@ class AttachedPartition(Protocol):
 
 
 class ResultPartition:
-    stored = None  # it is gone when its consumers have taken it
+    stored = None  # a partition of a stream is not stored
 
     def __init__(
         self,
@@ -107,28 +110,28 @@ class ResultPartition:
         on_close: Callable[[ResultPartition], None] = lambda partition: None,
         on_credit: Callable[[], None] | None = None,
     ) -> None:
-        """`on_credit`: the task looks at `overdrawn` before each element, and sleeps while it is;
-        this wakes it. What an element leads to may then exceed the credit.
+        """`on_credit` wakes the task, which checks `overdrawn` before each element and sleeps while
+        it is true. With it, the output of one element may exceed the credit.
         """
         self.id = partition_id
         self.records_out = 0
         self.bytes_out = 0
-        self.write_ns = 0  # partitioning and handing over, without waiting for credit
+        self.write_ns = 0  # partitioning and queueing, without waiting for credit
         self._routing = routing
         self._window_bytes = window_bytes
         self._on_close = on_close
-        # Waiting for credit: the time of all past waits, and when the current one began (0: none).
-        # One tuple, so that a reader sees both as they were at one moment.
+        # Waiting for credit: the total of past waits, and the start of the current one (0: none).
+        # One tuple, so that a reader sees a consistent pair.
         self._blocked: tuple[int, int] = (0, 0)
         self._schema = StreamSchema(partition_id)
         self._lock = threading.Lock()
         # Credit arrived, a channel ended, or the partition broke.
         self._changed = threading.Condition(self._lock)
         self._changes = 0
-        self._broken: ExchangeError | None = None  # what every further emit raises
+        self._broken: ExchangeError | None = None  # raised by every further emit
         self._indices = {consumer: index for index, consumer in enumerate(routing.targets)}
         self._on_credit = on_credit
-        self._overdrawn: set[int] = set()  # channels
+        self._overdrawn: set[int] = set()  # indices of channels
         overdraft_bytes = (
             0 if on_credit is None else max(window_bytes, OVERDRAFT_BYTES // len(routing.targets))
         )
@@ -146,7 +149,7 @@ class ResultPartition:
     # -- the task's side
 
     def emit(self, batch: pa.RecordBatch) -> None:
-        """Partitions a batch and hands it over; blocks while a channel that gets a part of it has
+        """Partitions a batch and queues it; blocks while a channel that receives a part of it has
         no credit.
 
         Raises ExchangeClosed after abort(), PartitionAbandoned when a consumer is gone,
@@ -167,13 +170,11 @@ class ResultPartition:
         )
 
     def emit_event(self, event: StreamEvent) -> None:
-        """Sends an event to every channel, behind all emitted before. Raises as `emit` does."""
+        """Sends an event to every channel, after everything emitted before. Raises like `emit`."""
         self._offer_all([(index, event, -1) for index in range(len(self._channels))])
 
     def await_acknowledged(self) -> None:
-        """After EndOfData: returns when every consumer has taken it, and so all data. Raises as
-        `emit` does.
-        """
+        """Returns when every consumer has taken EndOfData, and so all data. Raises like `emit`."""
         with self._lock:
             while self._broken is None and not all(
                 channel.acknowledged for channel in self._channels
@@ -182,8 +183,8 @@ class ResultPartition:
             self._raise_if_broken()
 
     def finish(self) -> None:
-        """After EndOfPartition: returns when every consumer has taken everything. Raises as `emit`
-        does.
+        """Returns when every consumer has taken EndOfPartition, and so everything. Raises like
+        `emit`.
         """
         with self._lock:
             while self._broken is None and not all(
@@ -193,17 +194,21 @@ class ResultPartition:
             self._raise_if_broken()
 
     def abort(self, reason: str = "its task failed or was cancelled") -> None:
-        """From any thread: unblocks the task and fails the consumers that have not received all."""
+        """Unblocks the task, and fails the consumers that have not received everything. May be
+        called from any thread.
+        """
         self._break(ExchangeClosed(f"{self.id} was aborted: {reason}"), reason)
 
     def close(self) -> None:
-        """Frees everything. Consumers that have not consumed everything see a failed partition."""
+        """Frees all resources. Consumers that have not consumed everything see a failed
+        partition.
+        """
         self.abort("it was closed before it was consumed")
         self._on_close(self)
 
     @property
     def aborted_because(self) -> str | None:
-        """Why later consumers get nothing; None if it was not aborted."""
+        """The reason that later consumers get; None if the partition was not aborted."""
         with self._lock:
             return next(
                 (
@@ -216,18 +221,18 @@ class ResultPartition:
 
     @property
     def blocked_ns(self) -> int:
-        """How long the task has waited for credit, including the current wait."""
+        """The time that the task has waited for credit, including the current wait."""
         waited_ns, since_ns = self._blocked
         return waited_ns + (time.perf_counter_ns() - since_ns if since_ns else 0)
 
     @property
     def blocked(self) -> bool:
-        """Whether the task waits for credit now."""
+        """Whether the task is waiting for credit."""
         return self._blocked[1] != 0
 
     @property
     def overdrawn(self) -> bool:
-        """Whether the task must not begin with another element: a channel has no credit left."""
+        """Whether the task must not start another element, because a channel has no credit left."""
         return bool(self._overdrawn) and self._broken is None
 
     @property
@@ -236,15 +241,15 @@ class ResultPartition:
 
     @property
     def out_pool_usage(self) -> float:
-        """The share of all windows that is in use, 0 to 1 (more while a batch larger than its
-        window is under way).
+        """The used share of all windows, 0 to 1 (more while a batch larger than its window is in
+        transit).
         """
         return sum(channel.outstanding_bytes for channel in self._channels) / (
             len(self._channels) * self._window_bytes or 1
         )
 
     def queued(self, channel: int) -> tuple[StreamElement, ...]:
-        """The elements of a channel that were not sent yet, oldest first."""
+        """Returns the elements of a channel that were not sent yet, oldest first."""
         with self._lock:
             return self._channels[channel].queued
 
@@ -253,7 +258,7 @@ class ResultPartition:
     def attach(
         self, consumer: int, make_carrier: Callable[[int], Carrier], wakeups: list[Wakeup]
     ) -> None:
-        """A consumer asks for its channel; `make_carrier` gets the channel's index. Raises
+        """Attaches a consumer to its channel; `make_carrier` gets the channel's index. Raises
         RemoteProtocolError.
         """
         index = self._indices.get(consumer)
@@ -268,7 +273,9 @@ class ResultPartition:
                 carrier.ready(wakeups)
 
     def take(self, carrier: ScheduledCarrier, index: int) -> Parcel | None:
-        """The next parcel for a scheduled carrier, which is scheduled again if more waits."""
+        """Returns the next parcel for a scheduled carrier, and schedules it again if more elements
+        are waiting.
+        """
         with self._lock:
             channel = self._channels[index]
             parcel = channel.take(coalesce=self._schema.coalesces)
@@ -278,12 +285,12 @@ class ResultPartition:
             return parcel
 
     def take_locked(self, index: int) -> Parcel | None:
-        """As `take`, uncoalesced, for a carrier within `Carrier.ready`."""
+        """Like `take`, without coalescing, for a carrier within `Carrier.ready`."""
         return self._channels[index].take(coalesce=False)
 
     def abort_reason(self, index: int) -> str | None:
-        """Why the channel was aborted; None if it was not. Needs no lock: this never changes
-        back.
+        """Returns why the channel was aborted; None if it was not. Needs no lock, since an abort is
+        final.
         """
         channel = self._channels[index]
         return channel.reason if channel.state is SenderState.ABORTED else None
@@ -305,7 +312,7 @@ class ResultPartition:
             self._notify()
 
     def abandoned(self, index: int, reason: str) -> None:
-        """A channel's consumer is gone: the next emit raises, or at once the one that waits."""
+        """Records the loss of a channel's consumer: the current or next emit raises."""
         with self._lock:
             channel = self._channels[index]
             if channel.over:
@@ -323,13 +330,15 @@ class ResultPartition:
             self._on_credit()
 
     def fail(self, error: ExchangeError) -> None:
-        """A carrier cannot go on: the task's next emit raises `error`."""
+        """Fails the partition because a carrier cannot continue: the task's next emit raises
+        `error`.
+        """
         self._break(error, str(error))
 
     # -- inside
 
     def _offer_all(self, offers: list[tuple[int, pa.RecordBatch | StreamEvent, int]]) -> None:
-        """Offers everything, waiting for credit if necessary; a full channel does not hold up the
+        """Offers everything, waiting for credit if necessary. A full channel does not delay the
         others.
         """
         while True:
@@ -357,7 +366,7 @@ class ResultPartition:
         for offer in offers:
             index, element, size_bytes = offer
             channel = self._channels[index]
-            # Nothing may overtake a refused element.
+            # No element may overtake a refused one.
             if index in full or not (
                 channel.offer_event(element)
                 if size_bytes < 0

@@ -1,8 +1,8 @@
 """The partitions of this process, and the consumers that wait for one.
 
-Consumers may be deployed before their producers: one that asks too early waits here, at most
-`timeout_s`. An aborted partition is remembered until its job is released, so that a late consumer
-fails at once. One thread watches the deadlines, and only while there are any.
+Consumers may be deployed before their producers: an early request waits here, at most `timeout_s`.
+An aborted partition is remembered until its job is released, so that a late consumer fails
+immediately. One thread watches the deadlines, and only while there are any.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from taskexecutor.executor.exchange.partition import AttachedPartition, Partitio
 
 
 class Asker(Protocol):
-    """Exactly one of these is called, once, from any thread, under no lock; none after `forget`,
-    unless it is already on its way.
+    """Receives the answer to a request. Exactly one method is called, once, from any thread, with
+    no lock held; after `forget`, only if the call is already under way.
     """
 
     def found(self, partition: AttachedPartition) -> None: ...
@@ -38,17 +38,17 @@ class _Waiting:
 
 class PartitionRegistry:
     def __init__(self, *, timeout_s: float | None) -> None:
-        """`timeout_s`: None if whoever deploys consumers knows better what will appear."""
+        """`timeout_s` is None if the consumers' deployer decides how long they wait."""
         self._timeout_s = timeout_s
         self._changed = threading.Condition()
         self._partitions: dict[PartitionId, AttachedPartition] = {}
-        self._aborted: dict[PartitionId, str] = {}  # with the reason
-        self._waiting: deque[_Waiting] = deque()  # by deadline: the timeout is the same for all
+        self._aborted: dict[PartitionId, str] = {}  # maps to the reason
+        self._waiting: deque[_Waiting] = deque()  # by deadline: all have the same timeout
         self._timer: threading.Thread | None = None
         self._closed = False
 
     def add(self, partition: AttachedPartition) -> None:
-        """Registers a partition and answers the askers that wait for it."""
+        """Registers a partition and answers the requests that wait for it."""
         with self._changed:
             if self._closed:
                 raise LocalProtocolError("the exchange is closed")
@@ -60,7 +60,7 @@ class PartitionRegistry:
             asker.found(partition)
 
     def ask(self, partition_id: PartitionId, asker: Asker) -> None:
-        """Answers at once, when the partition appears, or when it has not appeared in time."""
+        """Answers immediately, when the partition appears, or when it has not appeared in time."""
         with self._changed:
             partition = self._partitions.get(partition_id)
             reason = (
@@ -81,7 +81,7 @@ class PartitionRegistry:
             asker.not_found(reason)
 
     def forget(self, asker: Asker) -> None:
-        """The asker needs no answer any more."""
+        """Cancels the requests of an asker."""
         with self._changed:
             self._remove_waiting(lambda waiting: waiting.asker is asker)
 
@@ -103,7 +103,9 @@ class PartitionRegistry:
             return [p for p in self._partitions.values() if job_id is None or p.id.job_id == job_id]
 
     def refuse(self, partition_id: PartitionId, reason: str) -> AttachedPartition | None:
-        """Whoever asks for it from now on fails at once. Returns it if it was there."""
+        """Fails current and later requests for the partition. Returns the partition if it
+        existed.
+        """
         with self._changed:
             known = self._partitions.pop(partition_id, None)
             self._aborted[partition_id] = reason
@@ -113,9 +115,7 @@ class PartitionRegistry:
         return known
 
     def forget_job(self, job_id: str) -> None:
-        """The job has left this process: its waiting askers are answered, and nothing is
-        remembered.
-        """
+        """Answers the waiting requests for a released job, and forgets its aborted partitions."""
         with self._changed:
             askers = self._remove_waiting(lambda waiting: waiting.partition_id.job_id == job_id)
             for partition_id in [p for p in self._aborted if p.job_id == job_id]:
@@ -144,7 +144,7 @@ class PartitionRegistry:
         while True:
             with self._changed:
                 if not self._waiting:
-                    self._timer = None  # the next asker starts another
+                    self._timer = None  # the next request starts a new one
                     return
                 left_s = self._waiting[0].deadline - time.monotonic()
                 if left_s > 0:

@@ -1,4 +1,4 @@
-"""A stream has one schema: how the exchange checks it, and what it derives from it."""
+"""Checks that a stream keeps one schema, and derives batch sizes from it."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import pyarrow.types as types
 
 from taskexecutor.executor.exchange.errors import SchemaChanged
 
-# The weight of even an empty batch, so that a number of bytes bounds the number of batches, too.
+# The weight of even an empty batch, so that a limit in bytes also limits the number of batches.
 MIN_BATCH_BYTES = 64
 
 
 class StreamSchema:
-    """The schema of what a producer emits: its first batch's."""
+    """The schema of a producer's output: that of its first batch."""
 
     def __init__(self, partition: object) -> None:
-        """`partition`: what is named in errors."""
-        self.coalesces = False  # whether small batches may be joined; known with the first batch
+        """`partition` is named in errors."""
+        self.coalesces = False  # whether small batches may be joined; set with the first batch
         self._partition = partition
         self._schema: pa.Schema | None = None
         self._row_bits: int | None = None
 
     def check(self, batch: pa.RecordBatch) -> None:
-        """Raises SchemaChanged."""
+        """Raises SchemaChanged if the batch's schema differs."""
         if self._schema is None:
             self._schema = batch.schema
             self._row_bits = fixed_row_bits(batch.schema)
@@ -33,9 +33,8 @@ class StreamSchema:
             raise SchemaChanged(different_schema(str(self._partition), self._schema, batch.schema))
 
     def size_bytes(self, batch: pa.RecordBatch) -> int:
-        """The weight of a batch of this schema, for credit and buffers."""
-        # `nbytes` visits every buffer, which costs more than all the rest of handing over a small
-        # batch.
+        """Returns the weight of a batch of this schema, for credit and buffers."""
+        # `nbytes` visits every buffer, which costs more than the rest of sending a small batch.
         size_bytes: int = (
             batch.nbytes if self._row_bits is None else batch.num_rows * self._row_bits // 8
         )
@@ -48,15 +47,15 @@ def different_schema(partition: str, first: pa.Schema, other: pa.Schema) -> str:
     ]
     missing = [str(field) for field in first if field not in list(other)]
     return (
-        f"the {partition} began with another schema than this batch has: unexpected"
+        f"the schema of a batch of the {partition} differs from its first batch: unexpected"
         f" {', '.join(changed)}; expected {', '.join(missing) or 'the same columns'}. All batches"
         " of a stream must have one schema."
     )
 
 
 def can_concatenate(kind: pa.DataType) -> bool:
-    """Whether joining batches is a plain copy. Dictionaries would have to be merged, and could
-    overflow.
+    """Returns whether joining batches is a plain copy. Dictionaries would have to be merged, and
+    could overflow.
     """
     if types.is_nested(kind):
         return not types.is_union(kind) and all(
@@ -70,7 +69,9 @@ def can_concatenate(kind: pa.DataType) -> bool:
 
 
 def fixed_row_bits(schema: pa.Schema) -> int | None:
-    """Bits per row with validity, if every column is of fixed width."""
+    """Returns the bits per row including validity, or None unless every column has a fixed
+    width.
+    """
     if not all(
         types.is_primitive(kind) or types.is_decimal(kind) or types.is_fixed_size_binary(kind)
         for kind in schema.types

@@ -1,10 +1,10 @@
-"""The producers' side on the network: one Flight server per process, one `ProducerStream` per
+"""The producer side of the network: one Flight server per process, one `ProducerStream` per
 DoExchange call.
 
 A stream has two threads: Flight's own, which reads the consumer's records (channels to open,
-credit), and a writer, which takes from the channels in turn and sends. So a task never waits for
-the network, only for credit, and can be cancelled whatever the peer does. The stream lives until
-the consumer's process ends it, politely or not.
+credit), and a writer, which takes from the channels in turn and sends. So a task waits for credit
+but never for the network, and can be cancelled regardless of the peer. The stream lives until the
+consumer's process closes it or dies.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from taskexecutor.executor.exchange.schema import different_schema
 
 log = structlog.get_logger(__name__)
 
-MAX_METADATA_BYTES = 64 * 2**10  # records gathered into one message
+MAX_METADATA_BYTES = 64 * 2**10  # limit of records combined into one message
 
 
 class ExchangeServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
-    """Serves this process's partitions; listens from its construction on, until `stop`."""
+    """Serves this process's partitions, from its construction until `stop`."""
 
     def __init__(self, registry: PartitionRegistry, host: str) -> None:
-        self._registry = registry  # before the first call
+        self._registry = registry  # set before the first call
         super().__init__(f"grpc://{host}:0")
         self.address = f"{host}:{self.port}"
 
@@ -51,8 +51,8 @@ class ExchangeServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow 
         ProducerStream(self._registry, job_id, result_id, writer).run(reader)
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Waits for the streams to end, which they do once the consumers know that their producers
-        are gone. A frozen peer does not hold up this process: only its thread stays.
+        """Waits for the streams to end, which they do once the consumers are notified that their
+        producers are gone. If a peer hangs, only its thread stays; the process continues.
         """
         stopper = threading.Thread(target=self._shutdown, name="exchange-shutdown", daemon=True)
         stopper.start()
@@ -64,7 +64,7 @@ class ExchangeServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow 
 
 
 class RemoteChannel:
-    """The carrier of one channel on a stream; until the partition is there, the registry's
+    """The carrier of one channel on a stream. Until the partition exists, it is the registry's
     asker.
     """
 
@@ -92,8 +92,9 @@ class RemoteChannel:
         except ProtocolError as error:
             self.not_found(str(error))
             return
-        if self._stream.ended or self.closed:  # meanwhile, when there was no partition to notify
-            partition.abandoned(self.index, "it went away while it was being connected")
+        # closed while the partition did not exist and could not be notified
+        if self._stream.ended or self.closed:
+            partition.abandoned(self.index, "it disconnected while its channel was being opened")
 
     def not_found(self, reason: str) -> None:
         self._stream.send_soon(wire.encode_failed(self.number, reason))
@@ -105,7 +106,7 @@ class RemoteChannel:
 
 
 class ProducerStream:
-    """One DoExchange call: one consumer process reads the partitions of one result."""
+    """One DoExchange call, in which a consumer process reads the partitions of one result."""
 
     def __init__(
         self, registry: PartitionRegistry, job_id: str, result_id: str, writer: Any
@@ -118,7 +119,7 @@ class ProducerStream:
         self._schema: pa.Schema | None = None
         self._writing_ended = threading.Event()
         self._channels: dict[int, RemoteChannel] = {}
-        # Channels with something to send, and encoded records. Bounded: at most one entry per
+        # Channels with elements to send, and encoded records. Bounded: at most one entry per
         # channel.
         self._to_send: queue.SimpleQueue[RemoteChannel | bytes | None] = queue.SimpleQueue()
 
@@ -144,10 +145,14 @@ class ProducerStream:
                 ):
                     self._handle(record)
         except TRANSPORT_ERRORS:
-            pass  # the consumer's process has died, or has not taken anything for long
+            pass  # the consumer's process has died, or has taken nothing for a long time
         except ProtocolError as error:
             reason = f"its process broke the protocol: {error}"
-            log.warning("exchange stream broken off", result_id=self._result_id, reason=str(error))
+            log.warning(
+                "exchange stream closed after a protocol error",
+                result_id=self._result_id,
+                reason=str(error),
+            )
             raise flight.FlightServerError(str(error)) from None
         finally:
             self.ended = True
@@ -156,7 +161,8 @@ class ProducerStream:
                 if channel.partition is not None:
                     channel.partition.abandoned(channel.index, reason)
             self._to_send.put(None)
-            self._writing_ended.wait()  # it uses the call's writer, which is gone when this returns
+            # it uses the call's writer, which is invalid once this returns
+            self._writing_ended.wait()
 
     def _handle(self, record: wire.ToProducer) -> None:
         if isinstance(record, wire.Open):
@@ -175,7 +181,8 @@ class ProducerStream:
             case wire.GrantCredit():
                 if partition is None:
                     raise RemoteProtocolError(
-                        f"credit came for channel {record.channel} before anything was sent on it"
+                        f"credit arrived for channel {record.channel} before anything was sent on "
+                        "it"
                     )
                 partition.granted(known.index, record.size_bytes, record.events)
             case wire.Consumed():
@@ -202,9 +209,10 @@ class ProducerStream:
                 if not self._send(item):
                     return
         except TRANSPORT_ERRORS as error:
-            # The consumer is gone (the reading thread sees that, too), or it cannot be sent.
+            # The consumer is gone (the reading thread also sees that), or the message cannot be
+            # sent.
             self._give_up(f"sending failed: {str(error).splitlines()[0][:300]}")
-        except Exception as error:  # no task may wait for ever
+        except Exception as error:  # otherwise tasks would wait forever
             log.exception("exchange stream failed", result_id=self._result_id)
             self._give_up(f"sending failed: {error!r}")
         finally:
@@ -221,7 +229,7 @@ class ProducerStream:
 
     def _send(self, item: RemoteChannel | bytes | None) -> bool:
         """Sends one message: records of the channels in turn, up to and including the first batch.
-        False: the end.
+        Returns False at the end.
         """
         records = bytearray()
         batches: tuple[pa.RecordBatch, ...] = ()
@@ -246,7 +254,7 @@ class ProducerStream:
         return item is not None
 
     def _gather(self, channel: RemoteChannel, records: bytearray) -> tuple[pa.RecordBatch, ...]:
-        """Adds the next record of a channel; returns the batches for the message's body, if it has
+        """Adds the next record of a channel, and returns the batches for the message's body, if
         any.
         """
         partition = channel.partition

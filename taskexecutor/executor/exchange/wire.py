@@ -1,9 +1,10 @@
-"""What the exchange writes into Arrow Flight's `app_metadata`, and how it names a stream. Never
-pickle.
+"""The encoding of the exchange's messages in Arrow Flight's `app_metadata`, and of stream names.
+Never pickle.
 
-A message's metadata is a run of records, little-endian, applied in order. A message to the consumer
-may carry one record batch as its body; then exactly one of its records is BATCH. Events sent before
-or behind a batch travel in the same message. The consumer assigns `channel` numbers, per stream.
+A message's metadata is a sequence of records, little-endian, applied in order. A message to the
+consumer may carry one record batch as its body; then exactly one of its records is BATCH. Events
+sent before or after a batch may be in the same message. The consumer assigns `channel` numbers, per
+stream.
 
     consumer → producer
     OPEN              channel, producer, attempt, consumer
@@ -112,7 +113,7 @@ def encode_descriptor(job_id: str, result_id: str) -> bytes:
 
 
 def decode_descriptor(command: bytes) -> tuple[str, str]:
-    """(job id, result id). Raises RemoteProtocolError."""
+    """Returns (job id, result id). Raises RemoteProtocolError."""
     match = _DESCRIPTOR.fullmatch(command or b"")
     if match is None:
         raise RemoteProtocolError("not a stream of this version of the Firesteel exchange")
@@ -174,7 +175,9 @@ def encode_event(channel: int, sequence: int, event: StreamEvent) -> bytes:
 
 
 def decode_to_producer(metadata: bytes) -> Iterator[ToProducer]:
-    """Raises RemoteProtocolError on anything that is not a whole run of records."""
+    """Decodes the records of a message. Raises RemoteProtocolError unless all of them are
+    complete.
+    """
     at = 0
     try:
         while at < len(metadata):
@@ -195,11 +198,13 @@ def decode_to_producer(metadata: bytes) -> Iterator[ToProducer]:
             else:
                 raise RemoteProtocolError(f"the consumer sent a record of unknown type {kind}")
     except struct.error as error:
-        raise RemoteProtocolError(f"the consumer sent a record that is cut off: {error}") from error
+        raise RemoteProtocolError(f"the consumer sent a truncated record: {error}") from error
 
 
 def decode_to_consumer(metadata: bytes) -> Iterator[ToConsumer]:
-    """Raises RemoteProtocolError on anything that is not a whole run of records."""
+    """Decodes the records of a message. Raises RemoteProtocolError unless all of them are
+    complete.
+    """
     at = 0
     try:
         while at < len(metadata):
@@ -215,7 +220,7 @@ def decode_to_consumer(metadata: bytes) -> Iterator[ToConsumer]:
                 (length,) = _LENGTH.unpack_from(metadata, at)
                 at += _LENGTH.size + length
                 if at > len(metadata):
-                    raise RemoteProtocolError("the producer sent a reason that is cut off")
+                    raise RemoteProtocolError("the producer sent a truncated reason")
                 yield Failed(
                     channel=channel, reason=metadata[at - length : at].decode(errors="replace")
                 )
@@ -223,7 +228,7 @@ def decode_to_consumer(metadata: bytes) -> Iterator[ToConsumer]:
                 sequence, event, at = _decode_event(kind, metadata, at)
                 yield EventRecord(channel=channel, sequence=sequence, event=event)
     except struct.error as error:
-        raise RemoteProtocolError(f"the producer sent a record that is cut off: {error}") from error
+        raise RemoteProtocolError(f"the producer sent a truncated record: {error}") from error
 
 
 def _decode_event(kind: int, metadata: bytes, at: int) -> tuple[int, StreamEvent, int]:

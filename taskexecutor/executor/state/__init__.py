@@ -1,8 +1,9 @@
-"""State of operators: keyed, partitioned by key group, in a map or in columns; and per operator
-(list, union list, broadcast).
+"""State of operators: keyed state, partitioned by key group, in a map or in columns; and operator
+state (list, union list, broadcast).
 
-The shape is made for checkpoints: `snapshot()` is the synchronous part and takes constant time
-whatever the state's size; what it returns is written by another thread and then released.
+The interface is designed for checkpoints: `snapshot()` is the synchronous part and takes constant
+time with respect to the state's size. Another thread writes the returned snapshot and then releases
+it.
 """
 
 from firesteel.common.checkpoints.key_group_content import KeyedStateEntry, RowsSlice

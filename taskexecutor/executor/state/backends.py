@@ -1,5 +1,5 @@
-"""Which backend keeps the keyed state of a slot's tasks: what `state.backend.type` says, or, of a
-batch that does not set it, `hashmap` with state in columns that is paged.
+"""Selects the backend for the keyed state of a slot's tasks: as `state.backend.type` says, or by
+default for a batch `hashmap` with paged state in columns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from taskexecutor.executor.state.keyed import KeyedState
 
 ROCKSDB, PAGED = "rocksdb", "paged"
 _LEAST_BYTES = 8 * MIB  # for state in columns
-_FILES = 1 << 20  # that are open at once, at most
+_FILES = 1 << 20  # limit of files open at the same time
 
 
 class CreateKeyedState(Protocol):
@@ -29,8 +29,8 @@ class CreateKeyedState(Protocol):
 
 
 class StateBackends:
-    """Of the job that a slot serves. `managed_bytes`: the slot's memory for state; `directory`:
-    where databases and files are made, empty for where the process's temporary files go.
+    """The state backends of the job in a slot. `managed_bytes` is the slot's memory for state;
+    databases and files are created in `directory`, or if empty with the process's temporary files.
     """
 
     def __init__(self, *, managed_bytes: int, directory: str = "") -> None:
@@ -39,7 +39,7 @@ class StateBackends:
         self._made: dict[str, CreateKeyedState] = {}  # by type: its backends share memory
 
     def of(self, kind: str) -> CreateKeyedState:
-        """Creates backends of this type. From one thread."""
+        """Returns the constructor for backends of this type. Called from one thread."""
         if kind not in (ROCKSDB, PAGED):
             return HashMapKeyedStateBackend
         if kind not in self._made:
@@ -48,10 +48,10 @@ class StateBackends:
         return self._made[kind]
 
     def _prepare_files(self) -> None:
-        """What is not in memory is in files, many of which are open at once."""
+        """Prepares the directory, and raises the limit of open files: paged state uses many."""
         if self._base is not None:
             self._base.mkdir(parents=True, exist_ok=True)
-            temporary.sweep(self._base)  # what killed processes have left
+            temporary.sweep(self._base)  # removes files of killed processes
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         allowed = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
         if soft != resource.RLIM_INFINITY and soft < allowed:
@@ -62,7 +62,7 @@ class StateBackends:
         return partial(HashMapKeyedStateBackend, columns=columns)
 
     def _rocksdb(self) -> CreateKeyedState:
-        # Imported late: 10 MB that few slots need.
+        # Imported on demand: it takes 10 MB and few slots need it.
         from taskexecutor.executor.state.rocksdb import RocksDbKeyedStateBackend, RocksDbMemory
 
         memory = RocksDbMemory(self._managed_bytes, self._base)

@@ -2,9 +2,9 @@
 recovery.
 
 Keyed state is one file per operator and subtask: a slice per key group, ascending
-(`key_group_content`). A task that restores reads the slices of its own key groups, whoever wrote
-them. State in columns is cut in savepoints only; else a task reads what other tasks had of its key
-groups and others, too. Small state needs no file, and is not cut.
+(`key_group_content`). A restoring task reads the slices of its key groups from all files. State in
+columns is sliced by key group in savepoints only; from a checkpoint, a task may also read rows of
+other key groups, and drops them. Small state is stored inline, without a file or slices.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def write_snapshot(
     *,
     inline_bytes: int = 0,
 ) -> OperatorSnapshot:
-    """Writes keyed state to the file `path`, if there is more of it than `inline_bytes`, and to
-    `target` what its backend has a format of its own for. None, for savepoints: all backends can
-    read all of it, and files are cut by key group. Needs no lock: the state may change meanwhile,
-    the snapshot does not. Raises StorageError, and FiresteelError for a value that cannot be
+    """Writes keyed state to the file `path` if it exceeds `inline_bytes`, and the backend's part to
+    `target` if the backend has its own format. A `target` of None is for savepoints: every backend
+    can read the whole file, which is sliced by key group. Needs no lock: the snapshot does not
+    change with the state. Raises StorageError, and FiresteelError for a value that cannot be
     written.
     """
     database = None if target is None else snapshot.keyed.write(target)
@@ -91,8 +91,8 @@ def write_snapshot(
 
 
 def read_snapshot(storage: CheckpointStorage, snapshot: OperatorSnapshot) -> RestoredOperatorState:
-    """What a task restores. Keyed state is read while the backend takes it, a key group at a time.
-    Raises StorageError.
+    """Returns the state that a task restores. Keyed state is read lazily while the backend consumes
+    it, one key group at a time. Raises StorageError.
     """
     return RestoredOperatorState(
         keyed=_read_keyed(storage, snapshot),
@@ -115,7 +115,7 @@ def read_snapshot(storage: CheckpointStorage, snapshot: OperatorSnapshot) -> Res
 class _KeyGroup:
     entries: Sequence[KeyedStateEntry] = ()
     tables: list[tuple[str, Rows, StreamEncoder]] = field(default_factory=list)
-    encoded: bytes | None = None  # without tables, if that is known already
+    encoded: bytes | None = None  # the encoding without tables, if already known
 
     def to_bytes(self) -> bytes:
         if self.encoded is not None and not self.tables:
@@ -130,8 +130,9 @@ class _KeyGroup:
 def encoded(
     snapshot: OperatorStateSnapshot, *, with_backend: bool = True
 ) -> Iterator[tuple[int, bytes]]:
-    """Keyed state by ascending key group; key groups without any are omitted. One is in memory at
-    a time, as far as the backend does not hold all. `with_backend`: else only what is beside it.
+    """Yields keyed state by ascending key group, without empty key groups. Holds one key group in
+    memory at a time, unless the backend holds everything. `with_backend=False` omits the backend's
+    state.
     """
     rows = _arranged(snapshot, _tables(snapshot))
     return _by_key_group(rows, _entries(snapshot, with_backend=with_backend))
@@ -159,7 +160,7 @@ def _arranged(
 def _by_key_group(
     rows: Mapping[str, ArrangedRows], entries: Iterable[tuple[int, _KeyGroup]]
 ) -> Iterator[tuple[int, bytes]]:
-    groups: dict[int, _KeyGroup] = {}  # what the backend does not have
+    groups: dict[int, _KeyGroup] = {}  # key groups that are not yielded yet
     for name, arranged in rows.items():
         encoder = StreamEncoder(arranged.rows.schema)
         for key_group, part in arranged.by_key_group():
@@ -220,7 +221,7 @@ def _write_keyed(
 
 
 def _pieces(table: pa.Table) -> Iterator[pa.Table]:
-    """What is in memory a second time while it is written."""
+    """Yields parts that are small enough to be copied in memory while they are written."""
     rows = max(1, table.num_rows * _PIECE_BYTES // max(1, table.nbytes))
     for begin in range(0, table.num_rows, rows):
         yield table.slice(begin, rows)
@@ -231,7 +232,9 @@ def _inlined(
     entries: Iterator[tuple[int, _KeyGroup]],
     limit_bytes: int,
 ) -> tuple[InlineHandle | None, list[tuple[int, _KeyGroup]]]:
-    """All of the state, if it is small; and what was taken of `entries` to find out."""
+    """Returns the whole state if it is small, and the part of `entries` that was consumed to find
+    out.
+    """
     seen: list[tuple[int, _KeyGroup]] = []
     left_bytes = limit_bytes - sum(arranged.rows.nbytes for arranged in rows.values())
     if left_bytes < 0:
@@ -282,7 +285,7 @@ def _dumps(name: str, value: Any) -> bytes:
 
 
 def _unwritable(entries: Sequence[KeyedStateEntry], error: Exception) -> FiresteelError:
-    """Names the value that cannot be pickled."""
+    """Returns an error that names the value that cannot be pickled."""
     for entry in entries:
         try:
             pickle.dumps((entry.key, entry.namespace, entry.value), protocol=5)

@@ -1,10 +1,10 @@
-"""The `hashmap` backend: keyed state in Python dictionaries. State in columns is in memory or, in a
-batch, paged.
+"""The `hashmap` backend: keyed state in Python dictionaries. State in columns is in memory or, for
+a batch, paged.
 
-A snapshot must not copy the state, and the state goes on changing while the snapshot is written. So
-the state is a stack of layers: writes go to the top one, reads search from the top down. `snapshot`
-pushes an empty layer, which freezes those below; when no snapshot needs them any more, the layers
-are merged into one, at the cost of what was written meanwhile.
+A snapshot must not copy the state, and the state changes while the snapshot is written. Therefore
+the state is a stack of layers: writes go to the top layer, reads search from the top down.
+`snapshot` pushes an empty layer, which freezes those below. When no snapshot needs them, the layers
+are merged, at the cost of the entries written since.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _Layer = dict[_Key, Any]
 
 
 class HashMapKeyedStateBackend:
-    """Owned by the task's thread. `key_group_of` is the exchange's function, so that state is where
-    its records arrive.
+    """Owned by the task's thread. `key_group_of` is the exchange's function, so that state is in
+    the subtask to which its records are sent.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class HashMapKeyedStateBackend:
         key_group_of: Callable[[Any], int],
         columns: SlotColumnMemory = IN_MEMORY,
     ) -> None:
-        """`columns`: where state in columns is."""
+        """`columns` allocates state in columns."""
         self._key_groups = key_groups
         self._key_group_of = key_group_of
         self._columns = columns
@@ -49,7 +49,7 @@ class HashMapKeyedStateBackend:
         )  # snapshots are released by the thread that wrote them
         self._live_snapshots = 0
         self._timers: dict[str, TimerQueue] = {}
-        self._saved_timers: set[str] = set()  # their names
+        self._saved_timers: set[str] = set()  # names
 
     @property
     def key_groups(self) -> KeyGroupRange:
@@ -64,7 +64,7 @@ class HashMapKeyedStateBackend:
         return len(self._layers)
 
     def get(self, name: str, key: Any, namespace: Any = None) -> Any:
-        """The value, or None."""
+        """Returns the value, or None."""
         where = (name, key, namespace)
         value = self._top.get(where, _ABSENT)
         if value is _ABSENT and len(self._layers) > 1:
@@ -72,8 +72,8 @@ class HashMapKeyedStateBackend:
         return None if value is _ABSENT or value is _REMOVED else value
 
     def owned(self, name: str, key: Any, copy: Callable[[Any], Any], namespace: Any = None) -> Any:
-        """The value, to change in place, copied with `copy` if a snapshot may still have to write
-        it; None if there is none.
+        """Returns the value, to be changed in place; None if there is none. Copies it with `copy`
+        if a snapshot may still have to write it.
         """
         self._merge_if_unobserved()
         where = (name, key, namespace)
@@ -128,7 +128,8 @@ class HashMapKeyedStateBackend:
                 self._top[(entry.name, entry.key, entry.namespace)] = entry.value
         for name, found in timers.items():
             queue = self._timers.setdefault(name, TimerQueue())
-            # By number only: of timers from several subtasks, those of one key stay in their order.
+            # By number only, so that timers of one key keep their order among timers of several
+            # subtasks.
             for _, timer in sorted(found, key=lambda numbered: numbered[0]):
                 queue.add(timer)
 
@@ -137,7 +138,7 @@ class HashMapKeyedStateBackend:
         self._top = self._layers[-1]
 
     def _below(self, where: _Key) -> Any:
-        """The value in the layers under the top one."""
+        """Returns the value in the layers below the top one."""
         for layer in reversed(self._layers[:-1]):
             value = layer.get(where, _ABSENT)
             if value is not _ABSENT:
@@ -163,7 +164,7 @@ class HashMapKeyedStateBackend:
 
 
 class HashMapSnapshot:
-    """See `KeyedStateSnapshot`."""
+    """Implements `KeyedStateSnapshot`."""
 
     def __init__(
         self,
@@ -211,7 +212,7 @@ def _visible(layers: Iterable[_Layer]) -> Iterator[KeyedStateEntry]:
 
 
 def _timer_entries(timers: Mapping[str, Mapping[Timer, int]]) -> Iterator[KeyedStateEntry]:
-    """Those without a key are left out: their operator registers them again in `open`."""
+    """Yields the timers with a key. Operators register those without a key again in `open`."""
     for name, pending in timers.items():
         for timer, number in pending.items():
             if timer.key is not None:
@@ -220,8 +221,8 @@ def _timer_entries(timers: Mapping[str, Mapping[Timer, int]]) -> Iterator[KeyedS
 
 
 def _entries_of(database: RestoredDatabase) -> Iterator[KeyedStateEntry]:
-    """All that a rocksdb backend has written."""
-    # Imported late: 10 MB that few slots need.
+    """Yields all entries that a rocksdb backend has written."""
+    # Imported on demand: it takes 10 MB and few slots need it.
     from firesteel.common.checkpoints.rocksdb.reading import read_entries
 
     for _, entries in read_entries(database.storage, database.handle):

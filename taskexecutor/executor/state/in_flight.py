@@ -1,6 +1,7 @@
-"""Batches that a checkpoint has overtaken: written with it, and read before new data on recovery.
+"""In-flight batches that a checkpoint has overtaken: written with it, and read before new data on
+recovery.
 
-A file is the Arrow IPC stream of one edge's batches to one subtask, producer after producer.
+A file is the Arrow IPC stream of one edge's batches to one subtask, producer by producer.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ BatchesByProducer: TypeAlias = Mapping[int, Sequence[pa.RecordBatch]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredInFlight:
-    """Reads when it is iterated: a file lives as long as its checkpoint."""
+    """Reads lazily on iteration. The file exists as long as its checkpoint."""
 
     result_id: ResultId
     file: str  # for errors
-    batches: Iterable[tuple[int, pa.RecordBatch]]  # with the producer, whose order they keep
+    batches: Iterable[tuple[int, pa.RecordBatch]]  # with their producer, in its order
 
 
 def write_in_flight(
     storage: CheckpointStorage, path: str, edge: JobEdge, batches: BatchesByProducer
 ) -> InFlight | None:
-    """None if there is nothing to write. Raises StorageError."""
+    """Writes the batches. Returns None if there are none. Raises StorageError."""
     found = {producer: of for producer, of in sorted(batches.items()) if of}
     if not found:
         return None
@@ -77,7 +78,7 @@ class _Chunks(io.RawIOBase):
 
 
 def _stream(batches: Sequence[pa.RecordBatch]) -> Iterator[bytes]:
-    """A batch at a time, so that they are not in memory a second time as a whole."""
+    """Encodes one batch at a time, so that the batches are not copied as a whole."""
     chunks = _Chunks()
     with pa.ipc.new_stream(pa.PythonFile(chunks, "w"), batches[0].schema) as writer:
         for batch in batches:

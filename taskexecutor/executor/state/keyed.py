@@ -1,4 +1,4 @@
-"""The task runtime's view of a keyed state backend; operators see
+"""The task runtime's view of a keyed state backend. Operators use
 `firesteel.operator.KeyedStateBackend`.
 """
 
@@ -20,13 +20,11 @@ from taskexecutor.executor.timing.timers import Timers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotTarget:
-    """Where one operator's part of a checkpoint goes that need not be in the format that every
-    backend reads.
-    """
+    """Where a backend may write one operator's part of a checkpoint in its own format."""
 
     storage: CheckpointStorage
     checkpoint_id: int
-    name: str  # what names of its files begin with: no other part of the checkpoint has it
+    name: str  # prefix of its file names, unique within the checkpoint
     base: int | None  # see CheckpointBarrier
     written: list[str]  # paths, added before they are written
 
@@ -42,26 +40,26 @@ class RestoredDatabase:
 
 
 class KeyedStateSnapshot(Protocol):
-    """The state at the moment of the snapshot, whatever the backend does later. Read it from any
-    one thread.
+    """The state at the moment of the snapshot, unaffected by later changes. Read it from any single
+    thread.
     """
 
     @property
     def empty(self) -> bool:
-        """Whether there is certainly nothing in it."""
+        """Whether the snapshot is certainly empty."""
 
     def entries_by_key_group(self) -> Iterator[tuple[int, list[KeyedStateEntry]]]:
-        """Every entry, by ascending key group; key groups without state are omitted."""
+        """Yields every entry by ascending key group, without empty key groups."""
 
     def write(self, target: SnapshotTarget) -> DatabaseHandle | None:
-        """Every entry, in a format of the backend's own. None: it has none, use
+        """Writes every entry in the backend's own format. Returns None if it has none; then use
         `entries_by_key_group`.
         """
 
     def key_group_of(self, key: Any) -> int: ...
 
     def release(self) -> None:
-        """The snapshot is written, or abandoned."""
+        """Releases the snapshot once it is written or abandoned."""
 
 
 class KeyedState(Protocol):
@@ -74,15 +72,16 @@ class KeyedState(Protocol):
 
     @property
     def columns(self) -> SlotColumnMemory:
-        """Where the operator's state in columns is."""
+        """The memory for the operator's state in columns."""
 
     def get(self, name: str, key: Any, namespace: Any = None) -> Any: ...
 
     def owned(self, name: str, key: Any, copy: Callable[[Any], Any], namespace: Any = None) -> Any:
-        """The value, to change in place before the next call of the backend; None if there is none.
+        """Returns the value, to be changed in place before the next call of the backend; None if
+        there is none.
 
-        For values that grow, such as lists: `copy` is called at most once per snapshot and value,
-        not at every change.
+        Meant for values that grow, such as lists: `copy` is called at most once per snapshot and
+        value, not at every change.
         """
 
     def put(self, name: str, key: Any, value: Any, namespace: Any = None) -> None: ...
@@ -90,16 +89,18 @@ class KeyedState(Protocol):
     def remove(self, name: str, key: Any, namespace: Any = None) -> None: ...
 
     def entries(self, name: str) -> Iterator[KeyedStateEntry]:
-        """All entries of one state, in no particular order. Do not write while iterating."""
+        """Yields all entries of one state, in no particular order. Do not write while iterating."""
 
     def timers(self, name: str, *, saved: bool = True) -> Timers:
-        """Timers that begin as those that were restored under this name, of those that
-        `has_timers` accepts. `saved`: whether every backend is to restore them; else the operator
-        has other state that they follow from, if none were restored.
+        """Returns timers that start with those restored under this name. `saved`: every backend is
+        to restore them; otherwise the operator can derive them from other state if none were
+        restored.
         """
 
     def snapshot(self) -> KeyedStateSnapshot:
-        """The synchronous part of a checkpoint: constant time in the size of the state."""
+        """Takes the synchronous part of a checkpoint, in constant time with respect to the state's
+        size.
+        """
 
     def restore(
         self, entries: Iterable[KeyedStateEntry], databases: Sequence[RestoredDatabase] = ()
@@ -110,7 +111,7 @@ class KeyedState(Protocol):
 
 
 def not_pickled(state: str, value: Any, error: Exception) -> FiresteelError:
-    """`state`: whose value it is, such as "the state 'count' of key 7"."""
+    """Returns the error for a value of `state`, such as "the state 'count' of key 7"."""
     return FiresteelError(
         f"{state} has a value that cannot be pickled ({type(value).__name__}): {text_of(error)}"
     )

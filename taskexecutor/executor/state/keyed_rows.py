@@ -1,8 +1,8 @@
-"""Keyed state in columns: how a table is stored, and put together again.
+"""Keyed state in columns: how a table is stored and restored.
 
-A snapshot takes no time in the task's thread: the table is made and written by another one. A
-checkpoint has the rows as they are: checkpoints are many, and whoever restores other key groups
-finds its rows itself. Savepoints have them cut by key group, as all keyed state.
+A snapshot takes no time in the task's thread: another thread makes and writes the table. A
+checkpoint stores the rows unsorted, because checkpoints are frequent; a task that restores other
+key groups filters the rows itself. Savepoints slice them by key group, like all keyed state.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _DESCRIPTION = b"firesteel.state"  # in the metadata of a table's schema, as JSO
 
 
 class ArrangedRows(NamedTuple):
-    """By ascending key group; within one, a key's rows stay in order."""
+    """Rows in ascending order of key groups; within one, a key's rows stay in order."""
 
     rows: Rows
-    counts: tuple[tuple[int, int], ...]  # key groups, and how many rows each has
+    counts: tuple[tuple[int, int], ...]  # key groups and their numbers of rows
 
     def by_key_group(self) -> Iterator[tuple[int, Rows]]:
         begin = 0
@@ -47,17 +47,17 @@ class ArrangedRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RowsSnapshot:
-    """What `KeyedRows.keep` was given."""
+    """A snapshot of the rows passed to `KeyedRows.keep`."""
 
     make: MakeTable
     key_columns: tuple[str, ...]
     description: StateDescription
     max_parallelism: int
-    key_groups: KeyGroupRange  # of the subtask that has them
+    key_groups: KeyGroupRange  # of the subtask that wrote them
     made: Callable[[int], None]  # called with the table's size in bytes
 
     def table(self) -> pa.Table | None:
-        """None if there are no rows. To be made once."""
+        """Makes the table; call it once. Returns None if there are no rows."""
         table = self.make()
         if table is None or not table.num_rows:
             return None
@@ -65,14 +65,14 @@ class RowsSnapshot:
         return table.replace_schema_metadata({_DESCRIPTION: self.description.to_json()})
 
     def arranged(self, table: pa.Table) -> ArrangedRows:
-        """`table`: what `table` has returned."""
+        """Returns the rows of `table`, a result of `table()`, arranged by key group."""
         groups = _key_groups(table, self.key_columns, self.max_parallelism)
         first = int(groups[0])
         if (groups == first).all():
             return ArrangedRows(table, ((first, table.num_rows),))
         arranged: Rows = table.take(pa.array(np.argsort(groups, kind="stable")))
         batches = arranged.to_batches()
-        if len(batches) == 1:  # cutting it costs a tenth
+        if len(batches) == 1:  # a single batch is cut ten times faster
             (arranged,) = batches
         counts = np.bincount(groups)
         found = np.flatnonzero(counts)
@@ -82,7 +82,7 @@ class RowsSnapshot:
 
 
 class TaskKeyedRows:
-    """The `firesteel.operator.KeyedRows` of one name."""
+    """Implements `firesteel.operator.KeyedRows` for one name."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class TaskKeyedRows:
         key_groups: KeyGroupRange,
         memory: SlotColumnMemory,
     ) -> None:
-        """`key_groups`: the subtask's. `memory`: where the rows are, if the operator uses it."""
+        """`key_groups` are the subtask's. `memory` holds the rows, if the operator uses it."""
         self._name = name
         self._key_columns = tuple(key_columns)
         self.description = StateDescription(
@@ -110,21 +110,21 @@ class TaskKeyedRows:
         self._make: MakeTable | None = None
 
     def restored(self) -> pa.Table | None:
-        """This subtask's. Raises FiresteelError if they do not fit the program, and StorageError
-        for rows of other key groups than they are stored as.
+        """Returns this subtask's rows. Raises FiresteelError if they do not fit the program, and
+        StorageError for rows of other key groups than they are stored under.
         """
         found, self._restored = self._restored, []
         tables = [table for rows in found if (table := self._as_now(rows)).num_rows]
         return pa.concat_tables(tables) if tables else None
 
     def _as_now(self, rows: RowsSlice) -> pa.Table:
-        """This subtask's rows, with the columns that the program has now."""
+        """Returns this subtask's rows with the columns of the current program."""
         table = rows.table
         before = StateDescription.from_json((table.schema.metadata or {})[_DESCRIPTION].decode())
         if problem := changed_state(before, self.description):
             raise FiresteelError(
-                f"the {self._name} that are restored do not fit the program: {problem}. Give the"
-                " operator another uid to begin without them"
+                f"the restored {self._name} do not fit the program: {problem}. Give the"
+                " operator a new uid to start without them"
             )
         table = table.replace_schema_metadata(None)
         if rows.key_groups is not None and not self._key_groups.covers(rows.key_groups):
@@ -132,7 +132,7 @@ class TaskKeyedRows:
         if before.columns == self.description.columns:
             return table
         named = {text: name for name, text in before.columns.items()}
-        chosen: list[tuple[str, str]] = []  # the name now, and in the table
+        chosen: list[tuple[str, str]] = []  # the current name, and the name in the table
         for name in table.column_names:
             if name not in before.columns:
                 chosen.append((name, name))
@@ -144,8 +144,8 @@ class TaskKeyedRows:
         groups = _key_groups(table, self._key_columns, self._max_parallelism)
         if not stored.first <= int(groups.min()) <= int(groups.max()) < stored.end:
             raise StorageError(
-                f"the {self._name} that are restored are stored as those of the key groups"
-                f" {stored.first} to {stored.end - 1}, but have rows of the key groups"
+                f"the restored {self._name} are stored under the key groups"
+                f" {stored.first} to {stored.end - 1}, but contain rows of the key groups"
                 f" {groups.min()} to {groups.max()}"
             )
         own = (groups >= self._key_groups.first) & (groups < self._key_groups.end)
@@ -158,7 +158,7 @@ class TaskKeyedRows:
         self._restored = rows
 
     def snapshot(self) -> RowsSnapshot | None:
-        """What `keep` was given since the last one."""
+        """Returns a snapshot of the rows passed to `keep` since the last one."""
         make, self._make = self._make, None
         if make is None:
             return None
@@ -177,28 +177,28 @@ class TaskKeyedRows:
         if self._memory.in_files_bytes:
             return
         _log.warning(
-            "state in columns is larger than the slot's managed memory, and is in memory with"
-            " state.backend.type: rocksdb, too; give slots more"
+            "state in columns is larger than the slot's managed memory, and this operator keeps"
+            " it in memory even with state.backend.type: rocksdb; give slots more"
             " (taskmanager.memory.process.size), or the job a higher parallelism",
             state=self._name,
             size_bytes=size_bytes,
             managed_bytes=self._memory.budget_bytes,
         )
-        self._warned_bytes = 2 * size_bytes  # said, until it has doubled
+        self._warned_bytes = 2 * size_bytes  # the next warning is due when it has doubled
 
 
 def _key_groups(
     table: pa.Table, key_columns: Sequence[str], max_parallelism: int
 ) -> npt.NDArray[np.unsignedinteger]:
-    """Of each row."""
-    # The narrowest type: numpy sorts 16-bit words by radix, in linear time.
+    """Returns the key group of each row."""
+    # The narrowest type, because numpy sorts 16-bit words by radix, in linear time.
     narrow = np.uint16 if max_parallelism <= 2**16 else np.uint32
     nowhere = np.zeros(table.num_rows, narrow)
     if not key_columns:
-        return nowhere  # one subtask has all of them
+        return nowhere  # one subtask owns all rows
     keys = [table.column(column_index(table.schema, name)) for name in key_columns]
     try:
         hashes = hash_columns([pa.concat_arrays(key.chunks) for key in keys])
-    except UnsupportedKey:  # which the exchange takes for a single subtask
+    except UnsupportedKey:  # the exchange routes such keys to a single subtask
         return nowhere
     return (hashes % np.uint32(max_parallelism)).astype(narrow)

@@ -21,22 +21,25 @@ from taskexecutor.executor.state.keyed_rows import RowsSnapshot, TaskKeyedRows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoredOperatorState:
-    """What a subtask restores, already redistributed to its parallelism."""
+    """The state that a subtask restores, already redistributed to its parallelism."""
 
     keyed: Iterable[KeyedStateEntry | RowsSlice] = ()
     databases: Sequence[RestoredDatabase] = ()
-    in_flight: Sequence[RestoredInFlight] = ()  # to the inputs of the operator
+    in_flight: Sequence[RestoredInFlight] = ()  # batches for the operator's inputs
     lists: dict[str, list[Any]] = field(default_factory=dict)  # this subtask's share
-    union_lists: dict[str, list[Any]] = field(default_factory=dict)  # every subtask's, concatenated
+    # of every subtask, concatenated
+    union_lists: dict[str, list[Any]] = field(default_factory=dict)
     broadcasts: dict[str, dict[Any, Any]] = field(default_factory=dict)
-    states: StateDescriptions = field(default_factory=dict)  # what keyed states are
-    watermark_us: int | None = None  # the event time that the operator had reached, if it keeps it
+    states: StateDescriptions = field(default_factory=dict)  # descriptions of keyed states
+    watermark_us: int | None = None  # the operator's event time, if it keeps it
     finished: bool = False  # all subtasks of the operator had finished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorStateSnapshot:
-    """Operator state is small and copied; keyed state is not copied."""
+    """A snapshot of an operator's state. Operator state is small and copied; keyed state is not
+    copied.
+    """
 
     keyed: KeyedStateSnapshot
     rows: Mapping[str, RowsSnapshot]
@@ -44,17 +47,17 @@ class OperatorStateSnapshot:
     union_lists: dict[str, list[Any]]
     broadcasts: dict[str, dict[Any, Any]]
     watermark_us: int | None = None
-    # All subtasks of the operator had finished before this attempt: once finished, for good.
+    # All subtasks of the operator had finished before this attempt. Never reset.
     finished: bool = False
 
     @property
     def small(self) -> bool:
-        """It is operator state alone, which was copied in the task's thread already."""
+        """Whether it only contains operator state, which the task's thread has already copied."""
         return self.keyed.empty and not self.rows
 
 
 class TaskOperatorState:
-    """The `firesteel.operator.OperatorState` of one operator."""
+    """Implements `firesteel.operator.OperatorState` for one operator."""
 
     def __init__(
         self, keyed: KeyedState, restored: RestoredOperatorState | None, *, max_parallelism: int
@@ -75,7 +78,7 @@ class TaskOperatorState:
         self._broadcasts = {name: dict(items) for name, items in state.broadcasts.items()}
 
     def _entries(self, found: Iterable[KeyedStateEntry | RowsSlice]) -> Iterator[KeyedStateEntry]:
-        """Rows are put aside, in files if there is too little memory for them."""
+        """Yields the entries and sets rows aside, in files if memory is short."""
         for entry in found:
             if isinstance(entry, RowsSlice):
                 batches = map(self._keyed.columns.kept, entry.table.to_batches())
@@ -121,12 +124,12 @@ class TaskOperatorState:
 
     @property
     def described_rows(self) -> dict[str, StateDescription]:
-        """Those that `keyed_rows` was asked for."""
+        """Returns descriptions of the rows that `keyed_rows` was called for."""
         return {name: rows.description for name, rows in self._rows.items()}
 
     @property
     def not_taken(self) -> list[str]:
-        """The names of restored rows that `keyed_rows` was not asked for."""
+        """Returns the names of restored rows that `keyed_rows` was not called for."""
         return sorted(self._restored_rows)
 
     def list_state(self, name: str) -> list[Any]:

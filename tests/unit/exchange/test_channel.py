@@ -211,7 +211,7 @@ def test_queued_elements_of_both_sides_can_be_seen() -> None:
 def test_a_gap_or_a_double_is_the_producers_fault(sequence: int) -> None:
     receiver = ReceiverChannel("test", window_bytes=WINDOW_BYTES)
     receiver.receive(Watermark(0), sequence=0, count=1, size_bytes=0)
-    with pytest.raises(RemoteProtocolError, match=f"element 1 was expected, {sequence} came"):
+    with pytest.raises(RemoteProtocolError, match=f"expected element 1, received {sequence}"):
         receiver.receive(Watermark(1), sequence=sequence, count=1, size_bytes=0)
 
 

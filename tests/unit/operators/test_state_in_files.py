@@ -165,7 +165,9 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "64k") as disk:
         memory = SlotColumnMemory(0, disk)
         array = memory.full(4_000, 1, np.int64)
-        with pytest.raises(FiresteelError, match=rf"state in columns in {disk}.*80000 bytes more"):
+        with pytest.raises(
+            FiresteelError, match=rf"state in columns in {disk}.*grow by 80000 bytes"
+        ):
             memory.empty(10_000, np.int64)
         assert array.sum() == 4_000
         del array

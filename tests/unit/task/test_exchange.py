@@ -175,4 +175,4 @@ def test_a_failed_consumer_stops_its_producer(
     pair.source.join()
     assert pair.sink.errors[0].summary == "ValueError: sink is broken"
     assert pair.source.states[-1] is ExecutionState.FAILED
-    assert "gave up the partition" in pair.source.errors[0].summary
+    assert "abandoned the partition" in pair.source.errors[0].summary

@@ -1,4 +1,4 @@
-"""The producer's end of a BLOCKING edge: partitions what the task emits, and writes it."""
+"""The producer's end of a BLOCKING edge: partitions the task's output and writes it to a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ from taskexecutor.executor.exchange.schema import StreamSchema
 
 log = structlog.get_logger(__name__)
 
-CHUNK_BYTES = 2**20  # of rows; a chunk is read at once, and ends with the batch that reaches this
+# target size of a chunk's rows; a chunk is read as a whole and ends with the batch that reaches
+# this
+CHUNK_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +36,13 @@ class ResultFolders:
     """Where a process writes its partitions until its TaskExecutor takes them over."""
 
     disk: Path
-    memory: Path | None = None  # a file system in memory; None: nothing is kept there
+    memory: Path | None = None  # an in-memory file system; None: all files are on disk
     buffer_bytes: int = 16 * 2**20  # per partition
     codec: Codec = None
 
 
 class BlockingPartition:
-    """The task's thread calls everything but `abort` and `close`."""
+    """The task's thread calls every method except `abort` and `close`."""
 
     def __init__(
         self,
@@ -55,7 +57,7 @@ class BlockingPartition:
         self.records_out = 0
         self.bytes_out = 0
         self.write_ns = 0  # partitioning and writing
-        self.stored: StoredPartition | None = None  # once `finish` has returned
+        self.stored: StoredPartition | None = None  # set once `finish` has returned
         self._routing = routing
         self._folders = folders
         self._batch_rows = batch_rows
@@ -65,23 +67,23 @@ class BlockingPartition:
         channels = 1 if self._shared else len(routing.targets)
         self._buffered: list[list[pa.RecordBatch]] = [[] for _ in range(channels)]
         self._buffered_bytes = 0
-        self._data_finished: bool | None = None  # as EndOfData says; None: it has not come
-        self._ended = False  # EndOfPartition has come
-        self._lock = threading.Lock()  # the task's thread writes or ends the file under it
+        self._data_finished: bool | None = None  # the flag of EndOfData; None before EndOfData
+        self._ended = False  # EndOfPartition was emitted
+        self._lock = threading.Lock()  # held while the task's thread writes or ends the file
         self._file: PartitionFile | None = None
-        self._aborted = ""  # why
+        self._aborted = ""  # the reason
 
     # -- the task's side
 
     def emit(self, batch: pa.RecordBatch) -> None:
-        """Partitions a batch, and writes what is buffered if that is enough.
+        """Partitions a batch, and writes the buffered rows if the buffer is full.
 
         Raises ExchangeClosed after abort(), SchemaChanged, ResultNotWritten.
         """
         started_ns = time.perf_counter_ns()
         self._raise_if_aborted()
         if self._data_finished is not None:
-            raise LocalProtocolError(f"the {self.id} was emitted to after its end")
+            raise LocalProtocolError(f"the {self.id} received a batch after its end")
         self._schema.check(batch)
         for index, piece in self._route(batch):
             size_bytes = self._schema.size_bytes(piece)
@@ -94,11 +96,15 @@ class BlockingPartition:
         self.write_ns += time.perf_counter_ns() - started_ns
 
     def emit_event(self, event: StreamEvent) -> None:
-        """Watermarks are left out: whoever reads a file begins when it has ended."""
+        """Handles the end events and ignores watermarks, because consumers start to read after the
+        end.
+        """
         self._raise_if_aborted()
         match event:
             case CheckpointBarrier():
-                raise LocalProtocolError(f"a checkpoint reached the {self.id}, which is no stream")
+                raise LocalProtocolError(
+                    f"a checkpoint barrier reached the {self.id}, which is not a stream"
+                )
             case EndOfData():
                 self._data_finished = event.finished
                 if self._file is not None:
@@ -109,42 +115,48 @@ class BlockingPartition:
                 pass
 
     def await_acknowledged(self) -> None:
-        """Nobody has to take anything: the file is there for whoever comes."""
+        """Returns immediately: a file does not wait for consumers."""
         self._raise_if_aborted()
 
     def finish(self) -> None:
-        """After EndOfPartition: the file is complete. Raises ExchangeClosed, ResultNotWritten."""
+        """Completes the file after EndOfPartition. Raises ExchangeClosed, ResultNotWritten."""
         if not self._ended or self._data_finished is None:
             raise LocalProtocolError(f"the {self.id} has not ended")
         if self._file is None and self._folders.memory is not None:
             try:
                 self._write_all(self._folders.memory)
             except ResultNotWritten as error:
-                log.info("no room in memory for a result", partition=str(self.id), why=str(error))
+                log.info(
+                    "no shared memory left for a result; writing it to disk",
+                    partition=str(self.id),
+                    why=str(error),
+                )
                 self._delete()
         if self.stored is None:
             self._write_all(self._folders.disk)
         self._buffered.clear()
 
     def abort(self, reason: str = "its task failed or was cancelled") -> None:
-        """From any thread: the task's next call raises. What is complete stays so."""
+        """Makes the task's next call raise. May be called from any thread. A complete file
+        stays.
+        """
         self._aborted = self._aborted or f"{self.id} was aborted: {reason}"
 
     def close(self) -> None:
-        """Deletes what is not complete."""
+        """Deletes an incomplete file."""
         self.abort("it was closed before it was complete")
         if self.stored is None:
             self._delete()
         self._on_close(self)
 
-    # A file never makes its producer wait for its consumers.
+    # A producer of a file never waits for its consumers.
     blocked_ns = 0
     blocked = False
     overdrawn = False
 
     @property
     def out_pool_usage(self) -> float:
-        """The share of the buffer that is in use, 0 to 1."""
+        """Returns the used share of the buffer, 0 to 1."""
         return min(1.0, self._buffered_bytes / self._folders.buffer_bytes)
 
     # -- inside
@@ -155,7 +167,7 @@ class BlockingPartition:
         return self._routing.route(batch)
 
     def _write_all(self, folder: Path) -> None:
-        """What is still buffered, and the file's end."""
+        """Writes the buffered rows and completes the file."""
         self._write_region(folder, keep=True)
         targets = self._routing.targets
         with self._lock:
@@ -175,7 +187,7 @@ class BlockingPartition:
             )
 
     def _write_region(self, folder: Path | None = None, *, keep: bool = False) -> None:
-        """Writes what is buffered, consumer after consumer. `keep`: it stays in the buffer."""
+        """Writes the buffered rows, consumer by consumer. `keep`: the rows stay in the buffer."""
         for index, pieces in enumerate(self._buffered):
             for batches in self._chunks(pieces):
                 with self._lock:
@@ -206,7 +218,7 @@ class BlockingPartition:
             yield chunk
 
     def _joined(self, pieces: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Small batches are put together: a batch costs what it carries."""
+        """Joins small batches, because every batch has a fixed cost."""
         waiting: list[pa.RecordBatch] = []
         rows = size_bytes = 0
         for piece in pieces:

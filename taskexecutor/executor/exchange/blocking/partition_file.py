@@ -2,10 +2,10 @@
 
     chunk ... chunk    Arrow IPC streams of one consumer's batches
     index              an entry per chunk, in the file's order
-    footer             where the index is, who the consumers are, and a checksum of both
+    footer             where the index is, the consumers, and a checksum of both
 
-Checksums are xxh3-64. That of the index and the footer also covers whose file it is: one that got
-another's name is unreadable, too.
+Checksums are xxh3-64. The checksum of the index and the footer also covers the partition's name: a
+file under another partition's name is unreadable.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _SHARED, _DATA_FINISHED = 1, 2
 
 
 class PartitionFile:
-    """A file that is being written, by one thread."""
+    """Writes a file from one thread."""
 
     def __init__(self, path: Path, name: str, codec: Codec = None) -> None:
-        """`name`: of the partition. Raises ResultNotWritten."""
+        """`name` is the partition's. Raises ResultNotWritten."""
         self.path = path
         self.size_bytes = 0
         self.rows = 0
@@ -65,7 +65,7 @@ class PartitionFile:
             raise self._not_written(error) from error
 
     def write(self, channel: int, batches: Sequence[pa.RecordBatch]) -> None:
-        """One chunk. Raises ResultNotWritten."""
+        """Writes one chunk. Raises ResultNotWritten."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batches[0].schema, options=self._options) as stream:
             for batch in batches:
@@ -79,8 +79,8 @@ class PartitionFile:
     def end(
         self, *, first_consumer: int, consumers: int, shared: bool, data_finished: bool
     ) -> None:
-        """Writes index and footer, and closes the file. `shared`: there is one channel, which all
-        consumers read. Raises ResultNotWritten.
+        """Writes index and footer, and closes the file. `shared`: all consumers read the only
+        channel. Raises ResultNotWritten.
         """
         index = np.array(self._entries, dtype=_ENTRY).tobytes()
         flags = shared * _SHARED | data_finished * _DATA_FINISHED
@@ -116,7 +116,7 @@ class PartitionFile:
 
 @dataclass(frozen=True, slots=True)
 class PartitionIndex:
-    """What is in a file, by consumer."""
+    """The content of a file, by consumer."""
 
     path: Path
     name: str
@@ -124,22 +124,24 @@ class PartitionIndex:
     consumers: int
     data_finished: bool
     _shared: bool
-    _entries: npt.NDArray[np.void]  # by channel, then as they were written
+    _entries: npt.NDArray[np.void]  # by channel, then in the order of writing
 
     @classmethod
     def read(cls, path: Path, name: str) -> PartitionIndex:
-        """Raises PartitionUnreadable."""
+        """Reads the index of a file. Raises PartitionUnreadable."""
         try:
             with open(path, "rb", buffering=0) as file:
                 size_bytes = os.fstat(file.fileno()).st_size
                 footer = _read_at(file.fileno(), max(0, size_bytes - _FOOTER_BYTES), _FOOTER_BYTES)
                 if not footer.endswith(_MAGIC):
-                    raise PartitionUnreadable(f"{path} does not end as a partition does")
+                    raise PartitionUnreadable(f"{path} does not end with a partition's footer")
                 fields = footer[: _FIELDS.size]
                 (checksum,) = _CHECKSUM.unpack_from(footer, _FIELDS.size)
                 at, entries, _rows, first_consumer, consumers, flags = _FIELDS.unpack(fields)
                 if at + entries * _ENTRY.itemsize + _FOOTER_BYTES != size_bytes:
-                    raise PartitionUnreadable(f"{path} is not as long as its footer says")
+                    raise PartitionUnreadable(
+                        f"{path} does not have the length given in its footer"
+                    )
                 index = _read_at(file.fileno(), at, entries * _ENTRY.itemsize)
         except OSError as error:
             raise PartitionUnreadable(f"{path} cannot be read: {error.strerror}") from error
@@ -157,7 +159,9 @@ class PartitionIndex:
         )
 
     def chunks(self, consumer: int) -> npt.NDArray[np.void]:
-        """The entries of a consumer's chunks. Raises KeyError if the producer does not feed it."""
+        """Returns the entries of a consumer's chunks. Raises KeyError if the producer does not feed
+        it.
+        """
         channel = consumer - self.first_consumer
         if not 0 <= channel < self.consumers:
             raise KeyError(consumer)
@@ -168,11 +172,12 @@ class PartitionIndex:
 
 
 def read_chunk(path: Path, entry: np.void) -> list[tuple[pa.RecordBatch, int]]:
-    """The batches of one chunk, with their sizes. Raises PartitionUnreadable."""
+    """Returns the batches of one chunk, with their sizes. Raises PartitionUnreadable."""
     offset, length = int(entry["offset"]), int(entry["length"])
     buffer = pa.allocate_buffer(length)
     try:
-        # Opened for each chunk: no number of readers needs more open files than there are threads.
+        # Opened for each chunk, so that the number of open files is bounded by the threads, not the
+        # readers.
         with open(path, "rb", buffering=0) as file:
             _read_into(file.fileno(), memoryview(buffer), offset)
     except OSError as error:
@@ -184,7 +189,9 @@ def read_chunk(path: Path, entry: np.void) -> list[tuple[pa.RecordBatch, int]]:
     try:
         batches = list(pa.ipc.open_stream(buffer))
     except pa.ArrowException as error:
-        raise PartitionUnreadable(f"{path} has a chunk that is no Arrow IPC: {error}") from error
+        raise PartitionUnreadable(
+            f"{path} has a chunk that is not an Arrow IPC stream: {error}"
+        ) from error
     rows = max(1, int(entry["rows"]))
     return [(batch, max(1, length * batch.num_rows // rows)) for batch in batches]
 
@@ -196,7 +203,9 @@ def _read_at(file: int, offset: int, length: int) -> bytes:
 
 
 def _read_into(file: int, target: memoryview, offset: int) -> None:
-    """Not mapped: a file that is cut off while it is mapped kills the process that reads it."""
+    """Reads instead of mapping: a file that is truncated while it is mapped kills the reading
+    process.
+    """
     while target:
         read = os.preadv(file, [target], offset)
         if not read:

@@ -1,9 +1,9 @@
 """A complete partition of a BLOCKING result, as its TaskExecutor serves it.
 
-Consumers ask for their channels as often as they like: each time they get all of it. A reader reads
-its next batch when the one before it is on its way, and as far as its consumer has credit; so what
-it holds is bounded by one chunk, and its consumer's window. Files are read by the streams' writing
-threads.
+Consumers may request their channels any number of times and get the complete data each time. A
+reader reads its next batch when the previous one has been taken for sending, as far as its consumer
+has credit. So its memory is bounded by one chunk and its consumer's window. The streams' writing
+threads read the files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 
 class ServedPartition:
-    """What carriers use of a `ResultPartition`."""
+    """Implements `AttachedPartition`, the part of a partition that carriers use."""
 
     def __init__(
         self, partition_id: PartitionId, path: Path, *, window_bytes: int, batch_rows: int
@@ -45,18 +45,18 @@ class ServedPartition:
         self._path = path
         self._window_bytes = window_bytes
         self._batch_rows = batch_rows
-        self._lock = threading.Lock()  # guards what follows; no reader's lock is taken under it
+        self._lock = threading.Lock()  # guards the following; no reader's lock is taken under it
         self._readers: dict[int, _Reader] = {}
         self._next_reader = 0
-        self._index: PartitionIndex | None = None  # while there are readers
-        self._released = ""  # why
+        self._index: PartitionIndex | None = None  # set while there are readers
+        self._released = ""  # the reason
 
     @property
     def aborted_because(self) -> str | None:
         return self._released or None
 
     def abort(self, reason: str) -> None:
-        """Nobody gets it any more."""
+        """Fails current and later readers."""
         with self._lock:
             self._released = self._released or reason
             readers = list(self._readers.values())
@@ -71,7 +71,7 @@ class ServedPartition:
     def attach(
         self, consumer: int, make_carrier: Callable[[int], Carrier], wakeups: list[Wakeup]
     ) -> None:
-        """A consumer asks for its channel. Raises RemoteProtocolError."""
+        """Opens a consumer's channel and starts to read. Raises RemoteProtocolError."""
         channel = SenderChannel(
             f"{self.id} to consumer subtask {consumer}",
             window_bytes=self._window_bytes,
@@ -104,7 +104,7 @@ class ServedPartition:
     def take(self, carrier: ScheduledCarrier, index: int) -> Parcel | None:
         with self._lock:
             reader = self._readers.get(index)
-        if reader is None:  # its consumer has just gone
+        if reader is None:  # its consumer has just disconnected
             carrier.scheduled = False
             return None
         return reader.take(carrier)
@@ -125,7 +125,7 @@ class ServedPartition:
         self._forget(index)
 
     def fail(self, error: ExchangeError) -> None:
-        """A stream cannot bring it to its consumers."""
+        """Fails all readers, because a stream cannot deliver the partition."""
         with self._lock:
             readers = list(self._readers.values())
         for reader in readers:
@@ -145,17 +145,17 @@ class ServedPartition:
 
 
 class _Reader:
-    """One consumer reads its channel once."""
+    """Reads one channel once, for one consumer."""
 
     def __init__(self, path: Path, channel: SenderChannel) -> None:
         self._path = path
         self._lock = threading.Lock()
         self._channel = channel
         self._carrier: Carrier | None = None
-        self._chunks: deque[np.void] = deque()  # entries of the index, still to be read
+        self._chunks: deque[np.void] = deque()  # index entries that are still to be read
         self._batches: deque[tuple[pa.RecordBatch, int]] = deque()  # of the current chunk
         self._data_finished = True
-        self._at_end = False  # the last events were offered
+        self._at_end = False  # the end events were offered
 
     def begin(self, index: PartitionIndex, consumer: int) -> None:
         self._chunks.extend(index.chunks(consumer))
@@ -207,7 +207,7 @@ class _Reader:
         return channel.reason if channel.state is SenderState.ABORTED else None
 
     def _read_ahead(self) -> None:
-        """Offers the next element if none waits and there is credit for it."""
+        """Offers the next element if none is waiting and there is credit for it."""
         while not self._channel.waiting and not self._at_end and not self._channel.over:
             if self._batches:
                 batch, size_bytes = self._batches[0]

@@ -1,21 +1,21 @@
 """The two halves of a logical channel: pure state, no I/O, no locks, no clock.
 
-A channel leads from one producer subtask (and attempt) to one consumer subtask. `SenderChannel`
-lives in the producer's `ResultPartition`, `ReceiverChannel` in the consumer's `InputGate`. Carriers
-bring what one half hands out to the other: over Arrow Flight (server.py, client.py), or by a call
-where both are in one process (local.py).
+A channel leads from one producer subtask (and attempt) to one consumer subtask. `SenderChannel` is
+part of the producer's `ResultPartition`, `ReceiverChannel` of the consumer's `InputGate`. Carriers
+bring the output of one half to the other: over Arrow Flight (server.py, client.py), or by a call if
+both are in one process (local.py).
 
-Credit: a sender may be `window_bytes` ahead of its consumer: the bytes of everything offered and
+Credit: a sender may be `window_bytes` ahead of its consumer: the bytes of all elements offered and
 not yet granted back stay within the window. A batch larger than the window is admitted when nothing
-is outstanding. Events have a credit of their own, counted in elements, so that data does not hold
-up a barrier, and a flood of watermarks is bounded all the same. What waits, travels or lies in the
-receiver's queue counts alike; so memory is bounded by channels times window, wherever the elements
-are.
+is outstanding. Events have a separate credit, counted in elements, so that data does not delay a
+barrier, and the number of watermarks is also bounded. Elements count the same whether they are in
+the sender's queue, in transit or in the receiver's queue; so memory is bounded by channels times
+window.
 
-The receiver grants when an element is taken: in steps of a quarter of the window, and all that is
-due whenever its queue runs empty. The latter makes sure that a sender which needs the whole window
-for one large batch gets it. All that is due is granted at EndOfData, too, and at barriers, which
-may follow it: their producer waits until all was taken (spec 001).
+The receiver grants credit when an element is taken: in steps of a quarter of the window, and
+everything due whenever its queue runs empty, so that a sender which needs the whole window for one
+large batch gets it. It also grants everything due at EndOfData and at barriers, which may follow
+EndOfData: their producer waits until everything was taken (spec 001).
 """
 
 from taskexecutor.executor.exchange.channels.elements import (

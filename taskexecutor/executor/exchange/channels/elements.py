@@ -1,4 +1,4 @@
-"""What both halves of a channel work with."""
+"""Types shared by both halves of a channel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from firesteel.elements import StreamElement, StreamEvent
 
-# Per channel: a sender that is this many events ahead of its consumer must wait.
+# A sender waits once it is this many events ahead of its consumer, per channel.
 MAX_WAITING_EVENTS = 1024
 
 
@@ -23,12 +23,12 @@ class Queued:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parcel:
-    """What the sender hands over next: one event, one batch, or several small batches to send as
-    one.
+    """The unit that a sender sends next: one event, one batch, or several small batches coalesced
+    into one.
     """
 
     sequence: int  # number of the first element
-    count: int  # elements in it
+    count: int  # number of elements
     size_bytes: int  # of the batches; 0 for an event
     event: StreamEvent | None = None
     batches: tuple[pa.RecordBatch, ...] = ()

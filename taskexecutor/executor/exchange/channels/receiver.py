@@ -29,10 +29,10 @@ class ReceiverState(Enum):
 
 
 class BlockReason(Enum):
-    """Why nothing is taken from a channel for now."""
+    """Why no elements are taken from a channel for now."""
 
     INPUT_ORDER = 0  # the operator reads another input to its end first
-    BARRIER_ALIGNMENT = 1  # its barrier has arrived, those of other channels have not
+    BARRIER_ALIGNMENT = 1  # its barrier was taken, those of other channels were not
 
 
 _R = ReceiverState
@@ -40,7 +40,7 @@ RECEIVER_TRANSITIONS: dict[ReceiverState, frozenset[ReceiverState]] = {
     _R.OPENING: frozenset(
         {
             _R.OPEN,  # the first element is there
-            _R.FAILED,  # no such partition, or its process cannot be reached
+            _R.FAILED,  # there is no such partition, or its process is unreachable
             _R.CLOSED,  # the consumer was cancelled
         }
     ),
@@ -62,13 +62,13 @@ RECEIVER_TRANSITIONS: dict[ReceiverState, frozenset[ReceiverState]] = {
     _R.CLOSED: frozenset(),
 }
 
-# A tuple: it is searched for every element, and hashing a member of an Enum is slow.
+# A tuple, because it is searched for every element, and hashing an Enum member is slow.
 _ENDS = tuple(state for state, following in RECEIVER_TRANSITIONS.items() if not following)
 
 
 class Recording:
-    """The batches of a channel that are ahead of a checkpoint's barrier, and so part of it if the
-    checkpoint overtakes them: those that wait, and those that arrive until the barrier does.
+    """The batches ahead of a checkpoint's barrier in a channel, which belong to a checkpoint that
+    overtakes them: those in the queue, and those that arrive before the barrier.
     """
 
     __slots__ = ("batches", "checkpoint_id", "complete")
@@ -79,7 +79,7 @@ class Recording:
         self.complete = False  # nothing more is ahead of the barrier
 
     def add(self, element: StreamElement) -> bool:
-        """An element, in order. True if it makes the recording complete."""
+        """Adds the next element. Returns True if it completes the recording."""
         if self.complete:
             return False
         match element:
@@ -94,7 +94,7 @@ class Recording:
 
 class ReceiverChannel:
     """The task calls `restore`, `take`, `block`, `unblock`, `record` and `close`; the carrier of
-    elements calls the rest.
+    elements calls the other methods.
     """
 
     __slots__ = (
@@ -113,7 +113,7 @@ class ReceiverChannel:
 
     def __init__(self, name: str, *, window_bytes: int) -> None:
         self.state = ReceiverState.OPENING
-        self.recording: Recording | None = None  # for the checkpoint that overtakes
+        self.recording: Recording | None = None  # for the checkpoint that overtakes data
         self.reason = ""  # why it failed
         self._name = name
         self._blocks: set[BlockReason] = set()
@@ -121,7 +121,7 @@ class ReceiverChannel:
         self._queue: deque[Queued] = deque()
         self._queued_bytes = 0
         self._expected = 0  # number of the next element
-        self._due_bytes = 0  # taken and not granted yet
+        self._due_bytes = 0  # taken, and not granted yet
         self._due_events = 0
 
     # -- the carrier's side
@@ -129,19 +129,19 @@ class ReceiverChannel:
     def receive(
         self, element: StreamElement, *, sequence: int, count: int, size_bytes: int
     ) -> bool:
-        """Takes elements `sequence` to `sequence + count - 1`, batches joined into one. True if a
-        recording is complete with it.
+        """Queues elements `sequence` to `sequence + count - 1`, with batches joined into one.
+        Returns True if this completes a recording.
         """
         if self.over:
-            return False  # sent before the sender knew that this side gave up
+            return False  # sent before the sender knew that this half was closed
         if self.state is ReceiverState.ENDED:
             raise RemoteProtocolError(
                 f"channel {self._name}: element {sequence} was sent after EndOfPartition"
             )
         if sequence != self._expected or count < 1:
             raise RemoteProtocolError(
-                f"channel {self._name}: element {self._expected} was expected, {sequence} came"
-                f" ({count} of them)"
+                f"channel {self._name}: expected element {self._expected}, received {sequence}"
+                f" (count {count})"
             )
         self._expected += count
         if self.state is ReceiverState.OPENING:
@@ -157,7 +157,9 @@ class ReceiverChannel:
         return self.recording is not None and self.recording.add(element)
 
     def fail(self, reason: str) -> bool:
-        """The producer is lost. False if that is harmless (all was received) or already known."""
+        """Records the loss of the producer. Returns False if that is harmless (everything was
+        received) or already known.
+        """
         if self.state not in (ReceiverState.OPENING, ReceiverState.OPEN):
             return False
         self.reason = reason
@@ -168,13 +170,13 @@ class ReceiverChannel:
     # -- the task's side
 
     def restore(self, batches: Sequence[pa.RecordBatch]) -> None:
-        """Puts batches that a checkpoint has overtaken before everything that arrives. They take no
+        """Puts a checkpoint's in-flight batches before everything that arrives. They use no
         credit.
         """
         self._queue.extendleft(Queued(b, 0, b.num_rows) for b in reversed(batches))
 
     def record(self, checkpoint_id: int) -> None:
-        """Begins a recording, in place of an earlier one."""
+        """Starts a recording and replaces an earlier one."""
         recording = Recording(checkpoint_id)
         for queued in self._queue:
             recording.add(queued.element)
@@ -182,8 +184,9 @@ class ReceiverChannel:
         self.recording = recording
 
     def take(self, max_rows: int | None = None) -> tuple[StreamElement, Grant | None]:
-        """The next element, and the credit to send back now, if any. Only when `available`. Of a
-        batch with more than `max_rows` rows so many are taken; the others stay.
+        """Returns the next element, and the credit to send back now, if any. Call it only if
+        `available`. Takes at most `max_rows` rows of a larger batch; the other rows stay in the
+        queue.
         """
         queued = self._queue.popleft()
         if max_rows is not None and queued.rows > max_rows:
@@ -199,7 +202,7 @@ class ReceiverChannel:
             self._due_bytes >= self._grant_step_bytes
             or self._due_events >= MAX_WAITING_EVENTS // 4
             or (self._due_bytes and not self._queue)
-            # The producer waits until all is taken, up to a barrier behind EndOfData.
+            # The producer waits until everything up to EndOfData, or a barrier after it, is taken.
             or isinstance(queued.element, EndOfData | CheckpointBarrier)
         ):
             grant = Grant(size_bytes=self._due_bytes, events=self._due_events)
@@ -208,14 +211,14 @@ class ReceiverChannel:
         return queued.element, None
 
     def block(self, reason: BlockReason) -> None:
-        """Nothing is taken while there is a reason; the channel may fill up to its window."""
+        """Blocks the channel while there is a reason; it may fill up to its window."""
         self._blocks.add(reason)
 
     def unblock(self, reason: BlockReason) -> None:
         self._blocks.discard(reason)
 
     def close(self) -> bool:
-        """Gives up. True if the sender must be notified."""
+        """Closes the channel. Returns True if the sender must be notified."""
         if self.over:
             return False
         self._drop()
@@ -238,11 +241,11 @@ class ReceiverChannel:
 
     @property
     def queued(self) -> tuple[StreamElement, ...]:
-        """The elements not taken yet, oldest first."""
+        """The elements that were not taken yet, oldest first."""
         return tuple(q.element for q in self._queue)
 
     def _split(self, queued: Queued, rows: int) -> Queued:
-        """The first rows; puts the others back."""
+        """Returns the first rows and puts the others back."""
         assert isinstance(queued.element, pa.RecordBatch)
         size_bytes = queued.size_bytes * rows // queued.rows
         rest = Queued(

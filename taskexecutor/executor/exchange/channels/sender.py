@@ -33,12 +33,12 @@ SENDER_TRANSITIONS: dict[SenderState, frozenset[SenderState]] = {
         {
             _S.OPEN,  # the consumer has asked for the channel
             _S.ABORTED,  # the producer failed or was cancelled first
-            _S.ABANDONED,  # the stream broke while it was asking
+            _S.ABANDONED,  # the stream broke while the consumer was opening it
         }
     ),
     _S.OPEN: frozenset(
         {
-            _S.ENDED,  # EndOfPartition is on its way
+            _S.ENDED,  # EndOfPartition was sent
             _S.ABORTED,
             _S.ABANDONED,  # the consumer closed its gate, or its process died
         }
@@ -55,13 +55,13 @@ SENDER_TRANSITIONS: dict[SenderState, frozenset[SenderState]] = {
     _S.ABANDONED: frozenset(),
 }
 
-# A tuple: it is searched for every element, and hashing a member of an Enum is slow.
+# A tuple, because it is searched for every element, and hashing an Enum member is slow.
 _ENDS = tuple(state for state, following in SENDER_TRANSITIONS.items() if not following)
 
 
 class SenderChannel:
     """The task calls `offer`, `offer_event` and `abort`; the carrier of elements and grants calls
-    the rest.
+    the other methods.
     """
 
     __slots__ = (
@@ -82,8 +82,8 @@ class SenderChannel:
     def __init__(
         self, name: str, *, window_bytes: int, batch_rows: int, overdraft_bytes: int = 0
     ) -> None:
-        """`overdraft_bytes`: how far it may go beyond its window, or as many events again, to the
-        end of an element that the task processes.
+        """`overdraft_bytes`: how far the task may exceed the window, and at most double the events,
+        until it has processed its current element.
         """
         self.state = SenderState.WAITING
         self.reason = ""  # why it was aborted or abandoned
@@ -91,8 +91,8 @@ class SenderChannel:
         self._window_bytes = window_bytes
         self._batch_rows = batch_rows
         self._overdraft_bytes = overdraft_bytes
-        # Larger parcels would cost a copy for nothing; smaller ones keep several in flight within
-        # the window.
+        # Larger parcels would cost a copy without benefit; smaller ones keep several in flight
+        # within the window.
         self._coalesce_bytes = max(1, window_bytes // 4)
         self._queue: deque[Queued] = deque()
         self._sequence = 0  # of the first element in the queue
@@ -103,7 +103,9 @@ class SenderChannel:
     # -- the task's side
 
     def offer(self, batch: pa.RecordBatch, size_bytes: int) -> bool:
-        """Takes a batch if there is credit for it. False: wait for a grant, then offer it again."""
+        """Queues a batch if there is credit for it. If it returns False, wait for a grant and offer
+        the batch again.
+        """
         self._check_writable()
         limit_bytes = self._window_bytes + self._overdraft_bytes
         if self._outstanding_bytes and self._outstanding_bytes + size_bytes > limit_bytes:
@@ -113,7 +115,7 @@ class SenderChannel:
         return True
 
     def offer_event(self, event: StreamEvent) -> bool:
-        """Takes an event, in order with the batches, unless too many are ahead of the consumer."""
+        """Queues an event, in order with the batches, unless too many are ahead of the consumer."""
         self._check_writable()
         if self._outstanding_events >= MAX_WAITING_EVENTS * (2 if self._overdraft_bytes else 1):
             return False
@@ -123,13 +125,13 @@ class SenderChannel:
         return True
 
     def abort(self, reason: str) -> None:
-        """The producer gives up. Ignored if the channel is over."""
+        """Aborts the channel on the producer's behalf. Ignored after the channel's end."""
         self._give_up(SenderState.ABORTED, reason)
 
     # -- the carrier's side
 
     def open(self) -> None:
-        """The consumer asks for the channel: what waits may go."""
+        """Opens the channel for the consumer: queued elements may be sent."""
         if self.state is not SenderState.WAITING:
             raise RemoteProtocolError(
                 f"channel {self._name}: opened a second time (it is {self.state.name})"
@@ -137,8 +139,8 @@ class SenderChannel:
         self._become(SenderState.OPEN)
 
     def take(self, *, coalesce: bool = True) -> Parcel | None:
-        """The next parcel for the consumer, None if nothing waits. Small batches that wait behind
-        each other go together.
+        """Returns the next parcel for the consumer, or None if nothing is waiting. Coalesces
+        consecutive small batches.
         """
         if not self._queue or self.state is not SenderState.OPEN:
             return None
@@ -168,8 +170,8 @@ class SenderChannel:
         )
 
     def granted(self, size_bytes: int, events: int) -> None:
-        """The consumer has taken this much. Late grants, for a channel that is over, are
-        ignored.
+        """Returns credit for elements that the consumer has taken. Late grants, after the channel's
+        end, are ignored.
         """
         if self.over:
             return
@@ -185,7 +187,7 @@ class SenderChannel:
         self._outstanding_events -= events
 
     def consumed(self) -> None:
-        """The consumer has taken EndOfPartition, and so everything."""
+        """Records that the consumer has taken EndOfPartition, and so everything."""
         if self.state in (SenderState.ABORTED, SenderState.ABANDONED):
             return
         if self.state is not SenderState.ENDED:
@@ -196,7 +198,7 @@ class SenderChannel:
         self._become(SenderState.FINISHED)
 
     def abandon(self, reason: str) -> None:
-        """The consumer is gone. Ignored if the channel is over."""
+        """Records the loss of the consumer. Ignored after the channel's end."""
         self._give_up(SenderState.ABANDONED, reason)
 
     # -- both sides
@@ -207,13 +209,13 @@ class SenderChannel:
 
     @property
     def waiting(self) -> bool:
-        """Whether `take` would return something."""
+        """Whether `take` would return a parcel."""
         return bool(self._queue) and self.state is SenderState.OPEN
 
     @property
     def acknowledged(self) -> bool:
-        """Whether the consumer has taken all that was offered. Only behind EndOfData, a barrier or
-        EndOfPartition is it certain to become true.
+        """Whether the consumer has taken everything offered. Certain to become true only after
+        EndOfData, a barrier or EndOfPartition.
         """
         return self.state is SenderState.FINISHED or not (
             self._queue or self._outstanding_bytes or self._outstanding_events
@@ -221,7 +223,7 @@ class SenderChannel:
 
     @property
     def overdrawn(self) -> bool:
-        """Whether the task must not begin with another element."""
+        """Whether the task must not start another element."""
         return self._overdraft_bytes > 0 and (
             self._outstanding_bytes >= self._window_bytes
             or self._outstanding_events >= MAX_WAITING_EVENTS
@@ -233,7 +235,7 @@ class SenderChannel:
 
     @property
     def queued(self) -> tuple[StreamElement, ...]:
-        """The elements that wait here, oldest first."""
+        """The queued elements, oldest first."""
         return tuple(q.element for q in self._queue)
 
     def _check_writable(self) -> None:

@@ -1,4 +1,4 @@
-"""Which consumer subtask gets which rows, and the hashes of keys that decide it."""
+"""Assigns rows to consumer subtasks, with hashes of their keys."""
 
 from taskexecutor.executor.exchange.partitioning.murmur3 import hash_columns
 from taskexecutor.executor.exchange.partitioning.routing import (

@@ -1,8 +1,8 @@
 """Hash values of key columns: murmur3_x86_32, seed 0, over each value's key bytes. Pure and
 vectorised.
 
-State is located by these values, on every machine and in every release: they never change (tests
-hold golden values).
+These values determine where state is, on every machine and in every release, so they never change
+(tests hold golden values).
 
     value                        key bytes, hashed as `mmh3.hash(key_bytes, 0, signed=False)` does
     ---------------------------  -----------------------------------------------------------------
@@ -45,19 +45,19 @@ _EXACT = decimal.Context(prec=100)
 _MICROSECONDS = {"s": (1_000_000, 1), "ms": (1_000, 1), "us": (1, 1), "ns": (1, 1_000)}
 _MS_PER_DAY = 86_400_000
 # Each distinct text is hashed once if texts are longer than this on average, or if each of the
-# first ones occurs this often.
+# first texts occurs this often.
 _SHORT_BYTES = 64
 _SAMPLE, _REPEATED = 512, 8
 
 
 def hash_columns(columns: Sequence[pa.Array]) -> Hashes:
-    """One hash per row of the key made of these columns. Raises UnsupportedKey."""
+    """Returns one hash per row, of the key made of these columns. Raises UnsupportedKey."""
     hashes = [hash_array(column) for column in columns]
     return hashes[0] if len(hashes) == 1 else hash_blocks(hashes)
 
 
 def hash_array(array: pa.Array) -> Hashes:
-    """One hash per value. Raises UnsupportedKey."""
+    """Returns one hash per value. Raises UnsupportedKey."""
     kind = array.type
     if types.is_null(kind):
         return np.zeros(len(array), np.uint32)
@@ -80,14 +80,14 @@ def hash_array(array: pa.Array) -> Hashes:
 
 
 def hash_int64(values: npt.NDArray[np.int64]) -> Hashes:
-    """murmur3_x86_32 of each value's eight little-endian bytes."""
+    """Returns murmur3_x86_32 of each value's eight little-endian bytes."""
     blocks = np.ascontiguousarray(values, dtype="<i8").view("<u4")
     return hash_blocks([blocks[0::2], blocks[1::2]])
 
 
 def hash_blocks(blocks: Sequence[npt.NDArray[np.uint32]]) -> Hashes:
-    """murmur3_x86_32 of keys of `len(blocks)` four-byte blocks each; `blocks[i]` has every key's
-    block i.
+    """Returns murmur3_x86_32 of keys of `len(blocks)` four-byte blocks each; `blocks[i]` holds
+    block i of every key.
     """
     hashes = np.zeros(len(blocks[0]), np.uint32)
     for block in blocks:
@@ -136,7 +136,7 @@ def _zero(kind: pa.DataType) -> pa.Scalar:
 
 
 def _hash_valid(array: pa.Array) -> Hashes:
-    """Hashes of an array without nulls."""
+    """Returns the hashes of an array without nulls."""
     kind = array.type
     if types.is_integer(kind):
         return hash_int64(_numbers(array).astype(np.int64, copy=False))  # uint64: its bits
@@ -148,7 +148,7 @@ def _hash_valid(array: pa.Array) -> Hashes:
         return bools
     if types.is_floating(kind):
         floats = as_numpy(array).astype(np.float64) + 0.0  # -0.0 + 0.0 is 0.0
-        floats[np.isnan(floats)] = np.nan  # one of its many bit patterns
+        floats[np.isnan(floats)] = np.nan  # one of many bit patterns of NaN
         return hash_int64(floats.view(np.int64))
     if types.is_date(kind):
         days = _numbers(array.view(pa.int32() if types.is_date32(kind) else pa.int64())).astype(
@@ -174,7 +174,8 @@ def _hash_nested(array: pa.Array) -> Hashes:
         return hash_blocks(fields) if fields else np.zeros(len(array), np.uint32)
     if not (types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)):
         raise _unsupported(kind)
-    elements = np.ascontiguousarray(hash_array(array.flatten()), "<u4")  # none of nulls
+    # of values that are not null
+    elements = np.ascontiguousarray(hash_array(array.flatten()), "<u4")
     lengths = as_numpy(pc.list_value_length(array).fill_null(0))
     ends = 4 * np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(elements)]
@@ -189,7 +190,9 @@ def _unsupported(kind: pa.DataType) -> UnsupportedKey:
 
 
 def _block_by_block(array: pa.Array) -> bool:
-    """Whether it has texts or binaries that are short, as keys are, and mostly differ."""
+    """Returns whether the array has texts or binaries that are short and mostly distinct, as keys
+    are.
+    """
     kind = array.type
     if not len(array) or not (types.is_string(kind) or types.is_binary(kind)):
         return False
@@ -201,23 +204,24 @@ def _block_by_block(array: pa.Array) -> bool:
 
 
 def _hash_bytes(array: pa.Array) -> Hashes:
-    """Every value's bytes at once, block by block; of nulls, anything."""
+    """Hashes the bytes of all values together, block by block. Hashes of nulls are undefined."""
     _, ends_buffer, data = array.buffers()
     ends = np.frombuffer(ends_buffer, np.int32, len(array) + 1, 4 * array.offset).astype(np.int64)
     first = int(ends[0])
     size = int(ends[-1]) - first
-    content = np.zeros(max(size, 4), np.uint8)  # one block can be read, if there are fewer bytes
+    content = np.zeros(max(size, 4), np.uint8)  # room for one block, if there are fewer bytes
     if size:
         content[:size] = np.frombuffer(data, np.uint8, size, first)
     starts, lengths = ends[:-1] - first, np.diff(ends)
     order = None
-    if (lengths != lengths[0]).any():  # the longest ones first: those with an i-th block are first
+    if (lengths != lengths[0]).any():  # longest first: values with an i-th block come first
         longest = int(lengths.max())
         # numpy sorts 16-bit words by radix, in linear time.
         narrow = np.uint16 if longest < 2**16 else np.int64
         order = np.argsort((longest - lengths).astype(narrow), kind="stable")
         starts, lengths = starts[order], lengths[order]
-    blocks = np.ndarray((len(content) - 3,), "<u4", content, strides=(1,))  # at every byte
+    # overlapping: a block at every byte
+    blocks = np.ndarray((len(content) - 3,), "<u4", content, strides=(1,))
     hashes = np.zeros(len(array), np.uint32)
     for index, count in enumerate(_having(lengths // 4)):
         part = hashes[:count]
@@ -239,7 +243,9 @@ def _hash_bytes(array: pa.Array) -> Hashes:
 
 
 def _having(blocks: npt.NDArray[np.int64]) -> list[int]:
-    """How many values have a first block, a second one, and so on. `blocks`: descending."""
+    """Returns how many values have a first block, a second one, and so on. `blocks` is
+    descending.
+    """
     most = int(blocks[0])
     counts: list[int] = np.searchsorted(-blocks, -np.arange(most), side="left").tolist()
     return counts
@@ -251,7 +257,7 @@ def _numbers(array: pa.Array) -> npt.NDArray[np.generic]:
 
 
 def _hash_distinct(array: pa.Array) -> Hashes:
-    """Values of variable width: each distinct one is hashed once."""
+    """Hashes values of variable width: each distinct value once."""
     kind = array.type
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         array = (
@@ -283,7 +289,7 @@ def _decimal_text(value: decimal.Decimal) -> bytes:
 
 
 def _by_index(hashes: Hashes, indices: pa.Array) -> Hashes:
-    """The hash of each row's dictionary entry; 0 for null."""
+    """Returns the hash of each row's dictionary entry; 0 for null."""
     if indices.null_count:
         indices = indices.cast(pa.int64()).fill_null(len(hashes))
         hashes = np.append(hashes, np.uint32(0))  # the entry for nulls

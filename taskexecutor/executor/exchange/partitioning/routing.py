@@ -1,5 +1,5 @@
-"""Which rows of a batch go to which consumer subtask. Pure: a partitioner knows its position, not
-the network.
+"""Routes the rows of a batch to consumer subtasks. Pure: a partitioner knows its position, not the
+network.
 
 Every partitioner has `targets`, the consumer subtasks its producer feeds, and `route(batch)`, which
 yields (index into targets, batch) pairs, none empty unless the batch itself is empty. Cuts are
@@ -40,15 +40,15 @@ def make_routing(
     key_columns: Sequence[str],
     batch_rows: int,
 ) -> Routing:
-    """The routing of producer subtask `producer` of `producers` to `consumers` subtasks."""
+    """Returns the routing of producer subtask `producer` of `producers` to `consumers` subtasks."""
     match partitioner:
         case Partitioner.FORWARD | Partitioner.RESCALE:
             return RoundRobin(
                 pointwise_consumers(producer, producers, consumers), start=0, batch_rows=batch_rows
             )
         case Partitioner.REBALANCE:
-            # Producers begin at different consumers, so that many producers with one batch each
-            # feed all of them.
+            # Producers start at different consumers, so that many producers with one batch each
+            # feed all consumers.
             return RoundRobin(range(consumers), start=producer % consumers, batch_rows=batch_rows)
         case Partitioner.BROADCAST:
             return Broadcast(range(consumers), batch_rows=batch_rows)
@@ -64,8 +64,8 @@ def make_routing(
 
 
 def cut(batch: pa.RecordBatch, batch_rows: int) -> Iterator[pa.RecordBatch]:
-    """The batch itself if it is small enough, else slices of at most `batch_rows` rows and nearly
-    equal length.
+    """Yields the batch itself if it is small enough, else slices of nearly equal length with at
+    most `batch_rows` rows.
     """
     rows = batch.num_rows
     if rows <= batch_rows:
@@ -82,8 +82,8 @@ def _cut_into(batch: pa.RecordBatch, pieces: int) -> Iterator[pa.RecordBatch]:
 
 
 class RoundRobin:
-    """forward (one target), rescale and rebalance: batches go to the targets in turn, large ones
-    split.
+    """Sends batches to the targets in turn, and splits large ones: forward (one target), rescale
+    and rebalance.
     """
 
     __slots__ = ("_batch_rows", "_next", "targets")
@@ -109,7 +109,7 @@ class RoundRobin:
 
 
 class Broadcast:
-    """Every row to every consumer."""
+    """Sends every row to every consumer."""
 
     __slots__ = ("_batch_rows", "targets")
 
@@ -124,7 +124,7 @@ class Broadcast:
 
 
 class HashRouting:
-    """Rows with equal keys to one consumer: the one whose key groups contain the key's."""
+    """Sends rows with equal keys to one consumer: the owner of the key's key group."""
 
     __slots__ = ("_batch_rows", "_key_columns", "_max_parallelism", "_subtask_of_group", "targets")
 
@@ -137,7 +137,7 @@ class HashRouting:
         self._max_parallelism = max_parallelism
         self._key_columns = tuple(key_columns)
         self._batch_rows = batch_rows
-        # The narrowest type: numpy sorts bytes and 16-bit words by radix, in linear time.
+        # The narrowest type, because numpy sorts bytes and 16-bit words by radix, in linear time.
         narrow = np.uint8 if consumers <= 2**8 else np.uint16 if consumers <= 2**16 else np.uint32
         self._subtask_of_group = subtask_of_group(
             np.arange(max_parallelism), consumers, max_parallelism
@@ -168,8 +168,8 @@ class HashRouting:
 def key_groups(
     batch: pa.RecordBatch, key_columns: Sequence[str], max_parallelism: int
 ) -> npt.NDArray[np.uint32]:
-    """The key group of each row: hash mod max parallelism. Raises UnsupportedKey, naming the
-    column.
+    """Returns the key group of each row: hash mod max parallelism. Raises UnsupportedKey that names
+    the column.
     """
     columns = []
     for name in key_columns:
@@ -190,13 +190,13 @@ def key_groups(
 def subtask_of_group(
     groups: npt.NDArray[np.int64], parallelism: int, max_parallelism: int
 ) -> npt.NDArray[np.int64]:
-    """The subtask that owns each key group."""
+    """Returns the subtask that owns each key group."""
     owners: npt.NDArray[np.int64] = groups.astype(np.int64) * parallelism // max_parallelism
     return owners
 
 
 def groups_of_subtask(subtask: int, parallelism: int, max_parallelism: int) -> range:
-    """The key groups that a subtask owns: the inverse of `subtask_of_group`."""
+    """Returns the key groups that a subtask owns: the inverse of `subtask_of_group`."""
     return range(
         -(-subtask * max_parallelism // parallelism),
         -(-(subtask + 1) * max_parallelism // parallelism),

@@ -1,10 +1,11 @@
 """The `rocksdb` backend: keyed state in a database on the slot's disk.
 
-A snapshot must take no time, and writing the database's memory to files does. So changes are held
-in a layer above the database, as bytes, and the database gets them some thousands at a time.
-`snapshot` pushes an empty layer. Another thread gives those below to the database, which then holds
-exactly the state of the snapshot, and makes links to its files: the snapshot. The state goes on
-changing in the new layer meanwhile. If that gets full before, the task's thread does the same.
+A snapshot must take no time in the task's thread, but flushing the database's memory to files does.
+Therefore changes are held in a layer above the database, as encoded bytes, and are written to the
+database in batches of thousands. `snapshot` pushes an empty layer. Another thread writes the layers
+below to the database, which then holds exactly the state of the snapshot, and takes the snapshot by
+linking its files. In the meantime the state changes in the new layer. If that layer fills up first,
+the task's thread does the work instead.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ from taskexecutor.executor.state.rocksdb.database import Database, RocksDbMemory
 from taskexecutor.executor.state.rocksdb.files import Tables, write_database
 from taskexecutor.executor.state.rocksdb.timers import StoredTimers
 
-_ENTRY_BYTES = 200  # of a layer's entry beside key and value
-_WAITING_LAYERS = 4  # how much larger a layer may be while a snapshot waits for another thread
+_ENTRY_BYTES = 200  # overhead of a layer's entry besides key and value
+# factor by which a layer may exceed its limit while a snapshot waits for another thread
+_WAITING_LAYERS = 4
 
-_Layer = dict[bytes, bytes | None]  # None hides the value below
+_Layer = dict[bytes, bytes | None]  # None hides the value in lower layers
 
 
 class _Owned(NamedTuple):
-    """A value that may have been changed in place since it was handed out."""
+    """A value that may have been changed in place since it was returned."""
 
     where: bytes
     name: str
@@ -43,7 +45,7 @@ class _Owned(NamedTuple):
 
 
 class RocksDbKeyedStateBackend:
-    """Owned by the task's thread. `directory` is the backend's own, and removed with it."""
+    """Owned by the task's thread. The backend owns `directory` and removes it at the end."""
 
     def __init__(
         self,
@@ -54,7 +56,7 @@ class RocksDbKeyedStateBackend:
         new_directory: Callable[[], Path],
         remove_directory: Callable[[Path], None] = shutil.rmtree,
     ) -> None:
-        """`new_directory` is called when there is something to keep there."""
+        """`new_directory` is called on first use."""
         self._key_groups = key_groups
         self.key_group_of = key_group_of
         self._memory = memory
@@ -63,18 +65,18 @@ class RocksDbKeyedStateBackend:
         self._directory: Path | None = None
         self.where = keys.KeyEncoder(key_group_of)
         self._timers: dict[str, StoredTimers] = {}
-        self.not_saved: tuple[bytes, ...] = ()  # what states that follow from others begin with
+        self.not_saved: tuple[bytes, ...] = ()  # prefixes of states that are derived from others
         self._owned: _Owned | None = None
         self._top: _Layer = {}
         self._top_bytes = 0
-        # Reads go down them, then to the database. Another thread takes layers away once they are
-        # in the database, so a reader takes the tuple first.
+        # Reads search the layers, then the database. Another thread removes layers once they are in
+        # the database, so a reader gets the tuple first.
         self._layers: tuple[_Layer, ...] = (self._top,)
         self._layers_lock = threading.Lock()
         self._database: Database | None = None
-        self._database_lock = threading.Lock()  # held by whoever writes to the database
-        self.tables = Tables()  # in earlier checkpoints
-        self._waiting: list[RocksDbSnapshot] = []  # not made yet, in their order
+        self._database_lock = threading.Lock()  # held while writing to the database
+        self.tables = Tables()  # tables that earlier checkpoints contain
+        self._waiting: list[RocksDbSnapshot] = []  # snapshots that are not made yet, in order
         self._snapshots = 0
         self._unreleased = 0
         self._closed = False
@@ -90,7 +92,7 @@ class RocksDbKeyedStateBackend:
     # -- the task's thread
 
     def get(self, name: str, key: Any, namespace: Any = None) -> Any:
-        """The value, or None."""
+        """Returns the value, or None."""
         where = self.where(name, key, namespace)
         if self._owned is not None and self._owned.where == where:
             return self._owned.value
@@ -98,8 +100,8 @@ class RocksDbKeyedStateBackend:
         return None if found is None else pickle.loads(found)
 
     def owned(self, name: str, key: Any, copy: Callable[[Any], Any], namespace: Any = None) -> Any:
-        """The value, to change in place; `copy` is not needed. It is written when the value of
-        another key is asked for.
+        """Returns the value, to be changed in place; `copy` is not needed. The value is written
+        when another key is accessed.
         """
         where = self.where(name, key, namespace)
         if self._owned is not None:
@@ -170,8 +172,8 @@ class RocksDbKeyedStateBackend:
                 self.put(entry.name, entry.key, entry.value, entry.namespace)
 
     def _restore(self, databases: Sequence[RestoredDatabase]) -> None:
-        """The one with the most of the own key groups is taken as it is, without those that are not
-        its own any more; what is needed of the others is copied.
+        """Adopts the database with the most of this task's key groups and deletes its other key
+        groups; copies the entries it needs from the other databases.
         """
         own = self._key_groups
         ordered = sorted(databases, key=lambda d: _common(d.handle.key_groups, own), reverse=True)
@@ -194,7 +196,9 @@ class RocksDbKeyedStateBackend:
                 shutil.rmtree(path)
 
     def close(self) -> None:
-        """The last snapshot takes the database with it: a task may end while one is written."""
+        """Closes the backend. If a snapshot is still being written, the database is removed with
+        the last snapshot.
+        """
         self._owned = None
         with self._layers_lock:
             self._closed = True
@@ -221,20 +225,20 @@ class RocksDbKeyedStateBackend:
                 return layer[where]
         return None if self._database is None else self._database.get(where)
 
-    # -- its timers, too
+    # -- also for timers
 
     def has(self, where: bytes) -> bool:
         return self._find(where) is not None
 
     def changed(self, state: bytes) -> _Layer:
-        """What the layers have of a state."""
+        """Returns the entries of a state in the layers."""
         found: _Layer = {}
         for layer in self._layers:
             found.update((where, v) for where, v in layer.items() if where.startswith(state, 4))
         return found
 
     def stored(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """What the database has from this key on: look at the layers before."""
+        """Yields the database's entries from this key on. Read the layers first."""
         return iter(()) if self._database is None else self._database.items(first)
 
     def set(self, where: bytes, value: bytes | None) -> None:
@@ -252,7 +256,7 @@ class RocksDbKeyedStateBackend:
             self._spill()
 
     def _leave_owned(self, where: bytes) -> None:
-        """Before a value is replaced: it need not be written if it is that of `owned`."""
+        """Drops the value of `owned` if it is about to be replaced, and writes it otherwise."""
         if self._owned is not None and self._owned.where == where:
             self._owned = None
         else:
@@ -268,7 +272,7 @@ class RocksDbKeyedStateBackend:
         self._layers = (*self._layers, self._top)
 
     def _spill(self) -> None:
-        """Everything goes to the database, after the snapshots that wait."""
+        """Writes everything to the database, after the waiting snapshots."""
         with self._layers_lock:
             full = self._top
             self._push()
@@ -277,11 +281,11 @@ class RocksDbKeyedStateBackend:
                 self._make(snapshot)
             self._settle(full)
 
-    # -- whoever holds the database's lock
+    # -- with the database's lock held
 
     def make(self, snapshot: RocksDbSnapshot) -> None:
-        """Called by the thread that writes the snapshot. Makes those before it, too: their state is
-        gone from the layers afterwards.
+        """Makes the snapshot, in the thread that writes it. Earlier waiting snapshots are made
+        first, because their state is removed from the layers.
         """
         with self._database_lock:
             waiting = list(self._waiting)
@@ -306,13 +310,13 @@ class RocksDbKeyedStateBackend:
             self._database.snapshot(path)
             snapshot.path = path
         with self._layers_lock:
-            if snapshot in self._waiting:  # else it was released meanwhile
+            if snapshot in self._waiting:  # otherwise it was released in the meantime
                 self._waiting.remove(snapshot)
         if snapshot.released:
             snapshot.remove()
 
     def _settle(self, last: _Layer) -> None:
-        """The database gets the layers up to this one."""
+        """Writes the layers up to this one to the database."""
         layers = self._layers
         count = next((n for n, layer in enumerate(layers, 1) if layer is last), 0)
         for layer in layers[:count]:
@@ -333,7 +337,7 @@ class RocksDbKeyedStateBackend:
 
 
 class RocksDbSnapshot:
-    """See `KeyedStateSnapshot`."""
+    """Implements `KeyedStateSnapshot`."""
 
     def __init__(
         self, backend: RocksDbKeyedStateBackend, number: int, layer: _Layer, *, empty: bool
@@ -341,8 +345,8 @@ class RocksDbSnapshot:
         self._backend = backend
         self.empty = empty
         self.number = number
-        self.layer = layer  # the newest one that belongs to it
-        self.path: Path | None = None  # of its database, once it is made and not empty
+        self.layer = layer  # the newest layer that belongs to it
+        self.path: Path | None = None  # of its database, once made; None if there is no state
         self.released = False
 
     def entries_by_key_group(self) -> Iterator[tuple[int, list[KeyedStateEntry]]]:
@@ -386,7 +390,7 @@ class RocksDbSnapshot:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def made(self) -> Path | None:
-        """Where its database is; None if there is no state."""
+        """Returns the path of its database; None if there is no state."""
         if self.released:
             raise ValueError("the snapshot was released")
         self._backend.make(self)
@@ -394,7 +398,7 @@ class RocksDbSnapshot:
 
 
 def _common(some: KeyGroupRange, others: KeyGroupRange) -> int:
-    """How many key groups are in both."""
+    """Returns the number of key groups in both ranges."""
     return max(0, min(some.end, others.end) - max(some.first, others.first))
 
 

@@ -1,4 +1,4 @@
-"""The RocksDB of one operator's subtask, and the memory that those of a slot share."""
+"""The RocksDB database of one operator's subtask, and the memory shared by a slot's databases."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from firesteel.errors import FiresteelError
 from taskexecutor.executor.column_memory import SlotColumnMemory
 
 _MIB = 1 << 20
-_LEAST_CACHE = 4  # this part of the memory is left to the cache
-_BATCH_ENTRIES = 2_000  # per write, which no other thread runs beside
+_LEAST_CACHE = 4  # at least a quarter of the memory is left to the cache
+_BATCH_ENTRIES = 2_000  # per write, which blocks the other threads
 
 
 class RocksDbMemory:
-    """The managed memory of a slot. All databases in it share a cache of blocks, and what they have
-    not yet written to files counts there, too. State in columns takes its memory from the cache.
+    """The managed memory of a slot. All databases in it share a block cache, which is also charged
+    for their unflushed writes. State in columns takes its memory from the cache.
     """
 
     def __init__(self, managed_bytes: int, directory: Path | None = None) -> None:
-        """`directory`: for what state in columns does not find memory for; None: where temporary
-        files go.
+        """`directory` is for state in columns that exceeds the memory; None: the directory of
+        temporary files.
         """
         total = max(managed_bytes, 8 * _MIB)
         self.cache = Cache(total)
@@ -51,18 +51,18 @@ class RocksDbMemory:
             total // 2, False, self.cache
         )
         self.write_buffer_bytes = min(max(total // 16, _MIB), 8 * _MIB)
-        # What a backend holds of changes before it gives them to its database.
+        # Size up to which a backend holds changes before it writes them to its database.
         self.layer_bytes = min(max(total // 32, 256 << 10), 2 * _MIB)
 
 
 class Database:
-    """Writes come from one thread at a time, reads from any."""
+    """A RocksDB database. Writes come from one thread at a time, reads from any thread."""
 
     def __init__(self, path: Path, memory: RocksDbMemory, *, read_only: bool = False) -> None:
-        """`read_only`: one that `snapshot` has made. Raises FiresteelError, like every method."""
+        """`read_only` opens a snapshot. Every method raises FiresteelError."""
         self._path = path
         self._write_options = WriteOptions()
-        # What is lost with the process is restored from a checkpoint.
+        # No write-ahead log: state that is lost with the process is restored from a checkpoint.
         self._write_options.disable_wal = True  # type: ignore[method-assign, assignment]
         access = AccessType.read_only(False) if read_only else AccessType.read_write()
         with self._errors():
@@ -75,7 +75,7 @@ class Database:
         return found
 
     def write(self, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """None: the key is removed."""
+        """Writes entries; None removes the key."""
         with self._errors():
             batch = WriteBatch(raw_mode=True)
             for key, value in entries:
@@ -95,7 +95,7 @@ class Database:
                 self._db.delete_range(first, end, self._write_options)
 
     def items(self, first: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """Those with first <= key < end, in order."""
+        """Yields the entries with first <= key < end, in order."""
         with self._errors():
             found = self._db.items(from_key=first or None)
             for key, value in cast("Iterator[tuple[bytes, bytes]]", found):
@@ -104,10 +104,12 @@ class Database:
                 yield key, value
 
     def snapshot(self, path: Path) -> None:
-        """Makes a database of the present content: links to the files, which never change."""
+        """Creates a database with the current content at `path`, by linking the files, which never
+        change.
+        """
         with self._errors():
-            # First, because other threads run while it lasts. They do not during the rest, which
-            # writes little, but to the disk: 7 ms, or 0.4 in a memory file system.
+            # First, because other threads can run during the flush. They cannot during the rest,
+            # which writes little, but to disk: 7 ms, or 0.4 ms in an in-memory file system.
             self._db.flush()
             Checkpoint(self._db).create_checkpoint(str(path))
 
@@ -121,7 +123,7 @@ class Database:
             yield
         except FiresteelError:
             raise
-        except Exception as error:  # rocksdict has no class of its own for most of them
+        except Exception as error:  # rocksdict raises no specific class for most errors
             free_bytes = _free_bytes(self._path)
             raise FiresteelError(
                 f"keyed state in {self._path} (state.backend.rocksdb.localdir, {free_bytes} bytes"
@@ -139,7 +141,7 @@ def _free_bytes(path: Path) -> int:
 def _options(memory: RocksDbMemory) -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
-    # Few rewrites of what is there: a file that stays is not written again by the next checkpoint.
+    # Rewrites files rarely: a file that stays is not written again by the next checkpoint.
     options.set_compaction_style(DBCompactionStyle.universal())
     options.set_level_zero_file_num_compaction_trigger(8)
     options.set_write_buffer_size(memory.write_buffer_bytes)
@@ -154,7 +156,8 @@ def _options(memory: RocksDbMemory) -> Options:
     table.set_block_cache(memory.cache)
     table.set_bloom_filter(10, False)
     table.set_cache_index_and_filter_blocks(True)
-    # In parts: those of a large file are a megabyte each, of which a cache of this size keeps few.
+    # Partitioned: the index and filter of a large file are a megabyte each, of which a cache of
+    # this size holds few.
     table.set_index_type(BlockBasedIndexType.two_level_index_search())
     table.set_partition_filters(True)
     table.set_metadata_block_size(4096)

@@ -1,5 +1,5 @@
-"""A database's files in checkpoints. Its tables never change, and a name is never used twice in one
-database: a table that an earlier checkpoint has need not be written again.
+"""A database's files in checkpoints. Its tables never change, and a database never reuses a name,
+so a table that an earlier checkpoint contains is not written again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ _IGNORED = ("LOG", "LOCK", "IDENTITY")
 
 
 class Tables:
-    """Which tables earlier checkpoints have. The thread that writes checkpoints uses it."""
+    """Tracks the tables that earlier checkpoints contain. Used by the thread that writes
+    checkpoints.
+    """
 
     def __init__(self) -> None:
         self._by_checkpoint: dict[int, dict[str, StateFile]] = {}
@@ -30,7 +32,7 @@ class Tables:
         return self._by_checkpoint.get(checkpoint_id, {})
 
     def remember(self, handle: DatabaseHandle, base: int = 0) -> None:
-        """`base`: no later checkpoint builds on one before this."""
+        """Adds a checkpoint's tables. No later checkpoint builds on one before `base`."""
         self._by_checkpoint[handle.checkpoint_id] = {
             name: file for name, file in handle.tables if is_shared(file.path)
         }
@@ -43,7 +45,7 @@ class Tables:
 def write_database(
     path: Path, target: SnapshotTarget, known: Tables, key_groups: KeyGroupRange
 ) -> DatabaseHandle:
-    """`path`: what `Database.snapshot` has made. Raises StorageError."""
+    """Writes a result of `Database.snapshot` at `path` to the checkpoint. Raises StorageError."""
     base = known.of(target.base) if target.base else {}
     rest: dict[str, bytes] = {}
     files = sorted(path.iterdir())

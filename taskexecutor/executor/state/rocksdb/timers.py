@@ -1,8 +1,8 @@
-"""Timers in the database. A key group's are in the order of time there (see `keys`), and the first
-of all key groups are in memory, too: the head.
+"""Timers in the database. In each key group they are in order of time (see `keys`); the first
+timers of all key groups are also in memory: the head.
 
-Every timer up to the horizon is in the head, those behind it are only in the database. Their order
-is total, by time and then by the bytes of their keys: a head can end between equal times.
+Every timer up to the horizon is in the head; later timers are only in the database. Their order is
+total, by time and then by the bytes of their keys, so a head can end between equal times.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from firesteel.common.checkpoints.rocksdb import keys
 from firesteel.common.key_groups import KeyGroupRange
 from taskexecutor.executor.timing.timers import Timer, TimerQueue
 
-_LOADED = 1_000  # at a time; a head has at most twice as many
+_LOADED = 1_000  # timers loaded at a time; a head has at most twice as many
 _NOTHING = b""  # before all timers
 _VALUE = pickle.dumps(0, protocol=5)
 
-_Order = bytes  # the time, then the whole key of the database
+_Order = bytes  # the time, then the complete database key
 
 
 class TimersBackend(Protocol):
-    """What timers need of the backend."""
+    """The part of the backend that timers use."""
 
     @property
     def key_groups(self) -> KeyGroupRange: ...
@@ -37,15 +37,15 @@ class TimersBackend(Protocol):
     def set(self, where: bytes, value: bytes | None) -> None: ...
 
     def changed(self, state: bytes) -> dict[bytes, bytes | None]:
-        """Of a state, what the database does not have yet; None: it is removed there."""
+        """Returns the entries of a state that the database does not have yet; None: removed."""
 
     def stored(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """What the database has from this key on. Call `changed` before."""
+        """Yields the database's entries from this key on. Call `changed` first."""
 
 
 class StoredTimers:
-    """See `Timers`. Those without a key are in memory only, as they are in no checkpoint. `saved`:
-    else the operator has other state that they follow from.
+    """Implements `Timers`. Timers without a key are only in memory, because no checkpoint contains
+    them. Unless `saved`, the operator can derive the timers from other state.
     """
 
     def __init__(self, backend: TimersBackend, name: str, *, saved: bool) -> None:
@@ -55,7 +55,7 @@ class StoredTimers:
         self._state = keys.of_state(name)
         self._time = slice(4 + len(self._state), 4 + len(self._state) + keys.TIME_BYTES)
         self._unkeyed = TimerQueue()
-        self._heap: list[_Order] = []  # of the head; some may have been removed from it
+        self._heap: list[_Order] = []  # of the head; may contain removed timers
         self._head: dict[_Order, Timer] = {}
         self._horizon: _Order | None = _NOTHING  # None: all timers are in the head
 
@@ -124,7 +124,7 @@ class StoredTimers:
         return where[self._time] + where
 
     def _shrink(self) -> None:
-        """Drops what was removed, and what is too much."""
+        """Drops removed timers, and those beyond the head's size."""
         self._heap = sorted(self._head)
         if len(self._heap) > _LOADED:
             self._horizon = self._heap[_LOADED - 1]
@@ -133,7 +133,9 @@ class StoredTimers:
             del self._heap[_LOADED:]
 
     def _fill(self) -> None:
-        """Afterwards the head's first timer is the first of all; without it, there is none."""
+        """Loads timers, so that the head's first timer is the first of all; the head is empty if
+        there is none.
+        """
         while True:
             while self._heap and self._heap[0] not in self._head:
                 heapq.heappop(self._heap)
@@ -148,7 +150,7 @@ class StoredTimers:
         return Timer(timestamp, key, namespace)
 
     def _behind(self, horizon: _Order) -> Iterator[_Order]:
-        """Those behind it, in order."""
+        """Yields the timers after the horizon, in order."""
         changed = self._backend.changed(self._state)
         own = (self._order(where) for where, value in changed.items() if value is not None)
         stored = [
@@ -160,8 +162,8 @@ class StoredTimers:
     def _stored(
         self, prefix: bytes, horizon: _Order, changed: dict[bytes, bytes | None]
     ) -> Iterator[_Order]:
-        """Of a key group. Begins where none was passed: what has fired costs to skip until the
-        database is rid of it.
+        """Yields a key group's timers after the horizon. Starts the scan close to the horizon:
+        skipping fired timers is expensive until the database has compacted them.
         """
         first = prefix
         if horizon:
@@ -169,7 +171,7 @@ class StoredTimers:
             first = prefix + time
             if last.startswith(first):
                 first = last
-            elif first < last:  # all of that time were passed
+            elif first < last:  # all timers of that time have passed
                 first = prefix + keys.after(time)
         for where, _ in self._backend.stored(first):
             if not where.startswith(prefix):

@@ -169,7 +169,9 @@ def test_rows_that_are_not_of_their_key_groups_are_refused(tmp_path: Path) -> No
     state.keyed_rows("r", ["key"]).keep(lambda: table)
     written = write_snapshot(storage, "f", OPERATOR, state.snapshot(), checkpoint(storage))
     again = operator_state(backend(2, 3), read_snapshot(storage, written))
-    with pytest.raises(StorageError, match=r"the r that .* groups 8 to 15, but .* groups 0 to 15"):
+    with pytest.raises(
+        StorageError, match=r"the restored r .* groups 8 to 15, but .* groups 0 to 15"
+    ):
         again.keyed_rows("r", ["key"]).restored()
 
 
