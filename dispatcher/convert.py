@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import grpc
-
 from dispatcher.core.commands import RefusalKind
 from dispatcher.core.events import JobMasterRegistered, JobStatusReported
 from dispatcher.core.jobs import Job
@@ -17,17 +15,18 @@ from firesteel._proto import dispatcher_pb2, job_graph_pb2, job_master_pb2
 from firesteel.common.ids import JobId, JobMasterId, is_id
 from firesteel.common.rpc.convert import error_to_proto, exceptions_of
 from firesteel.common.rpc.errors import RemoteProtocolError
+from firesteel.common.rpc.status import Reason
 from firesteel.common.states import JobStatus
 from firesteel.errors import ErrorInfo
 
 # The length of its label, with the attempt's id, is kept in one byte (dispatcher.results).
 _MAX_GROUP_BYTES = 200
 
-GRPC_STATUS = {
-    RefusalKind.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
-    RefusalKind.ALREADY_EXISTS: grpc.StatusCode.ALREADY_EXISTS,
-    RefusalKind.WRONG_STATE: grpc.StatusCode.FAILED_PRECONDITION,
-    RefusalKind.NOT_STORED: grpc.StatusCode.RESOURCE_EXHAUSTED,
+REASONS = {
+    RefusalKind.NOT_FOUND: Reason.JOB_NOT_FOUND,
+    RefusalKind.ALREADY_EXISTS: Reason.JOB_EXISTS,
+    RefusalKind.WRONG_STATE: Reason.JOB_IN_WRONG_STATE,
+    RefusalKind.NOT_STORED: Reason.STORE_UNAVAILABLE,
 }
 
 

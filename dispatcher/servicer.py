@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import grpc
 import sqlalchemy as sa
@@ -38,6 +38,7 @@ from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.ids import JobId, is_id
 from firesteel.common.rpc.checkpoints import complete_checkpoint_from_proto
 from firesteel.common.rpc.errors import RemoteProtocolError
+from firesteel.common.rpc.status import Reason, abort, pass_on
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError, PayloadTooLarge
 
@@ -64,31 +65,31 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
         graph = request.job_graph
         size_bytes, limit_bytes = request.ByteSize(), self._shell.conf.get(options.PAYLOAD_LIMIT)
         if size_bytes > limit_bytes:
-            await context.abort(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
+            await abort(
+                context,
+                Reason.PAYLOAD_TOO_LARGE,
                 f'job "{graph.name}" has {size_bytes:,} bytes, over the limit of {limit_bytes:,}'
                 f" ({options.PAYLOAD_LIMIT.key}); put large data into files instead of functions",
+                size_bytes=size_bytes,
+                limit_bytes=limit_bytes,
             )
         try:
             convert.check_job_graph(graph)
         except RemoteProtocolError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            await abort(context, Reason.INVALID_REQUEST, str(error))
         if self._shell.core.find(JobId(graph.job_id)) is None:  # else its answer was lost
             await self._check_can_start(graph, context)
         if self._shell.store_problem:
-            await context.abort(
-                grpc.StatusCode.RESOURCE_EXHAUSTED, _store_problem(self._shell.store_problem)
-            )
+            problem = _store_problem(self._shell.store_problem)
+            await abort(context, Reason.STORE_UNAVAILABLE, problem)
         try:
             refusal = await self._shell.submit(graph)
         except sa.exc.SQLAlchemyError as error:
-            await context.abort(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                _store_problem(str(getattr(error, "orig", error)).splitlines()[0]),
-            )
+            problem = _store_problem(str(getattr(error, "orig", error)).splitlines()[0])
+            await abort(context, Reason.STORE_UNAVAILABLE, problem)
         except Fenced as error:  # as the gate says once it is known: the client asks the next one
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-        await _refuse(context, refusal)
+            await abort(context, Reason.NOT_LEADER, str(error))
+        await _refuse(context, refusal, graph.job_id)
         reached(Failpoint.SUBMITTED)
         log.info("job submitted", job_id=graph.job_id, name=graph.name, size_bytes=size_bytes)
         return dispatcher_pb2.SubmitJobResponse(job_id=graph.job_id)
@@ -98,17 +99,16 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
         try:
             missing = await asyncio.to_thread(self._shell.blobs.missing, hashes)
         except StorageError as error:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            await abort(context, Reason.STORAGE_UNAVAILABLE, str(error))
         if missing:
             names = ", ".join(blob.name for blob in graph.blobs if blob.hash in missing)
-            await context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"upload the job's files first; missing: {names}",
+            await abort(
+                context, Reason.BLOBS_MISSING, f"upload the job's files first; missing: {names}"
             )
         try:
             await self._shell.check_checkpoints(graph)
         except FiresteelError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            await abort(context, Reason.CHECKPOINTS_UNUSABLE, str(error))
 
     async def ListJobs(
         self, request: dispatcher_pb2.ListJobsRequest, context: _Context
@@ -150,7 +150,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
         self, request: job_master_pb2.CancelJobRequest, context: _Context
     ) -> job_master_pb2.CancelJobResponse:
         job = await self._job(request.job_id, context)
-        await _refuse(context, await self._shell.cancel(job.job_id))
+        await _refuse(context, await self._shell.cancel(job.job_id), job.job_id)
         return job_master_pb2.CancelJobResponse()
 
     async def TakeCheckpoint(
@@ -160,8 +160,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
         try:
             return await self._shell.take_checkpoint(job, request)
         except FiresteelError as error:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-            raise AssertionError("abort raises") from None
+            await abort(context, Reason.CHECKPOINT_NOT_TAKEN, str(error))
 
     async def DisposeSavepoint(
         self, request: dispatcher_pb2.DisposeSavepointRequest, context: _Context
@@ -170,19 +169,20 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             async with _store_read(context):
                 await self._shell.dispose_savepoint(request.path)
         except FiresteelError as error:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            await abort(context, Reason.SAVEPOINT_NOT_DISPOSED, str(error))
         return dispatcher_pb2.DisposeSavepointResponse()
 
     async def RemoveJob(
         self, request: dispatcher_pb2.RemoveJobRequest, context: _Context
     ) -> dispatcher_pb2.RemoveJobResponse:
         if self._shell.store_problem:
-            await context.abort(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
+            await abort(
+                context,
+                Reason.STORE_UNAVAILABLE,
                 f"the cluster's job store cannot be written ({self._shell.store_problem});"
                 " nothing was removed, try again once that is repaired",
             )
-        await _refuse(context, await self._shell.remove(JobId(request.job_id)))
+        await _refuse(context, await self._shell.remove(JobId(request.job_id)), request.job_id)
         return dispatcher_pb2.RemoveJobResponse()
 
     async def FetchResults(
@@ -190,8 +190,9 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
     ) -> AsyncIterator[dispatcher_pb2.ResultChunk]:
         job = await self._job(request.job_id, context)
         if not is_id(request.operator_id):
-            await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT,
+            await abort(
+                context,
+                Reason.INVALID_REQUEST,
                 f"{request.operator_id[:80]!r} is not the id of an operator:"
                 " expected 32 lower-case hex characters",
             )
@@ -215,9 +216,9 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
                     generation=chunk.generation, index=chunk.index, ipc_stream=chunk.ipc_stream
                 )
         except ResultsGone as error:
-            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+            await abort(context, Reason.JOB_DATA_GONE, str(error), job_id=job.job_id)
         except StorageError as error:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            await abort(context, Reason.STORAGE_UNAVAILABLE, str(error))
         await self._unless_forgotten(job.job_id, "rows", context)  # while they were read
 
     async def FetchLogs(
@@ -231,19 +232,17 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
 
     async def _unless_forgotten(self, job_id: JobId, what: str, context: _Context) -> None:
         if (why := self._shell.forgotten_why(job_id)) is not None:
-            await context.abort(
-                grpc.StatusCode.NOT_FOUND, f"the {what} of job {job_id} are gone: {why}"
-            )
+            gone = f"the {what} of job {job_id} are gone: {why}"
+            await abort(context, Reason.JOB_DATA_GONE, gone, job_id=job_id)
 
     async def _unless_stopping(self, context: _Context) -> None:
         if self._shell.stopping:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "the Dispatcher is stopping")
+            await abort(context, Reason.SHUTTING_DOWN, "the Dispatcher is stopping")
 
     async def _job(self, job_id: str, context: _Context) -> Job:
         job = self._shell.core.find(JobId(job_id))
         if job is None:
-            await context.abort(grpc.StatusCode.NOT_FOUND, unknown_job(job_id[:80]))
-            raise AssertionError("abort raises")
+            await abort(context, Reason.JOB_NOT_FOUND, unknown_job(job_id[:80]), job_id=job_id[:80])
         return job
 
     # ---- files
@@ -255,25 +254,26 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             missing = await asyncio.to_thread(self._shell.blobs.missing, list(request.hashes))
             return dispatcher_pb2.MissingBlobsResponse(hashes=missing)
         except BadBlob as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            await abort(context, Reason.INVALID_REQUEST, str(error))
         except StorageError as error:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-        raise AssertionError("abort raises")
+            await abort(context, Reason.STORAGE_UNAVAILABLE, str(error))
 
     async def UploadBlob(
         self, chunks: AsyncIterator[dispatcher_pb2.BlobChunk], context: _Context
     ) -> common_pb2.BlobRef:
         try:
             return await self._receive(chunks)
-        except (PayloadTooLarge, DiskFull) as error:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        except PayloadTooLarge as error:
+            limit_bytes = self._shell.conf.get(options.BLOB_LIMIT)
+            await abort(context, Reason.PAYLOAD_TOO_LARGE, str(error), limit_bytes=limit_bytes)
+        except DiskFull as error:
+            await abort(context, Reason.DISK_FULL, str(error))
         except BadBlob as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            await abort(context, Reason.INVALID_REQUEST, str(error))
         except StorageError as error:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            await abort(context, Reason.STORAGE_UNAVAILABLE, str(error))
         except OSError as error:
-            await context.abort(grpc.StatusCode.INTERNAL, f"the file could not be stored: {error}")
-        raise AssertionError("abort raises")
+            await abort(context, Reason.INTERNAL_ERROR, f"the file could not be stored: {error}")
 
     async def _receive(self, chunks: AsyncIterator[dispatcher_pb2.BlobChunk]) -> common_pb2.BlobRef:
         stream = aiter(chunks)
@@ -295,17 +295,12 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
         try:
             file = await asyncio.to_thread(self._shell.blobs.open, request.hash)
         except StorageError as error:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-            return
+            await abort(context, Reason.STORAGE_UNAVAILABLE, str(error))
         except BadBlob as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-            return
+            await abort(context, Reason.INVALID_REQUEST, str(error))
         except FileNotFoundError:
-            await context.abort(
-                grpc.StatusCode.NOT_FOUND,
-                f"there is no file {request.hash} on this cluster; upload it first",
-            )
-            return
+            missing = f"there is no file {request.hash} on this cluster; upload it first"
+            await abort(context, Reason.BLOB_NOT_FOUND, missing, hash=request.hash)
         with file:
             head = request.hash
             while (data := await asyncio.to_thread(file.read, CHUNK_BYTES)) or head:
@@ -347,8 +342,10 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
     ) -> AsyncIterator[resource_manager_pb2.StopTaskExecutorProgress]:
         address = self._shell.resource_manager
         if not address:
-            await context.abort(
-                grpc.StatusCode.ABORTED, "no ResourceManager leads now; nothing was changed"
+            await abort(
+                context,
+                Reason.RESOURCE_MANAGER_UNAVAILABLE,
+                "no ResourceManager leads now; nothing was changed",
             )
         stub = ResourceManagerStub(self._shell.channel(address))  # type: ignore[no-untyped-call]
         call = stub.StopTaskExecutor(request)
@@ -358,9 +355,10 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
         except grpc.aio.AioRpcError as error:
             # One that stops cancels the calls that it is answering.
             if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-                await context.abort(error.code(), error.details() or "")
-            await context.abort(
-                grpc.StatusCode.ABORTED,
+                await pass_on(context, error)
+            await abort(
+                context,
+                Reason.RESOURCE_MANAGER_UNAVAILABLE,
                 f"the ResourceManager at {address} does not answer, or no longer: the TaskExecutor"
                 " takes slots again unless it was told to end",
             )
@@ -388,7 +386,9 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
                     break
                 yield message
             if reading.done() and (error := reading.exception()) is not None:
-                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+                peers_fault = isinstance(error, RemoteProtocolError)
+                reason = Reason.INVALID_REQUEST if peers_fault else Reason.INTERNAL_ERROR
+                await abort(context, reason, str(error))
         finally:
             self._shell.disconnected(connection)
             reading.cancel()
@@ -433,34 +433,39 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
         try:
             chunk = convert.append_results_from_proto(request)
         except RemoteProtocolError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            await abort(context, Reason.INVALID_REQUEST, str(error))
         job = self._shell.core.jobs.get(chunk.job_id)
         if job is None or job.epoch != chunk.epoch or job.status.globally_terminal:
             if job is not None and chunk.epoch < job.epoch:
                 self._shell.core.refuse_job_master(job, "AppendResults", chunk.epoch)
-            await context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION,
+            stale = (
                 f"job {chunk.job_id} is over,"
-                f" or another JobMaster than that of epoch {chunk.epoch} has it",
+                f" or another JobMaster than that of epoch {chunk.epoch} has it"
             )
+            await _stale(context, stale, chunk.job_id, chunk.epoch)
         try:
             await self._shell.append_results(chunk)
+        except Superseded as error:
+            await _stale(context, str(error), chunk.job_id, chunk.epoch)
         except ChunkOutOfOrder as error:
-            await context.abort(grpc.StatusCode.OUT_OF_RANGE, str(error))
+            await abort(context, Reason.CHUNK_OUT_OF_ORDER, str(error))
         except NotLeading as error:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            await abort(context, Reason.NOT_LEADER, str(error))
         except StorageError as error:  # the JobMaster sends it again
             log.warning("collected rows wait for their storage", reason=str(error))
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            await abort(context, Reason.STORAGE_UNAVAILABLE, str(error))
         except ResultsNotWritten as error:
             log.error("collected rows cannot be kept", job_id=chunk.job_id, reason=str(error))
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+            await abort(context, Reason.RESULTS_NOT_STORED, str(error))
         return dispatcher_pb2.AppendResultsResponse()
 
     async def CommitCheckpoint(
         self, request: dispatcher_pb2.CommitCheckpointRequest, context: _Context
     ) -> dispatcher_pb2.CommitCheckpointResponse:
-        checkpoint = complete_checkpoint_from_proto(request.checkpoint)
+        try:
+            checkpoint = complete_checkpoint_from_proto(request.checkpoint)
+        except RemoteProtocolError as error:
+            await abort(context, Reason.INVALID_REQUEST, str(error))
         try:
             await self._shell.commit_checkpoint(
                 JobId(request.job_id), request.epoch, checkpoint, list(request.subsumed)
@@ -470,21 +475,27 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             job = self._shell.core.jobs.get(JobId(request.job_id))
             if job is not None and request.epoch < job.epoch:
                 self._shell.core.refuse_job_master(job, "CommitCheckpoint", request.epoch)
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            await _stale(context, str(error), JobId(request.job_id), request.epoch)
         except NotWritten as error:
-            await context.abort(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"the cluster's job store cannot be written ({error})",
-            )
-        except (sa.exc.SQLAlchemyError, Fenced) as error:
-            log.warning("nobody knows whether a checkpoint is stored", reason=str(error))
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            problem = f"the cluster's job store cannot be written ({error})"
+            await abort(context, Reason.STORE_UNAVAILABLE, problem)
+        except Fenced as error:
+            await abort(context, Reason.NOT_LEADER, str(error))
+        except sa.exc.SQLAlchemyError as error:
+            log.warning("the outcome of a checkpoint's commit is unknown", reason=str(error))
+            await abort(context, Reason.OUTCOME_UNKNOWN, str(error))
         return dispatcher_pb2.CommitCheckpointResponse()
 
 
-async def _refuse(context: _Context, refusal: Refusal | None) -> None:
+async def _refuse(context: _Context, refusal: Refusal | None, job_id: str) -> None:
     if refusal is not None:
-        await context.abort(convert.GRPC_STATUS[refusal.kind], refusal.message)
+        reason = convert.REASONS[refusal.kind]
+        await abort(context, reason, refusal.message, job_id=job_id[:80])
+
+
+async def _stale(context: _Context, message: str, job_id: JobId, epoch: int) -> NoReturn:
+    """Ends the call of a JobMaster that was replaced."""
+    await abort(context, Reason.STALE_EPOCH, message, job_id=job_id, epoch=epoch)
 
 
 @contextlib.asynccontextmanager
@@ -494,8 +505,9 @@ async def _store_read(context: _Context) -> AsyncIterator[None]:
         yield
     except sa.exc.SQLAlchemyError as error:
         reason = str(getattr(error, "orig", error)).splitlines()[0]
-        await context.abort(
-            grpc.StatusCode.RESOURCE_EXHAUSTED,
+        await abort(
+            context,
+            Reason.STORE_UNAVAILABLE,
             f"the cluster's job store cannot be read ({reason}); try again once that is repaired",
         )
 

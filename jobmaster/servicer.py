@@ -18,6 +18,7 @@ from firesteel._proto import common_pb2, job_master_pb2, job_master_pb2_grpc, ta
 from firesteel.common.ids import TaskExecutorId
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.rpc.link import EOF
+from firesteel.common.rpc.status import Reason, abort
 from firesteel.errors import FiresteelError
 from jobmaster import convert
 from jobmaster.core import events
@@ -113,15 +114,15 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
         job = self.job
         if job is None or not self._accepts(job, first):
             runs = f"it runs job {job.job_id}, epoch {job.epoch}" if job else "it has no job yet"
-            await context.abort(
-                grpc.StatusCode.NOT_FOUND,
+            await abort(
+                context,
+                Reason.NOT_RESPONSIBLE,
                 f"this JobMaster does not run job {first.job_id}, epoch {first.job_master_epoch}: "
                 f"{runs}",
             )
-        assert job is not None  # abort has raised
         if not first.HasField("hello"):
-            await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT, "the first message must be a TaskExecutorHello"
+            await abort(
+                context, Reason.INVALID_REQUEST, "the first message must be a TaskExecutorHello"
             )
         task_executor_id = TaskExecutorId(first.hello.task_executor_id)
         session = self.sessions.open(task_executor_id)
@@ -131,7 +132,7 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
             await self._serve(job, task_executor_id, session, context)
         except RemoteProtocolError as error:
             log.warning("TaskExecutor broke the protocol", tm_id=task_executor_id, cause=str(error))
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            await abort(context, Reason.INVALID_REQUEST, str(error))
         finally:
             self.open_streams -= 1
             self.sessions.close(task_executor_id, session)
@@ -197,8 +198,7 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
                 full=request.full,
             )
         except FiresteelError as error:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-            raise AssertionError("abort raises") from None
+            await abort(context, Reason.CHECKPOINT_NOT_TAKEN, str(error))
 
     async def GetJobDetails(
         self, request: job_master_pb2.JobDetailsRequest, context: _Context
@@ -208,10 +208,9 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
 
     async def _job(self, job_id: str, context: _Context) -> Job:
         if self.job is None or self.job.job_id != job_id:
-            await context.abort(
-                grpc.StatusCode.NOT_FOUND, f"this JobMaster does not run job {job_id}"
+            await abort(
+                context, Reason.NOT_RESPONSIBLE, f"this JobMaster does not run job {job_id}"
             )
-        assert self.job is not None
         return self.job
 
 

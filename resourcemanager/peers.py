@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
-import grpc
 from google.protobuf.message import Message
 
+from firesteel.common.rpc.status import Reason
 from resourcemanager.core.commands import ToPeer
 from resourcemanager.core.events import Connection
 
@@ -20,7 +20,7 @@ OUTGOING_MAX = 20_000  # messages that wait for a peer; twice the slots of the l
 
 
 class Closing(NamedTuple):
-    code: grpc.StatusCode
+    reason: Reason | None  # None: in order
     cause: str
 
 
@@ -39,16 +39,16 @@ class Peer:
     def send(self, command: ToPeer) -> None:
         if self._outgoing.qsize() >= OUTGOING_MAX:
             self.close(
-                grpc.StatusCode.RESOURCE_EXHAUSTED,
+                Reason.PEER_TOO_SLOW,
                 f"{OUTGOING_MAX} messages wait: the peer does not read them",
             )
         if self.closing is None:
             self._outgoing.put_nowait(self._encode(command))
 
-    def close(self, code: grpc.StatusCode, cause: str) -> None:
+    def close(self, reason: Reason | None, cause: str) -> None:
         """Ends the stream after the queued messages."""
         if self.closing is None:
-            self.closing = Closing(code, cause)
+            self.closing = Closing(reason, cause)
             self._outgoing.put_nowait(None)
 
     async def messages(self) -> AsyncIterator[Message]:

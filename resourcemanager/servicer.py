@@ -14,6 +14,7 @@ from google.protobuf.message import Message
 from firesteel._proto import resource_manager_pb2 as pb
 from firesteel._proto import resource_manager_pb2_grpc
 from firesteel.common.rpc.errors import RemoteProtocolError
+from firesteel.common.rpc.status import Reason, abort
 from firesteel.common.service.driver import MailboxFull
 from resourcemanager import convert
 from resourcemanager.core import commands, events
@@ -71,7 +72,7 @@ class ResourceManagerServicer(resource_manager_pb2_grpc.ResourceManagerServicer)
         try:
             event = convert.stop_requested(next(self._numbers), request)
         except RemoteProtocolError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            await abort(context, Reason.INVALID_REQUEST, str(error))
         with self._shell.stop_task_executor(event) as answers:
             while True:
                 match await answers.get():
@@ -79,18 +80,22 @@ class ResourceManagerServicer(resource_manager_pb2_grpc.ResourceManagerServicer)
                         yield convert.stop_progress(progress)
                     case commands.StopEnded(problem=problem):
                         if problem:
-                            await context.abort(
-                                grpc.StatusCode.ABORTED,
+                            await abort(
+                                context,
+                                Reason.TASK_EXECUTOR_LOST,
                                 f"it was lost before it had ended: {problem}",
+                                task_executor_id=request.task_executor_id,
                             )
                         return
                     case commands.StopRefused(problem=problem, unknown=unknown):
-                        code = (
-                            grpc.StatusCode.NOT_FOUND
+                        reason = (
+                            Reason.TASK_EXECUTOR_NOT_FOUND
                             if unknown
-                            else grpc.StatusCode.FAILED_PRECONDITION
+                            else Reason.TASK_EXECUTOR_NOT_STOPPED
                         )
-                        await context.abort(code, problem)
+                        await abort(
+                            context, reason, problem, task_executor_id=request.task_executor_id
+                        )
 
     async def _stream(
         self,
@@ -105,8 +110,8 @@ class ResourceManagerServicer(resource_manager_pb2_grpc.ResourceManagerServicer)
         try:
             async for message in peer.messages():
                 yield message
-            if peer.closing is not None and peer.closing.code is not grpc.StatusCode.OK:
-                await context.abort(*peer.closing)
+            if peer.closing is not None and peer.closing.reason is not None:
+                await abort(context, peer.closing.reason, peer.closing.cause)
         finally:
             reading.cancel()
             del self._shell.peers[peer.connection]
@@ -123,16 +128,16 @@ class ResourceManagerServicer(resource_manager_pb2_grpc.ResourceManagerServicer)
                 self._shell.post(decode(peer.connection, message))
             await asyncio.sleep(CANCELLATION_PAUSE_S)
             self._shell.post(events.ConnectionClosed(connection=peer.connection))
-            peer.close(grpc.StatusCode.OK, "closed by the peer")
+            peer.close(None, "closed by the peer")
         except RemoteProtocolError as error:
             log.warning(
                 "a peer breaks the protocol; closing its connection",
                 peer=peer.name,
                 fault=str(error),
             )
-            peer.close(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            peer.close(Reason.INVALID_REQUEST, str(error))
         except MailboxFull as error:
-            peer.close(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+            peer.close(Reason.OVERLOADED, str(error))
         except Exception as error:  # a bug here must not leave a stream unread
             log.error("reading from a peer failed", peer=peer.name, exc_info=True)
-            peer.close(grpc.StatusCode.INTERNAL, repr(error))
+            peer.close(Reason.INTERNAL_ERROR, repr(error))

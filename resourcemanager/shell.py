@@ -7,11 +7,11 @@ import contextlib
 from collections.abc import Iterator
 from typing import assert_never
 
-import grpc
 import structlog
 
 from firesteel.common.metrics import Sample
 from firesteel.common.rpc.server import PORT_CLOSES_S
+from firesteel.common.rpc.status import Reason
 from firesteel.common.service.driver import Driver, Permit
 from firesteel.common.service.platform import SYSTEM, Platform
 from resourcemanager.core import commands, events
@@ -71,7 +71,7 @@ class Shell:
         if end_workers:
             await self._workers.stop()
         for peer in self.peers.values():
-            peer.close(grpc.StatusCode.UNAVAILABLE, "the ResourceManager is stopping")
+            peer.close(Reason.SHUTTING_DOWN, "the ResourceManager is stopping")
 
     def post(self, event: Event) -> None:
         _log_event(event)
@@ -93,7 +93,7 @@ class Shell:
             case commands.CloseConnection(connection=connection, cause=cause):
                 if (peer := self.peers.get(connection)) is not None:
                     log.info("closing connection", peer=peer.name, cause=cause)
-                    peer.close(grpc.StatusCode.ABORTED, cause)
+                    peer.close(Reason.CONNECTION_CLOSED, cause)
             case (
                 commands.Welcome()
                 | commands.SendHeartbeat()

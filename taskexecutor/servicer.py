@@ -17,6 +17,7 @@ import structlog
 from firesteel._proto import executor_pb2, executor_pb2_grpc
 from firesteel.common.ids import ExecutorId
 from firesteel.common.process import temporary
+from firesteel.common.rpc.status import Reason, abort
 from firesteel.common.service.platform import Platform
 from taskexecutor.executor.link import EXECUTOR_ID_KEY
 
@@ -84,8 +85,9 @@ class ExecutorLinkServicer(executor_pb2_grpc.ExecutorLinkServicer):
         given = dict(context.invocation_metadata() or ()).get(EXECUTOR_ID_KEY, "")
         executor_id = ExecutorId(str(given))
         if not self._expected(executor_id) or executor_id in self._links:
-            await context.abort(
-                grpc.StatusCode.PERMISSION_DENIED,
+            await abort(
+                context,
+                Reason.UNKNOWN_PROCESS,
                 f"{executor_id!r} is not a process in a slot of this TaskExecutor",
             )
         outgoing: _Outgoing = asyncio.Queue()

@@ -38,6 +38,16 @@ class Leader:
     epoch: Epoch
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotActing:
+    """Why a contender does not act as the leader."""
+
+    message: str
+    leader: Leader | None = None  # which does, if known
+    # False: the contender leads, but cannot reach the service that elects leaders.
+    coordinated: bool = True
+
+
 class LeadershipLost(FiresteelError):
     """Another contender leads, or may lead, from now on; the process that led has to end."""
 
@@ -64,8 +74,8 @@ class LeaderElection(Protocol):
     async def lost(self) -> None:
         """Raises LeadershipLost when the leadership has ended; never returns before."""
 
-    def refusal(self) -> str:
-        """Why it does not act as the leader, and who does, for those who ask it to."""
+    def not_acting(self) -> NotActing | None:
+        """Why it does not act as the leader, and who does; None while it acts."""
 
     async def close(self) -> None:
         """Gives the leadership up, if it has it: another contender need not wait for a timeout."""
@@ -116,8 +126,8 @@ class FixedElection:
     async def lost(self) -> None:
         await asyncio.get_running_loop().create_future()
 
-    def refusal(self) -> str:
-        return ""
+    def not_acting(self) -> NotActing | None:
+        return None
 
     async def close(self) -> None:
         pass

@@ -18,7 +18,7 @@ from firesteel.common.high_availability.zookeeper.ensemble import (
 from firesteel.common.high_availability.zookeeper.finder import LeaderFinder
 from firesteel.common.high_availability.zookeeper.leaders import ZooKeeperLeaders
 from firesteel.common.ids import Epoch
-from firesteel.common.leader import Leader, LeadershipLost, Office
+from firesteel.common.leader import Leader, LeadershipLost, NotActing, Office
 from firesteel.errors import FiresteelError
 from tests.zookeeper import ZooKeeper
 
@@ -85,8 +85,10 @@ async def test_one_leads_and_the_next_one_follows_at_once(ensemble: Ensemble) ->
         async with contender(ensemble, "two:2") as two:
             await until(lambda: two.core.other is not None)
             assert not two.acts() and one.acts()
-            assert two.refusal() == (
-                "this Dispatcher is a standby, not the leader; the leader is one:1 (epoch 1)"
+            assert one.not_acting() is None
+            assert two.not_acting() == NotActing(
+                message="this Dispatcher is a standby, not the leader; the leader is one:1 (epoch 1)",
+                leader=Leader("one:1", Epoch(1)),
             )
             await one.close()
             assert await two.granted() == 2
@@ -112,7 +114,8 @@ async def test_a_leader_whose_session_expires_has_lost_it(ensemble: Ensemble) ->
         with pytest.raises(LeadershipLost, match="the Dispatcher with epoch 1 no longer leads"):
             await leader.lost()
         assert await standby.granted() == 2
-        assert not leader.acts() and leader.refusal() == "this Dispatcher no longer leads, and ends"
+        assert not leader.acts()
+        assert leader.not_acting() == NotActing(message="this Dispatcher no longer leads, and ends")
 
 
 async def test_an_office_that_somebody_deletes_is_lost(ensemble: Ensemble) -> None:
@@ -132,7 +135,9 @@ async def test_a_quorum_that_is_away_ends_no_leadership(
         zookeeper.crash(1, 2)
         try:
             await until(lambda: not leader.acts())
-            assert "cannot reach ZooKeeper" in leader.refusal()
+            why = leader.not_acting()
+            assert why is not None and "cannot reach ZooKeeper" in why.message
+            assert not why.coordinated and why.leader is None
             assert not standby.acts()
         finally:
             zookeeper.start(1)

@@ -19,7 +19,7 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
@@ -435,6 +435,14 @@ class Channel:
             self._pause_s = min(RECONNECT_S[1], self._pause_s * 2)
 
 
+class Status(NamedTuple):
+    """How a call ends."""
+
+    code: grpc.StatusCode
+    details: str = ""
+    trailing_metadata: tuple[tuple[str, bytes], ...] = ()
+
+
 class ClientCall:
     """One call of any of the four kinds, seen from its client."""
 
@@ -460,7 +468,7 @@ class ClientCall:
         self._unsent: list[tuple[str, Any, Callable[[], str]]] = []
         self._received: deque[Any] = deque()
         self._waiter: asyncio.Future[None] | None = None
-        self._status: tuple[grpc.StatusCode, str] | None = None
+        self._status: Status | None = None
         self._cancelled = False
         self._writer: asyncio.Task[None] | None = None
         loop = channel.network.loop
@@ -479,7 +487,7 @@ class ClientCall:
         """The next message, or EOF. Raises AioRpcError if the call has failed."""
         while not self._received:
             if self._status is not None:
-                if self._status[0] is grpc.StatusCode.OK:
+                if self._status.code is grpc.StatusCode.OK:
                     return EOF
                 raise self._error()
             self._waiter = self._channel.network.loop.create_future()
@@ -544,15 +552,18 @@ class ClientCall:
 
     def receive(self, kind: str, data: Any) -> None:
         if kind == "status":
-            self.finish(*data)
+            self._finish(data)
         else:
             self._received.append(data)
             self._wake()
 
     def finish(self, code: grpc.StatusCode, details: str) -> None:
+        self._finish(Status(code, details))
+
+    def _finish(self, status: Status) -> None:
         if self._status is not None:
             return
-        self._status = (code, details)
+        self._status = status
         if self._connection is not None:
             self._connection.client_calls.pop(self._number, None)
         else:
@@ -576,8 +587,10 @@ class ClientCall:
         assert self._status is not None
         if self._cancelled:
             return asyncio.CancelledError()
-        code, details = self._status
-        return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details=details)
+        code, details, metadata = self._status
+        return grpc.aio.AioRpcError(
+            code, grpc.aio.Metadata(), grpc.aio.Metadata(*metadata), details=details
+        )
 
 
 def _kind(message: Any, otherwise: str) -> str:
@@ -640,9 +653,10 @@ class ServerCall:
         self._received: deque[Any] = deque()
         self._no_more = False
         self._waiter: asyncio.Future[None] | None = None
-        self._status: tuple[grpc.StatusCode, str] | None = None
+        self._status: Status | None = None
         self._gone = False
         self._code, self._details = grpc.StatusCode.OK, ""
+        self._trailing: tuple[tuple[str, bytes], ...] = ()
         server = connection.server
         self._handler = server.methods.get(method)
         self._task = server.network.loop.create_task(self._run())
@@ -672,7 +686,7 @@ class ServerCall:
     async def abort(
         self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()
     ) -> None:
-        self._code, self._details = code, details
+        self._code, self._details, self._trailing = code, details, trailing_metadata
         raise grpc.aio.AbortError("Locally aborted.")
 
     def peer(self) -> str:
@@ -762,7 +776,7 @@ class ServerCall:
                 await self.write(response)
 
     def _finish(self) -> None:
-        self._status = (self._code, self._details)
+        self._status = Status(self._code, self._details, self._trailing)
         connection = self._connection
         connection.server_calls.pop(self._number, None)
         if not self._gone and connection.is_open[SERVER]:

@@ -14,6 +14,7 @@ import grpc
 
 from firesteel.common.fencing import Refusals
 from firesteel.common.leader import LeaderElection
+from firesteel.common.rpc.status import Reason, abort
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -79,5 +80,11 @@ class Gate:
         if self._servicer is not None:
             holder = self._kind.__name__.removesuffix("Servicer")
             self._refusals.refuse(f"answer to {name}", sender=holder, epoch=self._epoch, in_force=0)
-        refusal = self._election.refusal() or "this master does not serve yet"
-        await context.abort(grpc.StatusCode.UNAVAILABLE, refusal)
+        why = self._election.not_acting()
+        if why is None:
+            await abort(context, Reason.STARTING, "this master does not serve yet")
+        if not why.coordinated:
+            await abort(context, Reason.COORDINATION_UNAVAILABLE, why.message)
+        leader = why.leader
+        known = {} if leader is None else {"leader": leader.address, "epoch": leader.epoch}
+        await abort(context, Reason.NOT_LEADER, why.message, **known)

@@ -15,6 +15,7 @@ from firesteel._proto import job_logs_pb2_grpc
 from firesteel.common.ids import is_id
 from firesteel.common.job_log.lines import Line, Selection
 from firesteel.common.job_log.reader import FindLogs, JobLogReader
+from firesteel.common.rpc.status import Reason, abort
 
 LOOK_INTERVAL_S = 0.25  # for new lines
 PROGRESS_INTERVAL_S = 0.5  # between messages without lines
@@ -34,8 +35,9 @@ class JobLogsServicer(job_logs_pb2_grpc.JobLogsServicer):
         self, request: pb.ReadJobLogsRequest, context: _Context
     ) -> AsyncIterator[pb.JobLogLines]:
         if not is_id(request.job_id):
-            await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT,
+            await abort(
+                context,
+                Reason.INVALID_REQUEST,
                 f"{request.job_id[:80]!r} is not the id of a job: expected 32 hex characters",
             )
         async for message in read(request, self._find):

@@ -39,6 +39,7 @@ from firesteel.common.metrics import Registry
 from firesteel.common.process import StartFailed
 from firesteel.common.rpc.convert import job_graph_to_proto
 from firesteel.common.rpc.server import aio_channel, bind, new_server
+from firesteel.common.rpc.status import STATUS_CODES, Reason, reason_of
 from firesteel.common.service.platform import SYSTEM, Process
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError, JobFailed, JobNotFound, SubmissionRejected
@@ -170,10 +171,11 @@ def rows(*values: int) -> bytes:
 
 
 @contextmanager
-def refused(code: grpc.StatusCode, text: str) -> Iterator[None]:
+def refused(reason: Reason, text: str) -> Iterator[None]:
     with pytest.raises(grpc.aio.AioRpcError, match=text) as caught:
         yield
-    assert caught.value.code() is code
+    assert reason_of(caught.value) is reason
+    assert caught.value.code() is STATUS_CODES[reason]
 
 
 def values_of(table: pa.Table) -> list[int]:
@@ -216,17 +218,17 @@ async def test_reading_on_after_rows_that_come_again_is_an_error(
 async def test_rows_that_are_not_the_current_job_masters_are_refused(
     job_master: JobMaster,
 ) -> None:
-    with refused(grpc.StatusCode.FAILED_PRECONDITION, "another JobMaster than that of epoch 2"):
+    with refused(Reason.STALE_EPOCH, "another JobMaster than that of epoch 2"):
         await job_master.send(0, 1, epoch=2)
-    with refused(grpc.StatusCode.OUT_OF_RANGE, "chunk 1 of operator .* came before chunk 0"):
+    with refused(Reason.CHUNK_OUT_OF_ORDER, "chunk 1 of operator .* came before chunk 0"):
         await job_master.send(1, 1)
     await job_master.send(0, 1, restart=2)
-    with refused(grpc.StatusCode.OUT_OF_RANGE, "is older than"):
+    with refused(Reason.CHUNK_OUT_OF_ORDER, "is older than"):
         await job_master.send(0, 1, restart=1)
-    with refused(grpc.StatusCode.INVALID_ARGUMENT, "restart -1"):
+    with refused(Reason.INVALID_REQUEST, "restart -1"):
         await job_master.send(0, 1, restart=-1)
     await job_master.finish()
-    with refused(grpc.StatusCode.FAILED_PRECONDITION, f"job {JOB} is over"):
+    with refused(Reason.STALE_EPOCH, f"job {JOB} is over"):
         await job_master.send(1, 2, restart=2)
 
 
@@ -240,7 +242,7 @@ async def test_rows_of_an_ended_job_make_room_and_their_readers_learn_it(
         FiresteelError, match=r"are gone: .* 2000 b \(results.max-size\), and these"
     ):
         await asyncio.to_thread(client.fetch_table, ENDED, SINK)
-    with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, r"2000 b in all \(results.max-size\)"):
+    with refused(Reason.RESULTS_NOT_STORED, r"2000 b in all \(results.max-size\)"):
         await job_master.send(1, *range(200))
     await job_master.finish()
     rows_kept = values_of(await asyncio.to_thread(client.fetch_table, JOB, SINK))
@@ -301,9 +303,8 @@ async def test_a_submission_to_a_dispatcher_that_was_replaced_is_for_the_next_on
     async with aio_channel(dispatcher.address) as channel:
         stub: Any = dispatcher_pb2_grpc.DispatcherStub(channel)
         request = pb.SubmitJobRequest(job_graph=job_graph_to_proto(job(vertex("a", 1))))
-        with pytest.raises(grpc.aio.AioRpcError, match="has taken over the job store") as refused:
+        with refused(Reason.NOT_LEADER, "has taken over the job store"):
             await stub.SubmitJob(request, timeout=SOON_S)
-    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
     dispatcher.stop()
     with suppress(Fenced):
         await running
@@ -318,11 +319,11 @@ async def test_a_checkpoint_is_stored_for_the_current_job_master_only(
         await job_master._stub.CommitCheckpoint(request, timeout=SOON_S)
     assert [c.checkpoint_id for c in store_of(dispatcher).checkpoints(JOB)] == [5]
     stale = pb.CommitCheckpointRequest(job_id=JOB, epoch=2, checkpoint=checkpoint)
-    with refused(grpc.StatusCode.FAILED_PRECONDITION, "another JobMaster than that of epoch 2"):
+    with refused(Reason.STALE_EPOCH, "another JobMaster than that of epoch 2"):
         await job_master._stub.CommitCheckpoint(stale, timeout=SOON_S)
     with store_of(dispatcher)._engine.begin() as connection:
         connection.exec_driver_sql("ALTER TABLE checkpoints RENAME TO elsewhere")
-    with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "job store cannot be written .*checkpoints"):
+    with refused(Reason.STORE_UNAVAILABLE, "job store cannot be written .*checkpoints"):
         await job_master._stub.CommitCheckpoint(request, timeout=SOON_S)
 
 

@@ -13,10 +13,11 @@ from firesteel._proto import resource_manager_pb2, resource_manager_pb2_grpc
 from firesteel.common.fencing import Refusals
 from firesteel.common.high_availability.zookeeper.leaders import Retriever
 from firesteel.common.ids import Epoch
-from firesteel.common.leader import FixedElection, Leader, Office
+from firesteel.common.leader import FixedElection, Leader, NotActing, Office
 from firesteel.common.rpc.gate import Gate
 from firesteel.common.rpc.leader_stub import LeaderStub
 from firesteel.common.rpc.server import aio_channel, bind, new_server
+from firesteel.common.rpc.status import Reason, StatusDetail, detail_of
 from firesteel.common.service.platform import SYSTEM
 from resourcemanager.servicer import ResourceManagerServicer
 from taskexecutor.core import events
@@ -87,12 +88,15 @@ class NotLeading(FixedElection):
 
     def __init__(self) -> None:
         self.leads = False
+        self.why: NotActing | None = NotActing(
+            message="the leader is elsewhere:1", leader=Leader("elsewhere:1", Epoch(2))
+        )
 
     def acts(self) -> bool:
         return self.leads
 
-    def refusal(self) -> str:
-        return "the leader is elsewhere:1"
+    def not_acting(self) -> NotActing | None:
+        return self.why
 
 
 class Overviews(ResourceManagerServicer):
@@ -124,6 +128,18 @@ async def test_a_gate_refuses_clients_while_it_may_not_act_and_peers_until_it_le
             await stub.GetOverview(request)
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
         assert refused.value.details() == "the leader is elsewhere:1"
+        assert detail_of(refused.value) == StatusDetail(
+            Reason.NOT_LEADER, {"leader": "elsewhere:1", "epoch": "2"}
+        )
+        for why, reason in (
+            (NotActing(message="it is a standby"), Reason.NOT_LEADER),
+            (NotActing(message="no quorum", coordinated=False), Reason.COORDINATION_UNAVAILABLE),
+            (None, Reason.STARTING),
+        ):
+            election.why = why
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await stub.GetOverview(request)
+            assert detail_of(refused.value) == StatusDetail(reason, {})
         with pytest.raises(grpc.aio.AioRpcError):
             await stub.ConnectTaskExecutor().read()
         assert not refusals.by_sender, "a standby is no leader that was replaced"

@@ -30,6 +30,7 @@ from firesteel.common.job_graph import JobGraph
 from firesteel.common.process import Child, spawn
 from firesteel.common.rpc.convert import job_graph_to_proto, profile_to_proto
 from firesteel.common.rpc.server import aio_channel, bind, new_server
+from firesteel.common.rpc.status import Reason, reason_of
 from firesteel.common.states import JobStatus
 from firesteel.errors import ErrorInfo
 from jobmaster.convert import (
@@ -384,7 +385,9 @@ async def test_a_cancel_ends_the_tasks_and_a_stale_stream_is_refused(cluster: Cl
     async with cluster.channel() as channel:
         stale = StubTaskExecutor(channel, graph.job_id, epoch=EPOCH - 1)
         await stale.send(hello=job_master_pb2.TaskExecutorHello(task_executor_id="old"))
-        assert await stale.stream.code() is grpc.StatusCode.NOT_FOUND
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stale.stream.read()
+        assert reason_of(refused.value) is Reason.NOT_RESPONSIBLE
         executor = StubTaskExecutor(channel, graph.job_id)
         await executor.bring_slots(1)
         await executor.analyze()

@@ -15,6 +15,7 @@ from firesteel._proto import resource_manager_pb2 as pb
 from firesteel.common.ids import Epoch, IdSource
 from firesteel.common.rpc.convert import profile_to_proto
 from firesteel.common.rpc.server import aio_channel, bind, new_server
+from firesteel.common.rpc.status import Reason, reason_of
 from resourcemanager.core.core import SlotManager
 from resourcemanager.core.settings import PROCESS_ENDED, Settings
 from resourcemanager.driver import NoDriver
@@ -193,8 +194,11 @@ async def test_a_superseded_stream_is_closed(rm: tuple[str, Shell]) -> None:
         second = stub.ConnectTaskExecutor()
         await second.write(registration())
         await expect(second, "registered")
-        with pytest.raises(grpc.aio.AioRpcError, match="registered on another connection"):
+        with pytest.raises(
+            grpc.aio.AioRpcError, match="registered on another connection"
+        ) as raised:
             await expect(first, "shutdown")
+        assert reason_of(raised.value) is Reason.CONNECTION_CLOSED
         assert service.core.table.total == 2
 
 
@@ -210,7 +214,7 @@ async def test_a_fault_of_the_peer_costs_it_its_connection_only(
         await bad.write(message)
         with pytest.raises(grpc.aio.AioRpcError, match="'me' is not an id") as raised:
             await expect(bad, "registered")
-        assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert reason_of(raised.value) is Reason.INVALID_REQUEST
         await expect(executor, "heartbeat")
         assert service.core.table.total == 2
 

@@ -12,6 +12,7 @@ import pytest
 
 from firesteel._proto import common_pb2, dispatcher_pb2, dispatcher_pb2_grpc, job_master_pb2
 from firesteel.common.rpc.server import AddressTaken
+from firesteel.common.rpc.status import Reason, StatusDetail, abort, detail_of
 from tests.simulation.loop import START_S, ProcessState, VirtualLoop
 from tests.simulation.transport import EOF, Network
 
@@ -26,7 +27,7 @@ class Service(dispatcher_pb2_grpc.DispatcherServicer):
     async def CancelJob(self, request: Any, context: Any) -> Any:
         self.heard.append(request.job_id)
         if request.job_id == "unknown":
-            await context.abort(grpc.StatusCode.NOT_FOUND, "no such job")
+            await abort(context, Reason.JOB_NOT_FOUND, "no such job", job_id=request.job_id)
         if not self.answers:
             await asyncio.sleep(1000)
         return job_master_pb2.CancelJobResponse()
@@ -137,6 +138,7 @@ def test_a_stream_of_both_sides_in_order(world: World) -> None:
 
 def test_aborts_and_deadlines_reach_the_caller(world: World) -> None:
     codes: list[object] = []
+    details: list[object] = []
 
     async def main(stub: Any) -> None:
         for job_id in ("unknown", "silent"):
@@ -144,9 +146,11 @@ def test_aborts_and_deadlines_reach_the_caller(world: World) -> None:
             with pytest.raises(grpc.aio.AioRpcError) as raised:
                 await stub.CancelJob(request(job_id), timeout=3)
             codes.append(raised.value.code())
+            details.append(detail_of(raised.value))
 
     world.run(main)
     assert codes == [grpc.StatusCode.NOT_FOUND, grpc.StatusCode.DEADLINE_EXCEEDED]
+    assert details == [StatusDetail(Reason.JOB_NOT_FOUND, {"job_id": "unknown"}), None]
 
 
 def test_nobody_listens() -> None:

@@ -12,6 +12,7 @@ import pytest
 from firesteel._proto import executor_pb2, executor_pb2_grpc
 from firesteel.common.ids import ExecutorId
 from firesteel.common.rpc.server import aio_channel
+from firesteel.common.rpc.status import Reason, reason_of
 from firesteel.common.service.platform import SYSTEM
 from taskexecutor.executor.link import EXECUTOR_ID_KEY
 from taskexecutor.servicer import ExecutorLinkServicer
@@ -66,7 +67,7 @@ async def test_strangers_and_second_links_are_refused(tmp_path: Path) -> None:
             call = await links.connect(channel, executor_id)
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await call.read()
-            assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+            assert reason_of(refused.value) is Reason.UNKNOWN_PROCESS
         assert links.broken == []
         first.cancel()
     await links.server.stop()

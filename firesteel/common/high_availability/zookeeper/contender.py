@@ -37,7 +37,7 @@ from firesteel.common.high_availability.election import (
 from firesteel.common.high_availability.zookeeper.ensemble import Client, Ensemble
 from firesteel.common.high_availability.zookeeper.nodes import OfficeNodes, claim_cluster
 from firesteel.common.ids import Epoch
-from firesteel.common.leader import NO_EPOCH, LeadershipLost, Office
+from firesteel.common.leader import NO_EPOCH, LeadershipLost, NotActing, Office
 from firesteel.common.service.driver import Driver
 
 log = structlog.get_logger(__name__)
@@ -112,23 +112,29 @@ class ZooKeeperElection:
         assert self._end is not None
         raise self._end
 
-    def refusal(self) -> str:
+    def not_acting(self) -> NotActing | None:
         holder = self._office.holder
         match self.core.state:
             case ElectionState.STANDBY if self.core.other is not None:
                 other = self.core.other
-                return (
-                    f"this {holder} is a standby, not the leader; the leader is {other.address}"
-                    f" (epoch {other.epoch})"
+                return NotActing(
+                    message=f"this {holder} is a standby, not the leader; the leader is"
+                    f" {other.address} (epoch {other.epoch})",
+                    leader=other,
                 )
             case ElectionState.STANDBY:
-                return f"this {holder} is a standby, and no leader is elected now"
+                return NotActing(
+                    message=f"this {holder} is a standby, and no leader is elected now"
+                )
             case ElectionState.ENDED:
-                return f"this {holder} no longer leads, and ends"
+                return NotActing(message=f"this {holder} no longer leads, and ends")
+            case _ if self.acts():
+                return None
             case _:
-                return (
-                    f"this {holder} (epoch {self.core.epoch}) cannot reach ZooKeeper"
-                    f" ({self._ensemble}), and does not act before it knows that it still leads"
+                return NotActing(
+                    message=f"this {holder} (epoch {self.core.epoch}) cannot reach ZooKeeper"
+                    f" ({self._ensemble}), and does not act before it knows that it still leads",
+                    coordinated=False,
                 )
 
     async def close(self) -> None:
