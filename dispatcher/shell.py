@@ -52,8 +52,8 @@ from dispatcher.core.events import (
 )
 from dispatcher.core.jobs import Job
 from dispatcher.core.records import Record
-from dispatcher.job_store import JobStore
-from dispatcher.results import ChunkOutOfOrder, Limits, ResultsNotWritten, ResultStore
+from dispatcher.job_store import JobStore, Superseded
+from dispatcher.results import Limits, ResultsNotWritten, ResultStore
 from dispatcher.savepoints import dispose_savepoint
 from firesteel._proto import dispatcher_pb2, job_graph_pb2, job_master_pb2, job_master_pb2_grpc
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
@@ -70,6 +70,7 @@ from firesteel.common.process.log_files import old, prune
 from firesteel.common.rpc.checkpoints import complete_checkpoint_to_proto
 from firesteel.common.rpc.convert import job_graph_from_proto
 from firesteel.common.rpc.server import PORT_CLOSES_S
+from firesteel.common.rpc.status import Reason, reason_of
 from firesteel.common.service.core import Tick
 from firesteel.common.service.driver import Driver, Permit
 from firesteel.common.service.platform import SYSTEM, Platform, Process
@@ -275,7 +276,7 @@ class Shell:
         try:
             taken: job_master_pb2.TakeCheckpointResponse = await stub.TakeCheckpoint(request)
         except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+            if reason_of(error) is Reason.CHECKPOINT_NOT_TAKEN:
                 raise FiresteelError(error.details()) from None
             goes_on = ""
             if request.stop and job.analysis:
@@ -445,13 +446,13 @@ class Shell:
     # ---- collected results
 
     async def append_results(self, chunk: AppendResults) -> None:
-        """Returns once a leader has written it. Raises ChunkOutOfOrder, ResultsNotWritten,
-        StorageError or NotLeading.
+        """Returns once a leader has written it. Raises Superseded, ChunkOutOfOrder,
+        ResultsNotWritten, StorageError or NotLeading.
         """
         await self._make_room(len(chunk.ipc_stream))
         job = self.core.jobs.get(chunk.job_id)
         if job is None or job.epoch != chunk.epoch:  # by now
-            raise ChunkOutOfOrder(f"job {chunk.job_id} has another JobMaster")
+            raise Superseded(f"job {chunk.job_id} has another JobMaster")
         key = chunk.job_id, chunk.operator_id, chunk.generation
 
         def write() -> None:

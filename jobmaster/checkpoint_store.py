@@ -31,6 +31,7 @@ from firesteel.common.ids import JobId
 from firesteel.common.leader import LeaderRetriever
 from firesteel.common.rpc.checkpoints import complete_checkpoint_to_proto
 from firesteel.common.rpc.leader_stub import LeaderStub
+from firesteel.common.rpc.status import Reason, reason_of
 from firesteel.common.service.platform import Platform
 from jobmaster.core import commands, events
 
@@ -40,9 +41,9 @@ ATTEMPT_TIMEOUT_S = 10.0
 _COPIES_AT_ONCE = 8  # an object store takes its time for each, however small
 Dispatcher: TypeAlias = LeaderStub[dispatcher_pb2_grpc.DispatcherStub]
 
-# The Dispatcher's answers; after anything else nobody knows whether the row is there.
+# The call has written nothing; also gRPC's own code for a request that is too large. After any
+# other error the outcome is unknown.
 _NOT_WRITTEN = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT)
-_SUPERSEDED = (grpc.StatusCode.FAILED_PRECONDITION,)
 
 
 class CheckpointStore:
@@ -156,7 +157,7 @@ class CheckpointStore:
                     stub = await dispatcher.get()
                     await stub.CommitCheckpoint(request, timeout=ATTEMPT_TIMEOUT_S)
                 except grpc.aio.AioRpcError as error:
-                    if error.code() in _SUPERSEDED:
+                    if reason_of(error) is Reason.STALE_EPOCH:
                         log.error("this JobMaster is superseded", cause=error.details())
                         return events.Superseded()
                     if error.code() in _NOT_WRITTEN and known:

@@ -46,6 +46,7 @@ from firesteel.client.job_details import (
 from firesteel.common.config import Configuration, options
 from firesteel.common.job_graph import Blob, JobGraph
 from firesteel.common.rpc.convert import job_graph_to_proto
+from firesteel.common.rpc.status import Reason, reason_of
 from firesteel.common.states import JobStatus
 from firesteel.errors import (
     ClusterUnreachable,
@@ -61,17 +62,9 @@ CALL_TIMEOUT_S = 30.0
 RECONNECT_TIMEOUT_S = 15.0  # a stream survives a Dispatcher's restart, if it takes no longer
 QUORUM_TIMEOUT_S = 120.0  # the same where Dispatchers are elected, for which ZooKeeper may be away
 RECONNECT_PAUSE_S = 0.1
-_GRPC_SAYS = (  # if it says something else, that is shown, too
-    "failed to connect",
-    "Cancelling all calls",
-    "Stream removed",
-    "Socket closed",
-    "Connection reset",
-    "Broken pipe",
-    "GOAWAY",
-    "keepalive",
-    "ping timeout",
-)
+# A Dispatcher that does not lead, or may not act, refuses a call before it does anything.
+_BY_STANDBY = frozenset({Reason.NOT_LEADER, Reason.COORDINATION_UNAVAILABLE})
+_NOTHING_DONE = _BY_STANDBY | {Reason.STARTING}
 
 
 class Client:
@@ -108,15 +101,11 @@ class Client:
             request = dispatcher_pb2.SubmitJobRequest(job_graph=job_graph_to_proto(graph))
             self._check_payload_size(graph, request.ByteSize())
             self._upload_missing({blob.hash: path for path, blob in prepared})
-        try:
-            self._call("SubmitJob", request, submitting=True)
-        except ClusterUnreachable as error:
-            if _refused_by_standby(str(error)):
-                raise
-            raise ClusterUnreachable(
-                f"{error}. Whether it has the job {job_graph.job_id} is not known: look with"
-                " `firesteel list -a` before you submit it again"
-            ) from None
+        unknown = (
+            f". Whether it has the job {job_graph.job_id} is not known: look with"
+            " `firesteel list -a` before you submit it again"
+        )
+        self._call("SubmitJob", request, submitting=True, unknown=unknown)
         return str(job_graph.job_id)
 
     def list_jobs(self) -> list[JobOverview]:
@@ -466,35 +455,60 @@ class Client:
         return self._connection.stub
 
     def _call(
-        self, method: str, request: Any, *, submitting: bool = False, repeats: bool = False
+        self,
+        method: str,
+        request: Any,
+        *,
+        submitting: bool = False,
+        repeats: bool = False,
+        unknown: str = "",
     ) -> Any:
         return self._answered(
             lambda: getattr(self._dispatcher, method)(request, timeout=CALL_TIMEOUT_S),
             submitting=submitting,
             repeats=repeats,
+            unknown=unknown,
         )
 
     def _answered(
-        self, call: Callable[[], Any], *, submitting: bool = False, repeats: bool = False
+        self,
+        call: Callable[[], Any],
+        *,
+        submitting: bool = False,
+        repeats: bool = False,
+        unknown: str = "",
     ) -> Any:
         """Repeats the call until a Dispatcher answers: if they are elected, if this is a step of a
-        submission, none of which does anything twice, or if it `repeats`.
+        submission, none of which does anything twice, or if it `repeats`. `unknown`: added to the
+        error if no Dispatcher answers, and one may have carried the call out.
         """
         away_since: float | None = None
+        doubtful = False
         while True:
             try:
                 return call()
             except grpc.RpcError as error:
-                by_standby = _refused_by_standby(error.details() or "")
-                waits = self._connection.elected or ((submitting or repeats) and not by_standby)
-                if not waits or not self._is_away(error):
-                    raise self._error(error, submitting=submitting) from None
-                away_since = self._away_since(error, away_since, elected_s=LEADER_TIMEOUT_S)
+                doubtful |= reason_of(error) not in _NOTHING_DONE
+                try:
+                    if not self._waits(error, submitting or repeats):
+                        raise self._error(error, submitting=submitting)
+                    away_since = self._away_since(error, away_since, elected_s=LEADER_TIMEOUT_S)
+                except FiresteelError as failure:
+                    raise _with_doubt(failure, unknown if doubtful else "") from None
             time.sleep(RECONNECT_PAUSE_S)
+
+    def _waits(self, error: grpc.RpcError, repeatable: bool) -> bool:
+        """Whether the call that failed is made again once a Dispatcher serves."""
+        if not self._is_away(error):
+            return False
+        reason = reason_of(error)
+        if reason is Reason.STARTING or self._connection.elected:
+            return True
+        return repeatable and reason not in _BY_STANDBY
 
     def _by_leader(self, call: Callable[[], Any]) -> Any:
         """Makes the call to the Dispatcher that leads, if they are elected. It is repeated only if
-        a standby has refused it, and so done nothing. Raises RpcError, or FiresteelError.
+        a Dispatcher has refused it before doing anything. Raises RpcError, or FiresteelError.
         """
         if self._connection.elected:
             self._connection.follow()
@@ -503,7 +517,7 @@ class Client:
             try:
                 return call()
             except grpc.RpcError as error:
-                if not self._connection.elected or not _refused_by_standby(error.details() or ""):
+                if reason_of(error) not in _NOTHING_DONE or not self._waits(error, False):
                     raise
                 away_since = self._away_since(error, away_since, elected_s=LEADER_TIMEOUT_S)
             time.sleep(RECONNECT_PAUSE_S)
@@ -512,7 +526,7 @@ class Client:
         """Of a call that is not repeated. `unknown`: what nobody knows if the Dispatcher has ended
         meanwhile.
         """
-        if self._is_away(error) and not _refused_by_standby(error.details() or ""):
+        if self._is_away(error) and reason_of(error) not in _NOTHING_DONE:
             return ClusterUnreachable(f"the cluster at {self.address} no longer answers: {unknown}")
         return self._error(error)
 
@@ -541,15 +555,14 @@ class Client:
 
     def _error(self, error: grpc.RpcError, *, submitting: bool = False) -> FiresteelError:
         code, text = error.code(), error.details() or error.code().name
+        reason = reason_of(error)
+        if reason in _BY_STANDBY:
+            hint = "" if self._connection.elected else ": connect to the leader, or find it with -z"
+            return ClusterUnreachable(f"{text}{hint}")
+        if reason in (Reason.JOB_NOT_FOUND, Reason.JOB_DATA_GONE):
+            return JobNotFound(text)
         match code:
-            case grpc.StatusCode.UNAVAILABLE if _refused_by_standby(text):
-                hint = (
-                    ""
-                    if self._connection.elected
-                    else ": connect to the leader, or find it with -z"
-                )
-                return ClusterUnreachable(f"{text}{hint}")
-            case grpc.StatusCode.UNAVAILABLE if error.details() and not _by_grpc(text):
+            case grpc.StatusCode.UNAVAILABLE if reason is not None:
                 return ClusterUnreachable(
                     f"the cluster at {self.address} no longer answers: {text}"
                 )
@@ -562,22 +575,17 @@ class Client:
                     f"the cluster at {self.address} did not answer within {CALL_TIMEOUT_S:g} s;"
                     " try again"
                 )
-            case grpc.StatusCode.NOT_FOUND:
-                return JobNotFound(text)
-            case grpc.StatusCode.RESOURCE_EXHAUSTED if "limit" in text or "larger than max" in text:
+            # gRPC's own RESOURCE_EXHAUSTED: the message is larger than the peer accepts.
+            case grpc.StatusCode.RESOURCE_EXHAUSTED if reason in (None, Reason.PAYLOAD_TOO_LARGE):
                 return PayloadTooLarge(text)
             case _:
                 return SubmissionRejected(text) if submitting else FiresteelError(text)
 
 
-def _refused_by_standby(text: str) -> bool:
-    """By a Dispatcher that does not lead, or may not act."""
-    return "standby" in text or "ZooKeeper" in text or "no longer leads" in text
-
-
-def _by_grpc(text: str) -> bool:
-    """It says so if nobody answers, or the connection breaks; anything else is the Dispatcher's."""
-    return any(words in text for words in _GRPC_SAYS)
+def _with_doubt(error: FiresteelError, unknown: str) -> FiresteelError:
+    if unknown and isinstance(error, ClusterUnreachable):
+        return ClusterUnreachable(f"{error}{unknown}")
+    return error
 
 
 def absolute(path: str) -> str:

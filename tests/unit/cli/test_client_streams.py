@@ -4,6 +4,7 @@ cancellations reach it, and other calls the one that leads.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
@@ -25,13 +26,21 @@ from firesteel.client.client import Client
 from firesteel.client.collected import CollectedBatches
 from firesteel.client.execution import _ask_to_cancel
 from firesteel.client.execution_context import ExecutionContext
-from firesteel.common.ids import Epoch
+from firesteel.common.ids import Epoch, JobId
+from firesteel.common.job_graph import JobGraph
 from firesteel.common.leader import Leader
+from firesteel.common.rpc.status import Reason, status_of
 from firesteel.common.states import JobStatus
-from firesteel.errors import ClusterUnreachable
+from firesteel.errors import (
+    ClusterUnreachable,
+    FiresteelError,
+    JobNotFound,
+    PayloadTooLarge,
+    SubmissionRejected,
+)
 
 JOB, SINK = "a" * 32, "b" * 32
-AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, Reason.SHUTTING_DOWN)
 STREAMS: dict[str, Callable[[Client], Iterator[Any]]] = {
     "watch": lambda client: client.watch_job(JOB),
     "rows": lambda client: client.fetch_results(JOB, SINK),
@@ -42,18 +51,29 @@ STREAMS: dict[str, Callable[[Client], Iterator[Any]]] = {
 class Away(dispatcher_pb2_grpc.DispatcherServicer):
     """Breaks off the first calls, as a Dispatcher that stops does, and then answers."""
 
-    def __init__(
-        self, calls: int, code: grpc.StatusCode, reason: str = "the Dispatcher is stopping"
-    ) -> None:
+    def __init__(self, calls: int, how: grpc.StatusCode | Reason, text: str = "I say no") -> None:
+        """`how`: a reason, or a code of gRPC itself."""
         self.calls = calls
-        self.reason = reason
+        self.text = text
         self.cancelled: list[str] = []
-        self._code = code
+        self.submitted: list[str] = []
+        self._how = how
 
     def _unless_away(self, context: Any) -> None:
         self.calls -= 1
         if self.calls >= 0:
-            context.abort(self._code, self.reason)
+            if isinstance(self._how, Reason):
+                context.abort_with_status(status_of(self._how, self.text))
+            context.abort(self._how, self.text)
+
+    def SubmitJob(self, request: Any, context: Any) -> Any:
+        self._unless_away(context)
+        self.submitted.append(request.job_graph.job_id)
+        return dispatcher_pb2.SubmitJobResponse(job_id=request.job_graph.job_id)
+
+    def GetJobDetails(self, request: Any, context: Any) -> Any:
+        self._unless_away(context)
+        return job_master_pb2.JobDetails(job_id=JOB)
 
     def WatchJob(self, request: Any, context: Any) -> Iterator[Any]:
         self._unless_away(context)
@@ -181,15 +201,16 @@ class Elected:
         pass
 
 
+NOTHING_DONE = (Reason.NOT_LEADER, Reason.COORDINATION_UNAVAILABLE, Reason.STARTING)
+
+
 @pytest.mark.parametrize("call", ONCE)
-@pytest.mark.parametrize(
-    "refusal", ["this Dispatcher is a standby", "this Dispatcher no longer leads, and ends"]
-)
+@pytest.mark.parametrize("refusal", NOTHING_DONE, ids=lambda reason: reason.name)
 @pytest.mark.parametrize("known", [True, False], ids=["the next one leads", "none leads yet"])
 def test_what_is_called_once_is_called_at_the_dispatcher_that_leads(
-    call: str, refusal: str, known: bool
+    call: str, refusal: Reason, known: bool
 ) -> None:
-    before = Away(2, grpc.StatusCode.UNAVAILABLE, refusal)
+    before = Away(2, refusal)
     with serving(before) as old, serving(Away(0, grpc.StatusCode.OK)) as new, Client(old) as client:
         found = [new] if known else [old, old, new]
         client._connection._finder = Elected(*found)  # type: ignore[assignment]
@@ -206,19 +227,87 @@ def test_what_is_called_once_is_not_known_if_the_dispatcher_ends_meanwhile(
         ONCE[call](connected)
 
 
+@pytest.mark.parametrize("text", ["a standby: Socket closed", "failed to connect", ""])
+def test_a_dispatchers_reason_for_not_answering_is_told_and_gRPCs_is_not(text: str) -> None:
+    by_dispatcher = Away(1, Reason.STORAGE_UNAVAILABLE, text)
+    by_grpc = Away(1, grpc.StatusCode.UNAVAILABLE, text)
+    for dispatcher, told in (
+        (by_dispatcher, f"no longer answers: {text or 'UNAVAILABLE'}$"),
+        (by_grpc, "no longer answers; start a"),
+    ):
+        with (
+            serving(dispatcher) as address,
+            Client(address) as client,
+            pytest.raises(ClusterUnreachable, match=told),
+        ):
+            client.list_jobs()
+
+
 @pytest.mark.parametrize(
-    ("reason", "told"),
+    ("reason", "error", "told"),
     [
-        ("s3://bucket cannot be read: AWS says no", r"no longer answers: s3://bucket cannot be"),
-        ("failed to connect to all addresses; last error: ...", "no longer answers; start a"),
-        ("", "no longer answers; start a"),
+        (Reason.JOB_NOT_FOUND, JobNotFound, "^I say no$"),
+        (Reason.JOB_DATA_GONE, JobNotFound, "^I say no$"),
+        (Reason.PAYLOAD_TOO_LARGE, PayloadTooLarge, "^I say no$"),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, PayloadTooLarge, "^I say no$"),
+        (Reason.STORE_UNAVAILABLE, FiresteelError, "^I say no$"),
+        (Reason.REASON_UNSPECIFIED, FiresteelError, "^I say no$"),
+        (Reason.NOT_LEADER, ClusterUnreachable, "I say no: connect to the leader, or find it"),
+        (Reason.SHUTTING_DOWN, ClusterUnreachable, "no longer answers: I say no$"),
     ],
 )
-def test_a_dispatchers_reason_for_not_answering_is_told(reason: str, told: str) -> None:
-    dispatcher = Away(1, grpc.StatusCode.UNAVAILABLE, reason)
+def test_a_refusal_is_the_error_of_its_reason(
+    reason: Reason | grpc.StatusCode, error: type[FiresteelError], told: str
+) -> None:
+    with serving(Away(1, reason)) as address, Client(address) as client:
+        with pytest.raises(FiresteelError, match=told) as raised:
+            client.job_details(JOB)
+        assert type(raised.value) is error
+        assert client.job_details(JOB).job_id == JOB
+
+
+def test_a_call_waits_for_a_dispatcher_that_starts() -> None:
+    with serving(Away(3, Reason.STARTING)) as address, Client(address) as client:
+        assert client.list_jobs() == []
+
+
+@pytest.mark.parametrize("text", ["a standby", "ZooKeeper"])
+@pytest.mark.parametrize(
+    ("before", "known"),
+    [
+        ([Reason.NOT_LEADER], True),
+        ([Reason.SHUTTING_DOWN, Reason.NOT_LEADER], False),
+        ([grpc.StatusCode.UNAVAILABLE, Reason.NOT_LEADER], False),
+        ([Reason.STARTING, Reason.NOT_LEADER], True),
+    ],
+)
+def test_a_job_is_in_doubt_only_if_a_dispatcher_may_have_it(
+    before: list[grpc.StatusCode | Reason], known: bool, text: str
+) -> None:
+    answers = itertools.chain(before, itertools.repeat(before[-1]))
+
+    class Changing(Away):
+        def _unless_away(self, context: Any) -> None:
+            self._how = next(answers)
+            super()._unless_away(context)
+
+    graph = JobGraph(job_id=JobId(JOB), name="a job", vertices=(), edges=())
+    dispatcher = Changing(9, before[0], text)
     with (
         serving(dispatcher) as address,
         Client(address) as client,
-        pytest.raises(ClusterUnreachable, match=told),
+        pytest.raises(ClusterUnreachable, match=text) as raised,
     ):
-        client.list_jobs()
+        client.submit(graph)
+    assert ("is not known" in str(raised.value)) is not known
+    assert not dispatcher.submitted
+
+
+def test_a_submission_that_was_refused_is_no_job_in_doubt() -> None:
+    graph = JobGraph(job_id=JobId(JOB), name="a job", vertices=(), edges=())
+    with (
+        serving(Away(1, Reason.CHECKPOINTS_UNUSABLE)) as address,
+        Client(address) as client,
+        pytest.raises(SubmissionRejected, match="^I say no$"),
+    ):
+        client.submit(graph)

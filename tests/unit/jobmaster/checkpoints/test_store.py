@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
@@ -29,23 +28,20 @@ from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.ids import JobId, OperatorId
 from firesteel.common.key_groups import KeyGroupRange
 from firesteel.common.rpc.server import bind, new_server
+from firesteel.common.rpc.status import Reason, abort
 from firesteel.common.service.platform import SYSTEM
 from jobmaster.checkpoint_store import CheckpointStore
 from jobmaster.core import commands, events
 
 JOB = JobId("a" * 32)
-AWAY, UNKNOWN, TAKEN = (
-    grpc.StatusCode.RESOURCE_EXHAUSTED,
-    grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.FAILED_PRECONDITION,
-)
+AWAY, UNKNOWN, TAKEN = Reason.STORE_UNAVAILABLE, Reason.OUTCOME_UNKNOWN, Reason.STALE_EPOCH
 
 
 class Dispatcher(dispatcher_pb2_grpc.DispatcherServicer):
     """Answers with these errors first."""
 
     def __init__(self) -> None:
-        self.errors: list[grpc.StatusCode] = []
+        self.errors: list[Reason] = []
         self.asked: list[dispatcher_pb2.CommitCheckpointRequest] = []
 
     async def CommitCheckpoint(
@@ -53,7 +49,7 @@ class Dispatcher(dispatcher_pb2_grpc.DispatcherServicer):
     ) -> dispatcher_pb2.CommitCheckpointResponse:
         self.asked.append(request)
         if self.errors:
-            await context.abort(self.errors.pop(0), "an error")
+            await abort(context, self.errors.pop(0), "an error")
         return dispatcher_pb2.CommitCheckpointResponse()
 
 
