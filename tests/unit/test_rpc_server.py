@@ -20,6 +20,7 @@ from structlog.testing import capture_logs
 
 from firesteel.client.cluster.supervisor import reserved_port
 from firesteel.common.rpc.server import AddressTaken, aio_channel, bind, channel, new_server
+from firesteel.common.rpc.status import Reason, abort, reason_of
 
 
 @pytest.mark.parametrize(
@@ -88,44 +89,100 @@ def test_a_server_on_a_busy_machine_may_take_a_while_to_answer_a_connection() ->
     server.stop(None).wait()
 
 
+class _ServicerError(Exception):
+    """An error that its servicer does not expect."""
+
+
+_NOT_UTF_8 = "no file 'caf\udce9'"
+
+
 async def _refuse(request: Any, context: Any) -> bytes:
-    await context.abort(grpc.StatusCode.NOT_FOUND, "no file 'caf\udce9'")
-    return b""
+    await abort(context, Reason.BLOB_NOT_FOUND, _NOT_UTF_8)
 
 
 async def _refuse_in_stream(request: Any, context: Any) -> AsyncIterator[bytes]:
     yield b"first"
-    await context.abort(grpc.StatusCode.NOT_FOUND, "no file 'caf\udce9'")
+    await abort(context, Reason.BLOB_NOT_FOUND, _NOT_UTF_8)
 
 
-async def _refuse_by_writing(request: Any, context: Any) -> None:
+async def _fail(request: Any, context: Any) -> bytes:
+    raise _ServicerError(_NOT_UTF_8)
+
+
+async def _fail_in_stream(request: Any, context: Any) -> AsyncIterator[bytes]:
+    yield b"first"
+    raise _ServicerError(_NOT_UTF_8)
+
+
+async def _fail_when_it_has_written(request: Any, context: Any) -> None:
     await context.write(b"first")
-    context.set_code(grpc.StatusCode.NOT_FOUND)
-    context.set_details("no file 'caf\udce9'")
+    raise _ServicerError(_NOT_UTF_8)
 
 
-@pytest.mark.parametrize(
-    ("kind", "handler"),
-    [
-        ("unary_unary", grpc.unary_unary_rpc_method_handler(_refuse)),
-        ("stream_unary", grpc.stream_unary_rpc_method_handler(_refuse)),
-        ("unary_stream", grpc.unary_stream_rpc_method_handler(_refuse_in_stream)),
-        ("stream_stream", grpc.stream_stream_rpc_method_handler(_refuse_in_stream)),
-        ("unary_stream", grpc.unary_stream_rpc_method_handler(_refuse_by_writing)),
-    ],
-)
-async def test_a_reason_that_is_not_valid_text_reaches_the_client(kind: str, handler: Any) -> None:
+@contextlib.asynccontextmanager
+async def _serving(handler: Any) -> AsyncIterator[grpc.aio.Channel]:
+    """Yields a channel to a server with the method /Test/Call."""
     server = new_server([])
-    methods = {"Refuse": handler}
+    methods = {"Call": handler}
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("Test", methods)])
     address = bind(server, "127.0.0.1", 0)
     await server.start()
     async with aio_channel(address) as connection:
-        call = getattr(connection, kind)("/Test/Refuse")
-        answer = call(iter([b""]) if kind.startswith("stream") else b"", timeout=60)
-        assert await answer.code() is grpc.StatusCode.NOT_FOUND
-        assert await answer.details() == r"no file 'caf\udce9'"
+        yield connection
     await server.stop(None)
+
+
+_KINDS = ("unary_unary", "stream_unary", "unary_stream", "stream_stream")
+
+
+async def _ended(connection: grpc.aio.Channel, kind: str) -> grpc.aio.AioRpcError:
+    call = getattr(connection, kind)("/Test/Call")
+    answer = call(iter([b""]) if kind.startswith("stream") else b"", timeout=60)
+    reading = _read(answer) if kind.endswith("stream") else answer
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await reading
+    return raised.value
+
+
+async def _read(answers: Any) -> None:
+    async for _ in answers:
+        pass
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+async def test_a_message_that_is_not_utf_8_reaches_the_client(kind: str) -> None:
+    method = _refuse_in_stream if kind.endswith("stream") else _refuse
+    handler = getattr(grpc, f"{kind}_rpc_method_handler")(method)
+    with capture_logs() as logs:
+        async with _serving(handler) as connection:
+            error = await _ended(connection, kind)
+    assert error.code() is grpc.StatusCode.NOT_FOUND
+    assert error.details() == r"no file 'caf\udce9'"
+    assert reason_of(error) is Reason.BLOB_NOT_FOUND
+    assert not logs
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [
+        ("unary_unary", _fail),
+        ("stream_unary", _fail),
+        ("unary_stream", _fail_in_stream),
+        ("stream_stream", _fail_in_stream),
+        ("unary_stream", _fail_when_it_has_written),
+    ],
+)
+async def test_an_unexpected_error_is_logged_and_reaches_the_client(kind: str, method: Any) -> None:
+    handler = getattr(grpc, f"{kind}_rpc_method_handler")(method)
+    with capture_logs() as logs:
+        async with _serving(handler) as connection:
+            error = await _ended(connection, kind)
+    assert error.code() is grpc.StatusCode.INTERNAL
+    assert error.details() == r"Call failed: _ServicerError: no file 'caf\udce9'"
+    assert reason_of(error) is Reason.INTERNAL_ERROR
+    assert [(entry["event"], entry["method"]) for entry in logs] == [
+        ("a call failed unexpectedly", "/Test/Call")
+    ]
 
 
 _WITH_A_BROKEN_POLLER = """

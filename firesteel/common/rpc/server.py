@@ -17,7 +17,7 @@ from grpc_health.v1.health import SERVICE_NAME as HEALTH
 from grpc_reflection.v1alpha import reflection
 
 from firesteel.common.rpc.limits import MAX_MESSAGE_BYTES
-from firesteel.common.rpc.status_text import ValidStatusText
+from firesteel.common.rpc.unexpected import UnexpectedErrors
 from firesteel.errors import FiresteelError
 
 log = structlog.get_logger(__name__)
@@ -44,7 +44,7 @@ def new_server(services: Sequence[ServiceDescriptor]) -> grpc.aio.Server:
 
     The caller adds the servicers.
     """
-    server = grpc.aio.server(options=_OPTIONS, interceptors=[ValidStatusText()])
+    server = grpc.aio.server(options=_OPTIONS, interceptors=[UnexpectedErrors()])
     checker = HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checker, server)
     names = [service.full_name for service in services]
