@@ -1,3 +1,3 @@
-"""The Dispatcher: accepts jobs, stores them, gives each its JobMaster process, and answers clients
+"""The Dispatcher: accepts and stores jobs, assigns each a JobMaster process, and answers clients
 (spec 003).
 """

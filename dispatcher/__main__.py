@@ -1,4 +1,4 @@
-"""`python -m dispatcher`: the Dispatcher's process."""
+"""Runs the Dispatcher's process: `python -m dispatcher`."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ log = structlog.get_logger(__name__)
     "--resource-manager",
     default="",
     metavar="HOST:PORT",
-    help="The cluster's ResourceManager, unless it is elected (high-availability.type).",
+    help="Address of the cluster's ResourceManager, unless it is elected (high-availability.type).",
 )
 async def main(process: ServiceProcess, resource_manager: str) -> None:
     """Firesteel's Dispatcher: accepts jobs and runs each in a JobMaster process.
 
-    Jobs, their files, collected rows and logs are kept in --dir; jobs in the database of
-    database.url, if that is set, and files and rows in high-availability.storageDir. With
-    high-availability.type: zookeeper, one of several Dispatchers leads, and the others wait.
+    Jobs, their files, collected rows and logs are stored in --dir. If database.url is set, jobs are
+    stored in that database instead; if high-availability.storageDir is set, files and rows are
+    stored there. With high-availability.type: zookeeper, one of several Dispatchers leads and the
+    others stand by.
     """
     check_address(process.conf, "--resource-manager", resource_manager)
     host_label = socket.gethostname()
@@ -70,7 +71,9 @@ def _election(process: ServiceProcess) -> LeaderElection:
 
 
 def _claim_storage(process: ServiceProcess) -> None:
-    """For the job store: nobody else leads now, so what is there was left by its leaders."""
+    """Claims the storage for the job store: no other Dispatcher leads now, so its content is
+    theirs.
+    """
     if elected(process.conf) or process.conf.get(options.HA_STORAGE_DIR):
         storage = SharedStorage.of(process.conf, process.directory)
         store_id, epoch = job_store_facts(job_store_url(process.conf, process.directory))

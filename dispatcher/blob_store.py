@@ -1,12 +1,12 @@
 """Users' files, stored once per content: DIR/<xxhash3-128 of the content>.
 
-Files that no stored job needs are dropped once no submission can be about to name them.
+Files that no stored job needs are deleted once no pending submission can refer to them.
 
-With an object store that Dispatchers share, it has each of them before it is here, and what is not
-here is fetched when it is asked for.
+With an object store that Dispatchers share, a file is written there before it is stored here, and a
+file that is missing here is fetched on demand.
 
-Nothing of a request but a checked hash becomes part of a path (invariant 24). A file appears under
-its name only when it is complete and has the hash that its name is.
+The only part of a request that becomes part of a path is a checked hash (invariant 24). A file
+appears under its name only when it is complete and its content has that hash.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from firesteel.common.ids import IdSource, is_id
 from firesteel.errors import FiresteelError, PayloadTooLarge
 
 CHUNK_BYTES = 2**20
-SUBMIT_WITHIN_S = 3600.0  # from a file's upload, or the answer that it is here, to its job
+# From a file's upload, or the answer that it exists, to its job's submission.
+SUBMIT_WITHIN_S = 3600.0
 
 
 class BadBlob(FiresteelError):
-    """A malformed hash, or content with another hash than it was sent with."""
+    """A malformed hash, or content that does not match its hash."""
 
 
 class DiskFull(FiresteelError):
-    """Nothing of the upload is kept."""
+    """No space for the upload; no part of it is kept."""
 
 
 class BlobStore:
@@ -46,18 +47,20 @@ class BlobStore:
         *,
         copies: CheckpointStorage | None = None,
     ) -> None:
-        """`copies`: of all files."""
+        """`copies` is the object store that holds all files, if there is one."""
         self._ids = ids or IdSource()
         self._copies = copies
-        self._unneeded_since: dict[str, float] = {}  # copies of what is not here
+        self._unneeded_since: dict[str, float] = {}  # copies of files that are not here
         self._directory = directory
         self._limit_bytes = limit_bytes
         directory.mkdir(parents=True, exist_ok=True)
-        for unfinished in directory.glob("*.part"):  # of an earlier process
+        for unfinished in directory.glob("*.part"):  # left by an earlier process
             unfinished.unlink(missing_ok=True)
 
     def path(self, blob_hash: str) -> Path:
-        """Where the blob is, or would be. Raises BadBlob unless the hash is well-formed."""
+        """Returns the blob's path, whether or not it exists. Raises BadBlob if the hash is
+        malformed.
+        """
         if not is_id(blob_hash):
             raise BadBlob(
                 f"{blob_hash[:80]!r} is not the hash of a file:"
@@ -66,14 +69,14 @@ class BlobStore:
         return self._directory / blob_hash
 
     def missing(self, hashes: Iterable[str]) -> list[str]:
-        """The hashes to upload. The other files are kept for the job that is to name them. Raises
-        StorageError.
+        """Returns the hashes to upload. Files that exist are kept for the job that will refer to
+        them. Raises StorageError.
         """
         return [blob_hash for blob_hash in hashes if not self._keep(blob_hash)]
 
     def drop_unneeded(self, needed: Collection[str], now: float) -> list[str]:
-        """Deletes files that are not `needed` and that no client asked for lately. Returns their
-        hashes. `now`: seconds since 1970. Raises StorageError.
+        """Deletes files that are not `needed` and that no client has requested recently. Returns
+        their hashes. `now` is in seconds since 1970. Raises StorageError.
         """
         dropped = []
         here = set()
@@ -81,7 +84,7 @@ class BlobStore:
             here.add(path.name)
             if not is_id(path.name) or path.name in needed:
                 continue
-            with suppress(FileNotFoundError):  # another call was faster
+            with suppress(FileNotFoundError):  # a concurrent call deleted it first
                 if path.stat().st_mtime < now - SUBMIT_WITHIN_S:
                     path.unlink()
                     dropped.append(path.name)
@@ -94,7 +97,7 @@ class BlobStore:
         return dropped
 
     def _keep(self, blob_hash: str) -> bool:
-        """Whether the file is here; if so, it counts as new."""
+        """Whether the file exists; if so, marks it as just used."""
         path = self.path(blob_hash)
         try:
             os.utime(path)
@@ -103,7 +106,7 @@ class BlobStore:
         return True
 
     def _fetch(self, blob_hash: str, path: Path) -> bool:
-        """Whether there was a copy. Raises StorageError."""
+        """Fetches the file from the object store; False if it has no copy. Raises StorageError."""
         if self._copies is None or not self._copies.exists(blob_hash):
             return False
         part = self._part(blob_hash)
@@ -128,7 +131,7 @@ class BlobStore:
         return Upload(path, part, blob_hash, self._limit_bytes, self._copies)
 
     def open(self, blob_hash: str) -> BinaryIO:
-        """Raises FileNotFoundError, BadBlob or StorageError."""
+        """Opens the file for reading. Raises FileNotFoundError, BadBlob or StorageError."""
         path = self.path(blob_hash)
         if not path.exists():
             self._fetch(blob_hash, path)
@@ -136,8 +139,8 @@ class BlobStore:
 
 
 class Upload:
-    """A file that is being received: `write` its chunks, then `finish`. Leaving the `with` block
-    without `finish` keeps nothing.
+    """A file that is being received: call `write` for each chunk, then `finish`. Leaving the `with`
+    block without `finish` discards it.
     """
 
     def __init__(
@@ -172,7 +175,7 @@ class Upload:
         self._part.unlink(missing_ok=True)  # `finish` has renamed it
 
     def write(self, data: bytes) -> None:
-        """Raises PayloadTooLarge or DiskFull."""
+        """Appends a chunk. Raises PayloadTooLarge or DiskFull."""
         assert self._file is not None
         self.size_bytes += len(data)
         if self.size_bytes > self._limit_bytes:
@@ -184,11 +187,13 @@ class Upload:
             raise _disk_error(error, self._path.parent) from error
 
     def finish(self) -> None:
-        """Raises BadBlob if the content has another hash, or StorageError."""
+        """Stores the file. Raises BadBlob if its content does not match the hash, or
+        StorageError.
+        """
         assert self._file is not None
         if self._digest.hexdigest() != self._hash:
             raise BadBlob(
-                f"file {self._hash} arrived with other content ({self._digest.hexdigest()});"
+                f"file {self._hash} arrived with different content ({self._digest.hexdigest()});"
                 " upload it again"
             )
         try:

@@ -1,13 +1,13 @@
-"""The chunks of collected rows in an object store, which cannot append: one object a chunk.
+"""The chunks of collected rows in an object store, which cannot append: one object per chunk.
 
-    JOB/SINK/GENERATION/0000000007-3     chunk 7, stored by the leader with epoch 3: what a
-                                         ResultStore's file has of it
-                        begun            the generation is there, though it may have no chunk yet
-    JOB/evicted                          why its rows were deleted
+        JOB/SINK/GENERATION/0000000007-3     chunk 7, stored by the leader with epoch 3: the bytes
+                                             that a ResultStore's file has of it
+                            begun            marks the generation, which may have no chunk yet
+        JOB/evicted                          why the job's rows were deleted
 
-A Dispatcher that was replaced and does not know it yet may still store chunks that its successor
-gets, too, or others. So each name has the epoch of who stored it; what counts of a chunk is what
-the highest epoch has stored, and nothing after it that a lower one has (invariant 20).
+A Dispatcher that was replaced, and does not know it yet, may still store chunks under indexes that
+its successor also writes. So each name includes the epoch of the Dispatcher that stored it. The
+highest epoch wins for each index, and chunks of lower epochs after it are ignored (invariant 20).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _AT_ONCE = 64  # chunks in memory
 
 
 class ChunkCopies:
-    """Every method raises StorageError."""
+    """Stores and fetches the copies. Every method raises StorageError."""
 
     def __init__(self, storage: CheckpointStorage, epoch: int) -> None:
         self._storage = storage
@@ -46,13 +46,13 @@ class ChunkCopies:
         self._storage.delete_directory(job_id)
 
     def evict(self, job_id: str, why: str) -> None:
-        """The reason is there before the rows are gone."""
+        """Deletes the job's rows. Writes the reason before it deletes them."""
         self._storage.write(f"{job_id}/{EVICTED}", [why.encode()])
         for operator_id in self._storage.at(job_id).directories():
             self._storage.delete_directory(f"{job_id}/{operator_id}")
 
     def sizes(self) -> dict[str, int]:
-        """In bytes, by job of which anything is there."""
+        """Returns the size in bytes of each job's objects."""
         sizes: dict[str, int] = {}
         for path, size in self._storage.sizes().items():
             job_id = path.partition("/")[0]
@@ -60,7 +60,7 @@ class ChunkCopies:
         return sizes
 
     def fetch(self, job_id: str, folder: Path) -> None:
-        """Makes `folder` what the job's ResultStore had: the newest generation of each sink."""
+        """Recreates in `folder` the job's files: the newest generation of each sink."""
         storage = self._storage.at(job_id)
         paths = storage.files()
         generations: dict[str, dict[int, list[str]]] = {}
@@ -82,7 +82,7 @@ class ChunkCopies:
 
 
 def _counting(names: list[str]) -> Iterator[str]:
-    """The chunks that count, in order."""
+    """Yields the names of the valid chunks in order."""
     latest: dict[int, int] = {}
     for name in names:
         if name != _BEGUN:

@@ -1,8 +1,8 @@
-"""The lines of a job from the whole cluster: from this process and the JobMasters', whose logs are
-here, from the ResourceManager and each TaskExecutor, which hand out theirs.
+"""Collects a job's log lines from the whole cluster: this process and the JobMasters, whose logs
+are on this machine, and the ResourceManager and the TaskExecutors, which serve their logs.
 
-What cannot be had is said, as a notice between the lines. At most a few thousand lines of each
-process are held.
+A notice between the lines reports each log that cannot be read. At most a few thousand lines per
+process are held in memory.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from firesteel.common.job_log.merge import Merge
 from firesteel.common.rpc import job_logs
 
 CALL_TIMEOUT_S = 2.0
-SILENT_S = 10.0  # nobody waits longer for a source, which sends a message a second
+SILENT_S = 10.0  # a source sends a message per second; one that is silent longer is dropped
 NEXT_S = 0.5
-LOOK_INTERVAL_S = 2.0  # while following: TaskExecutors come and go
-LAST_LINES_S = 1.0  # after the job's end: what its processes log meanwhile still belongs to it
-LAST_OUTPUT_S = 0.1  # the same for printed lines, which reach the logs before its tasks end
-OUTPUT_LAG_US = 1_000_000  # what was printed has the time of a line up to a second before it
-CLOSING_S = 5.0  # then the last lines must be here within this time
+LOOK_INTERVAL_S = 2.0  # while following: TaskExecutors join and leave
+LAST_LINES_S = 1.0  # after the job's end: lines logged within this time still belong to it
+LAST_OUTPUT_S = 0.1  # the same for printed lines, which reach the logs before the tasks end
+OUTPUT_LAG_US = 1_000_000  # printed text gets the time of a log line up to a second earlier
+CLOSING_S = 5.0  # after that, the last lines must arrive within this time
 DISPATCHER = "the Dispatcher"
 RESOURCE_MANAGER = "the ResourceManager"
 
@@ -40,7 +40,7 @@ RESOURCE_MANAGER = "the ResourceManager"
 async def cluster_logs(
     shell: Shell, job: Job, request: pb.ReadJobLogsRequest
 ) -> AsyncIterator[pb.JobLogLines]:
-    """`request` is the client's; the job is one of this Dispatcher's."""
+    """Yields the lines that the client's `request` selects; the job belongs to this Dispatcher."""
     follow = request.follow and not job.ended
     asked = pb.ReadJobLogsRequest()
     asked.CopyFrom(request)
@@ -70,18 +70,21 @@ async def cluster_logs(
 
 def _nothing_found(request: pb.ReadJobLogsRequest) -> str:
     if request.output:
-        return f"the job has printed nothing that a log still has ({options.LOG_MAX_SIZE.key})"
+        return (
+            "no log contains output of the job: it printed nothing, or older output was dropped"
+            f" ({options.LOG_MAX_SIZE.key})"
+        )
     limits = f"logs have a limit of length ({options.LOG_MAX_SIZE.key}) and number"
     if job_logs.selection(request).of_tasks:
-        return f"there is no line that names such a task; {limits} ({options.LOG_MAX.key})"
+        return f"no line names this task; {limits} ({options.LOG_MAX.key})"
     return (
-        f"no log has a line of the job any more: {limits} ({options.LOG_MAX.key}),"
+        f"no log contains a line of the job: {limits} ({options.LOG_MAX.key}),"
         " and older lines were dropped"
     )
 
 
 class _End:
-    """When a job that is followed has ended, and what it logged last is there."""
+    """Detects that a followed job has ended and that its last lines have arrived."""
 
     def __init__(self, shell: Shell, job: Job, *, output: bool) -> None:
         self._clock = shell.platform.clock
@@ -105,7 +108,7 @@ class _End:
 
 
 async def _task_executors_of(shell: Shell, job: Job) -> set[str]:
-    """Those on which tasks of the job have run."""
+    """Returns the TaskExecutors on which tasks of the job have run."""
     details = await shell.details(job)
     return {
         attempt.task_executor_id
@@ -117,7 +120,7 @@ async def _task_executors_of(shell: Shell, job: Job) -> set[str]:
 
 
 class _Collection:
-    """The processes that hand out lines, each read by a task of its own."""
+    """The processes that serve lines. A separate task reads each of them."""
 
     def __init__(self, shell: Shell, request: pb.ReadJobLogsRequest) -> None:
         self.merge: Merge[str] = Merge()
@@ -125,15 +128,16 @@ class _Collection:
         self._clock = shell.platform.clock
         self._request = request
         self._reading: dict[str, asyncio.Task[None]] = {}
-        self._known: set[str] = set()  # the sources that were read, or that it was tried of
+        self._known: set[str] = set()  # sources that were read or tried
         self._look_at = 0.0
         self._notices: list[str] = []
         self._changed = asyncio.Event()
         self._taken = asyncio.Event()
-        self._waiting_since: dict[str, float] = {}  # for a source's next message
-        self._complete_us: dict[str, int] = {}  # what each source has handed out
-        self._has_overview = False  # of the TaskExecutors, when it was looked for them last
-        self._origins: set[str] = set()  # the TaskExecutors of which there are lines
+        self._waiting_since: dict[str, float] = {}  # since when a source's next message is awaited
+        self._complete_us: dict[str, int] = {}  # up to when each source has sent its lines
+        # Whether the last request for the list of TaskExecutors succeeded.
+        self._has_overview = False
+        self._origins: set[str] = set()  # the TaskExecutors that lines came from
         self._lag_us = OUTPUT_LAG_US if request.output else 0
 
     @property
@@ -141,7 +145,9 @@ class _Collection:
         return not self._reading
 
     async def look_for_sources(self) -> None:
-        """Begins to read from all; later, while following, from those that are new or back."""
+        """Starts to read from all sources; while following, later also from new and returning
+        ones.
+        """
         now = self._clock.monotonic()
         if now < self._look_at or (self._known and not self._request.follow):
             return
@@ -151,25 +157,26 @@ class _Collection:
         address = self._shell.resource_manager
         if not address:
             if RESOURCE_MANAGER not in self._known:
-                self._notices.append("no ResourceManager leads now: lines are missing")
+                self._notices.append("no ResourceManager is leading: lines are missing")
             self._known.add(RESOURCE_MANAGER)
             return
         self._read_from(RESOURCE_MANAGER, address)
         stub: Any = ResourceManagerStub(self._shell.channel(address))  # type: ignore[no-untyped-call]
         request = resource_manager_pb2.ResourceOverviewRequest()
-        follow = self._request.follow  # then it is asked again, and others have lines meanwhile
+        # The request is then repeated, and lines of other sources must not wait for it.
+        follow = self._request.follow
         try:
             overview = await stub.GetOverview(
                 request, timeout=CALL_TIMEOUT_S if follow else SILENT_S
             )
         except grpc.aio.AioRpcError:
-            return  # that it does not answer is said where it is read
+            return  # reading from it reports that it does not answer
         self._has_overview = True
         for executor in overview.task_executors:
             self._read_from(executor.task_executor_id, executor.address)
 
     async def next(self) -> tuple[list[Line], list[str]]:
-        """Waits for lines or notices, at most for NEXT_S."""
+        """Waits up to NEXT_S for lines or notices."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(NEXT_S):
                 await self._changed.wait()
@@ -182,11 +189,13 @@ class _Collection:
         return lines, notices
 
     def last_words(self, ran_on: set[str]) -> list[str]:
-        """Of TaskExecutors that ran tasks of the job and whose logs nobody has."""
+        """Returns notices about TaskExecutors that ran tasks of the job but whose logs are
+        unavailable.
+        """
         problem = (
-            f"is gone, and its logs with it ({options.LOG_MAX.key})"
+            f"is gone, and so are its logs ({options.LOG_MAX.key})"
             if self._has_overview
-            else "was not asked, because no ResourceManager has told where it is: lines are missing"
+            else "is at an unknown address, because no ResourceManager answered: lines are missing"
         )
         return [
             f"TaskExecutor {task_executor_id}, which ran tasks of the job, {problem}"
@@ -215,12 +224,12 @@ class _Collection:
         self._notices.append(f"{name} {problem}: lines are missing")
 
     def _read_from(self, source: str, address: str) -> None:
-        """`address`: empty: this process's own logs."""
+        """Starts to read from a source. An empty `address` means this process's own logs."""
         if source in self._reading:
             return
         request = pb.ReadJobLogsRequest()
         request.CopyFrom(self._request)
-        if sent_us := self._complete_us.get(source, 0):  # it is back
+        if sent_us := self._complete_us.get(source, 0):  # it has returned
             request.after_us = max(request.after_us, sent_us + 1 - self._lag_us)
         self.merge.add(source)
         self._reading[source] = asyncio.create_task(self._read(source, address, request))
@@ -234,11 +243,11 @@ class _Collection:
             else:
                 await self._feed(source, job_logs.read(request, self._shell.logs))
         except grpc.aio.AioRpcError as error:
-            problem = f"at {address} does not hand out its logs ({error.code().name})"
+            problem = f"at {address} does not serve its logs ({error.code().name})"
         except OSError as error:
             problem = f"cannot read its logs ({error})"
         finally:
-            # One that follows reads on from it, or has what it left from the ResourceManager.
+            # When following, the next attempt continues there, or the ResourceManager has the rest.
             if problem and (source not in self._known or not self._request.follow):
                 self._say(source, problem)
             self._known.add(source)
@@ -262,7 +271,7 @@ class _Collection:
             self._waiting_since[source] = self._clock.monotonic()
 
     def _new(self, source: str, lines: list[Line]) -> list[Line]:
-        """Without what a TaskExecutor has handed out itself before it ended."""
+        """Removes lines that a TaskExecutor sent itself before it ended."""
         self._origins.update(line.origin for line in lines)
         return [
             line

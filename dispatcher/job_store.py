@@ -1,8 +1,8 @@
-"""Where jobs are kept: their graphs, their statuses, and their last details once they have ended.
+"""Stores jobs: their graphs, their statuses, and the final details of ended jobs.
 
-One transaction per call, each fenced: it fails if a later Dispatcher has taken over the store.
-Every write may be repeated, because a commit whose answer is lost may have happened. Synchronous;
-the shell calls it in one thread.
+Each call is one fenced transaction: it fails if a later Dispatcher has taken over the store. Every
+write may be repeated, because a commit whose answer is lost may have happened. The API is
+synchronous; the shell calls it in one thread.
 """
 
 from __future__ import annotations
@@ -50,21 +50,21 @@ _jobs = sa.Table(
     sa.Column("epoch", sa.BigInteger, nullable=False, default=0),
     sa.Column("job_master_id", sa.String(32)),
     sa.Column("cancel_requested", sa.Boolean, nullable=False, default=False),
-    # Why it failed without a report of its JobMaster; of a forgotten job, why it was forgotten.
+    # Why the job failed without a report of its JobMaster, or why a forgotten job was forgotten.
     sa.Column("failure", sa.Text, nullable=False, default=""),
     sa.Column("final_details", sa.LargeBinary),
     sa.Column("forgotten", sa.Boolean, nullable=False, default=False),
-    # Whether another JobMaster goes on with it when it has lost its own.
+    # Whether a new JobMaster continues the job when its JobMaster is lost.
     sa.Column("recovers", sa.Boolean, nullable=False, server_default=sa.false()),
-    # What its restart strategy has counted, as JSON; empty: nothing yet.
+    # The state of the restart strategy as JSON; empty: none yet.
     sa.Column("restart_history", sa.Text, nullable=False, server_default=""),
-    sa.Column("analysis", sa.LargeBinary),  # only while the job has not ended
+    sa.Column("analysis", sa.LargeBinary),  # only until the job has ended
     sa.Column("job_master_address", sa.Text, nullable=False, server_default=""),
     # A serialised JobHistory: the job's statuses and failures. NULL until a JobMaster reports it.
     sa.Column("history", sa.LargeBinary),
 )
 
-# Complete checkpoints and savepoints; a job begins again from the one with the highest id.
+# Complete checkpoints and savepoints; a job restarts from the one with the highest id.
 _checkpoints = sa.Table(
     "checkpoints",
     _metadata,
@@ -78,7 +78,7 @@ _checkpoints = sa.Table(
     sa.Column("epoch", sa.BigInteger, nullable=False),  # of the JobMaster that took it
 )
 
-# By content: a graph that is stored twice is stored once.
+# Keyed by content: equal graphs are stored once.
 _graphs = sa.Table(
     "job_graphs",
     _metadata,
@@ -86,7 +86,7 @@ _graphs = sa.Table(
     sa.Column("graph", sa.LargeBinary, nullable=False),
 )
 
-# Which files the jobs of a graph need.
+# The files that the jobs of a graph need.
 _graph_blobs = sa.Table(
     "job_graph_blobs",
     _metadata,
@@ -101,12 +101,12 @@ _leaders = sa.Table(
     sa.Column("epoch", sa.BigInteger, nullable=False),
 )
 
-# One row, once Dispatchers have been elected for this store.
+# Has one row once Dispatchers have been elected for this store.
 _identity = sa.Table("identity", _metadata, sa.Column("store_id", sa.String(32), primary_key=True))
 
 _SERVICE = "dispatcher"
 _CHECKPOINT, _SAVEPOINT = "checkpoint", "savepoint"
-# What every checkpoint runs, built once: that takes longer than running it.
+# Statements of every checkpoint, compiled once: compiling takes longer than running them.
 _LEADER = sa.select(_leaders.c.epoch).where(_leaders.c.service == _SERVICE).with_for_update()
 _JOB_MASTER = (
     sa.select(_jobs.c.epoch, _jobs.c.status)
@@ -122,35 +122,36 @@ _DROP_SUBSUMED = sa.delete(_checkpoints).where(
 )
 _ADD_CHECKPOINT = sa.insert(_checkpoints)
 _MIGRATION_LOCK = 0x46697265  # Postgres: one process at a time creates or migrates the tables
-_SQLITE_BUSY_S = 5  # how long another process may hold the file
+_SQLITE_BUSY_S = 5  # how long another process may hold the file's lock
 
 
 class Fenced(FiresteelError):
-    """Another Dispatcher has taken over this job store; this one may write nothing more."""
+    """Another Dispatcher has taken over this job store; this one must not write to it."""
 
 
 class Superseded(FiresteelError):
-    """The job is over, or another JobMaster has it; the one that asks may write nothing more."""
+    """The job is over or has a newer JobMaster; the caller must not write to the store."""
 
 
 class NotWritten(FiresteelError):
-    """The database failed, and nothing of this call is in it."""
+    """The database failed; no change of this call is stored."""
 
 
 class Ending(NamedTuple):
-    final_details: bytes | None  # as the job's JobMaster reported them; None: it did not
-    failure: str  # why the job ended without them
+    final_details: bytes | None  # as reported by the job's JobMaster; None: not reported
+    failure: str  # why the job ended without final details
 
 
 class JobStore:
-    """The jobs of one cluster. Opening it takes it over from the Dispatcher that had it."""
+    """The jobs of one cluster. Opening the store takes it over from the previous Dispatcher."""
 
     def __init__(
         self, url: str, epoch: int | None = None, refusals: Refusals | None = None
     ) -> None:
-        """`url`: SQLAlchemy's, e.g. sqlite:////var/lib/firesteel/jobs.db or
-        postgresql+psycopg2://...; `epoch`: as elected, else the next one of the store. Raises
-        Fenced if a later Dispatcher has the store. `refusals`: of transactions after that.
+        """`url` is an SQLAlchemy URL such as sqlite:////var/lib/firesteel/jobs.db or
+        postgresql+psycopg2://...; `epoch` is the elected epoch, or None for the store's next one.
+        Raises Fenced if a later Dispatcher has the store. `refusals` counts transactions refused
+        after a takeover.
         """
         self._refusals = refusals or Refusals()
         with _opening(url):
@@ -160,8 +161,8 @@ class JobStore:
             self.epoch, self._found = self._take_over(epoch)
 
     def _take_over(self, elected: int | None) -> tuple[int, _Found | None]:
-        """The epoch of this Dispatcher; and, if the disk is too full to store it, what was found:
-        the first transaction then takes the store over.
+        """Returns this Dispatcher's epoch. If the disk is too full to store it, also returns what
+        the store contained: the first transaction then takes the store over.
         """
         try:
             with self._engine.begin() as connection:
@@ -183,7 +184,7 @@ class JobStore:
     # ---- graphs
 
     def put_graph(self, graph: bytes, blob_hashes: Iterable[str] = ()) -> str:
-        """Stores a graph, before its job is accepted, and returns its id. `blob_hashes`: of its
+        """Stores a graph before its job is accepted, and returns its id. `blob_hashes` names its
         files.
         """
         graph_id = hashlib.md5(graph, usedforsecurity=False).hexdigest()
@@ -209,14 +210,14 @@ class JobStore:
         return None if row is None else bytes(row.graph)
 
     def drop_unused_graphs(self) -> None:
-        """Drops the graphs of submissions that were refused or interrupted."""
+        """Deletes the graphs of submissions that were refused or interrupted."""
         used = sa.select(_jobs.c.graph_id)
         with self._transaction() as connection:
             for table in (_graphs, _graph_blobs):
                 connection.execute(sa.delete(table).where(table.c.graph_id.not_in(used)))
 
     def needed_blobs(self) -> set[str]:
-        """The hashes of all files of stored graphs."""
+        """Returns the hashes of all files that stored graphs need."""
         with self._engine.connect() as connection:
             return {
                 row.blob_hash
@@ -226,13 +227,13 @@ class JobStore:
     # ---- jobs
 
     def persist(self, records: Sequence[Record]) -> None:
-        """All of them or none."""
+        """Stores all of the records or none."""
         with self._transaction() as connection:
             for record in records:
                 _write(connection, record)
 
     def jobs(self) -> list[Job]:
-        """All jobs that are not forgotten, oldest first."""
+        """Returns all jobs that are not forgotten, oldest first."""
         columns = [c for c in _jobs.c if c.name not in ("final_details", "forgotten", "failure")]
         query = sa.select(*columns).where(_jobs.c.forgotten.is_(False)).order_by(_jobs.c.start_ms)
         with self._engine.connect() as connection:
@@ -269,7 +270,7 @@ class JobStore:
             ]
 
     def ending(self, job_id: JobId) -> Ending | None:
-        """None while it has not ended."""
+        """Returns None until the job has ended."""
         query = sa.select(_jobs.c.status, _jobs.c.final_details, _jobs.c.failure).where(
             _jobs.c.job_id == job_id
         )
@@ -286,10 +287,11 @@ class JobStore:
     def commit_checkpoint(
         self, job_id: JobId, epoch: int, checkpoint: CompleteCheckpoint, subsumed: Sequence[int]
     ) -> None:
-        """Stores a complete checkpoint instead of those that it subsumes, if `epoch` is that of
-        the job's JobMaster; does nothing if it is there already.
+        """Replaces the subsumed checkpoints with this complete one if `epoch` is the epoch of the
+        job's JobMaster; does nothing if it is already stored.
 
-        Raises Superseded or NotWritten. After any other error nobody knows; calling again tells.
+        Raises Superseded or NotWritten. After any other error the outcome is unknown; a repeated
+        call resolves it.
         """
         before_commit = True
         try:
@@ -303,9 +305,8 @@ class JobStore:
             raise
 
     def drop_savepoint(self, path: str) -> JobId | None:
-        """Forgets a savepoint, which may not be known here. If a running job has completed nothing
-        since, nothing happens, and that job is returned.
-        """
+        """Forgets a savepoint, which may not be stored here. If a running job has completed no
+        checkpoint since, changes nothing and returns that job."""
         of_path = sa.and_(_checkpoints.c.path == path, _checkpoints.c.kind == _SAVEPOINT)
         newer = _checkpoints.alias()
         superseded = sa.exists().where(
@@ -325,7 +326,7 @@ class JobStore:
         return None
 
     def checkpoints(self, job_id: JobId) -> list[CompleteCheckpoint]:
-        """By id."""
+        """Returns the job's checkpoints in order of their ids."""
         query = sa.select(_checkpoints).where(_checkpoints.c.job_id == job_id)
         with self._engine.connect() as connection:
             return [
@@ -343,7 +344,7 @@ class JobStore:
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
-        """Raises Fenced once a later Dispatcher has taken over the store."""
+        """Runs one transaction. Raises Fenced once a later Dispatcher has taken over the store."""
         with self._engine.begin() as connection:
             if self._found is None:
                 self._check_epoch(connection)
@@ -355,7 +356,7 @@ class JobStore:
         self._found = None
 
     def _check_epoch(self, connection: Connection) -> None:
-        # SQLite knows no FOR UPDATE: there, BEGIN IMMEDIATE has locked the whole file.
+        # SQLite has no FOR UPDATE: there, BEGIN IMMEDIATE has locked the whole file.
         epoch = connection.execute(_LEADER).scalar_one()
         if epoch != self.epoch:
             self._refusals.refuse(
@@ -371,14 +372,14 @@ class JobStore:
 
 
 class JobStoreFacts(NamedTuple):
-    """What contenders for the Dispatcher's office need to know of their job store."""
+    """The facts about the job store that contenders for Dispatcher leadership need."""
 
-    store_id: str  # of this store alone
+    store_id: str  # unique to this store
     epoch: int  # of the last Dispatcher; 0: there was none
 
 
 def job_store_facts(url: str) -> JobStoreFacts:
-    """Creates or migrates the store, and takes nothing over. Raises FiresteelError."""
+    """Creates or migrates the store without taking it over. Raises FiresteelError."""
     with _opening(url):
         engine = _engine(url)
         try:
@@ -429,26 +430,26 @@ def _bring_up_to_date(connection: Connection) -> None:
         migrations.set_version(connection, migrations.FIRST)
     elif version not in migrations.KNOWN:
         raise FiresteelError(
-            f"the job store is of a newer release of Firesteel (version {version} of its tables);"
+            f"the job store belongs to a newer release of Firesteel (table version {version});"
             " upgrade Firesteel, or use another --dir or database.url"
         )
     migrations.upgrade(connection)
 
 
 def _check_first_version(connection: Connection) -> None:
-    """Raises FiresteelError if the tables without a version are older than the first one."""
+    """Raises FiresteelError if tables without a version are older than the first version."""
     inspector = sa.inspect(connection)
     for table, columns in migrations.FIRST_COLUMNS.items():
         present = inspector.get_columns(table) if inspector.has_table(table) else []
         if missing := set(columns) - {column["name"] for column in present}:
             raise FiresteelError(
-                "the job store is of a version of Firesteel that cannot be migrated (table"
+                "the job store belongs to a release of Firesteel that cannot be migrated (table"
                 f" {table} lacks {', '.join(sorted(missing))}); use another --dir or database.url"
             )
 
 
 class _Found(NamedTuple):
-    """What a Dispatcher has read from a store that it could not take over at once."""
+    """The content of a store that a Dispatcher could not take over immediately."""
 
     epoch: int | None
     jobs: list[tuple[Any, ...]]
@@ -519,7 +520,7 @@ def _write(connection: Connection, record: Record) -> None:
                 final_details=record.final_details,
                 failure=record.failure,
                 analysis=None,
-                # Otherwise part of the details.
+                # Otherwise the details include it.
                 **({} if record.final_details is None else {"history": None}),
             )
             if not record.keeps_checkpoints:
@@ -548,7 +549,7 @@ def _write(connection: Connection, record: Record) -> None:
 
 
 def _add(connection: Connection, record: JobAdded) -> None:
-    """Does nothing if the same row is there: the answer to an earlier commit was lost."""
+    """Does nothing if the same row is stored: the answer to an earlier commit was lost."""
     row = {
         "name": record.name,
         "graph_id": record.graph_id,
@@ -561,7 +562,7 @@ def _add(connection: Connection, record: JobAdded) -> None:
             sa.insert(_jobs).values(job_id=record.job_id, status=JobStatus.INITIALIZING.name, **row)
         )
     elif dict(stored) != row:
-        raise LookupError(f"the job store has another job {record.job_id}: {dict(stored)}")
+        raise LookupError(f"the job store has a different job {record.job_id}: {dict(stored)}")
 
 
 def _update(connection: Connection, job_id: JobId, **values: object) -> None:
@@ -574,7 +575,7 @@ def _check_job_master(connection: Connection, job_id: JobId, epoch: int) -> None
     row = connection.execute(_JOB_MASTER, {"job_id": job_id}).first()
     if row is None or row.epoch != epoch or JobStatus[row.status].globally_terminal:
         raise Superseded(
-            f"job {job_id} is over, or another JobMaster than that of epoch {epoch} has it"
+            f"job {job_id} is over, or has a newer JobMaster than that of epoch {epoch}"
         )
 
 
@@ -610,11 +611,11 @@ def _drop_checkpoints(connection: Connection, job_id: JobId) -> None:
 
 
 def _prepare_sqlite(connection: object, _record: object) -> None:
-    # Keeps the driver from beginning transactions by itself: ours are IMMEDIATE.
+    # Keeps the driver from starting transactions itself: ours are IMMEDIATE.
     connection.isolation_level = None  # type: ignore[attr-defined]
     cursor = connection.cursor()  # type: ignore[attr-defined]
-    # A new file that another process writes just then is "locked" at once: to the change of its
-    # mode, SQLite's own timeout does not apply.
+    # While another process creates the file, it is "locked" immediately: SQLite's own timeout does
+    # not apply to the change of its journal mode.
     for attempt in tenacity.Retrying(
         retry=tenacity.retry_if_exception(_is_busy),
         wait=tenacity.wait_random(0.001, 0.02),
@@ -633,8 +634,8 @@ def _is_busy(error: BaseException) -> bool:
 
 
 def _patience(url: sa.URL) -> dict[str, Any]:
-    """A server that is gone is noticed in seconds, also behind a connection that was kept, and
-    after it is back no call fails because of a connection of before.
+    """Settings that detect a lost server within seconds, including on pooled connections, and that
+    keep calls from failing on stale connections once the server is back.
     """
     if url.get_backend_name() != "postgresql":
         return {}

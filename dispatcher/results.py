@@ -1,28 +1,27 @@
 """The rows that CollectSinks collect, kept on disk until their job is forgotten.
 
-They are deleted earlier if they are too old or too many (`Limits`). DIR/<job id>/evicted then says
-why: who reads them gets that reason, and never some of the rows as if they were all.
+Rows are deleted earlier if they are too old or too many (`Limits`). DIR/<job id>/evicted then
+contains the reason: readers get that reason instead of an incomplete result.
 
-One file per sink and generation, DIR/<job id>/<operator id>-<generation>.chunks, which repeats
-[7-byte little-endian length][length of the label][label][one Arrow IPC stream]. A chunk counts once
-it is complete. The label is "GROUP ATTEMPT", with the attempt that sent the chunk, or "GROUP".
-How many chunks of each attempt are kept is what the next JobMaster needs to take each of them once.
+There is one file per sink and generation, DIR/<job id>/<operator id>-<generation>.chunks. It
+repeats [7-byte little-endian length][length of the label][label][one Arrow IPC stream]. A chunk
+counts once it is complete. The label is "GROUP ATTEMPT", with the attempt that sent the chunk, or
+"GROUP". The next JobMaster needs the number of stored chunks per attempt to accept each chunk once.
 
-A job that starts over sends its rows again, under a higher generation, which replaces the older
-one. Within a generation chunks are numbered from 0, and each is appended once however often it is
-sent.
+A job that starts over sends its rows again under a higher generation, which replaces the older one.
+Within a generation, chunks are numbered from 0, and each is appended once however often it is sent.
 
-Of a job with checkpoints, each chunk has a group, and readers do not see it before that is shown:
-by a chunk with the group and no content, which is written when a checkpoint with the group's rows
-is complete. Rows of groups that are never shown come again in others, after a failure. To
-show a group twice changes nothing; to show one that is not there is refused, because its rows would
-be lost.
+In a job with checkpoints, each chunk belongs to a group, and readers do not see it until its group
+is published: by a chunk with the group and no content, which is written when a checkpoint that
+contains the group's rows is complete. After a failure, rows of unpublished groups are sent again in
+new groups. Publishing a group twice has no effect; publishing a missing group is refused, because
+its rows would be lost.
 
-With an object store that Dispatchers share, a chunk is there before it is in the file, and DIR has
-what this Dispatcher has needed since it leads: the rows of a job are fetched when they are first
-asked for (`chunk_copies`).
+With an object store that Dispatchers share, a chunk is stored there before it is in the file, and
+DIR holds only what this Dispatcher has needed since it leads: a job's rows are fetched when they
+are first requested (`chunk_copies`).
 
-Blocking I/O: the shell appends in one thread, readers may be in others.
+I/O blocks: the shell appends in one thread, and readers may use others.
 """
 
 from __future__ import annotations
@@ -47,13 +46,13 @@ from firesteel.common.config import options
 from firesteel.common.units import shortest_duration, shortest_size
 from firesteel.errors import FiresteelError
 
-_HEAD_BYTES = 8  # the last one is the length of the label
+_HEAD_BYTES = 8  # the last byte is the length of the label
 
 log = structlog.get_logger(__name__)
 
 
 class ResultsNotWritten(FiresteelError):
-    """The disk did not take a chunk; the file is as it was before."""
+    """The disk did not accept a chunk; the file is unchanged."""
 
 
 class ResultsGone(FiresteelError):
@@ -61,7 +60,9 @@ class ResultsGone(FiresteelError):
 
 
 class ChunkOutOfOrder(FiresteelError):
-    """The chunk is of an older generation, or one before it or that it shows is missing."""
+    """The chunk has an older generation, or a chunk before it or the group it publishes is
+    missing.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,17 +74,17 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Of the rows of jobs that have ended; rows of jobs that run are never deleted."""
+    """Limits for the rows of ended jobs; rows of running jobs are never deleted."""
 
-    max_bytes: int  # of all jobs together, with those that run; 0: no limit
+    max_bytes: int  # of all jobs together, including running ones; 0: no limit
     max_age_s: float  # since the job ended; 0: no limit
 
     def to_evict(
         self, sizes: Mapping[str, int], ended_ms: Mapping[str, int], *, now_ms: int, more: int = 0
     ) -> dict[str, str]:
-        """The jobs whose rows are to be deleted, with the reason, so that `more` bytes fit.
+        """Returns the jobs whose rows must be deleted so that `more` bytes fit, with the reason.
 
-        `sizes`: bytes by job; `ended_ms`: when jobs have ended.
+        `sizes` is in bytes by job; `ended_ms` has the end time of each ended job.
         """
         total_bytes = sum(sizes.values()) + more
         kept_bytes = total_bytes - sum(size for job, size in sizes.items() if job in ended_ms)
@@ -98,7 +99,7 @@ class Limits:
                 )
             elif helps and total_bytes > self.max_bytes:
                 evicted[job_id] = (
-                    f"the collected rows of all jobs may have {shortest_size(self.max_bytes)}"
+                    f"the collected rows of all jobs are limited to {shortest_size(self.max_bytes)}"
                     f" ({options.RESULTS_MAX_SIZE.key}), and these were the oldest"
                 )
             else:
@@ -116,20 +117,22 @@ class Collected(NamedTuple):
 
 class ResultStore:
     def __init__(self, directory: Path, *, copies: ChunkCopies | None = None) -> None:
-        """`copies`: of all that is kept; then `directory` is emptied. Raises StorageError."""
+        """With `copies`, an object store of all rows, `directory` is emptied. Raises
+        StorageError.
+        """
         self._directory = directory
         self._copies = copies
-        self._not_fetched: dict[str, int] = {}  # bytes by job, of which nothing is here
+        self._not_fetched: dict[str, int] = {}  # by job, bytes of rows that are not here
         self._fetching = threading.Lock()
         self._open: dict[tuple[str, str], _ChunkFile] = {}  # newest generations, once written to
         if copies is not None:
-            shutil.rmtree(directory, ignore_errors=True)  # other leaders may have added to it
+            shutil.rmtree(directory, ignore_errors=True)  # other leaders may have added rows
             self._not_fetched = copies.sizes()
         directory.mkdir(parents=True, exist_ok=True)
         self.total_bytes = sum(self.sizes().values())
 
     def begin(self, job_id: str, operator_id: str, generation: int) -> None:
-        """Makes this the sink's generation; chunks of older ones are deleted.
+        """Makes this the sink's generation and deletes chunks of older ones.
 
         Raises ChunkOutOfOrder, ResultsNotWritten or StorageError.
         """
@@ -148,8 +151,8 @@ class ResultStore:
         group: str = "",
         attempt_id: str = "",
     ) -> None:
-        """Hands the chunk to the operating system, or to the object store. Does nothing if it is
-        there already.
+        """Writes the chunk to the operating system, or to the object store. Does nothing if it is
+        already stored.
 
         Raises ChunkOutOfOrder, ResultsNotWritten or StorageError.
         """
@@ -169,11 +172,13 @@ class ResultStore:
             raise _not_written(error, self._directory / job_id) from error
 
     def newest(self, job_id: str, operator_id: str) -> int | None:
-        """The generation that readers read; None while there is none."""
+        """Returns the generation that readers read, or None if there is none yet."""
         return max(self._generations(job_id, operator_id), default=None)
 
     def collected(self, job_id: str) -> list[Collected]:
-        """By each sink of the job so far. Raises ResultsNotWritten or StorageError."""
+        """Returns what each sink of the job has collected. Raises ResultsNotWritten or
+        StorageError.
+        """
         try:
             self._fetch(job_id)
             names = {path.name for path in (self._directory / job_id).glob("*.chunks")}
@@ -198,12 +203,12 @@ class ResultStore:
         if self._copies is not None:
             try:
                 self._copies.drop(job_id)
-            except StorageError as error:  # the next leader finds them
+            except StorageError as error:  # the next leader deletes them
                 log.warning("collected rows cannot be deleted", job_id=job_id, reason=str(error))
         self.total_bytes = sum(self.sizes().values())
 
     def sizes(self) -> dict[str, int]:
-        """Bytes on disk, or still in the object store, by job."""
+        """Returns the bytes on disk, or still in the object store, by job."""
         sizes = dict(self._not_fetched)
         for path in self._directory.glob("*/*.chunks"):
             with suppress(FileNotFoundError):
@@ -211,15 +216,14 @@ class ResultStore:
         return sizes
 
     def jobs(self) -> list[str]:
-        """Those of which anything is there."""
+        """Returns the jobs that have rows, or a reason why they were deleted."""
         return [*self._not_fetched, *(path.name for path in self._directory.iterdir())]
 
     def keep_to(
         self, limits: Limits, ended_ms: Mapping[str, int], *, now_ms: int, more: int = 0
     ) -> dict[str, str]:
-        """Deletes the rows that are over the limits; returns why, by job. Raises OSError or
-        StorageError.
-        """
+        """Deletes rows beyond the limits and returns the reasons by job. Raises OSError or
+        StorageError."""
         sizes = self.sizes()
         evicted = limits.to_evict(sizes, ended_ms, now_ms=now_ms, more=more)
         for job_id, why in evicted.items():
@@ -228,7 +232,7 @@ class ResultStore:
         return evicted
 
     def _evict(self, job_id: str, why: str) -> None:
-        """The reason is there before the rows are gone: their readers look for it."""
+        """Deletes the job's rows. Writes the reason first, because readers look for it."""
         folder = self._directory / job_id
         folder.mkdir(exist_ok=True)
         (folder / EVICTED).write_text(why)
@@ -239,7 +243,9 @@ class ResultStore:
             path.unlink(missing_ok=True)
 
     def evicted(self, job_id: str) -> str | None:
-        """Why the job's rows were deleted; None: they were not. Raises StorageError."""
+        """Returns why the job's rows were deleted, or None if they were not. Raises
+        StorageError.
+        """
         self._fetch(job_id)
         try:
             return (self._directory / job_id / EVICTED).read_text()
@@ -268,7 +274,7 @@ class ResultStore:
         return file
 
     def _fetch(self, job_id: str) -> None:
-        """Has the job's rows here. Raises StorageError."""
+        """Makes the job's rows available here. Raises StorageError."""
         if self._copies is None or job_id not in self._not_fetched:
             return
         with self._fetching:
@@ -292,7 +298,7 @@ class ResultStore:
 
 
 class _ChunkFile:
-    """The file of one generation, to append to. It is opened anew for each chunk."""
+    """Appends to the file of one generation. The file is reopened for each chunk."""
 
     def __init__(self, path: Path, generation: int) -> None:
         self.generation = generation
@@ -308,16 +314,16 @@ class _ChunkFile:
                 self._end_bytes = record.end
 
     def head(self, ipc_stream: bytes, group: str, attempt_id: str) -> bytes:
-        """What is before the content of the next chunk. Raises ChunkOutOfOrder."""
+        """Returns the header of the next chunk. Raises ChunkOutOfOrder."""
         if group and not ipc_stream and group not in self._groups:
             raise ChunkOutOfOrder(
-                f"the rows {group} that a checkpoint holds are not among those of this job"
+                f"the job has no rows of group {group}, which a checkpoint contains"
             )
         label = (f"{group} {attempt_id}" if attempt_id else group).encode()
         return len(ipc_stream).to_bytes(_HEAD_BYTES - 1, "little") + bytes([len(label)]) + label
 
     def append(self, head: bytes, ipc_stream: bytes, group: str, attempt_id: str) -> int:
-        """Returns how many bytes were written."""
+        """Returns the number of bytes written."""
         try:
             with open(self._path, "r+b") as file:
                 file.truncate(self._end_bytes)
@@ -348,7 +354,7 @@ class _Record(NamedTuple):
 
 
 def _next_record(file: BinaryIO, position: int) -> _Record | None:
-    """The one that begins there; None if it is not complete."""
+    """Returns the record that starts at `position`, or None if it is incomplete."""
     file.seek(position)
     head = file.read(_HEAD_BYTES)
     if len(head) < _HEAD_BYTES:
@@ -362,7 +368,7 @@ def _next_record(file: BinaryIO, position: int) -> _Record | None:
 
 
 class ChunkReader:
-    """The chunks of one file that readers see, in the order in which they are shown."""
+    """Reads the published chunks of one file, in the order in which they were published."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -371,11 +377,11 @@ class ChunkReader:
         self._hidden: dict[str, list[_Record]] = {}
 
     def skip(self) -> bool:
-        """Passes over the next chunk; False if there is none yet."""
+        """Skips the next chunk; returns False if there is none yet."""
         return self._next(read=False) is not None
 
     def next(self) -> bytes | None:
-        """None if there is none yet."""
+        """Returns the next chunk, or None if there is none yet."""
         return self._next(read=True)
 
     def _next(self, *, read: bool) -> bytes | None:
@@ -415,17 +421,17 @@ async def follow(
     ended: Callable[[], bool],
     wait: Callable[[], Awaitable[None]],
 ) -> AsyncIterator[Chunk]:
-    """The sink's chunks as they come, until `ended()` and all were read.
+    """Yields the sink's chunks as they arrive, until `ended()` is true and all were read.
 
-    Leaves out the first `offset` chunks of generation `of_generation` (0: of the newest). When a
-    newer generation replaces the one that the reader knows, a chunk with index -1 and no content
-    says so, and its chunks follow from index 0. `wait` returns when it may be worth looking again.
-    Raises ResultsGone if the rows were deleted, also when some of them were read already.
+    Skips the first `offset` chunks of generation `of_generation` (0: of the newest). When a newer
+    generation replaces the one that the reader knows, yields a chunk with index -1 and no content,
+    and then its chunks from index 0. `wait` returns when it may be worth looking again. Raises
+    ResultsGone if the rows were deleted, even if some of them were already read.
     """
     generation: int | None = None
     index = 0
     while True:
-        last_look = ended()  # asked before looking: what was written before the end is then seen
+        last_look = ended()  # evaluated first, so that rows written before the end are seen
         newest = await asyncio.to_thread(results.newest, job_id, operator_id)
         if newest is not None and newest != generation:
             if generation is not None or of_generation not in (0, newest):
@@ -449,8 +455,8 @@ async def follow(
 def _not_written(error: OSError, directory: Path) -> ResultsNotWritten:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return ResultsNotWritten(
-            f"the disk is full: {directory} cannot take the collected rows;"
-            " free space and run again"
+            f"the disk is full: {directory} has no space for the collected rows;"
+            " free space and run the job again"
         )
     return ResultsNotWritten(
         f"the collected rows cannot be written to {directory}: {error.strerror or error}"

@@ -1,4 +1,4 @@
-"""Deletes savepoints, unless a job would begin again from them."""
+"""Deletes savepoints, unless a job would restart from them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from firesteel.errors import FiresteelError
 
 
 def dispose_savepoint(store: JobStore, path: str, begun_from: Mapping[JobId, str]) -> None:
-    """`path`: its directory, or its `_metadata`; `begun_from`: the savepoints with which jobs began
-    that have not ended. Raises FiresteelError.
+    """`path` is the savepoint's directory or its `_metadata`; `begun_from` has the savepoints from
+    which jobs started that have not ended. Raises FiresteelError.
     """
     storage = CheckpointStorage(directory_of(path))
     if not metadata_in(storage.uri).savepoint:
         raise FiresteelError(
-            f"{path} is a checkpoint, not a savepoint: it belongs to its job, which deletes it"
+            f"{path} is a checkpoint, not a savepoint: its job owns and deletes it"
         )
     if others := other_files(storage):
         raise FiresteelError(
-            f"{path} has files that are not the savepoint's, such as {others[0]}: nothing was"
-            f" deleted. Delete {METADATA} and chk-* yourself, or move the others away"
+            f"{path} contains files that do not belong to the savepoint, such as {others[0]}:"
+            f" nothing was deleted. Delete {METADATA} and chk-* yourself, or move the other files"
+            " away"
         )
     needed = (
         job_id
@@ -35,7 +36,7 @@ def dispose_savepoint(store: JobStore, path: str, begun_from: Mapping[JobId, str
     job_id = next(needed, None) or store.drop_savepoint(storage.uri)
     if job_id is not None:
         raise FiresteelError(
-            f"job {job_id} would begin again from {path} if it failed now: wait for its next"
+            f"job {job_id} would restart from {path} if it failed now: wait for its next"
             f" checkpoint, or take one (`firesteel checkpoint {job_id}`)"
         )
     storage.delete_directory("")

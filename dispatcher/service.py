@@ -1,6 +1,6 @@
-"""The Dispatcher as a whole: its server, its stores and its shell.
+"""The complete Dispatcher: its server, its stores and its shell.
 
-The entry point and the simulation run the same object; what differs is its platform and its stores.
+The entry point and the simulation run the same object with a different platform and stores.
 """
 
 from __future__ import annotations
@@ -35,10 +35,9 @@ JOB_MASTERS_METHODS = ("ConnectJobMaster", "AppendResults", "CommitCheckpoint", 
 
 
 class Dispatcher:
-    """Listens at `address` from its construction on, and answers while it runs; it serves jobs
-    while it leads.
+    """Listens at `address` once constructed, answers while it runs, and serves jobs while it leads.
 
-    The job store is taken over once the address is bound: a second Dispatcher at the same address
+    It takes over the job store once the address is bound: a second Dispatcher at the same address
     fails without taking the store from the first.
     """
 
@@ -59,11 +58,11 @@ class Dispatcher:
         claim_storage: Callable[[], None] = lambda: None,
         platform: Platform = SYSTEM,
     ) -> None:
-        """`resource_manager`: its address, unless it is elected; `election`: None: it leads;
-        `leaders`: None: found as configured.
-        `open_store` takes the store over under an epoch, or the next one: by default the store at
-        `database.url`, or jobs.db in `directory`. `claim_storage` is called before, and raises
-        FiresteelError if this Dispatcher must not lead. `log_path`: of this process.
+        """`resource_manager` is its address, unless it is elected. Without `election` the
+        Dispatcher leads; without `leaders` it finds them as configured. `open_store` takes the
+        store over under an epoch, or the next one; the default is the store at `database.url`, or
+        jobs.db in `directory`. `claim_storage` is called first, and raises FiresteelError if this
+        Dispatcher must not lead. `log_path` is the log of this process.
         """
         transport = platform.transport
         self._server = transport.server([dispatcher_pb2.DESCRIPTOR.services_by_name["Dispatcher"]])
@@ -76,7 +75,7 @@ class Dispatcher:
         self._registry = registry
         self._host_label = host_label
         self._log_path = log_path
-        refusals = Refusals()  # of this Dispatcher, by itself and its job store
+        refusals = Refusals()  # by this Dispatcher and its job store
         self._open_store = open_store or (
             lambda epoch: JobStore(job_store_url(conf, directory), epoch, refusals)
         )
@@ -97,7 +96,7 @@ class Dispatcher:
         )
 
     async def start(self) -> None:
-        """From now on it answers; if it is the only contender, as the leader."""
+        """Starts to answer; an uncontested Dispatcher also leads from now on."""
         if not self._election.contested:
             await self._take_office()
         await self._election.start(self.address)
@@ -105,8 +104,8 @@ class Dispatcher:
         await self._server.start()
 
     async def run(self) -> None:
-        """Until `stop`, or until another Dispatcher leads: raises LeadershipLost, or Fenced if it
-        has taken over the job store.
+        """Runs until `stop` is called or another Dispatcher leads: then raises LeadershipLost, or
+        Fenced if the other one has taken over the job store.
         """
         try:
             await lead(

@@ -1,4 +1,4 @@
-"""The gRPC servicer of proto/dispatcher.proto: checks requests, asks the shell, answers errors."""
+"""The gRPC servicer of proto/dispatcher.proto: checks requests, calls the shell, returns errors."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ from firesteel.errors import FiresteelError, PayloadTooLarge
 
 log = structlog.get_logger(__name__)
 
-WATCH_COALESCE_S = 0.05  # changes within this time are sent together
-WATCH_REFRESH_S = 0.5  # at least this often: record counts move without a change of state
+WATCH_COALESCE_S = 0.05  # sends changes within this time together
+WATCH_REFRESH_S = 0.5  # the longest interval: record counts change without a change of state
 RESULTS_LOOK_S = 0.05
 RESOURCE_MANAGER_TIMEOUT_S = 2.0
 
@@ -77,7 +77,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             convert.check_job_graph(graph)
         except RemoteProtocolError as error:
             await abort(context, Reason.INVALID_REQUEST, str(error))
-        if self._shell.core.find(JobId(graph.job_id)) is None:  # else its answer was lost
+        if self._shell.core.find(JobId(graph.job_id)) is None:  # otherwise a retry
             await self._check_can_start(graph, context)
         if self._shell.store_problem:
             problem = _store_problem(self._shell.store_problem)
@@ -87,7 +87,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
         except sa.exc.SQLAlchemyError as error:
             problem = _store_problem(str(getattr(error, "orig", error)).splitlines()[0])
             await abort(context, Reason.STORE_UNAVAILABLE, problem)
-        except Fenced as error:  # as the gate says once it is known: the client asks the next one
+        except Fenced as error:  # the client retries with the next leader
             await abort(context, Reason.NOT_LEADER, str(error))
         await _refuse(context, refusal, graph.job_id)
         reached(Failpoint.SUBMITTED)
@@ -134,7 +134,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
                 change.clear()
                 try:
                     details = await self._shell.details(job)
-                except sa.exc.SQLAlchemyError:  # it is away: who watches can wait
+                except sa.exc.SQLAlchemyError:  # the database is away: watchers can wait
                     await self._unless_stopping(context)
                     await asyncio.sleep(WATCH_REFRESH_S)
                     continue
@@ -180,7 +180,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
                 context,
                 Reason.STORE_UNAVAILABLE,
                 f"the cluster's job store cannot be written ({self._shell.store_problem});"
-                " nothing was removed, try again once that is repaired",
+                " nothing was removed; try again once it is repaired",
             )
         await _refuse(context, await self._shell.remove(JobId(request.job_id)), request.job_id)
         return dispatcher_pb2.RemoveJobResponse()
@@ -219,7 +219,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             await abort(context, Reason.JOB_DATA_GONE, str(error), job_id=job.job_id)
         except StorageError as error:
             await abort(context, Reason.STORAGE_UNAVAILABLE, str(error))
-        await self._unless_forgotten(job.job_id, "rows", context)  # while they were read
+        await self._unless_forgotten(job.job_id, "rows", context)  # forgotten while they were read
 
     async def FetchLogs(
         self, request: job_logs_pb2.ReadJobLogsRequest, context: _Context
@@ -279,9 +279,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
         stream = aiter(chunks)
         first = await anext(stream, None)
         if first is None:
-            raise BadBlob(
-                "an upload without any content: expected the file's hash in its first chunk"
-            )
+            raise BadBlob("the upload is empty: expected the file's hash in its first chunk")
         with self._shell.blobs.begin(first.hash) as upload:
             await asyncio.to_thread(upload.write, first.data)
             async for chunk in stream:
@@ -322,7 +320,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             jobs_failed=core.count(JobStatus.FAILED),
         )
         if not self._shell.resource_manager:
-            overview.resource_manager_problem = "no ResourceManager leads now"
+            overview.resource_manager_problem = "no ResourceManager is leading"
             return overview
         channel = self._shell.channel(self._shell.resource_manager)
         try:
@@ -345,7 +343,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             await abort(
                 context,
                 Reason.RESOURCE_MANAGER_UNAVAILABLE,
-                "no ResourceManager leads now; nothing was changed",
+                "no ResourceManager is leading; nothing was changed",
             )
         stub = ResourceManagerStub(self._shell.channel(address))  # type: ignore[no-untyped-call]
         call = stub.StopTaskExecutor(request)
@@ -353,14 +351,14 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             async for progress in call:
                 yield progress
         except grpc.aio.AioRpcError as error:
-            # One that stops cancels the calls that it is answering.
+            # A ResourceManager that stops cancels its pending calls.
             if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
                 await pass_on(context, error)
             await abort(
                 context,
                 Reason.RESOURCE_MANAGER_UNAVAILABLE,
-                f"the ResourceManager at {address} does not answer, or no longer: the TaskExecutor"
-                " takes slots again unless it was told to end",
+                f"the ResourceManager at {address} does not answer: the TaskExecutor offers slots"
+                " again unless it was already shutting down",
             )
         finally:
             call.cancel()
@@ -382,7 +380,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
                     message = await asyncio.wait_for(outgoing.get(), interval_s)
                 except TimeoutError:
                     message = heartbeat
-                if message is None:  # the JobMaster has ended the stream, or this Dispatcher stops
+                if message is None:  # the JobMaster ended the stream, or this Dispatcher stops
                     break
                 yield message
             if reading.done() and (error := reading.exception()) is not None:
@@ -397,7 +395,9 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
     async def _read(
         self, messages: AsyncIterator[dispatcher_pb2.JobMasterToDispatcher], connection: int
     ) -> None:
-        """Posts the JobMaster's messages; returns when it ends the stream or is silent too long."""
+        """Posts the JobMaster's messages; returns when it ends the stream or stays silent too
+        long.
+        """
         timeout_s = self._shell.conf.get(options.HEARTBEAT_TIMEOUT)
         registered = False
         while True:
@@ -424,7 +424,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
                     pass
                 case other:
                     raise RemoteProtocolError(
-                        f"expected a JobMaster's registration first, but it sent {other}"
+                        f"expected a registration as the JobMaster's first message, got {other}"
                     )
 
     async def AppendResults(
@@ -440,7 +440,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
                 self._shell.core.refuse_job_master(job, "AppendResults", chunk.epoch)
             stale = (
                 f"job {chunk.job_id} is over,"
-                f" or another JobMaster than that of epoch {chunk.epoch} has it"
+                f" or has a newer JobMaster than that of epoch {chunk.epoch}"
             )
             await _stale(context, stale, chunk.job_id, chunk.epoch)
         try:
@@ -451,8 +451,8 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             await abort(context, Reason.CHUNK_OUT_OF_ORDER, str(error))
         except NotLeading as error:
             await abort(context, Reason.NOT_LEADER, str(error))
-        except StorageError as error:  # the JobMaster sends it again
-            log.warning("collected rows wait for their storage", reason=str(error))
+        except StorageError as error:  # the JobMaster retries
+            log.warning("collected rows wait for the object store", reason=str(error))
             await abort(context, Reason.STORAGE_UNAVAILABLE, str(error))
         except ResultsNotWritten as error:
             log.error("collected rows cannot be kept", job_id=chunk.job_id, reason=str(error))
@@ -500,7 +500,7 @@ async def _stale(context: _Context, message: str, job_id: JobId, epoch: int) -> 
 
 @contextlib.asynccontextmanager
 async def _store_read(context: _Context) -> AsyncIterator[None]:
-    """Ends the call with the reason if the job store cannot be read."""
+    """Aborts the call with the reason if the job store cannot be read."""
     try:
         yield
     except sa.exc.SQLAlchemyError as error:
@@ -508,12 +508,12 @@ async def _store_read(context: _Context) -> AsyncIterator[None]:
         await abort(
             context,
             Reason.STORE_UNAVAILABLE,
-            f"the cluster's job store cannot be read ({reason}); try again once that is repaired",
+            f"the cluster's job store cannot be read ({reason}); try again once it is repaired",
         )
 
 
 def _store_problem(reason: str) -> str:
     return (
         f"the cluster's job store cannot be written ({reason});"
-        " nothing was submitted, try again once that is repaired"
+        " nothing was submitted; try again once it is repaired"
     )

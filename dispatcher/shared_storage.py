@@ -1,19 +1,20 @@
-"""Where the users' files and the collected rows of jobs are, which any Dispatcher that may lead
-needs (`high-availability.storageDir`; spec 003, "High Availability").
+"""The storage of users' files and collected rows, which any Dispatcher that may lead needs
+(`high-availability.storageDir`; spec 003, "High Availability").
 
-A directory that all Dispatchers have mounted, which they use as it is; or an object store, which
-has all that is acknowledged, and of which each Dispatcher has on its own disk what it has needed.
+It is a directory that all Dispatchers have mounted and use directly, or an object store that
+contains everything acknowledged. Each Dispatcher keeps copies from the object store on its own disk
+as it needs them.
 
-DIR/blobs, DIR/spool, and DIR/job-store with the id of the job store that these belong to. The file
-is there before a Dispatcher first takes over the store. So a Dispatcher that does not find it,
-although the store has had a leader, looks at another directory than that leader: one machine's own,
-or one that is not mounted. It must not lead, because it would answer with no rows for jobs that
-have some.
+It contains DIR/blobs, DIR/spool, and DIR/job-store with the id of the job store that owns it. That
+file is written before a Dispatcher first takes over the store. If a Dispatcher does not find it
+although the store has had a leader, its directory is not the leader's: it is local to one machine,
+or not mounted. Such a Dispatcher must not lead, because it would return no rows for jobs that have
+some.
 
-A leader that ZooKeeper does not answer goes on to take rows, because jobs would wait, although
-another one may have been elected. So each leaves its epoch in DIR/leader before it reads what is
-there, and who has written something reads that afterwards: if it is still its own, whoever leads
-next will find what was written (invariant 20).
+A leader that ZooKeeper does not answer keeps accepting rows, because jobs would otherwise wait,
+although another leader may have been elected. So each leader writes its epoch to DIR/leader before
+it reads the content, and a writer reads that file after it has written: if it still contains the
+writer's epoch, the next leader will find the written data (invariant 20).
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ _OPTION = options.HA_STORAGE_DIR.key
 
 
 class BadStorage(FiresteelError):
-    """A storage directory that cannot be used, or that other Dispatchers do not share."""
+    """The storage directory is unusable, or other Dispatchers do not share it."""
 
 
 class SharedStorage(NamedTuple):
-    directory: Path  # with blobs and spool
-    copies: CheckpointStorage | None  # an object store with all that `directory` has, and more
+    directory: Path  # contains blobs and spool
+    copies: CheckpointStorage | None  # an object store with at least the content of `directory`
 
     @staticmethod
     def of(conf: Configuration, directory: Path) -> SharedStorage:
-        """As configured, else `directory`, the Dispatcher's own. Raises BadStorage."""
+        """Returns the configured storage, or `directory` if there is none. Raises BadStorage."""
         configured = conf.get(options.HA_STORAGE_DIR)
         if not configured:
             return SharedStorage(directory, None)
@@ -56,14 +57,14 @@ class SharedStorage(NamedTuple):
                 raise BadStorage(str(error)) from None
         if parts.netloc not in ("", "localhost"):
             raise BadStorage(
-                f"{_OPTION}: {configured!r} names another machine; give the directory at which its"
+                f"{_OPTION}: {configured!r} names another machine; specify the directory where its"
                 " files are mounted here, as a path or file:///PATH"
             )
         path = Path(unquote(parts.path)) if parts.scheme == "file" else Path(configured)
         if not path.is_absolute():
             raise BadStorage(
-                f"{_OPTION}: {configured!r} is another directory for each working directory;"
-                " give an absolute path"
+                f"{_OPTION}: {configured!r} is a relative path, which depends on the working"
+                " directory; specify an absolute path"
             )
         return SharedStorage(path, None)
 
@@ -72,9 +73,10 @@ class SharedStorage(NamedTuple):
         return self._files.uri
 
     def check(self, *, store_id: str, had_leader: bool) -> None:
-        """Writes a file there and reads it, and looks for that of the job store's earlier leaders.
+        """Writes a file there, reads it, and looks for the marker of the job store's earlier
+        leaders.
 
-        Raises BadStorage if the directory is not theirs.
+        Raises BadStorage if the directory does not belong to them.
         """
         files = self._files
         try:
@@ -85,19 +87,21 @@ class SharedStorage(NamedTuple):
             raise self._unusable(error) from error
         if found and found != store_id:
             raise BadStorage(
-                f"the storage directory {self.uri} belongs to another cluster: to the job store"
-                f" {found}, and this one's is {store_id}; check database.url and {_OPTION}"
+                f"the storage directory {self.uri} belongs to another cluster, with the job store"
+                f" {found}; the job store here is {store_id}. Check database.url and {_OPTION}"
             )
         if not found and had_leader and not kept:
             raise BadStorage(
-                f"the storage directory {self.uri} does not have the files and rows of this"
-                f" cluster's jobs: its job store {store_id} has had a leader, which kept them in"
-                f" another directory. Set {_OPTION} to one that all Dispatchers reach, or move"
-                f" {BLOBS} and {SPOOL} of the earlier directory there"
+                f"the storage directory {self.uri} does not contain the files and rows of this"
+                f" cluster's jobs: the job store {store_id} has had a leader, which kept them in a"
+                f" different directory. Set {_OPTION} to one that all Dispatchers reach, or move"
+                f" {BLOBS} and {SPOOL} there from the earlier directory"
             )
 
     def claim(self, *, store_id: str, had_leader: bool) -> None:
-        """Checks the directory and makes it the job store's. Before the store is taken over."""
+        """Checks the directory and marks it as the job store's. Call it before the store is taken
+        over.
+        """
         self.check(store_id=store_id, had_leader=had_leader)
         try:
             self._files.write(_MARKER, [f"{store_id}\n".encode()])
@@ -105,14 +109,14 @@ class SharedStorage(NamedTuple):
             raise self._unusable(error) from error
 
     def lead(self, epoch: int) -> None:
-        """Before anything is read here. Raises BadStorage."""
+        """Records this leader's epoch. Call it before any content is read. Raises BadStorage."""
         try:
             self._files.write(_LEADER, [f"{epoch}\n".encode()])
         except StorageError as error:
             raise self._unusable(error) from error
 
     def epoch(self) -> int:
-        """Of the latest leader; 0: none. Raises StorageError."""
+        """Returns the epoch of the latest leader, or 0. Raises StorageError."""
         files = self._files
         return int(files.read_unchecked(_LEADER)) if files.exists(_LEADER) else 0
 
@@ -135,4 +139,4 @@ def _write_and_read(files: CheckpointStorage) -> None:
     finally:
         files.delete([probe])
     if found != probe.encode():
-        raise StorageError("what was written there is not what was read")
+        raise StorageError("the content read back differs from the content written")

@@ -1,4 +1,4 @@
-"""Runs the Dispatcher's core: carries its commands out and posts their results back to it."""
+"""Runs the Dispatcher's core: carries out its commands and posts their results back to it."""
 
 from __future__ import annotations
 
@@ -89,20 +89,21 @@ T = TypeVar("T")
 JOB_MASTER_TIMEOUT_S = 3.0  # for one call to a JobMaster
 STORE_RETRY_FIRST_S = 0.2  # while the job store cannot be written
 STORE_RETRY_MAX_S = 5.0
-CANCEL_STORED_WITHIN_S = 1.0  # otherwise the JobMaster is asked to cancel before that is stored
+# After that, the JobMaster is requested to cancel before the request is stored.
+CANCEL_STORED_WITHIN_S = 1.0
 CHANNELS_MAX = 64
 EVICT_INTERVAL_S = 60.0
 JOB_MASTER_LOGS = "jobmaster-*.log"
 
 
 class NotLeading(FiresteelError):
-    """Another Dispatcher may lead: ask whoever does."""
+    """Another Dispatcher may lead: retry with the leader."""
 
 
 class Shell:
-    """Owns the core, the streams to JobMasters and their processes; stores are given to it.
+    """Owns the core, the streams to JobMasters and their processes; it is given the stores.
 
-    `address` is the Dispatcher's own, as JobMasters reach it.
+    `address` is the Dispatcher's own address, as JobMasters reach it.
     """
 
     def __init__(
@@ -142,7 +143,7 @@ class Shell:
         self.stopping = False
         self.store_problem = ""  # set while the job store cannot be written
         self.store = store
-        # One thread each: writes keep their order.
+        # One thread each, so that writes keep their order.
         self._store_thread = ThreadPoolExecutor(1, "job-store")
         self._results_thread = ThreadPoolExecutor(1, "results")
         self._result_limits = Limits(
@@ -178,27 +179,33 @@ class Shell:
 
     @property
     def resource_manager(self) -> str:
-        """The leader's address; empty while there is none."""
+        """The leader's address; empty if there is none."""
         leader = self._resource_manager.leader
         return "" if leader is None else leader.address
 
     async def prepare(self) -> None:
-        """Before anything is asked of it: graphs without a job are then of former submissions."""
+        """Drops graphs without a job, which earlier submissions left. Call it before serving
+        requests.
+        """
         try:
             await self._in_store(self.store.drop_unused_graphs)
         except sa.exc.OperationalError as error:  # a full disk; the next Dispatcher drops them
-            log.warning("unused graphs stay in the job store", reason=str(error.orig))
+            log.warning("unused graphs remain in the job store", reason=str(error.orig))
 
     async def run(self) -> None:
-        """Until `stop`. Raises Fenced once another Dispatcher has taken over the job store."""
+        """Runs until `stop` is called. Raises Fenced once another Dispatcher takes over the job
+        store.
+        """
         self._log_directory.mkdir(parents=True, exist_ok=True)
         self._start_task(self._drop_blobs())
         self._start_task(self._keep_results_short())
-        self.post(Tick())  # has the spares started
+        self.post(Tick())  # starts the spares
         await self._driver.run()
 
     def stop(self) -> None:
-        """JobMasters and their jobs go on: their lifeline is the cluster's, not this process's."""
+        """Stops this process only: JobMasters and jobs keep running, their lifeline is the
+        cluster's.
+        """
         self._driver.stop()
         self.stopping = True
         for stream in self._streams.values():
@@ -207,7 +214,7 @@ class Shell:
             change.set()
 
     async def close(self) -> None:
-        """After `run`: ends what still runs, and waits for it."""
+        """Ends what is still running after `run`, and waits for it."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -248,11 +255,11 @@ class Shell:
             conf = self.conf.with_overrides(dict(graph.config))
             return bool(conf.get(options.CHECKPOINT_INTERVAL))
         except ConfigurationError:
-            return False  # its JobMaster says which option is wrong
+            return False  # its JobMaster reports the invalid option
 
     async def check_checkpoints(self, graph: job_graph_pb2.JobGraph) -> None:
-        """Raises FiresteelError if checkpoints cannot be written where the job wants them, or what
-        it is to begin from cannot be restored.
+        """Raises FiresteelError if the job's checkpoint directory is not writable, or if the
+        checkpoint that it starts from cannot be restored.
         """
         try:
             conf = self.conf.with_overrides(dict(graph.config))
@@ -262,15 +269,15 @@ class Shell:
             if options.RECOVERY_PATH.key in graph.config:
                 await asyncio.to_thread(lambda: read_restored(job_graph_from_proto(graph), conf))
         except ConfigurationError:
-            pass  # its JobMaster says which option is wrong
+            pass  # its JobMaster reports the invalid option
 
     async def take_checkpoint(
         self, job: Job, request: job_master_pb2.TakeCheckpointRequest
     ) -> job_master_pb2.TakeCheckpointResponse:
-        """Returns when it is complete. Raises FiresteelError."""
+        """Returns once the checkpoint is complete. Raises FiresteelError."""
         process = self.core.process_of(job) if job.confirmed else None
         if job.ended or process is None:
-            waits = "" if job.ended else ", and has no JobMaster yet"
+            waits = "" if job.ended else " and has no JobMaster yet"
             raise FiresteelError(f"job {job.job_id} is {job.status.name}{waits}")
         stub: Any = self._job_master(process.address)
         try:
@@ -280,17 +287,17 @@ class Shell:
                 raise FiresteelError(error.details()) from None
             goes_on = ""
             if request.stop and job.analysis:
-                goes_on = "; the next one goes on to stop the job, if its tasks still run"
+                goes_on = "; the next JobMaster continues to stop the job if its tasks still run"
             elif request.stop:
-                goes_on = "; the job starts again, and is to be stopped again"
+                goes_on = "; the job restarts and must be stopped again"
             raise FiresteelError(
-                f"the JobMaster of job {job.job_id} has ended before it answered{goes_on}:"
-                f" `firesteel show --checkpoints {job.job_id}` tells what is complete"
+                f"the JobMaster of job {job.job_id} ended before it answered{goes_on}:"
+                f" `firesteel show --checkpoints {job.job_id}` lists complete checkpoints"
             ) from error
         return taken
 
     async def dispose_savepoint(self, path: str) -> None:
-        """Raises FiresteelError."""
+        """Deletes the savepoint at `path`. Raises FiresteelError."""
         begun_from: dict[JobId, str] = {}
         for job in list(self.core.jobs.values()):
             graph = None if job.ended else await self._graph(job.graph_id)
@@ -301,19 +308,20 @@ class Shell:
     async def commit_checkpoint(
         self, job_id: JobId, epoch: int, checkpoint: CompleteCheckpoint, subsumed: Sequence[int]
     ) -> None:
-        """Raises what the job store does."""
+        """Stores the checkpoint. Raises the job store's errors."""
         await self._in_store(
             lambda: self.store.commit_checkpoint(job_id, epoch, checkpoint, subsumed)
         )
         self.post(CheckpointStored(job_id=job_id, epoch=epoch))
 
     async def remove(self, job_id: JobId) -> Refusal | None:
-        """Returns once that is stored."""
+        """Removes the job; returns once that is stored."""
         return await self._ask(lambda request: RemoveJob(request=request, job_id=job_id))
 
     async def cancel(self, job_id: JobId) -> Refusal | None:
-        """Returns once the request is stored. While the job store cannot be written, the job's
-        JobMaster is asked at once, and the refusal says so: nobody is promised what could be lost.
+        """Cancels the job; returns once the request is stored. While the job store cannot be
+        written, sends the request to the JobMaster immediately and refuses, because the request may
+        be lost.
         """
         while True:
             with contextlib.suppress(TimeoutError):
@@ -323,18 +331,18 @@ class Shell:
                     )
             asked = await self._cancel_unstored(job_id)
             if self.store_problem:
-                then = "is being cancelled; its end is shown" if asked else "will be cancelled"
+                then = "is being cancelled; it will show as ended" if asked else "will be cancelled"
                 return Refusal(
                     kind=RefusalKind.NOT_STORED,
                     message=f"the cluster's job store cannot be written ({self.store_problem}):"
-                    f" job {job_id} {then} once that is repaired",
+                    f" job {job_id} {then} once it is repaired",
                 )
 
     async def _cancel_unstored(self, job_id: JobId) -> bool:
-        """Whether the job's JobMaster has the request."""
+        """Whether the job's JobMaster received the request."""
         job = self.core.find(job_id)
         process = self.core.process_of(job) if job is not None and job.confirmed else None
-        if process is None:  # it has no JobMaster yet, and gets none before that is stored
+        if process is None:  # it has no JobMaster, and gets none before the request is stored
             return False
         log.warning("cancelling a job before the request is stored", job_id=job_id)
         return await self._send_cancel(job_id, process.address)
@@ -350,8 +358,8 @@ class Shell:
             self._requests.pop(request, None)
 
     async def details(self, job: Job, *, checkpoints: bool = False) -> job_master_pb2.JobDetails:
-        """From the job's JobMaster while it lives; from the store once the job has ended.
-        `checkpoints`: with the subtasks' parts of them, while the JobMaster lives.
+        """Returns details from the job's JobMaster while it lives, from the store once the job
+        ended. With `checkpoints`, includes the subtasks' parts of them while the JobMaster lives.
         """
         for _ in range(20):
             if job.status.globally_terminal:
@@ -361,13 +369,13 @@ class Shell:
                 break
             if not _ended(details):
                 return details
-            # Its JobMaster has ended it, but the end is not stored yet and could still be lost: it
-            # is not shown before it is stored.
+            # The JobMaster has ended the job, but the end is not stored yet and could still be
+            # lost: it becomes visible once it is stored.
             await self.changed(job.job_id, timeout_s=0.1)
             if self.store_problem:
                 return convert.before_stored(details, self.store_problem)
         graph = await self._graph(job.graph_id)
-        if job.status.globally_terminal:  # by now
+        if job.status.globally_terminal:  # it has ended in the meantime
             return await self._stored_details(job)
         details = convert.details_without_master(
             job, graph, waiting_for="" if job.confirmed else "its JobMaster to start"
@@ -377,12 +385,12 @@ class Shell:
         return details
 
     def forgotten_why(self, job_id: JobId) -> str | None:
-        """None: the job is still kept, or there never was one."""
+        """Returns why the job was dropped; None if it is kept or never existed."""
         forgotten = self.core.forgotten(job_id)
         if forgotten is None or forgotten.why:
             return None if forgotten is None else forgotten.why
         kept = self.conf.get(options.JOB_HISTORY)
-        return f"the cluster keeps no more than the last {kept} jobs ({options.JOB_HISTORY.key})"
+        return f"the cluster keeps only the last {kept} jobs ({options.JOB_HISTORY.key})"
 
     async def _stored_details(self, job: Job) -> job_master_pb2.JobDetails:
         if (why := self.forgotten_why(job.job_id)) is not None:
@@ -393,7 +401,7 @@ class Shell:
                 failure=f"the reason is no longer kept: {why}" if failed else "",
             )
         while (ending := await self._in_store(lambda: self.store.ending(job.job_id))) is None:
-            await asyncio.sleep(STORE_RETRY_FIRST_S)  # decided, but not stored yet
+            await asyncio.sleep(STORE_RETRY_FIRST_S)  # decided, but not yet stored
             if self.store_problem:
                 graph = await self._graph(job.graph_id)
                 details = convert.details_without_master(job, graph)
@@ -432,7 +440,7 @@ class Shell:
 
     @contextlib.contextmanager
     def watch(self, job_id: JobId) -> Iterator[asyncio.Event]:
-        """An event that every change of the job sets. Clear it before looking at the job."""
+        """Yields an event that every change of the job sets. Clear it before reading the job."""
         event = asyncio.Event()
         self._watchers.setdefault(job_id, set()).add(event)
         try:
@@ -446,29 +454,29 @@ class Shell:
     # ---- collected results
 
     async def append_results(self, chunk: AppendResults) -> None:
-        """Returns once a leader has written it. Raises Superseded, ChunkOutOfOrder,
+        """Returns once the leader has written the chunk. Raises Superseded, ChunkOutOfOrder,
         ResultsNotWritten, StorageError or NotLeading.
         """
         await self._make_room(len(chunk.ipc_stream))
         job = self.core.jobs.get(chunk.job_id)
-        if job is None or job.epoch != chunk.epoch:  # by now
-            raise Superseded(f"job {chunk.job_id} has another JobMaster")
+        if job is None or job.epoch != chunk.epoch:  # the job may have ended
+            raise Superseded(f"job {chunk.job_id} has a different JobMaster")
         key = chunk.job_id, chunk.operator_id, chunk.generation
 
         def write() -> None:
-            self._check_leads()  # whoever leads now has read what there was
+            self._check_leads()  # a new leader has already read the stored rows
             if chunk.ipc_stream or chunk.group:
                 self.results.append(
                     *key, chunk.index, chunk.ipc_stream, chunk.group, chunk.attempt_id
                 )
             else:
                 self.results.begin(*key)
-            self._check_leads()  # it may have done so meanwhile
+            self._check_leads()  # a new leader may have been elected while this one wrote
 
         await self._in_thread(self._results_thread, write)
 
     def _check_leads(self) -> None:
-        """Rows are taken without ZooKeeper, too, as long as nobody else has begun to lead."""
+        """Allows rows without contact to ZooKeeper as long as no other Dispatcher leads."""
         if self._permit is not None and not self._permit.acts() and self._replaced():
             raise NotLeading("another Dispatcher leads")
 
@@ -480,9 +488,9 @@ class Shell:
         await self._evict_results(more_bytes)
         if self.results.total_bytes + more_bytes > max_bytes:
             raise ResultsNotWritten(
-                f"collected rows may have {shortest_size(max_bytes)} in all"
-                f" ({options.RESULTS_MAX_SIZE.key}), and those of jobs that run have as much;"
-                " write so many rows to a sink, or raise the limit"
+                f"collected rows are limited to {shortest_size(max_bytes)} in all"
+                f" ({options.RESULTS_MAX_SIZE.key}), and running jobs use all of it;"
+                " write large results to a sink, or raise the limit"
             )
 
     async def _evict_results(self, more_bytes: int = 0) -> None:
@@ -502,7 +510,7 @@ class Shell:
             log.info("deleted the collected rows of a job", job_id=job_id, reason=why)
 
     async def _keep_results_short(self) -> None:
-        """Deletes what no job needs any more, and from time to time what is too old."""
+        """Deletes rows of unknown jobs, and periodically rows that are too old."""
         known = set(self.core.jobs)
         for job_id in await self._in_thread(self._results_thread, self.results.jobs):
             if job_id not in known:
@@ -514,7 +522,7 @@ class Shell:
     # ---- logs
 
     def logs(self) -> dict[Path, LogFile]:
-        """This process's own log, and those of JobMasters."""
+        """Returns this process's own log and those of JobMasters."""
         own = {self._log_path: LogFile()} if self._log_path is not None else {}
         masters = self._log_directory.glob(JOB_MASTER_LOGS)
         return own | {path: LogFile(one_job=True) for path in masters}
@@ -525,8 +533,8 @@ class Shell:
         return self._streams.setdefault(connection, asyncio.Queue())
 
     def disconnected(self, connection: int) -> None:
-        """A JobMaster's stream has ended. Of one that an earlier Dispatcher started, no exit is
-        reported.
+        """Handles the end of a JobMaster's stream. The exit of a JobMaster that an earlier
+        Dispatcher started is not reported, so it is probed.
         """
         self._streams.pop(connection, None)
         process = self.core.processes.on(connection)
@@ -535,7 +543,7 @@ class Shell:
             self._start_task(self._find_whether_it_ended(process.pid, process.address))
 
     async def _find_whether_it_ended(self, pid: int, address: str) -> None:
-        """It has its port for life."""
+        """Posts the process's exit if its port, which it keeps for life, is closed."""
         await asyncio.sleep(PORT_CLOSES_S)
         if await self.platform.transport.refuses(address):
             log.info("a JobMaster process has ended", pid=pid, reason="its port is closed")
@@ -544,7 +552,7 @@ class Shell:
     def _send(self, connection: int, message: dispatcher_pb2.DispatcherToJobMaster) -> None:
         if (stream := self._streams.get(connection)) is not None:
             stream.put_nowait(message)
-        # else: it has just broken; once it is open again, the core sends again
+        # else: the stream has just broken; the core resends once it is open again
 
     # ---- commands
 
@@ -586,7 +594,7 @@ class Shell:
                 old(path).unlink(missing_ok=True)
 
     async def _run_process(self) -> None:
-        """One JobMaster process from its start to its end."""
+        """Runs one JobMaster process from its start to its end."""
         number = next(self._process_numbers)
         log_path = self._log_directory / f"jobmaster-{self.store.epoch}-{number}.log"
         argv = [
@@ -625,17 +633,17 @@ class Shell:
             log.warning("files of jobs cannot be deleted", reason=str(error))
             return
         if dropped:
-            log.info("deleted files that no job needs any more", files=len(dropped))
+            log.info("deleted files that no job needs", files=len(dropped))
 
     def _kill(self, pid: int) -> None:
         if pid < 0:
-            log.warning("a JobMaster of another machine does not answer, or is not needed", pid=pid)
-            return  # nothing that it sends is accepted
+            log.warning("a JobMaster on another machine does not answer or is not needed", pid=pid)
+            return  # its messages are no longer accepted
         log.warning("killing a JobMaster process that does not answer or is not needed", pid=pid)
         if (child := self._children.get(pid)) is not None:
             child.kill()
             return
-        self.platform.processes.kill(pid)  # started by an earlier Dispatcher on this machine
+        self.platform.processes.kill(pid)  # an earlier Dispatcher started it on this machine
 
     async def _start_job(self, command: StartJob) -> None:
         graph = await self._until(lambda: self._graph(command.graph_id))
@@ -646,7 +654,7 @@ class Shell:
                 graph_id=command.graph_id,
             )
             return
-        # Its assignment is stored: from now on, no earlier JobMaster can add to them.
+        # Its assignment is stored: from now on, no earlier JobMaster can add to these.
         checkpoints = await self._until_stored(lambda: self.store.checkpoints(command.job_id))
         collected = await self._until(
             lambda: self._in_thread(
@@ -683,7 +691,7 @@ class Shell:
                     timeout=JOB_MASTER_TIMEOUT_S,
                 )
                 outcome = JobMasterProbe.RUNS
-            except grpc.aio.AioRpcError:  # another process may have its port by now
+            except grpc.aio.AioRpcError:  # another process may have its port now
                 outcome = JobMasterProbe.SILENT
         self.post(JobMasterProbed(job_id=command.job_id, epoch=command.epoch, outcome=outcome))
 
@@ -709,8 +717,8 @@ class Shell:
     # ---- the store
 
     async def _persist(self, records: Sequence[Record]) -> None:
-        """Tries until it succeeds: the core has decided, and nothing is carried out before it is
-        stored. A commit whose answer was lost is tried again like any other; the store finds its
+        """Retries until it succeeds: the core has decided, and nothing is carried out before it is
+        stored. A commit whose answer was lost is retried like any other; the store recognises its
         own rows.
         """
         await self._until_stored(lambda: self.store.persist(records))
@@ -719,11 +727,11 @@ class Shell:
         return await self._until(lambda: self._in_store(work))
 
     async def _until(self, work: Callable[[], Awaitable[T]]) -> T:
-        """While the job store, or the storage directory, is away, tries again."""
+        """Retries while the job store or the storage directory is unavailable."""
         async for attempt in tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type(
                 (sa.exc.OperationalError, sa.exc.InterfaceError, StorageAway)
-            ),  # a full disk, a database that restarts
+            ),  # a full disk, or a database that restarts
             wait=tenacity.wait_exponential(multiplier=STORE_RETRY_FIRST_S, max=STORE_RETRY_MAX_S),
             before_sleep=self._store_failed,
             sleep=asyncio.sleep,
@@ -732,12 +740,12 @@ class Shell:
                 done = await work()
                 self.store_problem = ""
                 return done
-        raise AssertionError("it is tried without end")
+        raise AssertionError("it retries forever")
 
     def _store_failed(self, state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None
         self.store_problem = str(getattr(error, "orig", error)).splitlines()[0]
-        log.error("the job store cannot be written; trying again", reason=self.store_problem)
+        log.error("the job store cannot be written; retrying", reason=self.store_problem)
 
     async def _graph(self, graph_id: str) -> job_graph_pb2.JobGraph | None:
         if (graph := self._graphs.get(graph_id)) is not None:
@@ -756,7 +764,8 @@ class Shell:
 
     def channel(self, address: str) -> grpc.aio.Channel:
         if address not in self._channels:
-            if len(self._channels) >= CHANNELS_MAX:  # to JobMasters that are long gone
+            # The oldest lead to JobMasters that ended long ago.
+            if len(self._channels) >= CHANNELS_MAX:
                 oldest = next(iter(self._channels))
                 self._start_task(self._channels.pop(oldest).close(grace=JOB_MASTER_TIMEOUT_S))
             self._channels[address] = self.platform.transport.channel(address)
@@ -774,7 +783,7 @@ class Shell:
 
 
 async def wait_for_change(change: asyncio.Event, timeout_s: float) -> None:
-    """Returns when it is set, or after `timeout_s`."""
+    """Returns when the event is set, or after `timeout_s`."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(change.wait(), timeout_s)
 

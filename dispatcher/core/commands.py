@@ -1,4 +1,4 @@
-"""What the Dispatcher's core decides: its commands to the shell."""
+"""The commands of the Dispatcher's core to the shell."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartProcess:
-    """Results in ProcessStarted or ProcessStartFailed."""
+    """Starts a JobMaster process. Results in ProcessStarted or ProcessStartFailed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,17 +40,19 @@ class KillProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartJob:
-    """Repeated, with the same epoch, when its JobMaster reconnects before it has reported."""
+    """Assigns the job to a JobMaster. Resent with the same epoch if the JobMaster reconnects before
+    it has reported.
+    """
 
     connection: int
     job_id: JobId
     graph_id: str
     epoch: int
-    restart_history: str = ""  # as an earlier JobMaster has reported it
-    history: bytes = b""  # the same
-    analysis: bytes = b""  # the same
-    reconciles: bool = False  # its tasks may run: they are adopted
-    cancels: bool = False  # its user has cancelled it
+    restart_history: str = ""  # as last reported by the job's previous JobMaster
+    history: bytes = b""  # as above
+    analysis: bytes = b""  # as above
+    reconciles: bool = False  # the job's tasks may be running and are to be adopted
+    cancels: bool = False  # a user has cancelled the job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,7 @@ class AskToCancel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acknowledge:
-    """The terminal status is stored: the JobMaster process may exit."""
+    """Confirms that the terminal status is stored: the JobMaster process may exit."""
 
     connection: int
     status: JobStatus
@@ -69,8 +71,8 @@ class Acknowledge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeJobMaster:
-    """Ask the JobMaster that an earlier Dispatcher has assigned whether it lives, and has the job.
-    Results in JobMasterProbed.
+    """Queries the JobMaster that an earlier Dispatcher assigned: is it alive, and does it run the
+    job? Results in JobMasterProbed.
     """
 
     job_id: JobId
@@ -85,7 +87,7 @@ class NotifyWatchers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropResults:
-    """Deletes the job's collected rows, and files that no job needs any more."""
+    """Deletes the job's collected rows, and files that no job needs."""
 
     job_id: JobId
 

@@ -1,19 +1,19 @@
-"""What the Dispatcher decides: which jobs exist, which JobMaster process serves which job, and how
-clients are answered.
+"""Decides which jobs exist, which JobMaster process serves which job, and how clients are answered.
 
-Owns the table of jobs and the table of JobMaster processes. Pure: see
+Owns the table of jobs and the table of JobMaster processes. A pure core: see
 firesteel.common.service.core.
 
-Rules (numbers are those of the invariants they keep):
+Rules (numbers are those of the invariants that they keep):
 
-* A job is stored before anything is done for it, and before its client hears of it (3).
-* A job is submitted once: the same graph under the same id is the same submission, whose answer was
-  lost, and is answered with the job that exists, also with one that has ended (1, 2). Another graph
-  under its id is refused. Neither touches anything of the job (4).
-* Only the JobMaster that was assigned last, with the last epoch, may report on a job.
-* A job that has lost its JobMaster gets another one, under the next epoch, if it takes checkpoints,
-  is a batch, or if its JobMaster has told that its tasks can be adopted without: the next one
-  adopts them if they run, to go on with them, or to end them if the job was being cancelled.
+* A job is stored before any action is taken for it, and before its client is answered (3).
+* A job is submitted once. The same graph under the same id is a repeated submission whose answer
+  was lost; it is answered with the existing job, even if that has ended (1, 2). A different graph
+  under the same id is refused. Neither changes the job (4).
+* Only the JobMaster that was assigned last, with the highest epoch, may report on a job.
+* A job that loses its JobMaster gets a new one, under the next epoch, if it takes checkpoints, is a
+  batch job, or its JobMaster has reported that its tasks can be adopted without checkpoints. The
+  new JobMaster adopts running tasks and continues them, or cancels them if the job was being
+  cancelled.
 """
 
 from __future__ import annotations
@@ -70,14 +70,13 @@ from firesteel.common.service.core import Effects, Tick
 from firesteel.common.states import IllegalTransition, JobStatus
 
 REGISTER_TIMEOUT_S = 30.0  # from a process's start to its registration
-RECONNECT_GRACE_S = 5.0  # a JobMaster whose stream stays broken for longer is dead
-# After a Dispatcher's restart: until running jobs must have reported, or their JobMasters answered.
+RECONNECT_GRACE_S = 5.0  # a JobMaster whose stream stays broken longer is dead
+# After a Dispatcher's restart: until JobMasters of running jobs must have registered or answered.
 ADOPTION_GRACE_S = 10.0
-PROBE_INTERVAL_S = 1.0  # until a JobMaster that has not reported is asked again whether it lives
-LAST_MESSAGES_S = 1.0  # after a process's exit: to read what its stream still carries
+PROBE_INTERVAL_S = 1.0  # until an unregistered JobMaster is probed again
+LAST_MESSAGES_S = 1.0  # after a process's exit, to read the rest of its stream
 CANCEL_RETRY_S = 1.0
-# How often a job gets another JobMaster before it has stored a checkpoint under one, or one has
-# lasted for a while.
+# How many JobMasters in a row a job may lose before one stores a checkpoint or lasts a while.
 JOB_MASTERS_IN_A_ROW = 3
 LASTING_S = 60.0
 REMOVED = "it was removed (`firesteel remove`)"
@@ -87,8 +86,8 @@ LOST_WHILE_DOWN = "its JobMaster ended while the cluster was down; run the job a
 class DispatcherCore:
     """Handles one event at a time; see the module's docstring.
 
-    `wall_offset_s` turns the driver's monotonic clock into seconds since 1970; `jobs` and
-    `forgotten` come from the store; `history` ended jobs are kept.
+    `wall_offset_s` converts the driver's monotonic clock to seconds since 1970; `jobs` and
+    `forgotten` come from the store; at most `history` ended jobs are kept.
     """
 
     def __init__(
@@ -103,8 +102,8 @@ class DispatcherCore:
     ) -> None:
         self.table = JobTable(jobs, forgotten, history=history)
         self.processes = ProcessTable(spares=spares)
-        self.stale_reports = 0  # dropped: not from the job's current JobMaster
-        self.refusals = Refusals()  # those of masters that were replaced
+        self.stale_reports = 0  # dropped reports: not from the job's current JobMaster
+        self.refusals = Refusals()  # messages of JobMasters that were replaced
         self._wall_offset_s = wall_offset_s
         self._records: list[Record] = []
         self._commands: list[Command] = []
@@ -183,19 +182,19 @@ class DispatcherCore:
         return sum(not job.ended for job in self.table)
 
     def process_of(self, job: Job) -> JobMasterProcess | None:
-        """The job's JobMaster, while it lives and is connected."""
+        """Returns the job's JobMaster process if it is alive and connected."""
         process = self.processes.by_pid.get(job.pid) if job.pid is not None else None
         if process is None or process.connection is None or process.exit_reason is not None:
             return None
         return process
 
     def story(self, of: JobId | int) -> list[str]:
-        """How this job, or the JobMaster process with this pid, came to its state."""
+        """Returns how this job, or the JobMaster process with this pid, came to its state."""
         entity = self.processes.by_pid.get(of) if isinstance(of, int) else self.jobs.get(of)
         return entity.story() if entity is not None else []
 
     def validate(self) -> None:
-        """Raises AssertionError, with the story of the job or process that breaks an invariant."""
+        """Raises AssertionError with the story of the job or process that violates an invariant."""
         for job_id, what in self.table.violations():
             self._broken(f"job {job_id} {what}", job_id)
         for pid, what in self.processes.violations():
@@ -204,10 +203,11 @@ class DispatcherCore:
             process = self.processes.by_pid.get(job.pid) if job.pid is not None else None
             if job.pid is not None and (process is None or process.job_id != job.job_id):
                 self._broken(
-                    f"job {job.job_id} is with process {job.pid}, which is not", job.job_id
+                    f"job {job.job_id} is assigned to process {job.pid}, which does not serve it",
+                    job.job_id,
                 )
             if not job.ended and not job.waiting and job.pid is None and job.adopt_until is None:
-                self._broken(f"job {job.job_id} has lost its JobMaster and goes on", job.job_id)
+                self._broken(f"job {job.job_id} has no JobMaster and waits for none", job.job_id)
         if self.table.waiting() and self.processes.spares():
             job_id = self.table.waiting()[0].job_id
             self._broken(f"job {job_id} waits although there are spare JobMasters", job_id)
@@ -242,10 +242,11 @@ class DispatcherCore:
             self._commands.append(Answer(request=event.request))
             self._commands.append(NotifyWatchers(job_id=event.job_id))
         elif job.graph_id == event.graph_id or self.forgotten(job.job_id) is not None:
-            self._commands.append(Answer(request=event.request))  # of a forgotten job, only the id
+            # Only the id of a forgotten job is known.
+            self._commands.append(Answer(request=event.request))
         else:
             message = (
-                f'job {job.job_id} ("{job.name}", {job.status.name}) was submitted with another'
+                f'job {job.job_id} ("{job.name}", {job.status.name}) was submitted with a different'
                 " program: submit this one under a new id"
             )
             self._refuse(event.request, RefusalKind.ALREADY_EXISTS, message)
@@ -272,13 +273,13 @@ class DispatcherCore:
                 self._end(job, Ending.CANCELLED_EARLY, now)
             elif job.confirmed:
                 self._ask_to_cancel(job)
-            # else: its JobMaster is starting, or its next one, which ends the tasks that run; it is
-            # told with the job, or asked at its first report
+            # else: its JobMaster is starting, or its next one, which cancels running tasks; it gets
+            # the request with the job, or at its first report
 
     def _remove(self, event: RemoveJob) -> None:
         job = self.jobs.get(event.job_id)
         if job is None and self.forgotten(event.job_id) is not None:
-            self._commands.append(Answer(request=event.request))  # nothing of it is left
+            self._commands.append(Answer(request=event.request))  # nothing of it is left to remove
         elif job is None:
             self._refuse(event.request, RefusalKind.NOT_FOUND, unknown_job(event.job_id))
         elif not job.ended:
@@ -301,7 +302,7 @@ class DispatcherCore:
         job.cancel_again_at = None
         if process := self.process_of(job):
             self._commands.append(AskToCancel(job_id=job.job_id, address=process.address))
-        # else: asked when it has reconnected; if it does not reconnect, the job ends anyway
+        # else: sent when the JobMaster reconnects; if it does not, the job ends anyway
 
     def _refuse(self, request: int, kind: RefusalKind, message: str) -> None:
         self._commands.append(Answer(request=request, refusal=Refusal(kind=kind, message=message)))
@@ -323,7 +324,7 @@ class DispatcherCore:
         process.job_master_id = event.job_master_id
         process.address = event.address
         process.connection = event.connection
-        if process.exit_reason is None:  # else these are the last messages of a dead process
+        if process.exit_reason is None:  # otherwise these are the last messages of a dead process
             process.lost_at = None
         self.processes.start_succeeded()
         if process.job_id is None:
@@ -335,23 +336,23 @@ class DispatcherCore:
             return
         job = self.jobs.get(process.job_id)
         if job is None or job.ended:
-            return  # it reports its terminal status once more, and is acknowledged
+            return  # it reports its terminal status again, and is acknowledged
         if not job.confirmed:
             self._start_job(job, event.connection)
         elif job.cancel_requested:
             self._ask_to_cancel(job)
 
     def _superseded(self, process: JobMasterProcess, serves: JobId) -> None:
-        """It was given up, and is back: its job goes on elsewhere, and it can get no other."""
+        """Kills a process that was given up and is back: its job runs elsewhere."""
         process.job_id = serves
         job = self.jobs.get(serves)
         if job is not None and not job.ended:
             self._commands.append(KillProcess(pid=process.pid))
 
     def _adopt(self, process: JobMasterProcess, now: float) -> None:
-        """A process that an earlier Dispatcher had assigned keeps its job.
+        """Returns the job to the JobMaster that an earlier Dispatcher assigned.
 
-        The assignment may not have reached it, so it is sent again, until it reports.
+        The assignment may not have reached it, so it is sent again until the JobMaster reports.
         """
         if (job := self.table.assigned_to(process.job_master_id)) is not None:
             job.note(f"adopted with JobMaster process {process.pid}", now)
@@ -360,17 +361,19 @@ class DispatcherCore:
             job.adopt_until = job.probe_at = None
 
     def _probed(self, event: JobMasterProbed, now: float) -> None:
-        """Of a JobMaster that an earlier Dispatcher had assigned, and that has not registered."""
+        """Handles the probe of a JobMaster that an earlier Dispatcher assigned and that has not
+        registered.
+        """
         job = self.jobs.get(event.job_id)
         if job is None or job.adopt_until is None or job.epoch != event.epoch:
             return
         match event.outcome:
             case JobMasterProbe.ENDED:
                 self._lose(job, LOST_WHILE_DOWN, now)
-            case JobMasterProbe.RUNS:  # it is on its way, for as long as that takes
+            case JobMasterProbe.RUNS:  # it will register, however long that takes
                 job.adopt_until = now + ADOPTION_GRACE_S
                 job.probe_at = now + PROBE_INTERVAL_S
-            case JobMasterProbe.SILENT:  # it hangs, or its machine is away
+            case JobMasterProbe.SILENT:  # it hangs, or its machine is unreachable
                 job.probe_at = now + PROBE_INTERVAL_S
             case _:
                 assert_never(event.outcome)
@@ -395,10 +398,11 @@ class DispatcherCore:
         if process.connection is None:
             self._gone(process, now)
         else:
-            process.lost_at = now + LAST_MESSAGES_S  # the final status may be among them
+            # The final status may be among its last messages.
+            process.lost_at = now + LAST_MESSAGES_S
 
     def _gone(self, process: JobMasterProcess, now: float) -> None:
-        """Nothing more comes from this process."""
+        """Handles the end of a process that sends no more messages."""
         self.processes.remove(process)
         job = self.jobs.get(process.job_id) if process.job_id is not None else None
         if job is None:
@@ -441,7 +445,7 @@ class DispatcherCore:
     def _reported_after_the_end(
         self, process: JobMasterProcess, job: Job | None, event: JobStatusReported
     ) -> None:
-        """Who is told that its job's end is stored deletes what the job has left."""
+        """Acknowledges the stored end of the job, so that the JobMaster deletes the job's files."""
         ended_so = job is None or (job.status, job.epoch) == (event.status, event.epoch)
         if ended_so and event.status.globally_terminal:
             self._acknowledge(process, event.status)  # the acknowledgement was lost
@@ -449,7 +453,7 @@ class DispatcherCore:
         self.stale_reports += 1
         if job is not None and event.epoch < job.epoch:
             self.refuse_job_master(job, "status", event.epoch)
-        self._commands.append(KillProcess(pid=process.pid))  # given up before it came back
+        self._commands.append(KillProcess(pid=process.pid))  # it was given up before it came back
 
     def _reported(
         self, job: Job, process: JobMasterProcess, event: JobStatusReported, now: float
@@ -458,7 +462,7 @@ class DispatcherCore:
         job.confirmed = True
         try:
             news = job.report(event.status, now)
-        except IllegalTransition as error:  # a fault of that JobMaster's: it ends one job, not all
+        except IllegalTransition as error:  # the JobMaster's fault: end one job, not all
             self._commands.append(KillProcess(pid=process.pid))
             self._end(job, Ending.JOB_MASTER_LOST, now, failure=str(error))
             return
@@ -504,7 +508,7 @@ class DispatcherCore:
     # ---- ends
 
     def _lose(self, job: Job, failure: str, now: float) -> None:
-        """Its JobMaster is gone."""
+        """Handles the loss of the job's JobMaster."""
         if job.assigned_at is not None and now - job.assigned_at >= LASTING_S:
             job.lost_in_a_row = 0
         recovers = (job.recovers or job.analysis) and job.lost_in_a_row < JOB_MASTERS_IN_A_ROW
@@ -512,7 +516,7 @@ class DispatcherCore:
             job.lost_in_a_row += 1
             job.wait_for_another_master(failure, now)
             if not job.may_run and job.analysis:
-                self._analyzed(job, b"")  # the next one begins with nothing that could be adopted
+                self._analyzed(job, b"")  # the next JobMaster starts with no tasks to adopt
             self._status_changed(job)
             self._commands.append(NotifyWatchers(job_id=job.job_id))
         elif job.cancel_requested:
@@ -537,7 +541,7 @@ class DispatcherCore:
         job.end_ms = end_ms
         job.adopt_until = job.probe_at = job.cancel_again_at = None
         if final_details is not None:
-            job.history = b""  # it is part of them
+            job.history = b""  # the details include it
         self._records.append(
             JobEnded(
                 job_id=job.job_id,
@@ -565,7 +569,7 @@ class DispatcherCore:
             if job.cancel_again_at is not None and job.cancel_again_at <= now:
                 self._ask_to_cancel(job)
             if job.probe_at is not None and job.probe_at <= now - PROBE_INTERVAL_S:
-                job.adopt_until = now + ADOPTION_GRACE_S  # nobody was asked for a while
+                job.adopt_until = now + ADOPTION_GRACE_S  # no probe was sent for a while
             if job.adopt_until is not None and job.adopt_until <= now:
                 self._lose(job, LOST_WHILE_DOWN, now)
             if job.probe_at is not None and job.probe_at <= now:
@@ -580,8 +584,8 @@ class DispatcherCore:
             self.processes.start_again_at = None
 
     def _match_jobs_and_processes(self, now: float) -> None:
-        """Runs after every event, from current facts: gives spares to waiting jobs, and has missing
-        processes started.
+        """Assigns spare processes to waiting jobs and starts missing processes. Runs after every
+        event, from current facts.
         """
         for job, process in zip(self.table.waiting(), self.processes.spares(), strict=False):
             self._assign(job, process, now)

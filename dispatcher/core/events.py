@@ -1,4 +1,4 @@
-"""What happens to the Dispatcher: its core's events."""
+"""The events of the Dispatcher's core."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SubmitJob:
     job_id: JobId
     name: str
     graph_id: str
-    recovers: bool = False  # whether another JobMaster goes on with it when it has lost its own
+    recovers: bool = False  # whether a new JobMaster continues the job when its JobMaster is lost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +42,12 @@ class JobMasterRegistered:
     job_master_id: JobMasterId
     pid: int
     address: str
-    serves: JobId | None = None  # the job that it has already
+    serves: JobId | None = None  # the job that it already serves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobMasterDisconnected:
-    """The stream ended or fell silent; its messages were all posted before this."""
+    """The stream ended or fell silent; all of its messages were posted earlier."""
 
     connection: int
 
@@ -62,14 +62,14 @@ class JobStatusReported:
     tasks_by_state: Mapping[str, int] = field(default_factory=dict)
     final_details: bytes | None = None  # serialised; terminal states only
     keeps_checkpoints: bool = False  # terminal states only
-    restart_history: str = ""  # for the job's next JobMaster, which alone reads it
-    analysis: bytes = b""  # the same; empty: as reported before
-    history: bytes = b""  # a serialised JobHistory; empty: as reported before
+    restart_history: str = ""  # read only by the job's next JobMaster
+    analysis: bytes = b""  # as above; empty: unchanged
+    history: bytes = b""  # a serialised JobHistory; empty: unchanged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointStored:
-    """The job has made progress under its JobMaster."""
+    """The job has made progress under its current JobMaster."""
 
     job_id: JobId
     epoch: int
@@ -77,7 +77,7 @@ class CheckpointStored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessStarted:
-    """The outcome of StartProcess; the process may have registered already."""
+    """The outcome of StartProcess. The process may have registered already."""
 
     pid: int
     log_path: str
@@ -96,10 +96,10 @@ class ProcessExited:
 
 
 class JobMasterProbe(Enum):
-    """What asking a JobMaster at its address has shown."""
+    """The outcomes of probing a JobMaster at its address."""
 
-    ENDED = "its machine says that nothing listens there"
-    RUNS = "it answers, and has the job"
+    ENDED = "its machine reports that the port is closed"
+    RUNS = "it answers and serves the job"
     SILENT = "neither"
 
 

@@ -1,4 +1,6 @@
-"""What the Dispatcher's core persists, before any command of the same event is carried out."""
+"""The records that the Dispatcher's core persists before it carries out commands of the same
+event.
+"""
 
 from __future__ import annotations
 
@@ -41,15 +43,15 @@ class JobAnalyzed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCancelRequested:
-    """A client was promised that the job will be cancelled; a restarted Dispatcher keeps that."""
+    """A client was assured that the job will be cancelled; a restarted Dispatcher honours that."""
 
     job_id: JobId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnded:
-    """The job is globally terminal. Without `final_details`, its JobMaster did not report its end,
-    and `failure` says why it ended.
+    """The job is globally terminal. Without `final_details`, its JobMaster did not report the end,
+    and `failure` says why the job ended.
     """
 
     job_id: JobId
@@ -62,12 +64,12 @@ class JobEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobForgotten:
-    """Drops the job's graph and details, but not its id and status: it never runs again
+    """Drops the job's graph and details but keeps its id and status, so that it never runs again
     (invariant 1).
     """
 
     job_id: JobId
-    why: str = ""  # empty: newer jobs have taken its place
+    why: str = ""  # empty: dropped in favour of newer jobs
 
 
 Record = (

@@ -1,8 +1,8 @@
-"""The versions of the job store's schema, and the way from each to the newest.
+"""The versions of the job store's schema, and the migrations to the newest one.
 
-A change of the tables is a new module in versions/, with the previous one's revision as its
-`down_revision`, and a new HEAD. Databases that are of HEAD's version do without alembic, whose
-import takes longer than the rest of opening a store.
+To change the tables, add a module to versions/ with the previous revision as its `down_revision`,
+and set HEAD. A database at HEAD is opened without alembic, whose import takes longer than the rest
+of opening a store.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-FIRST = "0001"  # also that of databases from before there were versions
+FIRST = "0001"  # also the version of databases that predate versions
 HEAD = "0008"
 KNOWN = (FIRST, "0002", "0003", "0004", "0005", "0006", "0007", HEAD)
 
-# Of a database without a version: what the last releases before FIRST did not have.
+# Columns that the last releases before FIRST did not have; read if a database has no version.
 FIRST_COLUMNS = {
     "jobs": ("cancel_requested", "failure", "forgotten"),
     "job_graph_blobs": ("blob_hash",),
@@ -27,7 +27,7 @@ _version = sa.Table(
 
 
 def current_version(connection: sa.Connection) -> str | None:
-    """None if the database has no version."""
+    """Returns None if the database has no version."""
     if not sa.inspect(connection).has_table(_version.name):
         return None
     return connection.execute(sa.select(_version.c.version_num)).scalar()
@@ -40,7 +40,7 @@ def set_version(connection: sa.Connection, version: str) -> None:
 
 
 def upgrade(connection: sa.Connection, *, to: str = HEAD) -> None:
-    """Runs the migrations from the database's version on, in the connection's transaction."""
+    """Runs the migrations from the database's version to `to`, in the connection's transaction."""
     from alembic.config import Config
     from alembic.runtime.environment import EnvironmentContext
     from alembic.script import ScriptDirectory

@@ -156,7 +156,7 @@ def test_a_job_that_is_being_stopped_ends_with_a_savepoint_although_its_job_mast
     )
     before = attempts(session.client.job_details(job_id))
     (failpoints / Failpoint.METADATA_AFTER.value).touch()
-    with pytest.raises(FiresteelError, match="the next one goes on to stop the job"):
+    with pytest.raises(FiresteelError, match="the next JobMaster continues to stop the job"):
         session.client.stop(job_id, drain=drain)
     details = session.client.wait(job_id)
     assert details.status.name == "FINISHED"

@@ -299,7 +299,9 @@ def test_a_dispatcher_with_storage_of_its_own_does_not_start(
         cluster.dispatchers.start(machine="first")
         with cluster.client() as client:
             assert client.list_jobs() == []
-            with pytest.raises(StartFailed, match=f"{tmp_path}/second does not have the files and"):
+            with pytest.raises(
+                StartFailed, match=f"{tmp_path}/second does not contain the files and"
+            ):
                 cluster.dispatchers.start(machine="second")
             assert client.list_jobs() == []
 

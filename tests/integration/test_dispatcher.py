@@ -284,7 +284,7 @@ def test_a_submission_whose_answer_is_lost_runs_once(
         job_id = submitted.result(PATIENCE_S)
         assert [job.job_id for job in client.list_jobs()] == [job_id]
         until_running(client, job_id)
-        with pytest.raises(SubmissionRejected, match="was submitted with another program"):
+        with pytest.raises(SubmissionRejected, match="was submitted with a different program"):
             client.submit(replace(a_job(), name="another"))
         client.cancel(job_id)
         assert list(client.watch_job(job_id))[-1].status is JobStatus.CANCELED

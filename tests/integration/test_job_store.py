@@ -162,7 +162,7 @@ def test_all_migrations_from_nothing_make_the_newest_version(url: str, tmp_path:
 def test_a_database_of_a_newer_release_is_refused_and_left_alone(url: str) -> None:
     earlier = JobStore(url)
     execute(url, "UPDATE alembic_version SET version_num = '9999'")
-    with pytest.raises(FiresteelError, match=r"of a newer release .*9999.*upgrade Firesteel"):
+    with pytest.raises(FiresteelError, match=r"to a newer release .*9999.*upgrade Firesteel"):
         JobStore(url)
     earlier.persist([JobAdded(job_id=JOB, name="a job", graph_id="g", start_ms=7)])
     earlier.close()
@@ -258,7 +258,7 @@ def test_the_documented_query_shows_the_latest_checkpoints(store: JobStore, url:
 def test_a_job_master_that_another_one_has_replaced_adds_no_checkpoint(store: JobStore) -> None:
     store.commit_checkpoint(JOB, 1, checkpoint(1), [])
     store.persist([JobAssigned(job_id=JOB, epoch=2, job_master_id=JobMasterId("n"))])
-    with pytest.raises(Superseded, match="another JobMaster than that of epoch 1"):
+    with pytest.raises(Superseded, match="newer JobMaster than that of epoch 1"):
         store.commit_checkpoint(JOB, 1, checkpoint(2), [1])
     assert store.checkpoints(JOB) == [checkpoint(1)]
     store.commit_checkpoint(JOB, 2, checkpoint(10), [1])

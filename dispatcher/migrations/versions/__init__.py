@@ -1,1 +1,1 @@
-"""One module per version of the schema, loaded by alembic."""
+"""One module per version of the schema. Alembic loads them."""

@@ -1,4 +1,4 @@
-"""Jobs, their graphs and files, and the Dispatcher's epoch."""
+"""Creates the tables of jobs, their graphs and files, and the Dispatcher's epoch."""
 
 from __future__ import annotations
 

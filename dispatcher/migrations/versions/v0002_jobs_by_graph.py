@@ -1,4 +1,4 @@
-"""Finds the jobs of a graph without reading all jobs, when one of them is forgotten."""
+"""Adds an index that finds the jobs of a graph when one of them is forgotten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Complete checkpoints, and which jobs go on under another JobMaster."""
+"""Adds complete checkpoints, and whether a new JobMaster continues a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job's restart strategy has counted, which its next JobMaster goes on with."""
+"""Adds the state of a job's restart strategy, which its next JobMaster continues."""
 
 from __future__ import annotations
 

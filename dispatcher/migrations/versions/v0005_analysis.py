@@ -1,4 +1,4 @@
-"""What the analysis of a job's plan has found, which its next JobMaster goes on with."""
+"""Adds the analysis of a job's plan, which its next JobMaster needs to adopt tasks."""
 
 from __future__ import annotations
 

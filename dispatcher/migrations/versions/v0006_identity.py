@@ -1,4 +1,4 @@
-"""What tells this store from every other one."""
+"""Adds the id that distinguishes this store from any other."""
 
 from __future__ import annotations
 

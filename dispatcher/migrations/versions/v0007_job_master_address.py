@@ -1,4 +1,4 @@
-"""Where a job's JobMaster serves: the next Dispatcher finds whether it lives."""
+"""Adds the address of a job's JobMaster, so that the next Dispatcher can probe it."""
 
 from __future__ import annotations
 

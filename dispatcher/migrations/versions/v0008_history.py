@@ -1,4 +1,4 @@
-"""The statuses and failures of a job, which its next JobMaster continues."""
+"""Adds the history of a job's statuses and failures, which its next JobMaster continues."""
 
 from __future__ import annotations
 

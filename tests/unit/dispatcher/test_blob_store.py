@@ -42,7 +42,7 @@ def test_what_was_uploaded_is_there(store: BlobStore, tmp_path: Path) -> None:
 def test_other_content_than_the_hash_says_is_refused_and_not_kept(
     store: BlobStore, tmp_path: Path
 ) -> None:
-    with pytest.raises(BadBlob, match="other content"):
+    with pytest.raises(BadBlob, match="different content"):
         upload(store, b"something else")
     assert files(tmp_path) == []
 

@@ -591,7 +591,7 @@ def test_a_report_may_skip_statuses_but_not_go_back() -> None:
     out = harness.report(JobStatus.RUNNING)
     (ended,) = of(JobEnded, out)
     assert ended.status is JobStatus.FAILED
-    assert "CANCELLING, which rules out that its JobMaster reports RUNNING" in ended.failure
+    assert "CANCELLING; illegal transition: its JobMaster reports RUNNING" in ended.failure
     assert "INITIALIZING -> RUNNING: reported" in ended.failure, "its story"
     assert of(KillProcess, out) == [KillProcess(pid=1)]
 
@@ -599,7 +599,7 @@ def test_a_report_may_skip_statuses_but_not_go_back() -> None:
 def test_no_event_ends_a_job_that_has_ended() -> None:
     job = Job(job_id=JOB, name="a job", graph_id="g", status=JobStatus.FINISHED)
     for event in Ending:
-        with pytest.raises(IllegalTransition, match="is FINISHED, which rules out"):
+        with pytest.raises(IllegalTransition, match="is FINISHED; illegal transition"):
             job.end(event, 1.0)
 
 
@@ -623,7 +623,9 @@ def test_a_job_tells_how_it_came_to_its_state() -> None:
 def test_a_broken_invariant_is_an_error_with_the_story() -> None:
     harness = Harness().running()
     harness.job.pid = 99
-    with pytest.raises(AssertionError, match=r"is with process 99, which is not(.|\n)*submitted"):
+    with pytest.raises(
+        AssertionError, match=r"is assigned to process 99, which does not serve it(.|\n)*submitted"
+    ):
         harness.core.validate()
 
 

@@ -227,9 +227,9 @@ async def test_lines_of_all_processes_in_order_and_what_is_missing(
     ]
     assert sorted(text for text in told if " " in text) == [
         f"TaskExecutor {FAR} has not answered for 2 s: lines are missing",
-        f"TaskExecutor {'4' * 32} at 127.0.0.1:1 does not hand out its logs (UNAVAILABLE):"
+        f"TaskExecutor {'4' * 32} at 127.0.0.1:1 does not serve its logs (UNAVAILABLE):"
         " lines are missing",
-        f"TaskExecutor {'5' * 32}, which ran tasks of the job, is gone, and its logs with it"
+        f"TaskExecutor {'5' * 32}, which ran tasks of the job, is gone, and so are its logs"
         " (env.log.max)",
     ]
 
@@ -252,7 +252,7 @@ async def test_no_line_comes_twice_while_no_resource_manager_leads(here: Cluster
     async with here.logs() as found:
         assert sorted([text async for text in found]) == [
             "master",
-            "no ResourceManager leads now: lines are missing",
+            "no ResourceManager is leading: lines are missing",
         ]
 
 
@@ -266,8 +266,8 @@ async def test_nobody_says_that_a_task_executor_is_gone_that_was_not_looked_for(
     async with here.logs() as found:
         assert [text async for text in found] == [
             "master",
-            f"TaskExecutor {NEAR}, which ran tasks of the job, was not asked, because no"
-            " ResourceManager has told where it is: lines are missing",
+            f"TaskExecutor {NEAR}, which ran tasks of the job, is at an unknown address, because no"
+            " ResourceManager answered: lines are missing",
         ]
 
 
@@ -277,9 +277,7 @@ async def test_what_a_process_that_dies_has_not_handed_out_is_missing(here: Clus
     async with here.logs() as found:
         told = [text async for text in found]
     (notice,) = [text for text in told if text != "first"]
-    assert re.fullmatch(
-        f"TaskExecutor {NEAR} at .* does not hand out .*: lines are missing", notice
-    )
+    assert re.fullmatch(f"TaskExecutor {NEAR} at .* does not serve .*: lines are missing", notice)
 
 
 async def test_one_that_follows_gets_lines_as_they_come_until_the_job_has_ended(
@@ -321,7 +319,7 @@ async def test_a_job_without_output_is_no_news_to_those_who_follow_it(here: Clus
     here.end_job()
     async with here.logs(output=True) as found:
         assert [text async for text in found] == [
-            "the job has printed nothing that a log still has (env.log.max-size)"
+            "no log contains output of the job: it printed nothing, or older output was dropped (env.log.max-size)"
         ]
     async with here.logs(output=True, follow=True) as found:
         assert [text async for text in found] == []
@@ -349,8 +347,8 @@ async def test_nothing_left_is_said_in_so_many_words(here: Cluster) -> None:
     here.end_job()
     async with here.logs() as found:
         assert [text async for text in found] == [
-            "no log has a line of the job any more: logs have a limit of length"
+            "no log contains a line of the job: logs have a limit of length"
             " (env.log.max-size) and number (env.log.max), and older lines were dropped"
         ]
     async with here.logs(vertices=["Clean"]) as found:
-        assert "there is no line that names such a task" in await anext(found)
+        assert "no line names this task" in await anext(found)

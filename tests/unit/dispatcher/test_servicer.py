@@ -218,7 +218,7 @@ async def test_reading_on_after_rows_that_come_again_is_an_error(
 async def test_rows_that_are_not_the_current_job_masters_are_refused(
     job_master: JobMaster,
 ) -> None:
-    with refused(Reason.STALE_EPOCH, "another JobMaster than that of epoch 2"):
+    with refused(Reason.STALE_EPOCH, "newer JobMaster than that of epoch 2"):
         await job_master.send(0, 1, epoch=2)
     with refused(Reason.CHUNK_OUT_OF_ORDER, "chunk 1 of operator .* came before chunk 0"):
         await job_master.send(1, 1)
@@ -319,7 +319,7 @@ async def test_a_checkpoint_is_stored_for_the_current_job_master_only(
         await job_master._stub.CommitCheckpoint(request, timeout=SOON_S)
     assert [c.checkpoint_id for c in store_of(dispatcher).checkpoints(JOB)] == [5]
     stale = pb.CommitCheckpointRequest(job_id=JOB, epoch=2, checkpoint=checkpoint)
-    with refused(Reason.STALE_EPOCH, "another JobMaster than that of epoch 2"):
+    with refused(Reason.STALE_EPOCH, "newer JobMaster than that of epoch 2"):
         await job_master._stub.CommitCheckpoint(stale, timeout=SOON_S)
     with store_of(dispatcher)._engine.begin() as connection:
         connection.exec_driver_sql("ALTER TABLE checkpoints RENAME TO elsewhere")
@@ -453,7 +453,9 @@ async def test_a_resource_manager_that_stops_is_named_to_who_drains_a_task_execu
     await asyncio.to_thread(next, draining)
     dispatcher.shell._resource_manager = FixedLeader("127.0.0.1:2")  # the next one leads
     resource_manager.stopping.set()
-    with pytest.raises(FiresteelError, match=f"ResourceManager at {address} does not answer, or"):
+    with pytest.raises(
+        FiresteelError, match=f"ResourceManager at {address} does not answer: the TaskExecutor"
+    ):
         await asyncio.to_thread(next, draining)
     await server.stop(0)
 
@@ -481,7 +483,7 @@ async def test_only_savepoints_that_no_job_needs_are_deleted(
         JOB, 1, CompleteCheckpoint(checkpoint_id=7, savepoint=True, path=needed), []
     )
     for path, problem in {
-        needed: f"job {JOB} would begin again from",
+        needed: f"job {JOB} would restart from",
         directory("checkpoint", savepoint=False): "is a checkpoint, not a savepoint",
         str(tmp_path / "spool"): "_metadata",
     }.items():
@@ -493,8 +495,8 @@ async def test_only_savepoints_that_no_job_needs_are_deleted(
     mixed = directory("mixed", savepoint=True)
     (tmp_path / "mixed" / "mine.txt").touch()
     for path, problem in {
-        unknown: f"job {graph.job_id} would begin again from",
-        mixed: r"not the savepoint's, such as mine.txt: nothing was deleted",
+        unknown: f"job {graph.job_id} would restart from",
+        mixed: r"do not belong to the savepoint, such as mine.txt: nothing was deleted",
     }.items():
         with pytest.raises(FiresteelError, match=problem):
             await asyncio.to_thread(client.dispose_savepoint, path)
@@ -502,5 +504,5 @@ async def test_only_savepoints_that_no_job_needs_are_deleted(
     await asyncio.to_thread(client.cancel, graph.job_id)
     await asyncio.to_thread(client.dispose_savepoint, unknown)
     assert not Path(unknown).exists()
-    with pytest.raises(FiresteelError, match=f"job {JOB} is RUNNING, and has no JobMaster yet"):
+    with pytest.raises(FiresteelError, match=f"job {JOB} is RUNNING and has no JobMaster yet"):
         await asyncio.to_thread(client.savepoint, JOB)

@@ -30,8 +30,8 @@ def test_it_is_the_dispatchers_own_unless_configured(tmp_path: Path) -> None:
     ("value", "reason"),
     [
         ("ftp://bucket/ha", "is not a directory's URI"),
-        ("file://server/ha", "the directory at which its files are mounted here"),
-        ("ha", "give an absolute path"),
+        ("file://server/ha", "the directory where its files are mounted here"),
+        ("ha", "specify an absolute path"),
     ],
 )
 def test_what_is_no_shared_directory_is_refused(value: str, reason: str, tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_the_next_dispatcher_finds_the_first_ones_directory(tmp_path: Path) -> N
 
 def test_a_directory_that_the_leader_did_not_have_is_refused(tmp_path: Path) -> None:
     for check in (at(tmp_path).check, at(tmp_path).claim):
-        with pytest.raises(BadStorage, match=f"{tmp_path} does not have the files and rows"):
+        with pytest.raises(BadStorage, match=f"{tmp_path} does not contain the files and rows"):
             check(store_id=MINE, had_leader=True)
     assert not list(tmp_path.iterdir())
 
@@ -65,7 +65,9 @@ def test_a_directory_from_before_there_was_a_marker_is_taken(tmp_path: Path) -> 
 def test_another_clusters_directory_is_refused(tmp_path: Path) -> None:
     at(tmp_path).claim(store_id=OTHER, had_leader=False)
     for check in (at(tmp_path).check, at(tmp_path).claim):
-        with pytest.raises(BadStorage, match=f"to the job store {OTHER}, and this one's is {MINE}"):
+        with pytest.raises(
+            BadStorage, match=f"with the job store {OTHER}; the job store here is {MINE}"
+        ):
             check(store_id=MINE, had_leader=False)
     assert (tmp_path / "job-store").read_text() == f"{OTHER}\n"
 
