@@ -28,7 +28,7 @@ from firesteel._proto import (
     tasks_pb2,
 )
 from firesteel.common.ids import AllocationId, ExecutorId, IdSource, stable_id
-from firesteel.common.rpc.convert import job_graph_to_proto, profile_to_proto
+from firesteel.common.rpc.convert import JOB_GRAPH, PROFILE
 from firesteel.common.rpc.server import aio_channel, bind, new_server
 from firesteel.common.service.platform import SYSTEM
 from firesteel.common.states import ExecutionState
@@ -81,7 +81,7 @@ async def measure(task_executors: int = TASK_EXECUTORS, slots: int = SLOTS) -> t
     address = bind(server, "127.0.0.1", 0)
     await server.start()
     start = dispatcher_pb2.StartJob(
-        job_graph=job_graph_to_proto(graph),
+        job_graph=JOB_GRAPH.encode(graph),
         epoch=EPOCH,
         resource_manager_address=address,
     )
@@ -145,7 +145,7 @@ async def stub_task_executor(address: str, job_id: str, number: int, slots: int)
         job_master_pb2.SlotOffer(
             allocation_id=AllocationId(stable_id(who, str(slot))),
             slot_index=slot,
-            profile=profile_to_proto(SLOT_PROFILE),
+            profile=PROFILE.encode(SLOT_PROFILE),
             executor_id=ExecutorId(stable_id(who, "executor", str(slot))),
             data_address=f"127.0.{number}.{slot}:40000",
         )
@@ -170,7 +170,8 @@ def analysis(request: tasks_pb2.Analyze) -> tasks_pb2.AnalyzeResult:
     return tasks_pb2.AnalyzeResult(
         job_id=request.job_id,
         schemas=[
-            tasks_pb2.OperatorSchema(operator_id=o.operator_id, schema=b"schema") for o in operators
+            tasks_pb2.OperatorSchema(operator_id=o.operator_id, schema=b"schema", repeatable=True)
+            for o in operators
         ],
     )
 

@@ -13,7 +13,7 @@ from dispatcher.core.events import JobMasterRegistered, JobStatusReported
 from dispatcher.core.jobs import Job
 from firesteel._proto import dispatcher_pb2, job_graph_pb2, job_master_pb2
 from firesteel.common.ids import JobId, JobMasterId, is_id
-from firesteel.common.rpc.convert import error_to_proto, exceptions_of
+from firesteel.common.rpc.convert import ERROR, exceptions_of
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.rpc.status import Reason
 from firesteel.common.states import JobStatus
@@ -213,7 +213,7 @@ def details_without_master(
     """What the Dispatcher knows by itself of a job that has no JobMaster yet, or any more."""
     history = job_master_pb2.JobHistory.FromString(job.history)
     error = ErrorInfo(summary=failure, timestamp_ms=job.end_ms)
-    exceptions = [error_to_proto(error)] if failure else []
+    exceptions = [ERROR.encode(error)] if failure else []
     exceptions += exceptions_of(history)
     timestamps = list(history.timestamps) or [
         job_master_pb2.StateTimestamp(state=JobStatus.INITIALIZING.value, timestamp_ms=job.start_ms)

@@ -75,7 +75,7 @@ def _nothing_found(request: pb.ReadJobLogsRequest) -> str:
             f" ({options.LOG_MAX_SIZE.key})"
         )
     limits = f"logs have a limit of length ({options.LOG_MAX_SIZE.key}) and number"
-    if job_logs.selection(request).of_tasks:
+    if job_logs.SELECTION.decode(request).of_tasks:
         return f"no line names this task; {limits} ({options.LOG_MAX.key})"
     return (
         f"no log contains a line of the job: {limits} ({options.LOG_MAX.key}),"
@@ -261,7 +261,7 @@ class _Collection:
         async for message in messages:
             self._waiting_since.pop(source, None)
             self._known.add(source)
-            lines = self._new(source, [job_logs.line_from_proto(line) for line in message.lines])
+            lines = self._new(source, list(map(job_logs.LINE.decode, message.lines)))
             self.merge.feed(source, lines, message.complete_us)
             self._complete_us[source] = max(self._complete_us.get(source, 0), message.complete_us)
             self._notices += message.notices

@@ -32,11 +32,11 @@ from firesteel._proto import (
     resource_manager_pb2,
 )
 from firesteel._proto.resource_manager_pb2_grpc import ResourceManagerStub
+from firesteel.common.checkpoints.metadata import COMPLETE_CHECKPOINT
 from firesteel.common.checkpoints.storage import StorageError
 from firesteel.common.config import options
 from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.ids import JobId, is_id
-from firesteel.common.rpc.checkpoints import complete_checkpoint_from_proto
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.rpc.status import Reason, abort, pass_on
 from firesteel.common.states import JobStatus
@@ -463,7 +463,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
         self, request: dispatcher_pb2.CommitCheckpointRequest, context: _Context
     ) -> dispatcher_pb2.CommitCheckpointResponse:
         try:
-            checkpoint = complete_checkpoint_from_proto(request.checkpoint)
+            checkpoint = COMPLETE_CHECKPOINT.decode(request.checkpoint)
         except RemoteProtocolError as error:
             await abort(context, Reason.INVALID_REQUEST, str(error))
         try:

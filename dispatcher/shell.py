@@ -57,6 +57,7 @@ from dispatcher.results import Limits, ResultsNotWritten, ResultStore
 from dispatcher.savepoints import dispose_savepoint
 from firesteel._proto import dispatcher_pb2, job_graph_pb2, job_master_pb2, job_master_pb2_grpc
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
+from firesteel.common.checkpoints.metadata import COMPLETE_CHECKPOINT
 from firesteel.common.checkpoints.savepoint import read_restored
 from firesteel.common.checkpoints.storage import CheckpointStorage, StorageAway, StorageError
 from firesteel.common.config import Configuration, ConfigurationError, options
@@ -67,8 +68,7 @@ from firesteel.common.leader import FixedLeader, LeaderRetriever
 from firesteel.common.metrics import Registry
 from firesteel.common.process import StartFailed, exit_reason, log_tail
 from firesteel.common.process.log_files import old, prune
-from firesteel.common.rpc.checkpoints import complete_checkpoint_to_proto
-from firesteel.common.rpc.convert import job_graph_from_proto
+from firesteel.common.rpc.convert import JOB_GRAPH
 from firesteel.common.rpc.server import PORT_CLOSES_S
 from firesteel.common.rpc.status import Reason, reason_of
 from firesteel.common.service.core import Tick
@@ -267,7 +267,7 @@ class Shell:
             if takes and (directory := conf.get(options.CHECKPOINT_DIR)):
                 await asyncio.to_thread(lambda: CheckpointStorage(directory).check_writable())
             if options.RECOVERY_PATH.key in graph.config:
-                await asyncio.to_thread(lambda: read_restored(job_graph_from_proto(graph), conf))
+                await asyncio.to_thread(lambda: read_restored(JOB_GRAPH.decode(graph), conf))
         except ConfigurationError:
             pass  # its JobMaster reports the invalid option
 
@@ -667,7 +667,7 @@ class Shell:
             epoch=command.epoch,
             resource_manager_address=self.resource_manager,
             dispatcher_address=self.address,
-            checkpoints=[complete_checkpoint_to_proto(found) for found in checkpoints],
+            checkpoints=[COMPLETE_CHECKPOINT.encode(found) for found in checkpoints],
             restart_history=command.restart_history,
             history=command.history,
             start_ms=job.start_ms if job is not None else 0,

@@ -23,13 +23,12 @@ import tenacity
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.checkpoints.dispose import delete_checkpoint
-from firesteel.common.checkpoints.metadata import encode
+from firesteel.common.checkpoints.metadata import COMPLETE_CHECKPOINT, encode
 from firesteel.common.checkpoints.shared import SHARED, writer_of
 from firesteel.common.checkpoints.storage import METADATA, CheckpointStorage, StorageError
 from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.ids import JobId
 from firesteel.common.leader import LeaderRetriever
-from firesteel.common.rpc.checkpoints import complete_checkpoint_to_proto
 from firesteel.common.rpc.leader_stub import LeaderStub
 from firesteel.common.rpc.status import Reason, reason_of
 from firesteel.common.service.platform import Platform
@@ -145,7 +144,7 @@ class CheckpointStore:
         request = dispatcher_pb2.CommitCheckpointRequest(
             job_id=self._job_id,
             epoch=self._epoch,
-            checkpoint=complete_checkpoint_to_proto(checkpoint),
+            checkpoint=COMPLETE_CHECKPOINT.encode(checkpoint),
             subsumed=command.subsumed,
         )
         known = True  # whether no earlier call can have written it

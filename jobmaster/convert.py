@@ -19,7 +19,6 @@ from firesteel._proto import (
 from firesteel.common.checkpoints.metadata import (
     decode_snapshots,
     encode_snapshots,
-    states_from_proto,
 )
 from firesteel.common.config import options
 from firesteel.common.ids import (
@@ -33,18 +32,10 @@ from firesteel.common.ids import (
 )
 from firesteel.common.job_graph import JobEdge
 from firesteel.common.operator_messages import FromOperator, HeldSplit, OperatorEvent
-from firesteel.common.rpc.convert import (
-    edge_to_proto,
-    error_from_proto,
-    error_to_proto,
-    partition_id_from_proto,
-    partition_id_to_proto,
-    profile_from_proto,
-    profile_to_proto,
-)
+from firesteel.common.rpc.convert import EDGE, ERROR, OPERATOR_EVENT, PARTITION_ID, PROFILE
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.rpc.limits import MAX_PAYLOAD_BYTES, check_size
-from firesteel.common.rpc.operator_events import operator_event_from_proto, operator_event_to_proto
+from firesteel.common.rpc.mapping import Wire
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 from firesteel.text import clipped
@@ -86,7 +77,7 @@ def history_to_proto(
 
 
 def _brief(error: ErrorInfo) -> common_pb2.ErrorInfo:
-    return error_to_proto(
+    return ERROR.encode(
         replace(
             error,
             user_traceback=clipped(error.user_traceback, _TEXT_CHARS),
@@ -101,7 +92,7 @@ def statuses_from_proto(history: job_master_pb2.JobHistory) -> tuple[StatusChang
 
 def failures_from_proto(history: job_master_pb2.JobHistory) -> tuple[Failure, ...]:
     return tuple(
-        Failure(error_from_proto(of.primary), list(map(error_from_proto, of.follow_ups)))
+        Failure(ERROR.decode(of.primary), list(map(ERROR.decode, of.follow_ups)))
         for of in history.failures
     )
 
@@ -145,8 +136,8 @@ def task_updates(changes: tasks_pb2.TaskStateChanges) -> tuple[events.TaskUpdate
         events.TaskUpdate(
             AttemptId(change.attempt_id),
             _state(change.state),
-            error_from_proto(change.error) if change.HasField("error") else None,
-            partition_id_from_proto(change.unreadable) if change.HasField("unreadable") else None,
+            ERROR.decode(change.error) if change.HasField("error") else None,
+            PARTITION_ID.decode(change.unreadable) if change.HasField("unreadable") else None,
         )
         for change in changes.changes
     )
@@ -182,7 +173,7 @@ def connected(
             for task in hello.tasks
         },
         data_address=hello.data_address,
-        partitions=tuple(partition_id_from_proto(kept.id) for kept in hello.partitions),
+        partitions=tuple(PARTITION_ID.decode(kept.id) for kept in hello.partitions),
     )
 
 
@@ -192,7 +183,7 @@ def slot_offer(offer: job_master_pb2.SlotOffer) -> SlotOffer:
     return SlotOffer(
         allocation_id=AllocationId(offer.allocation_id),
         slot_index=offer.slot_index,
-        profile=profile_from_proto(offer.profile),
+        profile=PROFILE.decode(offer.profile),
         executor_id=ExecutorId(offer.executor_id),
         data_address=offer.data_address,
     )
@@ -233,7 +224,7 @@ def from_task_executor(
             return events.SlotLost(
                 task_executor_id=task_executor_id,
                 allocation_id=AllocationId(message.slot_lost.allocation_id),
-                error=error_from_proto(message.slot_lost.error),
+                error=ERROR.decode(message.slot_lost.error),
             )
         case "analyze_result":
             return _analyzed(task_executor_id, message.analyze_result)
@@ -292,23 +283,16 @@ def _splits(
 def _analyzed(task_executor_id: TaskExecutorId, result: tasks_pb2.AnalyzeResult) -> events.Event:
     if result.HasField("error"):
         return events.AnalysisFailed(
-            task_executor_id=task_executor_id, error=error_from_proto(result.error)
+            task_executor_id=task_executor_id, error=ERROR.decode(result.error)
         )
     return events.JobAnalyzed(task_executor_id=task_executor_id, operators=analysis(result))
 
 
+OPERATOR_ANALYSIS = Wire(events.OperatorAnalysis, tasks_pb2.OperatorSchema)
+
+
 def analysis(result: tasks_pb2.AnalyzeResult) -> tuple[events.OperatorAnalysis, ...]:
-    return tuple(
-        events.OperatorAnalysis(
-            OperatorId(found.operator_id),
-            found.schema,
-            found.plan,
-            dict(found.side_schemas),
-            (states_from_proto(found.states.states) if found.HasField("states") else None),
-            repeatable=not found.other_rows,
-        )
-        for found in result.schemas
-    )
+    return tuple(map(OPERATOR_ANALYSIS.decode, result.schemas))
 
 
 def found_to_proto(found: Mapping[OperatorId, Json]) -> dict[str, bytes]:
@@ -400,15 +384,15 @@ def _state(number: int) -> ExecutionState:
 
 
 def operator_message(event: tasks_pb2.OperatorEvent) -> FromOperator:
-    message = operator_event_from_proto(event).message
+    message = OPERATOR_EVENT.decode(event).message
     if not isinstance(message, FromOperator):
-        kind = event.WhichOneof("event")
+        kind = event.WhichOneof("message")
         raise RemoteProtocolError(f"an operator sent an event of kind {kind!r} to its coordinator")
     return message
 
 
 def operator_event(job_id: str, command: commands.SendOperatorMessage) -> tasks_pb2.OperatorEvent:
-    return operator_event_to_proto(
+    return OPERATOR_EVENT.encode(
         OperatorEvent(
             job_id=job_id,
             operator_id=command.operator_id,
@@ -442,7 +426,7 @@ def declaration(
         environment=environment,
         requirements=[
             resource_manager_pb2.ResourceRequirement(
-                profile=profile_to_proto(required.profile), count=required.count
+                profile=PROFILE.encode(required.profile), count=required.count
             )
             for required in command.requirements
         ],
@@ -524,7 +508,7 @@ class TaskExecutorMessages:
                 return self._message(free_slots=free)
             case commands.ReleasePartitions(partitions=partitions):
                 release = job_master_pb2.ReleasePartitions(
-                    partitions=[partition_id_to_proto(partition) for partition in partitions]
+                    partitions=[PARTITION_ID.encode(partition) for partition in partitions]
                 )
                 return self._message(release_partitions=release)
             case commands.AnalyzeJob():
@@ -659,9 +643,9 @@ class TaskExecutorMessages:
             consumers = [self._vertices[edge.target_vertex_id] for edge in out_edges]
             known = self._deployments[vertex_id] = tasks_pb2.VertexDeployment(
                 vertex=vertex,
-                in_edges=[edge_to_proto(edge) for edge in in_edges],
+                in_edges=[EDGE.encode(edge) for edge in in_edges],
                 in_parallelism=[producer.parallelism for producer in producers],
-                out_edges=[edge_to_proto(edge) for edge in out_edges],
+                out_edges=[EDGE.encode(edge) for edge in out_edges],
                 out_parallelism=[consumer.parallelism for consumer in consumers],
                 out_max_parallelism=[consumer.max_parallelism for consumer in consumers],
                 output_schemas=[

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from firesteel._proto import common_pb2, job_master_pb2
 from firesteel.common.ids import AttemptId
-from firesteel.common.rpc.convert import error_to_proto, state_number
+from firesteel.common.rpc.convert import ERROR, state_number
 from firesteel.plan.fusion import fused
 from jobmaster.checkpoint_details import checkpoint_details
 from jobmaster.core.core import JobMasterCore
@@ -26,7 +26,7 @@ def job_details(core: JobMasterCore, metrics: Metrics, now: float) -> job_master
             for status, at_ms in graph.timestamps
         ],
         vertices=[_vertex(core, job_vertex, metrics) for job_vertex in graph.vertices],
-        exceptions=[error_to_proto(error) for error in core.exceptions.newest_first()],
+        exceptions=[ERROR.encode(error) for error in core.exceptions.newest_first()],
         start_ms=graph.timestamps[0].at_ms,
         end_ms=graph.end_ms,
         waiting_for=core.waiting_for(now),
@@ -110,7 +110,7 @@ def _execution(execution: Execution, metrics: Metrics) -> job_master_pb2.Executi
             for state, at_ms in execution.timestamps
         ],
         metrics=metrics.get(execution.attempt_id),
-        error=error_to_proto(execution.error) if execution.error is not None else None,
+        error=ERROR.encode(execution.error) if execution.error is not None else None,
     )
     slot = execution.slot
     if slot is not None:

@@ -14,7 +14,7 @@ from firesteel.common.checkpoints.metadata import read_metadata
 from firesteel.common.checkpoints.savepoint import read_restored
 from firesteel.common.checkpoints.storage import StorageError
 from firesteel.common.config import Configuration, options
-from firesteel.common.rpc.convert import job_graph_from_proto
+from firesteel.common.rpc.convert import JOB_GRAPH
 from jobmaster.core.checkpoints.recovery import Recovery
 
 _log = structlog.get_logger(__name__)
@@ -28,7 +28,7 @@ def recovery_of(
     """
     if checkpoints:
         return _own(start.epoch, checkpoints)
-    restored = read_restored(job_graph_from_proto(start.job_graph), conf)
+    restored = read_restored(JOB_GRAPH.decode(start.job_graph), conf)
     if restored is None:
         return Recovery(epoch=start.epoch)
     claims = conf.get(options.RECOVERY_CLAIM_MODE) == "CLAIM"

@@ -24,13 +24,13 @@ from firesteel._proto import (
     job_master_pb2_grpc,
 )
 from firesteel.common import metrics
+from firesteel.common.checkpoints.metadata import COMPLETE_CHECKPOINT
 from firesteel.common.checkpoints.storage import StorageAway
 from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.high_availability import leaders_of
 from firesteel.common.ids import IdSource
 from firesteel.common.leader import Leaders, Office
-from firesteel.common.rpc.checkpoints import complete_checkpoint_from_proto
-from firesteel.common.rpc.convert import error_to_proto, exceptions_of, state_number
+from firesteel.common.rpc.convert import ERROR, exceptions_of, state_number
 from firesteel.common.rpc.link import Link
 from firesteel.common.service.platform import Platform
 from firesteel.common.states import JobStatus
@@ -210,7 +210,7 @@ class JobMasterProcess:
         can read it, for a minute or more, it tries again.
         """
         conf = self._conf.with_overrides(dict(start.job_graph.config))
-        checkpoints = [complete_checkpoint_from_proto(c) for c in start.checkpoints]
+        checkpoints = [COMPLETE_CHECKPOINT.decode(c) for c in start.checkpoints]
         try:
             async for attempt in tenacity.AsyncRetrying(
                 retry=tenacity.retry_if_exception_type(StorageAway),
@@ -268,7 +268,7 @@ class JobMasterProcess:
             status=state_number(JobStatus.FAILED),
             timestamps=[*earlier, failed],
             exceptions=[
-                error_to_proto(ErrorInfo(summary=why, timestamp_ms=now_ms)),
+                ERROR.encode(ErrorInfo(summary=why, timestamp_ms=now_ms)),
                 *exceptions_of(history),
             ],
             start_ms=earlier[0].timestamp_ms if earlier else now_ms,

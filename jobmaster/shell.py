@@ -25,7 +25,7 @@ from firesteel.common.error_report import summary_of
 from firesteel.common.ids import AttemptId, IdSource
 from firesteel.common.leader import FixedLeaders, Leader, Leaders, Office
 from firesteel.common.metrics import Sample
-from firesteel.common.rpc.convert import job_graph_from_proto, state_number
+from firesteel.common.rpc.convert import JOB_GRAPH, state_number
 from firesteel.common.rpc.limits import MessageTooLarge
 from firesteel.common.rpc.server import PORT_CLOSES_S
 from firesteel.common.service.driver import Driver
@@ -98,7 +98,7 @@ class RunningJob:
         self._report = report
         self._exit_process = exit_process
         self.log = log.bind(job_id=self.job_id)
-        graph = job_graph_from_proto(self.job_graph)
+        graph = JOB_GRAPH.decode(self.job_graph)
         self.core = JobMasterCore(
             graph,
             settings,

@@ -13,7 +13,7 @@ from firesteel._proto import common_pb2
 from firesteel._proto import resource_manager_pb2 as pb
 from firesteel.common.ids import AllocationId, Epoch, JobId, TaskExecutorId, is_id
 from firesteel.common.resources import ResourceProfile, SlotStatus
-from firesteel.common.rpc.convert import profile_from_proto, profile_to_proto
+from firesteel.common.rpc.convert import PROFILE
 from firesteel.common.rpc.errors import RemoteProtocolError
 from resourcemanager.core import commands, events
 from resourcemanager.core.core import SlotManager
@@ -215,7 +215,7 @@ def _address(text: str, where: str) -> str:
 
 
 def _profile(message: common_pb2.ResourceProfile, where: str) -> ResourceProfile:
-    profile = profile_from_proto(message)
+    profile = PROFILE.decode(message)
     if not math.isfinite(profile.cpu_cores) or profile.cpu_cores < 0:
         raise RemoteProtocolError(
             f"{where}.cpu_cores: {profile.cpu_cores} is not a number of cores"
@@ -255,7 +255,7 @@ def to_task_executor(command: commands.ToPeer, epoch: Epoch) -> pb.ResourceManag
                     allocation_id=command.allocation_id,
                     job_id=command.job_id,
                     slot_index=command.slot_index,
-                    profile=profile_to_proto(command.profile),
+                    profile=PROFILE.encode(command.profile),
                     job_master_address=command.job_master_address,
                     job_master_epoch=command.job_master_epoch,
                     environment=dict(command.environment),
@@ -352,7 +352,7 @@ def _task_executor_info(executor: TaskExecutor) -> pb.TaskExecutorInfo:
         slots=[
             pb.SlotStatus(
                 slot_index=slot.index,
-                profile=profile_to_proto(slot.profile),
+                profile=PROFILE.encode(slot.profile),
                 allocation_id=slot.allocation_id or "",
                 job_id=slot.job_id or "",
                 warm=slot.warm,

@@ -16,14 +16,12 @@ from firesteel.common.config import Configuration, options
 from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId, VertexId
 from firesteel.common.resources import SlotStatus
 from firesteel.common.rpc.convert import (
-    blob_from_proto,
-    error_to_proto,
-    partition_id_from_proto,
-    profile_from_proto,
-    profile_to_proto,
+    BLOB,
+    ERROR,
+    PARTITION_ID,
+    PROFILE,
+    STORED_PARTITION,
     state_number,
-    stored_partition_from_proto,
-    stored_partition_to_proto,
 )
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.states import ExecutionState
@@ -62,7 +60,7 @@ def from_resource_manager(
                 allocation_id=AllocationId(request.allocation_id),
                 job_id=JobId(request.job_id),
                 slot_index=request.slot_index,
-                profile=profile_from_proto(request.profile),
+                profile=PROFILE.decode(request.profile),
                 job_master_address=request.job_master_address,
                 job_master_epoch=Epoch(request.job_master_epoch),
                 environment=environment_from(request.environment),
@@ -95,7 +93,7 @@ def slot_statuses(
     return [
         resource_manager_pb2.SlotStatus(
             slot_index=status.slot_index,
-            profile=profile_to_proto(status.profile),
+            profile=PROFILE.encode(status.profile),
             allocation_id=status.allocation_id or "",
             job_id=status.job_id or "",
             warm=status.warm,
@@ -159,7 +157,7 @@ def from_job_master(
                 job_id=job_id,
                 job_master_epoch=epoch,
                 partitions=tuple(
-                    partition_id_from_proto(partition)
+                    PARTITION_ID.decode(partition)
                     for partition in message.release_partitions.partitions
                 ),
             )
@@ -185,7 +183,7 @@ def from_job_master(
                 job_id=job_id,
                 job_master_epoch=epoch,
                 allocation_id=AllocationId(message.analyze.allocation_id),
-                blobs=tuple(blob_from_proto(blob) for blob in message.analyze.job_graph.blobs),
+                blobs=tuple(BLOB.decode(blob) for blob in message.analyze.job_graph.blobs),
                 dispatcher_address=message.analyze.dispatcher_address,
                 message=executor_pb2.TaskExecutorToExecutor(analyze=message.analyze),
             )
@@ -219,7 +217,7 @@ def _tasks_submitted(
             )
             for allocation_id, tasks in by_allocation.items()
         ),
-        blobs=tuple(blob_from_proto(blob) for blob in submit.blobs),
+        blobs=tuple(BLOB.decode(blob) for blob in submit.blobs),
         dispatcher_address=submit.dispatcher_address,
         cancellation_timeout_s=_cancellation_timeout_s(submit.config, conf),
         recovers=submit.recovers,
@@ -279,7 +277,7 @@ def to_job_master(
                         for task in command.tasks
                     ],
                     data_address=data_address,
-                    partitions=[stored_partition_to_proto(part) for part in command.partitions],
+                    partitions=[STORED_PARTITION.encode(part) for part in command.partitions],
                 )
             )
         case commands.OfferSlots():
@@ -323,7 +321,7 @@ def _offer(offer: commands.Offer) -> job_master_pb2.SlotOffer:
     return job_master_pb2.SlotOffer(
         allocation_id=offer.allocation_id,
         slot_index=offer.slot_index,
-        profile=profile_to_proto(offer.profile),
+        profile=PROFILE.encode(offer.profile),
         executor_id=offer.executor_id,
         data_address=offer.data_address,
     )
@@ -331,7 +329,7 @@ def _offer(offer: commands.Offer) -> job_master_pb2.SlotOffer:
 
 def _error(reason: str, location: str, now_ms: int) -> common_pb2.ErrorInfo:
     """The summary is the reason's first line; what follows may be the end of a log."""
-    return error_to_proto(
+    return ERROR.encode(
         ErrorInfo(
             summary=reason.splitlines()[0] if reason else "",
             traceback=reason,
@@ -372,7 +370,7 @@ def from_executor(
                 ),
                 message=job_master_pb2.TaskExecutorToJobMaster(task_states=changes),
                 partitions=tuple(
-                    stored_partition_from_proto(partition)
+                    STORED_PARTITION.decode(partition)
                     for change in changes.changes
                     for partition in change.partitions
                 ),

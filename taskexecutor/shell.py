@@ -22,7 +22,7 @@ from firesteel.common.leader import Leaders, Office
 from firesteel.common.metrics import Registry, Sample
 from firesteel.common.process.log_files import slot_logs
 from firesteel.common.rpc import job_logs
-from firesteel.common.rpc.convert import profile_to_proto
+from firesteel.common.rpc.convert import PROFILE
 from firesteel.common.service.driver import Driver
 from firesteel.common.service.platform import Platform
 from taskexecutor import convert
@@ -326,8 +326,8 @@ class TaskExecutor:
             host=self._host,
             pid=self._platform.processes.pid,
             worker_id=self._worker_id,
-            total=profile_to_proto(self._settings.total),
-            default_slot=profile_to_proto(self._settings.default_slot),
+            total=PROFILE.encode(self._settings.total),
+            default_slot=PROFILE.encode(self._settings.default_slot),
             slots=convert.slot_statuses(self.core.table.statuses()),
             metrics_address=self.metrics_address,
         )

@@ -45,7 +45,7 @@ from firesteel.client.job_details import (
 )
 from firesteel.common.config import Configuration, options
 from firesteel.common.job_graph import Blob, JobGraph
-from firesteel.common.rpc.convert import job_graph_to_proto
+from firesteel.common.rpc.convert import JOB_GRAPH
 from firesteel.common.rpc.status import Reason, reason_of
 from firesteel.common.states import JobStatus
 from firesteel.errors import (
@@ -98,7 +98,7 @@ class Client:
             )
             specs_bytes = sum(len(o.spec) for v in graph.vertices for o in v.operators)
             self._check_payload_size(graph, specs_bytes)  # larger messages cannot be made
-            request = dispatcher_pb2.SubmitJobRequest(job_graph=job_graph_to_proto(graph))
+            request = dispatcher_pb2.SubmitJobRequest(job_graph=JOB_GRAPH.encode(graph))
             self._check_payload_size(graph, request.ByteSize())
             self._upload_missing({blob.hash: path for path, blob in prepared})
         unknown = (

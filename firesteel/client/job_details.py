@@ -14,7 +14,7 @@ from firesteel._proto import (
     job_master_pb2,
     resource_manager_pb2,
 )
-from firesteel.common.rpc.convert import error_from_proto
+from firesteel.common.rpc.convert import ERROR
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 
@@ -275,7 +275,7 @@ def job_details(message: job_master_pb2.JobDetails) -> JobDetails:
             StatusChange(JobStatus(t.state), t.timestamp_ms) for t in message.timestamps
         ),
         vertices=tuple(map(_vertex, message.vertices)),
-        exceptions=tuple(map(error_from_proto, message.exceptions)),
+        exceptions=tuple(map(ERROR.decode, message.exceptions)),
         waiting_for=message.waiting_for,
         checkpoints=tuple(map(_checkpoint, message.checkpoints)),
         warnings=tuple(message.warnings),
@@ -381,7 +381,7 @@ def _attempt(message: job_master_pb2.ExecutionDetails) -> Attempt:
         slot_index=message.slot_index,
         entered_ms={ExecutionState(t.state): t.timestamp_ms for t in message.timestamps},
         metrics=_metrics(message.metrics),
-        error=error_from_proto(message.error) if message.HasField("error") else None,
+        error=ERROR.decode(message.error) if message.HasField("error") else None,
     )
 
 

@@ -12,21 +12,21 @@ from firesteel._proto import common_pb2, executor_pb2, tasks_pb2
 from firesteel.common.checkpoints.metadata import (
     decode_snapshots,
     encode_snapshots,
-    states_to_proto,
 )
 from firesteel.common.checkpoints.state import OperatorSnapshot
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.ids import AttemptId, JobId, OperatorId
 from firesteel.common.operator_messages import HeldSplit
 from firesteel.common.rpc.convert import (
-    edge_from_proto,
-    error_to_proto,
-    partition_id_to_proto,
+    EDGE,
+    ERROR,
+    PARTITION_ID,
+    STORED_PARTITION,
+    VERTEX,
     state_number,
-    stored_partition_to_proto,
-    vertex_from_proto,
 )
 from firesteel.common.rpc.limits import MAX_PAYLOAD_BYTES, MessageTooLarge
+from firesteel.common.rpc.mapping import Codec, Wire, register
 from firesteel.common.states import ExecutionState
 from firesteel.elements import CheckpointBarrier
 from firesteel.errors import ErrorInfo, FiresteelError
@@ -52,6 +52,18 @@ from taskexecutor.executor.task.interfaces import (
 )
 
 MAX_PLAN_CHARS = 100_000
+
+
+def _encode_schema(schema: pa.Schema | None) -> bytes:
+    return b"" if schema is None else bytes(schema.serialize())
+
+
+def _decode_schema(schema: bytes) -> pa.Schema | None:
+    return pa.ipc.read_schema(pa.py_buffer(schema)) if schema else None
+
+
+for _hint in (pa.Schema, pa.Schema | None):
+    register(_hint, Codec(_encode_schema, _decode_schema))
 
 # -- from the TaskExecutor
 
@@ -92,9 +104,9 @@ def _task_config(
                 f"JobMaster: the deployment of {deployment.attempt_id} lacks the locations of"
                 f" {edge.result_id}"
             )
-        in_edges.append(InEdge(edge_from_proto(edge), producers, _locations(found)))
+        in_edges.append(InEdge(EDGE.decode(edge), producers, _locations(found)))
     out_edges = [
-        OutEdge(edge_from_proto(edge), consumers, max_parallelism)
+        OutEdge(EDGE.decode(edge), consumers, max_parallelism)
         for edge, consumers, max_parallelism in zip(
             described.out_edges,
             described.out_parallelism,
@@ -105,7 +117,7 @@ def _task_config(
     return TaskConfig(
         job_id=JobId(submit.job_id),
         job_name=submit.job_name,
-        vertex=vertex_from_proto(described.vertex),
+        vertex=VERTEX.decode(described.vertex),
         subtask=deployment.subtask,
         attempt=deployment.attempt,
         attempt_id=AttemptId(deployment.attempt_id),
@@ -167,9 +179,7 @@ def _locations(message: tasks_pb2.ResultLocations) -> Locations:
 
 
 def _schemas(serialised: Sequence[bytes]) -> tuple[pa.Schema | None, ...]:
-    return tuple(
-        pa.ipc.read_schema(pa.py_buffer(schema)) if schema else None for schema in serialised
-    )
+    return tuple(map(_decode_schema, serialised))
 
 
 # -- to the TaskExecutor
@@ -187,13 +197,13 @@ def task_state(
         attempt_id=attempt_id,
         state=state_number(state),
         timestamp_ms=timestamp_ms,
-        error=None if error is None else error_to_proto(error),
+        error=None if error is None else ERROR.encode(error),
     )
     if end is not None:
         change.metrics.CopyFrom(_metrics(end.metrics))
-        change.partitions.extend(stored_partition_to_proto(stored) for stored in end.partitions)
+        change.partitions.extend(STORED_PARTITION.encode(stored) for stored in end.partitions)
         if end.unreadable is not None:
-            change.unreadable.CopyFrom(partition_id_to_proto(end.unreadable))
+            change.unreadable.CopyFrom(PARTITION_ID.encode(end.unreadable))
         change.splits.extend(_splits(end.splits))
     states = tasks_pb2.TaskStateChanges(job_id=job_id, changes=[change])
     return executor_pb2.ExecutorToTaskExecutor(task_states=states)
@@ -313,32 +323,21 @@ def _metrics(metrics: TaskMetrics) -> common_pb2.TaskMetrics:
     )
 
 
+_ANALYZED = Wire(
+    AnalyzedOperator, tasks_pb2.OperatorSchema, codecs={"plan": Codec(_plan_text, None)}
+)
+
+
 def analyzed(
     job_id: str, operators: Sequence[AnalyzedOperator]
 ) -> executor_pb2.ExecutorToTaskExecutor:
-    schemas = [
-        tasks_pb2.OperatorSchema(
-            operator_id=operator.operator_id,
-            schema=b"" if operator.schema is None else bytes(operator.schema.serialize()),
-            plan=_plan_text(operator.plan),
-            side_schemas={
-                tag: bytes(schema.serialize()) for tag, schema in operator.side_schemas.items()
-            },
-            states=(
-                None
-                if operator.states is None
-                else tasks_pb2.OperatorSchema.States(states=states_to_proto(operator.states))
-            ),
-            other_rows=not operator.repeatable,
-        )
-        for operator in operators
-    ]
+    schemas = map(_ANALYZED.encode, operators)
     result = tasks_pb2.AnalyzeResult(job_id=job_id, schemas=schemas)
     return executor_pb2.ExecutorToTaskExecutor(analyze_result=result)
 
 
 def analysis_failed(job_id: str, error: ErrorInfo) -> executor_pb2.ExecutorToTaskExecutor:
-    result = tasks_pb2.AnalyzeResult(job_id=job_id, error=error_to_proto(error))
+    result = tasks_pb2.AnalyzeResult(job_id=job_id, error=ERROR.encode(error))
     return executor_pb2.ExecutorToTaskExecutor(analyze_result=result)
 
 

@@ -22,9 +22,8 @@ from firesteel._proto import executor_pb2, tasks_pb2
 from firesteel.common import logs
 from firesteel.common.error_report import error_info
 from firesteel.common.operator_messages import OperatorEvent, ToOperator
-from firesteel.common.rpc.convert import job_graph_from_proto
+from firesteel.common.rpc.convert import JOB_GRAPH, OPERATOR_EVENT
 from firesteel.common.rpc.errors import RemoteProtocolError
-from firesteel.common.rpc.operator_events import operator_event_from_proto, operator_event_to_proto
 from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
 from taskexecutor.executor import ABANDONED_THREAD_EXIT_CODE, JVM_LOST_EXIT_CODE, convert
@@ -170,7 +169,7 @@ class Host:
                         lambda held: self._link.send(convert.checkpoint_answer(adopt.job_id, held))
                     )
             case "operator_event":
-                self._deliver(operator_event_from_proto(message.operator_event))
+                self._deliver(OPERATOR_EVENT.decode(message.operator_event))
             case "analyze":
                 self._start(self._analyze, message.analyze, name="analysis")
             case "release":
@@ -330,7 +329,7 @@ class Host:
             task.handle_event(event.operator_id, event.message)
 
     def _send_event(self, event: OperatorEvent) -> None:
-        message = operator_event_to_proto(event)
+        message = OPERATOR_EVENT.encode(event)
         self._link.send(executor_pb2.ExecutorToTaskExecutor(operator_event=message))
 
     def _report_failure(self, attempt_id: str, error: BaseException, task_name: str = "") -> None:
@@ -369,7 +368,7 @@ class Host:
                 if self._surroundings is not None:
                     self._surroundings.check_modules()
                 self._configure(request.job_graph.config)
-                graph = job_graph_from_proto(request.job_graph)
+                graph = JOB_GRAPH.decode(request.job_graph)
                 found = analyze(graph, self._engine, convert.checkpoint_storage(request))
                 self._link.send(convert.analyzed(request.job_id, found))
             except BaseException as error:  # the program's functions may raise SystemExit

@@ -15,8 +15,8 @@ import pytest
 
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
+from firesteel.common.checkpoints.metadata import COMPLETE_CHECKPOINT
 from firesteel.common.failpoints import STOP, Failpoint
-from firesteel.common.rpc.checkpoints import complete_checkpoint_to_proto
 
 from .chaos import Chaos, orphan
 from .conftest import Session, eventually
@@ -75,7 +75,7 @@ def test_what_a_master_that_was_replaced_stores_is_refused(
         # It was ended, as its Dispatcher was. One that nobody can end may still say this.
         late = CompleteCheckpoint(checkpoint_id=max(stored) + 1, path=str(tmp_path))
         request = dispatcher_pb2.CommitCheckpointRequest(
-            job_id=job.job_id, epoch=epoch, checkpoint=complete_checkpoint_to_proto(late)
+            job_id=job.job_id, epoch=epoch, checkpoint=COMPLETE_CHECKPOINT.encode(late)
         )
         with grpc.insecure_channel(session.address) as channel:
             stub: Any = dispatcher_pb2_grpc.DispatcherStub(channel)  # type: ignore[no-untyped-call]

@@ -24,7 +24,7 @@ from firesteel._proto import common_pb2, job_graph_pb2, tasks_pb2
 from firesteel.common.job_graph import DistributionPattern
 from firesteel.common.process import Child, spawn, temporary
 from firesteel.common.process.log_files import slot_log
-from firesteel.common.rpc.convert import job_graph_to_proto
+from firesteel.common.rpc.convert import JOB_GRAPH
 from firesteel.connectors import DiscardSink
 from firesteel.elements import EndOfPartition
 from taskexecutor.executor.exchange import Exchange, Locations
@@ -188,7 +188,7 @@ async def write_result(cluster: Cluster, allocation: str) -> tasks_pb2.StoredPar
     """Runs a task that leaves a thousand numbers as a BLOCKING result."""
     env = Environment(mode="batch")
     env.from_sequence(0, 1000, column="n").rebalance().sink_to(DiscardSink())
-    graph = job_graph_to_proto(env.job_graph())
+    graph = JOB_GRAPH.encode(env.job_graph())
     source, job_master = graph.vertices[0], cluster.masters.job_master
     described = tasks_pb2.VertexDeployment(
         vertex=source,

@@ -39,7 +39,7 @@ class Reader:
         self.watermark_us = MIN_TIMESTAMP_US
         self.idle = self.ended = False
         self.timers: list[int] = []
-        self.out: deque[tasks_pb2.ReportWatermark] = deque()
+        self.out: deque[tasks_pb2.WatermarkReported] = deque()
         self.incoming: deque[int | None] = deque()  # limits; None: report again
         spec = WatermarkAlignmentSpec(
             group="g", max_drift_us=DRIFT_US[name], update_interval_us=INTERVAL_US

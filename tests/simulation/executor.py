@@ -18,7 +18,7 @@ import grpc
 
 from firesteel._proto import common_pb2, executor_pb2, executor_pb2_grpc, job_graph_pb2, tasks_pb2
 from firesteel.common.ids import ExecutorId, ResultId
-from firesteel.common.job_graph import pointwise_producers
+from firesteel.common.job_graph import DistributionPattern, Partitioner, pointwise_producers
 from firesteel.common.operator_messages import (
     ChunkAcknowledged,
     ChunkCollected,
@@ -27,8 +27,7 @@ from firesteel.common.operator_messages import (
     Resend,
 )
 from firesteel.common.results import ResultPartitionId, StoredPartition
-from firesteel.common.rpc.convert import partition_id_to_proto, stored_partition_to_proto
-from firesteel.common.rpc.operator_events import operator_event_from_proto, operator_event_to_proto
+from firesteel.common.rpc.convert import OPERATOR_EVENT, PARTITION_ID, STORED_PARTITION
 from firesteel.common.states import ExecutionState
 from taskexecutor.executor.connectors.splits import Splits
 from taskexecutor.executor.link import EXECUTOR_ID_KEY
@@ -148,7 +147,7 @@ class SlotProcess:
                 for attempt_id in message.cancel.attempt_ids:
                     self._cancel(attempt_id)
             case "operator_event":
-                event = operator_event_from_proto(message.operator_event)
+                event = OPERATOR_EVENT.decode(message.operator_event)
                 if (task := self.tasks.get(event.attempt_id)) is not None:
                     self._operator_event(task, event.message)
             case "analyze":
@@ -218,7 +217,9 @@ class SlotProcess:
                 operator for vertex in request.job_graph.vertices for operator in vertex.operators
             ]
             result.schemas.extend(
-                tasks_pb2.OperatorSchema(operator_id=o.operator_id, schema=b"schema")
+                tasks_pb2.OperatorSchema(
+                    operator_id=o.operator_id, schema=b"schema", repeatable=True
+                )
                 for o in operators
             )
         self._say(analyze_result=result)
@@ -347,8 +348,8 @@ class SlotProcess:
             attempt_id=task.attempt_id,
             state=state.value,  # type: ignore[arg-type]
             error=common_pb2.ErrorInfo(summary=problem) if problem else None,
-            partitions=map(stored_partition_to_proto, stored),
-            unreadable=partition_id_to_proto(unreadable) if unreadable else None,
+            partitions=map(STORED_PARTITION.encode, stored),
+            unreadable=PARTITION_ID.encode(unreadable) if unreadable else None,
             splits=self._held(task) if state is _S.FINISHED and not task.checkpoints else (),
         )
         if state.terminal:
@@ -456,7 +457,7 @@ class SlotProcess:
             attempt_id=task.attempt_id,
             message=message,
         )
-        self._say(operator_event=operator_event_to_proto(event))
+        self._say(operator_event=OPERATOR_EVENT.encode(event))
 
     def _operator_event(self, task: SimulatedTask, message: OperatorMessage) -> None:
         match message:
@@ -519,7 +520,7 @@ def _inputs(
         location = locations[edge.result_id]
         if location.ended:
             continue
-        all_to_all = edge.pattern == job_graph_pb2.ALL_TO_ALL
+        all_to_all = Partitioner(edge.partitioner).pattern is DistributionPattern.ALL_TO_ALL
         wanted = (
             range(producers)
             if all_to_all

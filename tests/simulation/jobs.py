@@ -12,7 +12,7 @@ from firesteel.common.config import options
 from firesteel.common.ids import IdSource, JobId
 from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex, Partitioner, ResultType
 from firesteel.common.resources import UNKNOWN, ResourceProfile
-from firesteel.common.rpc.convert import job_graph_to_proto
+from firesteel.common.rpc.convert import JOB_GRAPH
 from jobmaster.testing import job, vertex
 from tests.simulation.services import FILES
 from tests.simulation.world import World
@@ -237,7 +237,7 @@ class Jobs:
             config={**self._draw_config(checkpoints=bool(checkpoints)), **checkpoints},
         )
         return SubmittedJob(
-            graph=graph, message=job_graph_to_proto(graph), endless=endless, splits=splits
+            graph=graph, message=JOB_GRAPH.encode(graph), endless=endless, splits=splits
         )
 
     def _most_subtasks(self) -> int:

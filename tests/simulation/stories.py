@@ -7,7 +7,7 @@ from pathlib import Path
 
 from firesteel.common.config import options
 from firesteel.common.job_graph import Partitioner, ResultType
-from firesteel.common.rpc.convert import job_graph_to_proto
+from firesteel.common.rpc.convert import JOB_GRAPH
 from firesteel.common.states import JobStatus
 from jobmaster.testing import job, vertex
 from tests.simulation.cluster import Cluster
@@ -48,7 +48,7 @@ def bounded_job(
     graph = replace(job(reads, sink), config=config)
     return SubmittedJob(
         graph=graph,
-        message=job_graph_to_proto(graph),
+        message=JOB_GRAPH.encode(graph),
         endless=False,
         splits={reads.operators[0].operator_id: splits},
     )
@@ -69,7 +69,7 @@ def batch_job(attempts: int = 0) -> SubmittedJob:
     graph = replace(graph, edges=edges, config=config, batch=True)
     return SubmittedJob(
         graph=graph,
-        message=job_graph_to_proto(graph),
+        message=JOB_GRAPH.encode(graph),
         endless=False,
         splits={reads.operators[0].operator_id: SPLITS},
     )
@@ -77,7 +77,7 @@ def batch_job(attempts: int = 0) -> SubmittedJob:
 
 def endless_job() -> SubmittedJob:
     graph = job(vertex("source", 2), vertex("operator", 3))
-    return SubmittedJob(graph=graph, message=job_graph_to_proto(graph), endless=True, splits={})
+    return SubmittedJob(graph=graph, message=JOB_GRAPH.encode(graph), endless=True, splits={})
 
 
 def endless_job_with_checkpoints(checkpoints: Path) -> SubmittedJob:
@@ -88,7 +88,7 @@ def endless_job_with_checkpoints(checkpoints: Path) -> SubmittedJob:
         options.RESTART_STRATEGY.key: "none",
     }
     graph = replace(submitted.graph, config=config)
-    return replace(submitted, graph=graph, message=job_graph_to_proto(graph))
+    return replace(submitted, graph=graph, message=JOB_GRAPH.encode(graph))
 
 
 def run(seed: int, submitted: SubmittedJob, *faults: tuple[float, Fault]) -> JobStatus:

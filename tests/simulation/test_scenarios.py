@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from firesteel.common.ids import AllocationId, JobId
-from firesteel.common.rpc.convert import job_graph_to_proto
+from firesteel.common.rpc.convert import JOB_GRAPH
 from firesteel.common.states import JobStatus
 from resourcemanager.core.events import StopRequested
 from taskexecutor.shell import TaskExecutor
@@ -247,7 +247,7 @@ def test_what_a_job_still_needs_is_known_to_the_next_resource_manager(seed: int)
     """It dies while one job runs, and another one has some of its slots and waits for more."""
     first, second = endless_job(), bounded_job(attempts=0)
     second = replace(second, graph=replace(second.graph, job_id=JobId("b" * 32)))
-    second = replace(second, message=job_graph_to_proto(second.graph))
+    second = replace(second, message=JOB_GRAPH.encode(second.graph))
     with quiet_cluster(seed) as cluster:
         cluster.at(3.0, lambda: cluster.submit(first))
         cluster.at(5.0, lambda: cluster.submit(second))

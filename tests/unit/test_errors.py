@@ -13,7 +13,7 @@ from pyspark.errors import AnalysisException, PySparkException, PythonException
 
 from firesteel.common.config import Configuration
 from firesteel.common.error_report import MAX_TEXT_CHARS, error_info, summary_of
-from firesteel.common.rpc.convert import error_from_proto, error_to_proto
+from firesteel.common.rpc.convert import ERROR
 from firesteel.errors import ErrorInfo, FiresteelError, JobFailed
 
 
@@ -276,7 +276,7 @@ def test_an_error_survives_its_message() -> None:
     info = told(pd.DataFrame, 1, location="host, TaskExecutor 1, slot 0", task_name="Map (1/2)#0")
     assert (info.location, info.task_name) == ("host, TaskExecutor 1, slot 0", "Map (1/2)#0")
     assert info.timestamp_ms > 0
-    assert error_from_proto(error_to_proto(info)) == info
+    assert ERROR.decode(ERROR.encode(info)) == info
 
 
 def test_a_failed_job_says_why() -> None:
@@ -356,7 +356,7 @@ def test_whatever_an_exception_does_its_report_can_be_sent(
 ) -> None:
     for how in (raised, raised_from):
         info = told(how, error, location=SURROGATE, task_name=SURROGATE)
-        assert error_from_proto(error_to_proto(info)) == info
+        assert ERROR.decode(ERROR.encode(info)) == info
         if how is raised:
             assert info.summary.startswith(summary)
         assert type(error).__name__ in info.traceback

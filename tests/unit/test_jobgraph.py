@@ -105,7 +105,5 @@ def _values(hint: object) -> st.SearchStrategy:
 
 @given(instances(JobGraph))
 def test_a_job_graph_survives_its_message(graph: JobGraph) -> None:
-    message = convert.job_graph_to_proto(graph)
-    assert (
-        convert.job_graph_from_proto(type(message).FromString(message.SerializeToString())) == graph
-    )
+    message = convert.JOB_GRAPH.encode(graph)
+    assert convert.JOB_GRAPH.decode(type(message).FromString(message.SerializeToString())) == graph

@@ -12,7 +12,6 @@ known.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -44,7 +43,7 @@ class Selection:
     job_id: str
     started_us: int = 0  # when the job started
     after_us: int = 0  # no lines before this time
-    vertices: Collection[str] = ()  # only lines that name one of these; empty: all lines
+    vertices: frozenset[str] = frozenset()  # only lines that name one of these; empty: all lines
     subtask: int | None = None  # only lines that name it; None: all lines
     output: bool = False  # only what the job has printed
 

@@ -15,12 +15,16 @@ from firesteel._proto import job_logs_pb2_grpc
 from firesteel.common.ids import is_id
 from firesteel.common.job_log.lines import Line, Selection
 from firesteel.common.job_log.reader import FindLogs, JobLogReader
+from firesteel.common.rpc.mapping import Wire
 from firesteel.common.rpc.status import Reason, abort
 
 LOOK_INTERVAL_S = 0.25  # for new lines
 PROGRESS_INTERVAL_S = 0.5  # between messages without lines
 OUTPUT_INTERVAL_S = 0.1  # both, while what a job prints is followed
 LINES_MAX = 500  # of one message
+
+LINE = Wire(Line, pb.JobLogLine)
+SELECTION = Wire(Selection, pb.ReadJobLogsRequest, unmapped=("follow",))
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
@@ -46,7 +50,7 @@ class JobLogsServicer(job_logs_pb2_grpc.JobLogsServicer):
 
 async def read(request: pb.ReadJobLogsRequest, find: FindLogs) -> AsyncIterator[pb.JobLogLines]:
     """What is in the logs of this process; with `follow`, without end."""
-    reader = JobLogReader(selection(request), find, follow=request.follow)
+    reader = JobLogReader(SELECTION.decode(request), find, follow=request.follow)
     look_s, progress_s = LOOK_INTERVAL_S, PROGRESS_INTERVAL_S
     if request.output:
         look_s = progress_s = OUTPUT_INTERVAL_S
@@ -65,17 +69,6 @@ def add_to_server(server: grpc.aio.Server, find: FindLogs) -> None:
     job_logs_pb2_grpc.add_JobLogsServicer_to_server(JobLogsServicer(find), server)  # type: ignore[no-untyped-call]
 
 
-def selection(request: pb.ReadJobLogsRequest) -> Selection:
-    return Selection(
-        job_id=request.job_id,
-        started_us=request.started_us,
-        after_us=request.after_us,
-        vertices=frozenset(request.vertices),
-        subtask=request.subtask if request.HasField("subtask") else None,
-        output=request.output,
-    )
-
-
 def messages(
     lines: Iterable[Line], complete_us: int, notices: Iterable[str] = ()
 ) -> Iterator[pb.JobLogLines]:
@@ -84,19 +77,10 @@ def messages(
     for batch in batches:
         last = batch is batches[-1]
         yield pb.JobLogLines(
-            lines=[
-                pb.JobLogLine(
-                    time_us=line.time_us, process=line.process, origin=line.origin, text=line.text
-                )
-                for line in batch
-            ],
+            lines=map(LINE.encode, batch),
             complete_us=complete_us if last else 0,
             notices=notices if batch is batches[0] else (),
         )
-
-
-def line_from_proto(line: pb.JobLogLine) -> Line:
-    return Line(time_us=line.time_us, process=line.process, origin=line.origin, text=line.text)
 
 
 def _batched(lines: Iterable[Line]) -> Iterator[list[Line]]:

@@ -37,7 +37,7 @@ from firesteel.common.job_graph import JobGraph
 from firesteel.common.leader import FixedLeader
 from firesteel.common.metrics import Registry
 from firesteel.common.process import StartFailed
-from firesteel.common.rpc.convert import job_graph_to_proto
+from firesteel.common.rpc.convert import JOB_GRAPH
 from firesteel.common.rpc.server import aio_channel, bind, new_server
 from firesteel.common.rpc.status import STATUS_CODES, Reason, reason_of
 from firesteel.common.service.platform import SYSTEM, Process
@@ -302,7 +302,7 @@ async def test_a_submission_to_a_dispatcher_that_was_replaced_is_for_the_next_on
     JobStore(JobStore.sqlite_url(tmp_path)).close()  # the next one's
     async with aio_channel(dispatcher.address) as channel:
         stub: Any = dispatcher_pb2_grpc.DispatcherStub(channel)
-        request = pb.SubmitJobRequest(job_graph=job_graph_to_proto(job(vertex("a", 1))))
+        request = pb.SubmitJobRequest(job_graph=JOB_GRAPH.encode(job(vertex("a", 1))))
         with refused(Reason.NOT_LEADER, "has taken over the job store"):
             await stub.SubmitJob(request, timeout=SOON_S)
     dispatcher.stop()

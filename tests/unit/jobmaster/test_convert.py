@@ -42,7 +42,7 @@ def test_only_what_a_process_must_be_started_with_is_its_environment() -> None:
 )
 def test_watermarks_come_in_and_limits_go_out_whatever_the_time(time_us: int) -> None:
     report = tasks_pb2.OperatorEvent(
-        report_watermark=tasks_pb2.ReportWatermark(watermark_us=time_us, idle=True)
+        report_watermark=tasks_pb2.WatermarkReported(watermark_us=time_us, idle=True)
     )
     assert convert.operator_message(report) == WatermarkReported(watermark_us=time_us, idle=True)
     event = convert.operator_event(
@@ -55,7 +55,7 @@ def test_watermarks_come_in_and_limits_go_out_whatever_the_time(time_us: int) ->
             message=WatermarkLimit(limit_us=time_us),
         ),
     )
-    assert (event.WhichOneof("event"), event.align_watermark.limit_us, event.subtask) == (
+    assert (event.WhichOneof("message"), event.align_watermark.limit_us, event.subtask) == (
         "align_watermark",
         time_us,
         3,

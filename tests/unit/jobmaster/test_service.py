@@ -28,7 +28,7 @@ from firesteel.common.checkpoints.metadata import CheckpointMetadata, encode
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.process import Child, spawn
-from firesteel.common.rpc.convert import job_graph_to_proto, profile_to_proto
+from firesteel.common.rpc.convert import JOB_GRAPH, PROFILE
 from firesteel.common.rpc.server import aio_channel, bind, new_server
 from firesteel.common.rpc.status import Reason, reason_of
 from firesteel.common.states import JobStatus
@@ -132,7 +132,7 @@ class StubTaskExecutor:
             job_master_pb2.SlotOffer(
                 allocation_id=f"{number:032x}",
                 slot_index=number,
-                profile=profile_to_proto(SLOT_PROFILE),
+                profile=PROFILE.encode(SLOT_PROFILE),
                 executor_id=f"{number:032x}",
                 data_address=f"127.0.0.1:{40000 + number}",
             )
@@ -145,7 +145,9 @@ class StubTaskExecutor:
     async def analyze(self) -> tasks_pb2.Analyze:
         request: tasks_pb2.Analyze = await self.receive("analyze")
         schemas = [
-            tasks_pb2.OperatorSchema(operator_id=o.operator_id, schema=b"schema", plan="Scan")
+            tasks_pb2.OperatorSchema(
+                operator_id=o.operator_id, schema=b"schema", plan="Scan", repeatable=True
+            )
             for v in request.job_graph.vertices
             for o in v.operators
         ]
@@ -182,7 +184,7 @@ class Cluster:
         **earlier: Any,
     ) -> None:
         start = dispatcher_pb2.StartJob(
-            job_graph=job_graph_to_proto(graph),
+            job_graph=JOB_GRAPH.encode(graph),
             epoch=EPOCH,
             resource_manager_address=self.address,
             dispatcher_address=self.address,
@@ -261,12 +263,12 @@ async def test_a_job_from_start_to_goodbye(cluster: Cluster) -> None:
             job_id=graph.job_id,
             operator_id=operator_id("b"),
             attempt_id=sink.attempt_id,
-            collect_chunk=tasks_pb2.CollectChunk(sequence=0, ipc_stream=b"rows"),
+            collect_chunk=tasks_pb2.ChunkCollected(sequence=0, ipc_stream=b"rows"),
         )
         await executor.send(operator_event=chunk)
-        assert (await executor.receive("operator_event")).collect_ack == tasks_pb2.CollectAck(
-            sequence=0
-        )
+        assert (
+            await executor.receive("operator_event")
+        ).collect_ack == tasks_pb2.ChunkAcknowledged(sequence=0)
         begun, appended = cluster.dispatcher.appended
         assert (begun.restart, begun.ipc_stream) == (0, b"")
         assert (appended.epoch, appended.restart, appended.index) == (EPOCH, 0, 0)
@@ -416,7 +418,7 @@ async def test_a_split_lost_with_its_stream_is_assigned_again_on_the_next(cluste
             job_id=graph.job_id,
             operator_id=operator_id("src"),
             attempt_id=submit.tasks[0].attempt_id,
-            request_split=tasks_pb2.RequestSplit(received=0),
+            request_split=tasks_pb2.SplitRequested(received=0),
         )
         await executor.send(operator_event=request)
         await cluster.dispatcher.until(common_pb2.JOB_RUNNING)
@@ -435,7 +437,7 @@ async def test_a_split_lost_with_its_stream_is_assigned_again_on_the_next(cluste
                 ],
             )
         )
-        assert (await again.receive("operator_event")).WhichOneof("event") == "resend"
+        assert (await again.receive("operator_event")).WhichOneof("message") == "resend"
         await again.send(operator_event=request)
         answer = (await again.receive("operator_event")).assign_split
         assert (answer.number, json.loads(answer.split_json)) == (0, {"start": 0, "end": 10})

@@ -8,7 +8,7 @@ from firesteel._proto import dispatcher_pb2
 from firesteel.common.high_availability.zookeeper.leaders import Retriever
 from firesteel.common.ids import AllocationId, Epoch, IdSource, TaskExecutorId
 from firesteel.common.leader import FixedLeaders, Leader, LeaderRetriever, Office
-from firesteel.common.rpc.convert import job_graph_to_proto
+from firesteel.common.rpc.convert import JOB_GRAPH
 from firesteel.common.service.platform import SYSTEM
 from jobmaster.core import commands
 from jobmaster.core.checkpoints.recovery import Recovery
@@ -34,7 +34,7 @@ async def test_a_dispatcher_elected_while_the_job_was_restored_has_its_files() -
     leaders.retriever.announced(Leader("new:1", Epoch(2)))
     running = RunningJob(
         dispatcher_pb2.StartJob(
-            job_graph=job_graph_to_proto(job(vertex("a", 1))), epoch=1, dispatcher_address="old:1"
+            job_graph=JOB_GRAPH.encode(job(vertex("a", 1))), epoch=1, dispatcher_address="old:1"
         ),
         JobSettings(),
         Recovery(epoch=1),

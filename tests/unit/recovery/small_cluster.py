@@ -20,7 +20,7 @@ from firesteel.common.checkpoints.storage import StorageError
 from firesteel.common.config import Configuration
 from firesteel.common.ids import AllocationId, ExecutorId, IdSource, JobId, TaskExecutorId
 from firesteel.common.process import temporary
-from firesteel.common.rpc.convert import job_graph_to_proto
+from firesteel.common.rpc.convert import JOB_GRAPH
 from firesteel.common.service.core import Tick
 from firesteel.common.states import ExecutionState
 from jobmaster.checkpoint_store import CheckpointStore
@@ -131,7 +131,7 @@ class SmallCluster:
         assert settings.checkpoints is not None
         store.epoch += 1
         self.epoch, self.store = store.epoch, store
-        message = job_graph_to_proto(self.graph)
+        message = JOB_GRAPH.encode(self.graph)
         start = dispatcher_pb2.StartJob(job_graph=message, epoch=self.epoch)
         recovery = recovery_of(start, conf, store.checkpoints)
         self.restored = recovery.latest

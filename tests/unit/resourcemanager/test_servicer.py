@@ -13,7 +13,7 @@ import pytest
 from firesteel._proto import common_pb2, resource_manager_pb2_grpc
 from firesteel._proto import resource_manager_pb2 as pb
 from firesteel.common.ids import Epoch, IdSource
-from firesteel.common.rpc.convert import profile_to_proto
+from firesteel.common.rpc.convert import PROFILE
 from firesteel.common.rpc.server import aio_channel, bind, new_server
 from firesteel.common.rpc.status import Reason, reason_of
 from resourcemanager.core.core import SlotManager
@@ -63,8 +63,8 @@ def registration(address: str = NOBODY) -> pb.TaskExecutorToResourceManager:
             task_executor_id=EXECUTOR,
             address=address,
             host="h",
-            total=profile_to_proto(SLOT * 2),
-            default_slot=profile_to_proto(SLOT),
+            total=PROFILE.encode(SLOT * 2),
+            default_slot=PROFILE.encode(SLOT),
             slots=[pb.SlotStatus(slot_index=i, profile=UNKNOWN) for i in range(2)],
         )
     )

@@ -1,0 +1,170 @@
+"""Mapped types: each is mapped completely, and is received as it was sent."""
+
+from __future__ import annotations
+
+import importlib
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firesteel._proto import common_pb2, tasks_pb2
+from firesteel.common.checkpoints.descriptions import StateDescription, StateKind
+from firesteel.common.rpc import mapping
+from firesteel.common.rpc.convert import BLOB, OPERATOR_EVENT
+from firesteel.common.rpc.errors import RemoteProtocolError
+from firesteel.common.rpc.mapping import Envelope, Wire
+
+ROOT = Path(__file__).parents[2]
+for package in ("firesteel", "dispatcher", "resourcemanager", "jobmaster", "taskexecutor"):
+    for path in (ROOT / package).rglob("*.py"):
+        if "common.rpc.mapping import" in path.read_text():
+            importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+
+ENVELOPES = [found for found in mapping.declared() if isinstance(found, Envelope)]
+for envelope in ENVELOPES:
+    _ = envelope.encoders
+for found in list(mapping.declared()):  # which maps the types of their fields
+    _ = isinstance(found, Wire) and found.encode
+WIRES = [found for found in mapping.declared() if isinstance(found, Wire)]
+
+_jsons = st.none() | st.dictionaries(st.text(), st.text() | st.integers(-9, 9), min_size=1)
+_SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
+    str: st.text(max_size=8),
+    bytes: st.binary(max_size=8),
+    bool: st.booleans(),
+    int: st.integers(0, 2**31 - 1),
+    float: st.floats(allow_nan=False),
+    NoneType: st.none(),
+    Any: _jsons,
+    StateDescription: st.builds(StateDescription, kind=st.sampled_from(StateKind), keys=_jsons),
+    pa.Schema: st.just(pa.schema([("a", pa.int64())])),
+}
+
+
+def values(hint: Any) -> st.SearchStrategy[Any]:
+    hint = getattr(hint, "__supertype__", hint)
+    if hint in _SPECIAL:
+        return _SPECIAL[hint]
+    origin, of = get_origin(hint), [values(arg) for arg in get_args(hint) if arg is not Ellipsis]
+    if origin in (Union, UnionType):
+        return st.one_of(of)
+    if origin in (dict, Mapping):
+        return st.dictionaries(*of, max_size=2)
+    if origin is tuple and len(of) > 1:
+        return st.tuples(*of)
+    if origin in (list, frozenset, array):
+        make = {list: list, frozenset: frozenset, array: lambda found: array("q", found)}[origin]
+        return st.lists(of[0], max_size=2).map(make)
+    if origin in (tuple, Sequence):
+        return st.lists(of[0], max_size=2).map(tuple)
+    return st.sampled_from(hint) if issubclass(hint, Enum) else instances(hint)
+
+
+@cache
+def instances(kind: type) -> st.SearchStrategy[Any]:
+    return st.builds(kind, **{name: values(hint) for name, hint in get_type_hints(kind).items()})
+
+
+def sent(message: Any) -> Any:
+    return type(message).FromString(message.SerializeToString())
+
+
+@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: f"{wire.kind.domain.__qualname__}")
+@given(st.data())
+def test_what_is_encoded_is_decoded_to_the_same(wire: Wire[Any, Any], data: st.DataObject) -> None:
+    value = data.draw(instances(wire.kind.domain))
+    context = {name: getattr(value, name) for name in wire.context}
+    assert wire.decode(sent(wire.encode(value)), **context) == value
+
+
+@pytest.mark.parametrize(
+    ("envelope", "name"),
+    [
+        pytest.param(envelope, name, id=f"{envelope.message.DESCRIPTOR.name}.{name}")
+        for envelope in ENVELOPES
+        for name in envelope.kinds
+    ],
+)
+@given(st.data())
+def test_every_kind_of_an_envelope_is_decoded_to_the_same(
+    envelope: Envelope[Any, Any], name: str, data: st.DataObject
+) -> None:
+    value = data.draw(instances(envelope.kinds[name].domain))
+    context = {field: getattr(value, field, None) for field in envelope.context}
+    assert envelope.decode(sent(envelope.encode(value)), **context) == value
+
+
+class Partition(NamedTuple):
+    result_id: str
+    producer: int
+    attempt: int
+
+
+class Short(NamedTuple):
+    result_id: str
+    producer: int
+
+
+class Long(NamedTuple):
+    result_id: str
+    producer: int
+    attempt: int
+    rows: int
+
+
+@dataclass
+class Nullable:
+    result_id: str | None
+    producer: int
+    attempt: int
+
+
+@dataclass
+class Misfit:
+    result_id: bytes
+    producer: int
+    attempt: int
+
+
+@pytest.mark.parametrize(
+    ("domain", "fault"),
+    [
+        (Short, "Short has no field for PartitionId.attempt"),
+        (Long, "PartitionId has no field for Long.rows"),
+        (Nullable, "PartitionId.result_id must be `optional`, because it may be None"),
+        (Misfit, "PartitionId.result_id does not hold <class 'bytes'>"),
+    ],
+)
+def test_a_field_that_one_side_lacks_is_refused(domain: type, fault: str) -> None:
+    wire = Wire(domain, tasks_pb2.PartitionId)
+    with pytest.raises(TypeError, match=fault):
+        _ = wire.encode
+
+
+def test_a_pair_is_mapped_once() -> None:
+    Wire(Partition, tasks_pb2.PartitionId)
+    with pytest.raises(TypeError, match="Partition is already mapped to PartitionId"):
+        Wire(Partition, tasks_pb2.PartitionId)
+
+
+def test_an_unknown_enum_value_is_named() -> None:
+    message = common_pb2.BlobRef.FromString(b"\x18\x2a")  # field 3: 42
+    with pytest.raises(RemoteProtocolError, match="^BlobRef.kind: 42 is not a BlobKind$"):
+        BLOB.decode(message)
+
+
+def test_a_message_without_its_kind_is_named() -> None:
+    with pytest.raises(
+        RemoteProtocolError, match="^OperatorEvent: it has no message, or one of an unknown kind$"
+    ):
+        OPERATOR_EVENT.decode(tasks_pb2.OperatorEvent(job_id="j"))
