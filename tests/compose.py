@@ -20,8 +20,8 @@ class ComposedService(NamedTuple):
 
 
 def services(profile: str, directory: Path) -> Iterator[ComposedService]:
-    """Those of ours with this profile: each at any port of this machine's, in folders below
-    `directory`.
+    """Yields Firesteel's services with this profile. Each listens on a free port of this machine
+    and keeps its folders below `directory`.
     """
     composed = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     for name, service in composed.items():

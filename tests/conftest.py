@@ -1,6 +1,4 @@
-"""What holds for every test session: nothing that a test started is still there when the session
-ends.
-"""
+"""Rules for every test session: nothing that a test started is left when the session ends."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from tests.postgres import Postgres
 if TYPE_CHECKING:
     from tests.object_store import ObjectStore
 
-# A busy machine is no reason to fail, nor are unlucky draws: no example has a time limit, and each
+# Neither a busy machine nor an unlucky draw fails a test: no example has a time limit, and each
 # run has the same ones, but for HYPOTHESIS_PROFILE=explore. Examples share their test's fixtures,
 # and clean up themselves.
 _HEALTH = [
@@ -44,7 +42,7 @@ os.environ["JDK_JAVA_OPTIONS"] = " ".join(
     ]
 ).strip()
 
-# Tests start some hundred processes of ours: each would compile all of its modules anew, and each
+# Tests start some hundred processes: each would compile all of its modules again, and each
 # session rewrite all tests.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -52,7 +50,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 MARK = (
     "FIRESTEEL_TEST_SESSION"  # in the environment of every process that a test starts, however deep
 )
-GRACE_S = 30.0  # what was told to end may take this long to be gone, on a busy machine
+GRACE_S = 30.0  # on a busy machine, a process may take this long to end
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -111,7 +109,7 @@ def _processes(mark: str) -> list[psutil.Process]:
                 and "resource_tracker" not in _command(process)
             ):
                 found.append(process)
-        except (psutil.Error, ProcessLookupError):  # gone meanwhile, or another user's
+        except (psutil.Error, ProcessLookupError):  # it has ended, or is another user's
             continue
     return found
 

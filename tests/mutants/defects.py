@@ -69,7 +69,7 @@ MUTANTS = (
         "tests/unit/resourcemanager/test_slot_manager.py",
     ),
     Mutant(
-        "a split that was lost on its way to an adopted task is read by nobody (invariant 17)",
+        "no task reads a split that was lost on its way to an adopted task (invariant 17)",
         "jobmaster/core/coordinators/splits.py",
         "                self._returned.extend(range(self._next, place))\n",
         "",
@@ -83,7 +83,7 @@ MUTANTS = (
         "tests/unit/jobmaster/test_adoption.py",
     ),
     Mutant(
-        "what a task has read that has finished is read once more under the next master",
+        "the next JobMaster assigns the splits of finished tasks again",
         "jobmaster/core/coordinators/splits.py",
         "        self._taken(places)\n        self._owned",
         "        self._owned",
@@ -104,7 +104,7 @@ MUTANTS = (
         "tests/unit/jobmaster/test_scheduling.py",
     ),
     Mutant(
-        "tasks begin to read what is about to be produced again",
+        "tasks start to read a result that is about to be produced again",
         "jobmaster/core/phases/running.py",
         "        job.partitions.replace_those_of(vertices)\n",
         "",
@@ -210,7 +210,7 @@ MUTANTS = (
         "tests/unit/operators/test_connectors.py",
     ),
     Mutant(
-        "what a checkpoint holds is committed by nobody after a failure (invariant 23)",
+        "after a failure, no task commits the transactions of the checkpoint (invariant 23)",
         "taskexecutor/executor/connectors/writer_sink.py",
         "                self._committer.start_over()\n            self._commit_checkpoints()\n",
         "                self._committer.start_over()\n            self._in_checkpoints.clear()\n",
@@ -248,7 +248,7 @@ MUTANTS = (
         SIMULATION,
     ),
     Mutant(
-        "ids begin anew under another master (invariant 8)",
+        "checkpoint ids restart under another JobMaster (invariant 8)",
         "jobmaster/core/checkpoints/recovery.py",
         "        return before + (self.epoch - self.latest_epoch) * CHECKPOINTS_PER_MASTER + 1\n",
         "        return 1\n",
@@ -283,7 +283,7 @@ MUTANTS = (
         "tests/unit/jobmaster/checkpoints/test_job.py",
     ),
     Mutant(
-        "an enumerator does not restore which splits it had handed out (invariant 17)",
+        "an enumerator does not restore which splits it had assigned (invariant 17)",
         "jobmaster/core/coordinators/splits.py",
         '        self._next, self._returned = snapshot["next"], list(snapshot["returned"])\n',
         "        self._next, self._returned = 0, []\n",

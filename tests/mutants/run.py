@@ -54,7 +54,7 @@ def _copy_tree(tree: Path) -> None:
 
 
 def _convicted(tree: Path, mutant: Mutant) -> str:
-    """What convicts it; empty if nothing does. Raises if the tests cannot run."""
+    """Returns the test that finds the mutant, or an empty text. Raises if the tests cannot run."""
     path = tree / mutant.file
     original = path.read_text()
     if original.count(mutant.was) != 1:
@@ -88,7 +88,7 @@ def _simulated(tree: Path) -> str:
 
 
 def _run(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What a mutant breaks may also wait for ever, during the test or after it has failed."""
+    """Runs the tests with a time limit: a mutant may also block forever."""
     command = [sys.executable, *arguments]
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONHASHSEED": "0"}
     with subprocess.Popen(

@@ -257,7 +257,7 @@ class ModelJobMaster:
                 )
             )
         self.declare()
-        # What stream breaks do in life: slots of a TaskExecutor that is gone are gone.
+        # A broken stream has this effect: the slots of a lost TaskExecutor are lost.
         for allocation_id, (executor, _) in list(self.slots.items()):
             if not executor.alive or all(
                 h is None or h.allocation_id != allocation_id for h in executor.slots.values()
@@ -318,7 +318,7 @@ class ModelJobMaster:
         return sum(p == profile for _, p in self.slots.values())
 
     def wanting(self, profile: ResourceProfile) -> int:
-        """Sizes are what was asked for, exactly; UNKNOWN became the default slot."""
+        """Returns how many slots of this size are required; UNKNOWN became the default slot."""
         return self.required.get(UNKNOWN if profile == SLOT else profile, 0)
 
     def receive(self, command: Command, epoch: Epoch) -> None:
@@ -477,7 +477,7 @@ class World:
     def offered(self, executor: ModelTaskExecutor, held: Held) -> None:
         job_master = next((j for j in self.job_masters if j.id == held.job_id), None)
         if job_master is None:
-            executor.release(held.allocation_id)  # nobody answers there
+            executor.release(held.allocation_id)  # the JobMaster does not answer
         elif executor.alive and held in executor.slots.values():
             job_master.offered(executor, held)
 
@@ -544,7 +544,7 @@ class World:
         assert {j.id for j in self.job_masters} == set(self.manager.jobs), "JobMasters"
         for job_master in self.job_masters:
             surplus = [p for _, p in job_master.slots.values() if job_master.has_too_many(p)]
-            assert not surplus, "nobody has more than it requires"
+            assert not surplus, "no JobMaster has more slots than it requires"
             for profile, count in job_master.required.items():
                 size = SLOT if profile.unknown else profile
                 if job_master.having(size) < count:

@@ -133,7 +133,7 @@ class World:
             reader.incoming.append(announcement.limit.limit_us)
 
     def possible(self) -> list[Callable[[], None]]:
-        """What may happen now, without any time going by."""
+        """Returns the actions that are possible now, without time passing."""
         actions: list[Callable[[], None]] = []
         for reader in self.readers:
             if not reader.ended and not reader.alignment.stopped:

@@ -1,6 +1,6 @@
-"""What must hold: some of it at every event, the rest once faults have stopped and time has passed.
+"""Checks invariants: some at every event, the others once faults have stopped and time has passed.
 
-Each checker of the rest is a function of its own that yields what it finds wrong.
+Each checker of the second kind is a separate function that yields the violations that it finds.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Checkers:
         # By job and epoch: restarts, and the attempts since the last one.
         self._rounds: dict[tuple[str, int], tuple[int, frozenset[AttemptId]]] = {}
         self._with_slots: dict[tuple[str, int], set[AttemptId]] = {}  # attempts deployed
-        # Who reads PIPELINED partitions: the attempt, by partition, vertex and subtask.
+        # The attempt that reads a PIPELINED partition, by partition, vertex and subtask.
         self._readers: dict[tuple[Partition, Subtask], str] = {}
         self._analyzed: set[tuple[str, int]] = set()  # since the last restart
         self.adopted: set[AttemptId] = set()  # by a master that did not start them
@@ -108,8 +108,8 @@ class Checkers:
             raise self._failed(f"job {job.job_id}: {problem} (invariants 18 and 21)")
 
     def _no_attempt_is_wasted(self, job: RunningJob) -> None:
-        """A restart follows on a failure, of what had a slot: of one of the tasks that begin anew, or
-        of the analysis (invariant 21).
+        """Checks that a restart follows the failure of something that had a slot: of one of the
+        restarted tasks, or of the analysis (invariant 21).
         """
         key, core = (job.job_id, job.epoch), job.core
         restarts, attempts = self._rounds.get(key, (0, frozenset(core.graph.attempts)))
@@ -217,13 +217,13 @@ class Checkers:
         stored = self._cluster.store.checkpoints.get(JobId(task.job_id), [])
         if checkpoint_id not in stored:
             raise self._failed(
-                f"task {task.attempt_id} is told that checkpoint {checkpoint_id} is complete;"
+                f"task {task.attempt_id} is notified that checkpoint {checkpoint_id} is complete;"
                 f" stored are {stored}"
             )
         if not self.snapshots.has_part(task, checkpoint_id):
             raise self._failed(
-                f"task {task.attempt_id} is told of checkpoint {checkpoint_id}, in which it has no"
-                " part"
+                f"task {task.attempt_id} is notified of checkpoint {checkpoint_id}, in which it"
+                " takes no part"
             )
 
     def committed(self, task: SimulatedTask, checkpoint_id: int, splits: Sequence[Any]) -> None:
@@ -252,7 +252,7 @@ class Checkers:
         return Counter(stored.status.name for stored in self._cluster.store.by_id.values())
 
     def happened(self) -> Counter[str]:
-        """How much of what is checked there was."""
+        """Counts the checked events, by kind."""
         stored = self._cluster.store
         return Counter(
             {
@@ -341,8 +341,8 @@ def finished_jobs_ran(cluster: Cluster) -> Iterator[str]:
 
 
 def no_task_restarts_by_a_masters_death(cluster: Cluster) -> Iterator[str]:
-    """Elected masters die, are paused and are cut off: no task begins anew, and no job gets another
-    JobMaster, while nothing else goes wrong (invariant 20).
+    """Checks that no task restarts and no job gets another JobMaster if elected masters die, pause
+    and are cut off, while nothing else goes wrong (invariant 20).
     """
     if not cluster.shape.only_masters_fail:
         return
@@ -456,7 +456,7 @@ def ended_jobs_hold_nothing(cluster: Cluster) -> Iterator[str]:
 
 
 def ended_jobs_leave_no_files(cluster: Cluster) -> Iterator[str]:
-    """Their checkpoints are deleted by the JobMaster that hears of the stored end."""
+    """Checks that the JobMaster deletes the checkpoints once it knows that the end is stored."""
     for job_id, process in cluster.checkers.acknowledged.items():
         stored = cluster.store.by_id[JobId(job_id)]
         deletes = stored.status in (JobStatus.FINISHED, JobStatus.CANCELED)
@@ -524,7 +524,7 @@ def finished_tasks_read_what_counts(cluster: Cluster) -> Iterator[str]:
 
 
 def collected_rows_are_kept_once(cluster: Cluster) -> Iterator[str]:
-    """What a finished job has collected is what the last attempts of its sinks have sent."""
+    """Checks that the collected rows of a finished job are those of its sinks' last attempts."""
     dispatcher = cluster.dispatcher
     for job_id, submitted in cluster.jobs.items():
         stored = cluster.store.by_id.get(job_id)

@@ -28,7 +28,7 @@ Transactions = dict[int, list[Any]]  # splits, by the checkpoint whose barrier e
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What a deployment brings; `checkpoint_id` is 0 if it brings no state of the task's own."""
+    """The state in a deployment; `checkpoint_id` is 0 if it contains no state of the task."""
 
     checkpoint_id: int = 0
     splits: tuple[Any, ...] = ()  # read
@@ -71,7 +71,7 @@ def _state_in(snapshot: OperatorSnapshot) -> dict[str, Any] | None:
 
 
 class TaskCheckpoints:
-    """Of one task of a job that takes them."""
+    """The checkpoints of one task of a job that takes checkpoints."""
 
     def __init__(
         self, process: SlotProcess, task: SimulatedTask, restored: Restored | None
@@ -134,7 +134,7 @@ class TaskCheckpoints:
 
     @property
     def open(self) -> list[int]:
-        """Those that it takes part in, and does not know the end of."""
+        """Returns the task's checkpoints whose outcome it does not know."""
         return sorted({n for n, _ in self._triggered} | self._open)
 
     # ---- inside
@@ -224,7 +224,7 @@ class TaskCheckpoints:
         )
 
     def _commit(self, up_to: int) -> None:
-        """This checkpoint is complete; what it contains of earlier ones, too."""
+        """Commits this complete checkpoint and the transactions of earlier ones in it."""
         for checkpoint_id in [n for n in self._uncommitted if n <= up_to]:
             splits = self._uncommitted.pop(checkpoint_id)
             self._process.cluster.checkers.committed(self._task, checkpoint_id, splits)

@@ -1,4 +1,4 @@
-"""A client with patience: it asks until it is answered."""
+"""A client that repeats its requests until it gets an answer."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ from tests.simulation.zookeeper import ZooKeeper
 
 _FAST = "/dev/shm" if Path("/dev/shm").is_dir() else None
 LOOK_S = 20.0  # between two looks at a cluster that should come to rest
-LOOKS = 2  # so many in a row find nothing wrong, longer apart than any idle or heartbeat timeout
+LOOKS = 2  # successive looks without a finding, further apart than any idle or heartbeat timeout
 
 
 class Cluster:
@@ -96,7 +96,7 @@ class Cluster:
         self.world.run_until(self.world.now + for_s)
 
     def rest(self, at_most_s: float) -> None:
-        """Until the cluster is at rest and has stayed so; raises if it is not after `at_most_s`."""
+        """Runs until the cluster is at rest and stays so; raises if it is not after `at_most_s`."""
         quiet = 0
         for _ in range(int(at_most_s / LOOK_S)):
             self.run(LOOK_S)
@@ -106,18 +106,18 @@ class Cluster:
         self.checkers.at_rest()
 
     def at(self, when_s: float, action: Callable[[], None]) -> None:
-        """`when_s`: counted from the beginning."""
+        """Calls `action` at `when_s` seconds after the start."""
         self.world.after(START_S + when_s - self.world.now, action)
 
     def set_faults(self, on: bool) -> None:
-        """Those that come by chance: failing tasks, starts and writes."""
+        """Turns random faults on or off: failing tasks, starts and writes."""
         self.faults_on = on
         self.world.crash_at_start = self.shape.crashes_at_start if on else 0.0
         self.store.failing_writes = self.shape.failing_writes if on else 0.0
         self.store.lost_answers = self.shape.lost_answers if on else 0.0
 
     def end_faults(self) -> None:
-        """From now on nothing goes wrong; what is broken stays broken until somebody notices."""
+        """Stops injecting faults. Existing damage stays until a service notices it."""
         self.world.note("faults", "stop")
         self.set_faults(False)
         self.network.traps.clear()
@@ -146,7 +146,7 @@ class Cluster:
 
     @property
     def task_executors(self) -> list[tuple[SimulatedProcess, TaskExecutor]]:
-        """Those that have started."""
+        """Returns the TaskExecutors that have started."""
         return [(p, p.service) for p in self.living("taskexecutor") if p.service is not None]
 
     @property

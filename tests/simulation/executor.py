@@ -69,7 +69,7 @@ class SimulatedTask:
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """What `Splits` needs of a RuntimeContext."""
+    """The part of a RuntimeContext that `Splits` uses."""
 
     operator_name: str
     send_to_coordinator: Callable[[Any], None]
@@ -94,7 +94,7 @@ class SlotProcess:
         process.on_end.append(self._died)
 
     async def run(self, link_address: str) -> None:
-        """Until the link ends."""
+        """Runs until the link ends."""
         async with self._process.platform.transport.channel(link_address) as channel:
             stub: Any = executor_pb2_grpc.ExecutorLinkStub(channel)  # type: ignore[no-untyped-call]
             call = stub.Connect(

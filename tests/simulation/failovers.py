@@ -1,5 +1,5 @@
-"""What a failure restarts: no region without a reason, and one failover for one cause, however many
-tasks report it (invariants 18 and 21).
+"""Checks what a failure restarts: no region without a reason, and one failover per cause, however
+many tasks report it (invariants 18 and 21).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Seen:
     full_restarts: int
     executions: dict[ExecutionVertex, tuple[Execution, ExecutionState]]
     awaited: frozenset[ExecutionVertex]  # which are restarted already
-    lost: frozenset[ExecutionVertex]  # of whom a partition cannot be read
+    lost: frozenset[ExecutionVertex]  # those with a partition that cannot be read
     reconciles: bool
     refused: frozenset[ExecutionVertex]  # by adoption, with all that this restarts
 
@@ -46,7 +46,7 @@ class Failovers:
         if problem := _attempts_used(before, now, lost - before.lost - before.awaited):
             return problem
         if before.reconciles:
-            return ""  # what cannot be adopted may begin anew at once
+            return ""  # tasks that cannot be adopted may restart immediately
         replaced = [
             v for v, (execution, _) in before.executions.items() if v.current is not execution
         ]
@@ -94,7 +94,7 @@ def _attempts_used(before: _Seen, now: _Seen, lost: Collection[ExecutionVertex])
     ]
     if used and failed and not lost and before.awaited.issuperset(failed):
         names = ", ".join(vertex.current.name for vertex in failed)
-        return f"an attempt is used up by what is restarted already: {names}"
+        return f"tasks that are already restarting use up an attempt: {names}"
     return ""
 
 
@@ -120,7 +120,7 @@ def _lost_in(job: RunningJob, event: Any, before: _Seen) -> set[ExecutionVertex]
 def _reached(
     job: RunningJob, failed: Iterable[ExecutionVertex], lost: Collection[ExecutionVertex]
 ) -> set[ExecutionVertex]:
-    """What the failed tasks and lost partitions lead to, edge by edge: along PIPELINED ones both
+    """Returns the tasks to restart after these failures and losses, by edge: along PIPELINED ones both
     ways, along BLOCKING ones to consumers, and to producers that are lost. In a stream, subtasks
     of a vertex are restarted together.
     """

@@ -1,4 +1,4 @@
-"""The fault DSL: what can go wrong, to whom, and when.
+"""The fault DSL: what can fail, its victim, and the time.
 
     with Cluster(seed) as cluster:
         schedule(
@@ -7,7 +7,7 @@
             at(7.0, BreakStream(stream=("jobmaster", "dispatcher"))),
         )
 
-Who exactly is hit, where there are several, is drawn from the seed.
+The seed decides which of several possible victims is hit.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ CHECKPOINT_KINDS = (
     *("CommitCheckpoint", "CommitCheckpoint answer"),
 )
 SORTS = ("kill", "pause", "break", "lose", "silence", "cut", "slow", "stale")
-# Of elected masters; "kill" and "pause" are of these, too.
+# Faults of elected masters; "kill" and "pause" also apply to them.
 MASTERS_SORTS = ("kill", "stop", "pause", "isolate", "flap", "quorum")
 
 
@@ -86,7 +86,7 @@ class Victim(Enum):
 
 
 MASTERS = (Victim.RESOURCE_MANAGER, Victim.DISPATCHER)  # those that can be elected
-_FOLLOWERS = (Victim.JOB_MASTER, Victim.TASK_EXECUTOR)  # who hears of them from ZooKeeper
+_FOLLOWERS = (Victim.JOB_MASTER, Victim.TASK_EXECUTOR)  # they find the leaders in ZooKeeper
 # Who dies when a task has left a result; and when a checkpoint is complete, which outlives a
 # JobMaster.
 _WORKERS = (Victim.TASK, Victim.SLOT_PROCESS, Victim.SLOT_PROCESS, Victim.TASK_EXECUTOR)
@@ -170,14 +170,14 @@ class Isolate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlapSession:
-    """The connection of a leader with ZooKeeper breaks; its session goes on."""
+    """The connection of a leader with ZooKeeper breaks; its session survives."""
 
     victim: Victim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoseQuorum:
-    """ZooKeeper answers nobody."""
+    """ZooKeeper answers no client."""
 
     for_s: float
 
@@ -209,8 +209,8 @@ def schedule(cluster: Cluster, *faults: At) -> None:
 
 
 def draw_faults(cluster: Cluster, until_s: float) -> list[At]:
-    """Each seed has a few sorts of faults, and those again and again: some defects need the same
-    thing to happen twice.
+    """Draws a few sorts of faults for each seed and repeats them: some defects show only if the
+    same fault happens twice.
     """
     random = cluster.world.random
     count = random.choice([0, 1, 2, 4, 8, 16, 32])

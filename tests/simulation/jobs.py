@@ -26,7 +26,7 @@ _Coordinator = tuple[str, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What does not change while a cluster runs."""
+    """The parameters that do not change while a cluster runs."""
 
     task_executors: int
     slots: int  # of each
@@ -199,7 +199,9 @@ class Jobs:
         return self._submitted(graph, splits, endless=endless, checkpoints=checkpoints)
 
     def _draw_batch(self) -> SubmittedJob:
-        """Two sources, one of them behind a further vertex, meet; results are kept or not."""
+        """Draws a job in which two sources meet, one through a further vertex; results are kept or
+        not.
+        """
         random, most = self.world.random, self._most_subtasks()
         counts = {name: random.choice([0, 3, 8, 30]) for name in ("source", "other")}
         source, other = (self._sequence(name, count, most) for name, count in counts.items())
@@ -286,7 +288,7 @@ class Jobs:
         }
 
     def _draw_config(self, *, checkpoints: bool) -> dict[str, str]:
-        """A job with checkpoints mostly survives many failures: it has something to go on from."""
+        """A job with checkpoints mostly survives many failures: it can restore one."""
         random = self.world.random
         return {
             options.HEARTBEAT_INTERVAL.key: f"{self.shape.heartbeat_interval_s} s",

@@ -1,6 +1,6 @@
 """The committed output of jobs with checkpoints. Each source writes the splits that it reads to a
-sink of its own, in transactions: one ends with each snapshot, is part of it until it is committed,
-and is committed once the checkpoint is complete, or by whoever restores that. So each split is
+separate sink, in transactions: one ends with each snapshot, is part of it until it is committed,
+and is committed once the checkpoint is complete, or by the task that restores it. So each split is
 committed once, whatever happens (invariants 9 and 23).
 """
 
@@ -28,7 +28,7 @@ class Ledger:
             committed[transaction] = tuple(splits)
             count = Counter(split for splits in committed.values() for split in splits)
             doubled = [split for split in splits if count[split] > 1]
-            return f"task {task.attempt_id} commits {doubled} once more" if doubled else ""
+            return f"task {task.attempt_id} commits {doubled} again" if doubled else ""
         if committed[transaction] != tuple(splits):
             return (
                 f"task {task.attempt_id} commits {splits} in checkpoint {checkpoint_id};"

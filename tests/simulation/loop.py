@@ -35,7 +35,7 @@ WAKE_DELAY_S = (0.0005, 0.05)  # from a process' resumption until it has read wh
 
 
 class ProcessState:
-    """What the loop knows of a simulated process."""
+    """The loop's view of a simulated process."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -246,7 +246,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             handle = Handle(callback, args, process.context, process, self._now)
             if process.paused:
                 process.held_io.append(handle)
-            elif process.reading_until > self._now:  # behind what came before
+            elif process.reading_until > self._now:  # after the earlier messages
                 self._push(process.reading_until, handle)
             else:
                 self._ready.append(handle)
@@ -276,7 +276,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return task
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
-        """Runs `func` at once; its result comes after a while, in the executor's order."""
+        """Runs `func` immediately; its result arrives later, in the executor's order."""
         if isinstance(executor, BlockingExecutor):
             return executor.submit(func, *args)
         future = self.create_future()
@@ -324,7 +324,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         process.paused = True
 
     def resume(self, process: ProcessState) -> None:
-        """Timers that have expired fire at once; what has arrived is read a moment later."""
+        """Resumes the process. Expired timers fire immediately, queued messages a moment later."""
         if not process.paused:
             return
         process.paused = False

@@ -1,4 +1,4 @@
-"""Who leads: one at a time, each under an epoch higher than all before it (invariant 20)."""
+"""Checks that one contender leads at a time, under epochs that only rise (invariant 20)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Offices:
-    """Of elected masters."""
+    """The offices of elected masters."""
 
     def __init__(self, world: World) -> None:
         self.changes = 0  # of leaders, after the first of each office
@@ -33,7 +33,7 @@ class Offices:
         self.changes += before != NO_EPOCH
 
     def acts(self, office: Office, epoch: Epoch, process: SimulatedProcess) -> None:
-        """Its core is to handle an event."""
+        """Records that the process's core is about to handle an event."""
         latest, by = self._acted.get(office, (NO_EPOCH, process))
         if epoch < latest:
             self._fail(

@@ -1,5 +1,5 @@
-"""What a JobMaster says of BLOCKING results: nobody reads a partition that is not complete, or that
-was released (invariant 18).
+"""Checks a JobMaster's handling of BLOCKING results: no task reads a partition that is incomplete
+or released (invariant 18).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jobmaster.shell import RunningJob
 class Partitions:
     def __init__(self) -> None:
         self._released: dict[tuple[str, int], set[ResultPartitionId]] = {}  # by job and epoch
-        self.read = 0  # complete partitions that tasks were told to read
+        self.read = 0  # complete partitions that were assigned to tasks
 
     def check(self, job: RunningJob, sent: Iterable[commands.Command]) -> str:
         """Returns what is wrong."""

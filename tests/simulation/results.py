@@ -46,7 +46,7 @@ class SimulatedResults:
 
 
 class KeptResults:
-    """Of all TaskExecutors."""
+    """The kept results of all TaskExecutors."""
 
     def __init__(self) -> None:
         self.on_kept: list[Callable[[JobId], None]] = []  # a task has left some

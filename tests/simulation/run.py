@@ -30,7 +30,7 @@ class Outcome:
     lasted_s: float  # of virtual time
     steps: int
     jobs: Counter[str]  # by the status they ended with
-    happened: Counter[str]  # of what is checked
+    happened: Counter[str]  # checked events, by kind
 
 
 def simulate(seed: int) -> Outcome:
@@ -88,7 +88,7 @@ def main(seed: int, count: int, jobs: int) -> None:
 
 
 def _outcome(seed: int) -> Outcome | str:
-    """Of one seed, in a process of the pool; a text says how it failed."""
+    """Runs one seed in a process of the pool. A returned text describes the failure."""
     try:
         return simulate(seed)
     except SimulationFailed as problem:

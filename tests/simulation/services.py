@@ -121,7 +121,7 @@ class Services:
             process.service = service
             process.announce_ready(address=service.address)
             await service.run()
-        except FiresteelError as error:  # it has lost its office, or nobody could elect it
+        except FiresteelError as error:  # it lost its office, or there was no quorum to elect it
             self._world.note(process.name, f"ends: {error}")
             raise SystemExit(1) from None
 

@@ -1,5 +1,5 @@
-"""What the tasks of jobs with checkpoints have put into them, and what they got back: a job begins
-again from exactly the latest complete one (invariant 6).
+"""Compares the state that tasks put into checkpoints with the state that they restore: a job
+restarts from exactly the latest complete checkpoint (invariant 6).
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Snapshots:
         job_id = JobId(task.job_id)
         store = self._cluster.store
         if job_master_epoch < store.by_id[job_id].epoch:
-            return ""  # of a master that has been replaced: nobody counts on what it does
+            return ""  # the JobMaster has been replaced: its actions have no effect
         stored = store.checkpoints.get(job_id, [])
         latest = stored[-1] if stored else 0
         if (restored is not None) != bool(latest):
             return (
-                f"task {task.attempt_id} begins {'without' if restored is None else 'with'} state;"
+                f"task {task.attempt_id} starts {'without' if restored is None else 'with'} state;"
                 f" the latest checkpoint is {latest or 'none'}"
             )
         if restored is None:
@@ -59,12 +59,12 @@ class Snapshots:
             return ""
         if gone := self._cluster.shared.gone(task.job_id, restored.databases):
             return (
-                f"task {task.attempt_id} begins with files of checkpoint {latest} that are gone:"
+                f"task {task.attempt_id} starts with files of checkpoint {latest} that are gone:"
                 f" {gone}"
             )
         if restored.checkpoint_id != (latest if has_part else 0):
             return (
-                f"task {task.attempt_id} begins with its state of checkpoint"
+                f"task {task.attempt_id} starts with its state of checkpoint"
                 f" {restored.checkpoint_id}; the latest is {latest}, in which it has"
                 f" {'a' if has_part else 'no'} part"
             )

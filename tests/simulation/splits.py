@@ -1,5 +1,5 @@
-"""Who owns which split, as the JobMaster's messages tell its tasks: each has one owner at any time
-(invariant 17).
+"""Checks the ownership of splits in the JobMaster's messages to its tasks: each split has one owner
+at any time (invariant 17).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class SplitOwners:
     def __init__(self) -> None:
         # By job and operator: the attempts that have had each split.
         self._owners: dict[tuple[str, OperatorId], dict[str, set[AttemptId]]] = {}
-        # Of those, what messages have assigned, by place.
+        # The splits of these that messages have assigned, by place.
         self._sent: dict[tuple[str, OperatorId], dict[AttemptId, dict[int, str]]] = {}
         self.reassigned = 0  # splits that an earlier attempt had
 
     def check(self, job: RunningJob, sent: Iterable[commands.Command]) -> str:
-        """What a JobMaster sends; returns what is wrong."""
+        """Checks the commands that a JobMaster sends; returns the violation, if any."""
         for operator_id, split, attempt_id, place in _assignments(sent):
             if place is not None:
                 by_attempt = self._sent.setdefault((job.job_id, operator_id), {})
@@ -40,7 +40,7 @@ class SplitOwners:
             if attempt_id in owners:
                 continue
             attempts = job.core.graph.attempts  # the current ones
-            fails = job.core.graph.status is JobStatus.FAILING  # all tasks are to begin anew
+            fails = job.core.graph.status is JobStatus.FAILING  # all tasks are to restart
             gone = (*_GONE, ExecutionState.CANCELING) if fails else _GONE
             others = [
                 owner for owner in owners if owner in attempts and attempts[owner].state not in gone
@@ -52,7 +52,9 @@ class SplitOwners:
         return ""
 
     def held(self, job: RunningJob, event: events.TaskHeld) -> None:
-        """What was sent to it and is not here will not come any more: it is nobody's."""
+        """Records the splits that a task holds. Sent splits that are missing here are lost: they
+        have no owner.
+        """
         for operator_id, splits in event.splits.items():
             key = (job.job_id, operator_id)
             sent = self._sent.get(key, {}).get(event.attempt_id, {})

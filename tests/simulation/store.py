@@ -1,5 +1,5 @@
-"""The real job store, on a disk that fails as the seed decides, and the judge of what is written:
-what is terminal stays as it is, and epochs only rise.
+"""The real job store on a disk that fails as the seed decides, with a checker of its writes:
+terminal jobs do not change, and epochs only rise.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StoredJob:
 
 
 class Disk:
-    """What outlives every Dispatcher, and what was written to it."""
+    """The data that outlives every Dispatcher, with a record of the writes."""
 
     def __init__(self, world: World, directory: Path) -> None:
         self.world = world
@@ -79,7 +79,7 @@ class Disk:
 
 
 def _repeats(job: StoredJob, record: Record) -> bool:
-    """Whether it may be written once more: its first answer was lost."""
+    """Returns whether a record may be written twice: the first answer may have been lost."""
     match record:
         case JobForgotten():
             return True

@@ -25,7 +25,7 @@ _MERGED = 0.3  # the probability that all tables become one
 
 
 class Tables:
-    """Of one task."""
+    """The tables of one task."""
 
     def __init__(self, cluster: Cluster, task: SimulatedTask) -> None:
         self._cluster = cluster
@@ -105,12 +105,12 @@ class SharedFiles:
         self._bases[job_id, checkpoint_id] = base
 
     def gone(self, job_id: str, handles: tuple[DatabaseHandle, ...]) -> list[str]:
-        """Of what a task restores."""
+        """Returns the restored files that do not exist."""
         paths = [file.path for handle in handles for file in handle.files]
         return [path for path in paths if not (self.of_job(job_id) / path).exists()]
 
     def problems(self, job_id: JobId) -> Iterator[str]:
-        """Of a job that runs."""
+        """Yields the problems of a running job."""
         if options.CHECKPOINT_DIR.key not in self._cluster.jobs[job_id].graph.config:
             return
         complete = self._cluster.store.checkpoints.get(job_id, [])

@@ -1,6 +1,4 @@
-"""What becomes of a cluster whose masters are elected when one of them, or ZooKeeper, has a fault: each
-test is named after one that real systems had.
-"""
+"""Faults of elected masters and of ZooKeeper. Each test is named after a fault of a real system."""
 
 from __future__ import annotations
 
@@ -68,7 +66,7 @@ def test_another_leader_follows_only_when_a_session_has_ended(
 
 @pytest.mark.parametrize("seed", range(4))
 def test_masters_that_die_together_restart_no_task(tmp_path: Path, seed: int) -> None:
-    """The JobMaster and both leaders at once: the next JobMaster adopts the tasks."""
+    """The JobMaster and both leaders die together: the next JobMaster adopts the tasks."""
     submitted = bounded_job(0, tmp_path, splits=60)
     with quiet_cluster(seed, ELECTED) as cluster:
         cluster.at(3.0, lambda: cluster.submit(submitted))
@@ -84,7 +82,7 @@ def test_masters_that_die_together_restart_no_task(tmp_path: Path, seed: int) ->
 
 @pytest.mark.parametrize("status", [JobStatus.FINISHED, JobStatus.CANCELED])
 def test_an_ended_job_runs_under_no_later_dispatcher(status: JobStatus) -> None:
-    """Not even if it is submitted once more (invariants 1 and 2)."""
+    """It does not run even if it is submitted again (invariants 1 and 2)."""
     submitted = endless_job() if status is JobStatus.CANCELED else bounded_job(0)
     with quiet_cluster(12, ELECTED) as cluster:
         cluster.at(3.0, lambda: cluster.submit(submitted))
@@ -109,7 +107,7 @@ def test_an_ended_job_runs_under_no_later_dispatcher(status: JobStatus) -> None:
 def test_a_second_submission_deletes_nothing_of_a_running_job(
     tmp_path: Path, other_program: bool
 ) -> None:
-    """Nor does it start the job once more (invariant 4)."""
+    """It does not start the job again either (invariant 4)."""
     submitted = bounded_job(0, tmp_path, splits=60)
     again = submitted
     if other_program:
@@ -133,8 +131,8 @@ def test_a_second_submission_deletes_nothing_of_a_running_job(
 
 
 @pytest.mark.parametrize("victim", [*MASTERS, Victim.JOB_MASTER], ids=lambda victim: victim.name)
-def test_a_master_that_is_told_to_stop_deletes_nothing(tmp_path: Path, victim: Victim) -> None:
-    """Its job is not over: the next master goes on with the same tasks (invariant 7)."""
+def test_a_master_that_stops_in_order_deletes_nothing(tmp_path: Path, victim: Victim) -> None:
+    """Its job has not ended: the next master continues with the same tasks (invariant 7)."""
     submitted = bounded_job(0, tmp_path, splits=60)
     with quiet_cluster(14, ELECTED) as cluster:
         cluster.at(3.0, lambda: cluster.submit(submitted))
@@ -149,9 +147,9 @@ def test_a_master_that_is_told_to_stop_deletes_nothing(tmp_path: Path, victim: V
         assert cluster.checkers.started_again == []
 
 
-def test_checkpoints_go_on_while_and_after_zookeeper_is_away(tmp_path: Path) -> None:
-    """Their ids rise, also under the next JobMaster and Dispatcher (invariant 8; the store's judge
-    checks the order).
+def test_checkpoints_continue_during_an_outage_of_zookeeper(tmp_path: Path) -> None:
+    """Their ids rise, also under the next JobMaster and Dispatcher (invariant 8; the store's
+    checker checks the order).
     """
     submitted = endless_job_with_checkpoints(tmp_path)
     with quiet_cluster(15, ELECTED) as cluster:
@@ -175,8 +173,8 @@ def test_checkpoints_go_on_while_and_after_zookeeper_is_away(tmp_path: Path) -> 
 def test_nothing_is_written_through_a_dispatcher_that_was_replaced(
     tmp_path: Path, seed: int
 ) -> None:
-    """The JobMaster does not hear of the next one: it is cut off from ZooKeeper, too. The store
-    takes no checkpoint from the old one (invariant 20), and the job goes on.
+    """The JobMaster, also cut off from ZooKeeper, does not learn of the next one. The store
+    accepts no checkpoint from the old one (invariant 20), and the job continues.
     """
     submitted = endless_job_with_checkpoints(tmp_path)
     with quiet_cluster(seed, ELECTED) as cluster:
@@ -189,7 +187,7 @@ def test_nothing_is_written_through_a_dispatcher_that_was_replaced(
         )
         cluster.run(27.0)
         assert cluster.checkers.offices.changes == 1
-        assert cluster.world.story("has taken over the job store"), "nobody has tried"
+        assert cluster.world.story("has taken over the job store"), "no Dispatcher has tried"
         stored = cluster.store.checkpoints[job_id][-1]
         cluster.run(20.0)
         assert cluster.store.checkpoints[job_id][-1] > stored
@@ -201,8 +199,8 @@ def test_nothing_is_written_through_a_dispatcher_that_was_replaced(
 def test_a_checkpoint_whose_answer_dies_with_the_leader_is_known_to_be_stored(
     tmp_path: Path, seed: int
 ) -> None:
-    """The JobMaster asks the next Dispatcher, and deletes nothing before (invariant 5): at rest
-    every file of the latest checkpoint is there.
+    """The JobMaster queries the next Dispatcher and deletes nothing before it answers
+    (invariant 5): at rest, every file of the latest checkpoint exists.
     """
     submitted = endless_job_with_checkpoints(tmp_path)
     with quiet_cluster(seed, replace(ELECTED, lost_answers=1.0)) as cluster:

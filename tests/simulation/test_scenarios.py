@@ -66,7 +66,7 @@ def test_a_dead_worker_costs_one_restart(victim: Victim, silently: bool) -> None
 
 @pytest.mark.parametrize("seed", range(16))
 def test_a_dead_job_master_costs_a_batch_no_restart(seed: int) -> None:
-    """Whatever runs then, has finished, or is still to begin: each task runs once."""
+    """Each task runs once, whether it ran, had finished or had not started at that moment."""
     submitted = batch_job()
     with quiet_cluster(seed) as cluster:
         cluster.at(3.0, lambda: cluster.submit(submitted))
@@ -83,7 +83,7 @@ def test_a_dead_job_master_costs_a_batch_no_restart(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_dead_job_master_costs_no_restart_without_checkpoints(seed: int) -> None:
-    """Its rows are collected, each chunk once; sources may have finished beside others."""
+    """Each chunk of its rows is collected once; some sources may have finished."""
     submitted = bounded_job(0, splits=40)
     with quiet_cluster(seed) as cluster:
         cluster.at(3.0, lambda: cluster.submit(submitted))
@@ -162,7 +162,7 @@ def test_nothing_runs_of_a_canceled_job_whose_job_master_died_meanwhile(
 def test_who_comes_back_from_the_dead_changes_nothing(
     tmp_path: Path, victim: Victim, seed: int
 ) -> None:
-    """Paused until the job goes on without it; then it acts on what it had heard before."""
+    """It is paused until the job continues without it; then it acts on its outdated view."""
     submitted = bounded_job(3, tmp_path)
     with quiet_cluster(seed) as cluster:
         cluster.at(3.0, lambda: cluster.submit(submitted))
@@ -210,8 +210,8 @@ def test_a_silent_stream_to_the_resource_manager_is_found_out() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_task_executor_that_only_its_job_master_cannot_reach_goes_on(seed: int) -> None:
-    """The job loses its slots there until the cut has ended, and nobody else loses anything."""
+def test_a_task_executor_cut_off_from_one_job_master_keeps_running(seed: int) -> None:
+    """That job loses its slots there until the cut has ended; other jobs lose nothing."""
     submitted = bounded_job(attempts=3)
     with quiet_cluster(seed) as cluster:
         cluster.at(3.0, lambda: cluster.submit(submitted))

@@ -1,7 +1,7 @@
 """Threads of simulated processes that block: real code, in real threads, one at a time.
 
-While such a thread runs, the loop waits for it; once it blocks or ends, the loop goes on. What it
-waits for comes by the loop, to its process: a process that is paused keeps it blocked, and one
+While such a thread runs, the loop waits for it; once it blocks or ends, the loop continues. The
+loop delivers the event that it waits for to its process: a paused process keeps it blocked, and one
 that is killed for ever. So nothing depends on how the machine schedules threads.
 """
 
@@ -20,11 +20,11 @@ Wake = Callable[[Any, BaseException | None], None]  # with a result, or an error
 
 
 class _Ended(BaseException):
-    """Its world ends."""
+    """Ends a thread with its world."""
 
 
 class Thread:
-    """Runs `work` at once, until that blocks for the first time."""
+    """Runs `work` immediately, until it blocks for the first time."""
 
     def __init__(self, loop: VirtualLoop, work: Callable[[], object]) -> None:
         self._loop = loop
@@ -140,7 +140,7 @@ class OneThread(BlockingExecutor):
         return future
 
     def shutdown(self, wait: bool = True) -> None:
-        """What was submitted is carried out."""
+        """Does nothing: submitted work is carried out."""
 
     def _run(self) -> None:
         while self._calls:

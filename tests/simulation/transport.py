@@ -107,7 +107,7 @@ class Network:
                         connection.carry(1 - end, connection.lose, 1 - end, "Socket closed")
 
     def paused(self, process: ProcessState) -> None:
-        """Its peers' pings are not answered."""
+        """Leaves the pings of the process's peers unanswered."""
         for connection in self.open_connections():
             if process in connection.processes:
                 end = 1 - connection.processes.index(process)
@@ -187,7 +187,9 @@ class Connection:
             self.carry(1 - end, self.lose, 1 - end, "Socket closed")
 
     def break_(self) -> None:
-        """By the network. What is under way is lost; both ends notice, each in its time."""
+        """Breaks the connection as a network does: messages in flight are lost, and each end
+        notices in its own time.
+        """
         if self._broken:
             return
         self._broken = True
@@ -279,7 +281,7 @@ class Transport:
 
 
 class Channel:
-    """What a `grpc.aio.Channel` is to the generated stubs."""
+    """Stands in for `grpc.aio.Channel` in the generated stubs."""
 
     def __init__(self, network: Network, address: str) -> None:
         process = CURRENT.get()
@@ -594,7 +596,7 @@ class ClientCall:
 
 
 def _kind(message: Any, otherwise: str) -> str:
-    """What traps call a message: its variant, or else its call."""
+    """Returns the name that traps use for a message: its variant, or else its call."""
     with contextlib.suppress(ValueError):
         return str(message.WhichOneof("message"))
     return otherwise
@@ -604,7 +606,7 @@ def _kind(message: Any, otherwise: str) -> str:
 
 
 class Server:
-    """What a `grpc.aio.Server` is to `add_XServicer_to_server`."""
+    """Stands in for `grpc.aio.Server` in `add_XServicer_to_server`."""
 
     def __init__(self, network: Network) -> None:
         process = CURRENT.get()

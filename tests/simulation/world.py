@@ -26,7 +26,7 @@ from tests.simulation.transport import Network, Transport
 
 STORY_LENGTH = 40_000  # lines kept
 STORY_SHOWN = 120  # lines of a failure's message
-WALL_S = 1_700_000_000.0  # the wall clock at the beginning
+WALL_S = 1_700_000_000.0  # the wall clock at the start
 
 
 class SimulationFailed(AssertionError):
@@ -220,7 +220,7 @@ class Child:
 
 
 class WorkerHandle:
-    """What `LocalDriver` holds of a process that another one has started (psutil's Process)."""
+    """Stands in for psutil's Process: `LocalDriver`'s handle of a process that it did not start."""
 
     def __init__(self, process: SimulatedProcess) -> None:
         self._process = process

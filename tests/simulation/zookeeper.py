@@ -3,7 +3,7 @@ election: their methods block (threads.py), their listeners and watches are call
 
 The ensemble is one server, which does what a quorum agrees on: sessions, ephemeral nodes, versions,
 transactions and watches. It hears of a session up to `LAG_PART` of its timeout later than it could
-have, as servers tell each other only from tick to tick; so a session may end that much sooner.
+have, since servers notify each other once per tick; so a session may end that much sooner.
 
 A client that hears nothing for two thirds of the session is SUSPENDED and connects again; only the
 ensemble tells it that its session is over (LOST). While it is cut off, what it has sent waits in
@@ -96,7 +96,7 @@ class ZooKeeper:
         self.world.after(for_s, heal)
 
     def flap(self, process: SimulatedProcess) -> None:
-        """Its connections break."""
+        """Breaks the connections of the process."""
         for session in list(self.sessions.values()):
             if session.connection is not None and session.connection.client.process is process:
                 self._drop(session)
@@ -191,7 +191,7 @@ class ZooKeeper:
     # ---- nodes
 
     def read(self, connection: Connection, path: str, watch: Watch | None, *, there: bool) -> Node:
-        """`there`: only a node that exists is watched, too. Raises NoNodeError."""
+        """Reads a node. If `there`, sets the watch only if the node exists. Raises NoNodeError."""
         node = self.nodes.get(path)
         if watch is not None and (node is not None or not there):
             self._watches.setdefault(path, []).append((connection, watch))
@@ -205,7 +205,7 @@ class ZooKeeper:
         )
 
     def commit(self, session: Session, operations: list[tuple[Any, ...]]) -> list[Any]:
-        """All of them or none; what each has led to, as kazoo's transactions tell it."""
+        """Applies all operations or none; returns their results as kazoo's transactions do."""
         for number, operation in enumerate(operations):
             if (error := self._refused(operation)) is not None:
                 after = len(operations) - number - 1
@@ -246,7 +246,7 @@ class ZooKeeper:
 
 
 class Client:
-    """Of one process; see the module's docstring."""
+    """The client of one process; see the module's docstring."""
 
     def __init__(self, zookeeper: ZooKeeper, ensemble: Ensemble) -> None:
         process = CURRENT.get()
@@ -273,7 +273,7 @@ class Client:
 
     @property
     def client_id(self) -> tuple[int, bytes] | None:
-        """Of its session, while it is connected."""
+        """Returns the id of the session while the client is connected."""
         return (self._session_id, b"") if self.connected else None
 
     @property
@@ -434,7 +434,7 @@ class Client:
 
         def at_server() -> None:
             if not zookeeper.reachable(self.process):
-                return  # nobody answers
+                return  # ZooKeeper does not answer
             connection = zookeeper.connect(self, session_id)
             if connection is not None:
                 zookeeper.arrives(connection, lambda: established(connection), at_server=False)
