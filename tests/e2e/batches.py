@@ -1,5 +1,5 @@
-"""Batch jobs of two shapes in turn, whose rows are known: the next begins when the last has ended,
-and was right.
+"""Batch jobs of two shapes in turn, with known rows: each starts when the previous one has ended
+with the right result.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class BatchJobs:
         self.job_id = self._submit()
 
     def progress(self, what: str) -> None:
-        """Waits for the end of the batch, and begins the next."""
+        """Waits for the end of the batch, and starts the next."""
         details = self._session.client.wait(self.job_id)
         assert details.status.name == "FINISHED", what
         rows = ds.dataset(self._out, format="parquet").to_table().to_pylist()

@@ -27,7 +27,7 @@ from tests.zookeeper import ZooKeeper
 from .conftest import Session, command, eventually, job_masters, logs_below, services
 
 CUT_MAX_S = 8.0  # longer than a heartbeat may be missing
-SHORT_S = 1.0  # a pause that nobody takes for a death
+SHORT_S = 1.0  # a pause that no peer takes for a death
 MODULES = {Office.DISPATCHER: "dispatcher", Office.RESOURCE_MANAGER: "resourcemanager"}
 HEARTBEAT_TIMEOUT_S = 5.0  # of the job's: more than two of a TaskExecutor's heartbeats
 
@@ -41,7 +41,7 @@ class Fault(Enum):
     RESOURCE_MANAGER = "kill the ResourceManager"
     PAUSED_JOB_MASTER = "stop the JobMaster for a moment"
     PAUSED_SLOT = "stop a slot's process for a moment"
-    ZOMBIE = "stop a TaskExecutor until the job goes on without it"
+    ZOMBIE = "stop a TaskExecutor until the job continues without it"
     ZOMBIE_JOB_MASTER = "stop the JobMaster until another one has its job"
     RESET = "break the connections of two processes"
     CUT = "let nothing pass between two processes for a while"
@@ -80,7 +80,7 @@ OF_MASTERS = (  # they restart no task of a stream
 
 
 class Job(Protocol):
-    """What is to survive: see `ExactlyOnceJob` and `BatchJobs`."""
+    """The job under test: see `ExactlyOnceJob` and `BatchJobs`."""
 
     job_id: str
     parts: bool  # its tasks run one after the other
@@ -153,7 +153,7 @@ class Chaos:
         mend, self._mend = self._mend, _nothing
         mend()
         if adopted:
-            # A Dispatcher that has just begun to lead may not have heard of the tasks yet.
+            # A Dispatcher that has just become the leader may not know the tasks yet.
             eventually(
                 lambda: self._attempt_ids() == attempts, f"{fault.value} has restarted no task"
             )
@@ -223,8 +223,8 @@ class Chaos:
         assert any(all(word in line for word in verdict) for line in lines), "it was given up"
 
     def replace(self, victim: psutil.Process) -> None:
-        """It is stopped, and the Dispatcher dies, which would kill it: the next one does not know
-        its process, and gives the job to another JobMaster. When it goes on it believes that the
+        """Stops the JobMaster and kills the Dispatcher, which would end it: the next Dispatcher does
+        not know its process, and assigns the job to another JobMaster. Once resumed, it believes that the
         job is its own: it must end, and nothing of it may count.
         """
         orphan(victim)
@@ -235,7 +235,7 @@ class Chaos:
         eventually(lambda: _ended(victim), "the JobMaster that was replaced has ended")
 
     def displace(self, victim: psutil.Process) -> None:
-        """It is stopped until another Dispatcher leads. When it goes on, it has to end."""
+        """Stops the process until another one leads. Once resumed, it has to end."""
         with stopped([victim]):
             eventually(lambda: self._found(self._dispatcher) != victim, "another Dispatcher leads")
             self._job.progress("another Dispatcher leads")
@@ -256,7 +256,7 @@ class Chaos:
         found = job_masters(self._session.cluster.directory, self._job.job_id)
         process = psutil.Process(found[max(found, default=0)])
         if _ended(process):
-            raise LookupError("the next JobMaster has not begun yet")
+            raise LookupError("the next JobMaster has not started yet")
         return process
 
     # ---- inside
@@ -283,7 +283,7 @@ class Chaos:
         return self._leader(Office.RESOURCE_MANAGER)
 
     def _leader(self, office: Office) -> psutil.Process:
-        """Or the only one. Raises LookupError while there is none."""
+        """Returns the leader, or the only process. Raises LookupError while there is none."""
         cluster = self._session.cluster
         if isinstance(cluster, HighlyAvailableCluster):
             return cluster.leading(office).process
@@ -300,7 +300,7 @@ class Chaos:
         return self._random.choice(standbys).process
 
     def _crash(self, *servers: int) -> None:
-        """Of ZooKeeper, which `_mend` starts again."""
+        """Crashes ZooKeeper servers, which `_mend` restarts."""
         zookeeper = self._zookeeper
         assert zookeeper is not None
         self._whom = "its leader" if zookeeper.leader() in servers else ""
@@ -317,7 +317,7 @@ class Chaos:
         return {attempt.attempt_id for attempt in self._attempts()}
 
     def _attempts(self) -> list[Attempt]:
-        """Of all tasks, when all run; of those that run, if some have ended or not begun."""
+        """Returns the attempts of the running tasks; waits until all run if none has ended."""
         found: list[Attempt] = []
 
         def running(details: JobDetails) -> bool:
@@ -378,7 +378,7 @@ def program(process: psutil.Process) -> str:
 
 def orphan(copy: psutil.Process) -> None:
     """Ends the server that has forked it. A stopped process that loses its parent gets SIGHUP and
-    SIGCONT of the kernel, if that leaves its group without one: it would die, or even go on. So
+    SIGCONT of the kernel, if that leaves its group without one: it would die, or even resume. So
     this is for one that runs.
     """
     server = copy.parent()

@@ -29,14 +29,14 @@ from firesteel.program import Program
 
 ROOT = Path(__file__).parents[2]
 SLOTS = 4
-PATIENCE_S = 60.0  # for what certainly happens, only not at once
+PATIENCE_S = 60.0  # for events that certainly happen, but not immediately
 WARM_S = 600.0  # the same for what waits for the JVMs of a cluster, which start together
 
 
 def eventually(
     condition: Callable[[], object], what: str, *, patience_s: float = PATIENCE_S
 ) -> None:
-    """Waits for something that no event tells of; fails loudly when it does not happen."""
+    """Waits for a condition that no event announces; fails loudly if it does not come true."""
     deadline = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < deadline, f"after {patience_s:g} s still not: {what}"
@@ -72,7 +72,7 @@ class Session:
         )
 
     def overview(self) -> ClusterOverview:
-        """Of a Dispatcher and a ResourceManager that answer, which they may do late."""
+        """Returns the overview once both the Dispatcher and the ResourceManager answer."""
         overview: list[ClusterOverview] = []
 
         def answered() -> bool:
@@ -118,13 +118,13 @@ def name(process: psutil.Process) -> str:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Unlike with `Path.rglob`, others may delete some meanwhile."""
+    """Yields the files below a folder. Unlike with `Path.rglob`, some may be deleted while it runs."""
     for parent, _, names in os.walk(folder):
         yield from (Path(parent, name) for name in names)
 
 
 def logs_below(folder: Path, pattern: str = "*.log") -> Iterator[str]:
-    """What is in each log, but for those that are deleted meanwhile."""
+    """Yields the text of each log, except logs that are deleted while it runs."""
     for path in files_below(folder):
         if path.match(pattern):
             with contextlib.suppress(FileNotFoundError):
@@ -140,7 +140,7 @@ def services(session: Session, module: str) -> list[psutil.Process]:
 
 
 def processes(wanted: Callable[[str], bool]) -> list[psutil.Process]:
-    """Those with such a command line."""
+    """Returns the processes with such a command line."""
     found = {p.pid: p for p in psutil.process_iter() if wanted(command(p))}
     # A child has its parent's command line until it executes its own.
     return [p for p in found.values() if parent(p) not in found]
@@ -164,7 +164,7 @@ def job_master_pid(session: Session, job_id: str) -> int:
 
 
 def job_masters(directory: Path, job_id: str) -> dict[int, int]:
-    """The pids of those that have begun with the job, by epoch, in the cluster of this folder."""
+    """Returns the pids of the JobMasters that have started the job, by epoch, in this cluster."""
     started = re.compile(
         rf'process=jobmaster\[(\d+)\] event="job starts" job_id={job_id} .*epoch=(\d+)'
     )

@@ -1,5 +1,5 @@
-"""Operators with state of every kind behind one source, and what they must have emitted once it has
-ended: that depends on the rows alone, whoever died meanwhile.
+"""Operators with every kind of state downstream of one source, and their expected output once it has
+ended. That depends on the rows alone, whichever process died.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ TOP = 3
 # Event time that subtasks may be apart: splits are read in any order after a failure.
 DISORDER = "120 s"
 SUMMED = "split INT, rows BIGINT, total BIGINT"
-RESULT = "what STRING, of BIGINT, begin BIGINT, rows BIGINT, total BIGINT, row_kind STRING"
+RESULT = "what STRING, of BIGINT, start BIGINT, rows BIGINT, total BIGINT, row_kind STRING"
 _SCHEMA = pa.schema(
     [("what", pa.string())]
-    + [(name, pa.int64()) for name in ("of", "begin", "rows", "total")]
+    + [(name, pa.int64()) for name in ("of", "start", "rows", "total")]
     + [("row_kind", pa.string())]
 )
 
@@ -46,7 +46,7 @@ def event_time_ms(split: int, n: int) -> int:
 
 
 class Summed(StatefulProcessor):
-    """The rows of a split, when event time is behind it."""
+    """Emits the sum of a split's rows once event time has passed it."""
 
     def init(self, handle: Any) -> None:
         self.handle = handle
@@ -107,7 +107,7 @@ class SummedTogether(CoProcessFunction):
 
 
 class SummedIfTold(KeyedBroadcastProcessFunction):
-    """The same, if each subtask has been told of the split, once."""
+    """Emits the same sum if each subtask has received the split's broadcast exactly once."""
 
     def open(self, context: Any) -> None:
         self.numbers = context.get_list_state("numbers")
@@ -186,12 +186,12 @@ def add_to(rows: DataStream, folder: Path) -> None:
 
 
 def _as(
-    what: str, of: str, begin: str | None = None
+    what: str, of: str, start: str | None = None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def columns(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             zeros = pa.repeat(pa.scalar(0, pa.int64()), batch.num_rows)
-            us = zeros if begin is None else batch[begin].cast(pa.int64())
+            us = zeros if start is None else batch[start].cast(pa.int64())
             changes = "row_kind" in batch.schema.names
             yield pa.RecordBatch.from_arrays(
                 [
@@ -213,7 +213,7 @@ def check(folder: Path, read: list[tuple[int, int, int]]) -> None:
     found = defaultdict(list)
     there: dict[str, Counter[tuple[int, ...]]] = defaultdict(Counter)
     for row in ds.dataset(folder, format="parquet").to_table().to_pylist():
-        values = row["of"], row["begin"], row["rows"], row["total"]
+        values = row["of"], row["start"], row["rows"], row["total"]
         found[row["what"]].append(values)
         there[row["what"]][values] += 1 if row["row_kind"] == "insert" else -1
     by_split = _sums((split, 0, n) for split, n, _ in read)
@@ -251,14 +251,14 @@ def check(folder: Path, read: list[tuple[int, int, int]]) -> None:
 
 
 def _left(there: Counter[tuple[int, ...]]) -> dict[tuple[int, ...], int]:
-    """What changes have not taken back: each row, and how often it is there."""
+    """Returns the rows that changes have not retracted, with their counts."""
     return {row: count for row, count in there.items() if count}
 
 
 def _sums(rows: Iterator[tuple[int, int, int]]) -> list[tuple[int, ...]]:
-    """Of (key, begin, number): how many and their sum."""
+    """Returns the count and sum of the numbers of each (key, start)."""
     sums: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
-    for key, begin, n in rows:
-        sums[key, begin][0] += 1
-        sums[key, begin][1] += n
+    for key, start, n in rows:
+        sums[key, start][0] += 1
+        sums[key, start][1] += n
     return sorted((*of, *found) for of, found in sums.items())

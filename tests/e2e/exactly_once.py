@@ -53,7 +53,7 @@ _TABLES = itertools.count(1)
 
 
 class Numbers(Source):
-    """Numbers the rows of each split: many, or one if the file `end` is there when it begins."""
+    """Numbers the rows of each split: many, or one if the file `end` exists when it starts."""
 
     def __init__(self, splits: int, end: Path) -> None:
         self.count, self.end = splits, end
@@ -160,7 +160,7 @@ def keep(folder: Path, batch_id: int, rows: list[list[int]]) -> None:
 
 
 class Ledger:
-    """The rows that a reader sees, who looks again and again."""
+    """The rows that a polling reader sees."""
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
@@ -191,8 +191,8 @@ class Ledger:
 
 
 class TableReader(threading.Thread):
-    """Looks at a PostgreSQL table all the time. A key's rows are counted in their order, and each
-    epoch's are committed at once: whenever one looks, there are the first ones, all of them.
+    """Polls a PostgreSQL table. A key's rows are counted in their order, and each epoch is committed
+    atomically: every read sees a complete prefix of the rows.
     """
 
     def __init__(self, url: str, table: str) -> None:
@@ -312,7 +312,7 @@ class ExactlyOnceJob:
 
     @property
     def latest_attempt(self) -> int:
-        """Of those that have committed files."""
+        """Returns the latest attempt that has committed files."""
         attempts = [int(path.name.split("-")[4]) for path in self._files.glob("part-*")]
         return max(attempts, default=-1)
 
@@ -326,13 +326,13 @@ class ExactlyOnceJob:
         assert self.committed
 
     def flows(self, what: str) -> None:
-        """Waits until rows pass that nobody may have committed yet."""
+        """Waits until rows pass that cannot have been committed yet."""
         now_ns = time.time_ns()
         flowing = self._poison.with_name(FLOWING)
         eventually(lambda: flowing.stat().st_mtime_ns > now_ns, f"rows pass: {what}")
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
-        try:  # A slot's JVM starts anew.
+        try:  # The JVM of a slot may have to restart.
             eventually(lambda: self._problem() or condition(), what, patience_s=3 * PATIENCE_S)
         except AssertionError as error:
             error.add_note(str(self._session.client.job_details(self.job_id)))
@@ -360,8 +360,8 @@ class ExactlyOnceJob:
         )
 
     def await_few_shared_files(self) -> None:
-        """Those that the latest checkpoint refers to, and new ones of the next: none is gone, and
-        what the dead have left is deleted.
+        """Waits until the shared files are those of the latest checkpoint and of the next: none is
+        missing, and the files of dead processes are deleted.
         """
         eventually(self._few_shared_files, "shared files are those of the latest checkpoints")
 
@@ -369,7 +369,7 @@ class ExactlyOnceJob:
         (of_job,) = self._checkpoints.iterdir()
         found = {f"shared/{path.name}" for path in of_job.glob("shared/*")}
         checkpoints = sorted(of_job.glob("chk-*/_metadata"), key=lambda at: int(at.parent.name[4:]))
-        with contextlib.suppress(StorageError):  # it is deleted meanwhile
+        with contextlib.suppress(StorageError):  # it may just have been deleted
             latest = open_checkpoint(str(checkpoints[-1].parent)).metadata
             reachable = {
                 file.path
@@ -419,12 +419,12 @@ class ExactlyOnceJob:
             cursor.execute(f"SELECT split, n, key, count FROM {table}")
             assert sorted(cursor.fetchall()) == sorted(ledger.rows)
             cursor.execute(f"SELECT count(*) FROM {table}_firesteel")
-            assert cursor.fetchall() == [(0,)], "no row is left that nobody will commit"
+            assert cursor.fetchall() == [(0,)], "no uncommitted row is left"
             cursor.execute(f"DROP TABLE {table}, {table}_firesteel")
             connection.commit()
         for folder in (self._files, self._states):
-            assert not list(folder.glob(".*")), "no file is left that nobody will commit"
-        eventually(lambda: not list(files_below(self._checkpoints)), "nobody will restore the job")
+            assert not list(folder.glob(".*")), "no uncommitted file is left"
+        eventually(lambda: not list(files_below(self._checkpoints)), "the checkpoints are deleted")
 
 
 @contextlib.contextmanager

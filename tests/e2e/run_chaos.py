@@ -1,4 +1,4 @@
-"""Random deaths and cuts on a cluster of its own, for as long as one likes.
+"""Random deaths and cuts on a dedicated cluster, for as long as requested.
 
     python -m tests.e2e.run_chaos --seed 17 --kills 100      or for --minutes 60, or --masters 10
 
@@ -10,7 +10,7 @@ it took until rows were committed again, or the batch had ended.
 With --masters, only the job that writes each row once runs, on a cluster whose masters are elected by
 three ZooKeeper servers and whose job store is PostgreSQL. That many of each kind of master die, twice
 as many tasks fail, and besides leaders are stopped, standbys die, and ZooKeeper has no quorum. It is
-an error, too, if a master's death has restarted a task.
+also an error if a master's death restarts a task.
 """
 
 from __future__ import annotations
@@ -188,9 +188,7 @@ class Rage:
             click.echo(report(chaos.happened))
 
     def _at_rest(self, verdict: str) -> None:
-        eventually(
-            lambda: self._session.free_slots() == SLOTS, "nobody has anything of the job left"
-        )
+        eventually(lambda: self._session.free_slots() == SLOTS, "every slot is free")
         click.echo(verdict)
 
 

@@ -36,7 +36,7 @@ _TO_BEGIN = (ExecutionState.CREATED, ExecutionState.SCHEDULED)
 
 
 def attempts(details: JobDetails, *, begun: bool = False) -> set[str]:
-    """`begun`: only those that have."""
+    """Returns the attempts of the job's tasks, only started ones if `begun`."""
     found = (a for v in details.vertices for s in v.subtasks for a in s.attempts)
     return {a.attempt_id for a in found if not begun or a.state not in _TO_BEGIN}
 
@@ -137,7 +137,7 @@ def test_the_next_job_master_knows_when_the_job_started_and_why_it_failed(
 def test_a_job_that_is_being_stopped_ends_with_a_savepoint_although_its_job_master_dies(
     session: Session, tmp_path: Path, failpoints: Path, drain: bool
 ) -> None:
-    """It dies when the savepoint is written, and not stored: nobody knows of that one."""
+    """The JobMaster dies when the savepoint is written but not stored: it is unknown afterwards."""
     out, savepoints = tmp_path / "out", tmp_path / "savepoints"
     env = Environment(
         parallelism=1,  # so that what was read is without gaps
@@ -204,7 +204,7 @@ def test_files_found_without_a_checkpoint_are_read_once_under_the_next_job_maste
 
 
 def write(folder: Path, number: int) -> None:
-    """A file of one row, under its name at once."""
+    """Writes a file of one row; it appears under its name in one step."""
     (folder / f".{number}").write_text(f"{number}\n")
     (folder / f".{number}").rename(folder / f"{number}.csv")
 
@@ -212,8 +212,8 @@ def write(folder: Path, number: int) -> None:
 def test_the_death_of_a_job_master_repeats_nothing_of_a_batch(
     session: Session, tmp_path: Path
 ) -> None:
-    """It dies under sources that read, and again when their results are read. Each task runs once,
-    also those that have finished, and those that begin later.
+    """The JobMaster dies while sources read, and again while their results are read. Each task runs
+    once, including finished tasks and tasks that start later.
     """
     with batch_jobs(session, tmp_path, **{"restart-strategy.type": "none"}) as jobs:
         job_id = jobs.job_id
@@ -249,7 +249,7 @@ def runs(*, read: bool) -> Callable[[JobDetails], bool]:
 def test_a_batch_goes_on_when_its_job_master_and_a_task_executor_die_together(
     session: Session, tmp_path: Path
 ) -> None:
-    """What that TaskExecutor kept is produced again."""
+    """The results that the TaskExecutor kept are produced again."""
     with batch_jobs(session, tmp_path) as jobs:
         session.wait_until(jobs.job_id, runs(read=True))
         chaos = Chaos(session, jobs, 0)

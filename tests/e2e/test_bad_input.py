@@ -1,5 +1,5 @@
-"""What goes wrong gets one clear error, and leaves the cluster as it was (every test ends with all
-slots free).
+"""A failed operation reports one clear error and leaves the cluster as it was (every test ends with
+all slots free).
 """
 
 from __future__ import annotations
@@ -74,19 +74,21 @@ def test_a_row_that_is_too_large_to_be_collected_fails_its_job_only(session: Ses
 
 
 @pytest.mark.parametrize(
-    ("program", "told"),
+    ("program", "expected"),
     [
         ("env = Environment(\n", ["SyntaxError", "job.py"]),
         ("import nonsuch\n", ["ModuleNotFoundError", "nonsuch", "job.py"]),
         ("from firesteel import Environment\nEnvironment().execute()\n", ["no operators"]),
     ],
 )
-def test_a_wrong_job_file(session: Session, tmp_path: Path, program: str, told: list[str]) -> None:
+def test_a_wrong_job_file(
+    session: Session, tmp_path: Path, program: str, expected: list[str]
+) -> None:
     job = tmp_path / "job.py"
     job.write_text(program)
     run = firesteel("run", "-m", session.address, str(job))
     assert run.returncode == 1
-    for words in told:
+    for words in expected:
         assert words in run.stderr
     assert "firesteel/client/cli" not in run.stderr, "no frames of ours"
 
@@ -246,7 +248,7 @@ def test_a_file_that_cannot_be_read_fails_the_job_by_name(
 
 
 @pytest.mark.parametrize(
-    ("format", "content", "told"),
+    ("format", "content", "expected"),
     [
         ("csv", numbers(3, 4), "the file was written to; it had 4 bytes"),
         ("csv", numbers(1), "the file now has 2 bytes; it had 4 bytes"),
@@ -261,7 +263,7 @@ def test_a_file_that_changes_while_the_job_reads_another(
     tmp_path: Path,
     format: str,
     content: bytes,
-    told: str,
+    expected: str,
 ) -> None:
     encoded = in_parquet if format == "parquet" else numbers
     (tmp_path / f"a.{format}").write_bytes(encoded(0))
@@ -279,10 +281,10 @@ def test_a_file_that_changes_while_the_job_reads_another(
 
     env = Environment(parallelism=1)
     rows = env.from_source(of_numbers(tmp_path, format)).map_in_arrow(replace)
-    if told:
+    if expected:
         rows.print()
         message = str(failure(session, env))
-        assert f"{second}: {told}" in message
+        assert f"{second}: {expected}" in message
     else:
         assert sorted(rows.execute_and_collect("grown")["n"].to_pylist()) == [0, 1, 2, 3]
     assert not other.exists()
@@ -302,15 +304,15 @@ def test_a_payload_over_the_limit(session: Session) -> None:
 
 
 def test_a_dead_address() -> None:
-    with socket.socket() as taken:  # but nobody listens
+    with socket.socket() as taken:  # bound, but not listening
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
         with pytest.raises(ClusterUnreachable, match=f"127.0.0.1:{port}"):
             Client(f"127.0.0.1:{port}").list_jobs()
-        told = firesteel("list", "-m", f"127.0.0.1:{port}")
-    assert told.returncode == 1
-    assert str(port) in told.stderr
-    assert "Traceback" not in told.stderr
+        completed = firesteel("list", "-m", f"127.0.0.1:{port}")
+    assert completed.returncode == 1
+    assert str(port) in completed.stderr
+    assert "Traceback" not in completed.stderr
 
 
 def test_an_address_that_is_not_a_dispatcher(session: Session) -> None:

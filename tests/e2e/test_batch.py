@@ -128,8 +128,10 @@ def test_joins_of_a_batch_are_final(session: Session, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["join", "apply"])
-def test_windows_behind_what_waits_for_the_end(session: Session, tmp_path: Path, what: str) -> None:
-    """Its rows come before the end of event time, also where exchanges are pipelined."""
+def test_windows_after_an_operator_that_emits_at_the_end(
+    session: Session, tmp_path: Path, what: str
+) -> None:
+    """The operator's rows come before the end of event time, also in pipelined exchanges."""
     env = Environment(
         mode="batch",
         parallelism=2,
@@ -185,7 +187,7 @@ class Visits(StatefulProcessor):
 def test_timers_of_a_batch_are_due_when_all_rows_have_come(
     session: Session, mode: str, visits: list[tuple[int, int]]
 ) -> None:
-    """A timeout between rows of a stream is none in a batch, and the job is warned of."""
+    """A timeout between rows of a stream does not apply in a batch; the job shows a warning."""
 
     def one_by_one(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -42,7 +42,7 @@ def test_rows_count_once_whoever_dies(session: Session, tmp_path: Path, postgres
                 chaos.inject(fault)
         finally:
             print(report(chaos.happened))
-    eventually(lambda: session.free_slots() == SLOTS, "nobody has anything of the job left")
+    eventually(lambda: session.free_slots() == SLOTS, "every slot is free")
 
 
 def test_a_batch_has_the_rows_that_it_has_without_faults(session: Session, tmp_path: Path) -> None:
@@ -50,4 +50,4 @@ def test_a_batch_has_the_rows_that_it_has_without_faults(session: Session, tmp_p
         chaos = Chaos(session, jobs, SEED)
         for fault in (Fault.RESOURCE_MANAGER, Fault.SLOT):
             chaos.inject(fault)
-    eventually(lambda: session.free_slots() == SLOTS, "nobody has anything of the job left")
+    eventually(lambda: session.free_slots() == SLOTS, "every slot is free")

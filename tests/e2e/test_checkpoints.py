@@ -1,4 +1,4 @@
-"""Jobs that fail go on from their latest checkpoint: every row counts once, in state and in files."""
+"""Failed jobs continue from their latest checkpoint: every row counts once, in state and in files."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class Written(WriterCommitMessage):
 
 
 class Batches(DataSource):
-    """A sink that has each batch in a file of its own, whatever is delivered again."""
+    """A sink that writes each batch to a separate file, including redelivered ones."""
 
     def streamWriter(self, schema: object, overwrite: bool) -> DataSourceStreamWriter:
         return BatchesWriter(Path(self.options["folder"]))
@@ -202,7 +202,7 @@ def test_every_row_counts_once_through_a_failed_task_and_a_killed_process(
     assert not list(out.glob(".*")), "nothing is left uncommitted"
     assert sorted(value.as_py() for value in collected) == list(range(ROWS)), "each seen once"
     assert kept(batches) == kept(python) == list(range(ROWS))
-    eventually(lambda: not list(files_below(checkpoints)), "nobody will restore the job")
+    eventually(lambda: not list(files_below(checkpoints)), "the checkpoints are deleted")
 
 
 def test_a_job_goes_on_when_its_job_master_is_killed(session: Session, tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_a_job_goes_on_when_its_job_master_is_killed(session: Session, tmp_path:
     last = details.vertices[0].subtasks[0].current
     assert last is not None
     assert last.number == 0, "the second JobMaster has adopted the tasks"
-    eventually(lambda: not list(files_below(checkpoints)), "nobody will restore the job")
+    eventually(lambda: not list(files_below(checkpoints)), "the checkpoints are deleted")
 
 
 class Numbers(Source):
@@ -293,7 +293,7 @@ class Offsets(DataSource):
 
 
 class OffsetsReader(SimpleDataSourceStreamReader):
-    """Its one subtask runs in a task of its own, far ahead of its consumers if it is not slow."""
+    """Its one subtask runs in a separate task, far ahead of its consumers if it is not slow."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
@@ -352,7 +352,7 @@ class PlannedReader(DataSourceStreamReader):
 
 
 def csv_files(folder: Path) -> FileSource:
-    """Of a megabyte each, of which a task reads a part at a time."""
+    """Writes files of a megabyte each, which a task reads in parts."""
     folder.mkdir()
     for start in range(0, FILE_ROWS, FILE_ROWS // 4):
         lines = (f"{n},{n:0>40}\n" for n in range(start, start + FILE_ROWS // 4))
@@ -396,7 +396,7 @@ def test_every_source_goes_on_where_the_checkpoint_left_it(
     assert {path.name.split("-")[4] for path in out.glob("part-*")} == {"0", "1"}
     if kind == "partitions":
         ends = [int(line) for line in calls.read_text().split()]
-        assert ends == sorted(ends), "nothing behind what was committed is read again"
+        assert ends == sorted(ends), "no committed row is read again"
         assert ends[-1] == READ_ROWS
 
 
@@ -433,7 +433,7 @@ def test_behind_a_slow_sink_checkpoints_overtake_and_every_row_counts_once(
 
 
 def failing(flags: Path, checkpoints: Path) -> Callable[[Arrow], Arrow]:
-    """Fails as in `Ledger`, once there is a checkpoint to go on from."""
+    """Fails as in `Ledger`, once there is a checkpoint to restore."""
     ledger = Ledger(str(flags), "")
 
     def fail(batches: Arrow) -> Arrow:
@@ -510,7 +510,7 @@ def test_windows_and_aggregates_go_on_through_a_failed_task_and_a_killed_process
         )
 
     def ends(value: int) -> Iterator[int]:
-        """Of sliding windows: each slide that is within a second behind it."""
+        """Yields the ends of the sliding windows that contain the value."""
         at = value + 3000 * (value // 2000)
         return iter(range(at - at % 250 + 250, at - at % 250 + 1001, 250))
 
@@ -604,8 +604,8 @@ def test_what_cannot_take_part_is_refused_before_data_flows(
 def test_a_job_begins_from_a_savepoint_with_another_parallelism(
     session: Session, tmp_path: Path
 ) -> None:
-    """The first job goes on after its first savepoint, and ends with its second. The next one has
-    another backend, fails twice and goes on from incremental checkpoints.
+    """The first job continues after its first savepoint and ends with its second. The next job has
+    another backend, fails twice and restores incremental checkpoints.
     """
     first, second, flags = (tmp_path / name for name in ("first", "second", "flags"))
     flags.mkdir()
@@ -621,7 +621,7 @@ def test_a_job_begins_from_a_savepoint_with_another_parallelism(
     job_id = session.submit(env)
     eventually(lambda: list(first.glob("part-*")), "a checkpoint is complete")
     arguments = ["savepoint", "-m", session.address, job_id[:8], str(tmp_path / "savepoints")]
-    taken = CliRunner().invoke(main, arguments)  # in no process of its own: the job soon ends
+    taken = CliRunner().invoke(main, arguments)  # in this process: the job soon ends
     assert taken.exit_code == 0, taken.output
     earlier = Path(taken.output.splitlines()[-1].removeprefix("Savepoint completed. Path: "))
     assert earlier.parent == tmp_path / "savepoints"

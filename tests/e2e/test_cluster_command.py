@@ -46,7 +46,7 @@ def started(command_line: list[str], **how: Any) -> Iterator[subprocess.Popen[st
 
 
 def line(run: subprocess.Popen[str]) -> str:
-    """Its next line; if that is a traceback's, the rest, too."""
+    """Returns the run's next line, or the rest of the output if that starts a traceback."""
     assert run.stdout is not None
     read = run.stdout.readline()
     return read + run.stdout.read() if read.startswith("Traceback") else read
@@ -112,9 +112,9 @@ def test_several_masters_are_elected_without_an_ensemble_of_the_users(tmp_path: 
     where = ("--dir", str(tmp_path))
     keys = ("-D", "jobmanager.rpc.port=0", "-D", "metrics.reporter.prom.port=0")
     start = ("cluster", "start", *where, *keys, "--no-wait", "--task-executors", "0")
-    nobody = firesteel(*start, "--masters", "2", "-D", "high-availability.type=none")
-    assert nobody.returncode == 1
-    assert "2 masters need somebody who elects the leaders" in nobody.stderr
+    refused = firesteel(*start, "--masters", "2", "-D", "high-availability.type=none")
+    assert refused.returncode == 1
+    assert "2 masters need leader election" in refused.stderr
 
     begun = firesteel(*start, "--masters", "2")
     assert begun.returncode == 0, begun.stdout + begun.stderr
@@ -215,8 +215,10 @@ def test_a_program_that_does_not_wait_is_told_what_becomes_of_its_job(tmp_path: 
         "env.execute_async('endless')\n"
     )
     with started([sys.executable, "job.py"], cwd=tmp_path) as run:
-        told, _ = run.communicate(timeout=PATIENCE_S)
-    assert re.fullmatch(r"job [0-9a-f]{32} was [A-Z]+ when the program ended, and ended .*\n", told)
+        output, _ = run.communicate(timeout=PATIENCE_S)
+    assert re.fullmatch(
+        r"job [0-9a-f]{32} was [A-Z]+ when the program ended, and ended .*\n", output
+    )
     assert run.returncode == 0
 
 
@@ -232,10 +234,10 @@ def test_ctrl_c_cancels_the_job_and_leaves_nothing_behind(tmp_path: Path) -> Non
     command_line = [sys.executable, "-m", "firesteel", "run", "-t", "local"]
     command_line += ["--task-executors", "1", "--slots", "1", str(job)]
     with started(command_line, cwd=ROOT) as run:
-        told = ""
-        while not ("1 RUNNING" in told and "{'value': " in told):  # its state and its rows
-            told += (read := line(run))
-            assert read, f"it has ended, with code {run.wait()}: {told}"
+        output = ""
+        while not ("1 RUNNING" in output and "{'value': " in output):  # its state and its rows
+            output += (read := line(run))
+            assert read, f"it has ended, with code {run.wait()}: {output}"
         family = family_of(run.pid)
         run.send_signal(signal.SIGINT)
         rest, _ = run.communicate(timeout=PATIENCE_S)
@@ -252,7 +254,7 @@ def test_kill_9_of_an_embedded_run_leaves_nothing_behind_and_a_failed_one_only_i
     job.write_text("import time, firesteel\nfiresteel.Environment()\ntime.sleep(100)\n")
     failing.write_text(
         "from firesteel import Environment\n"
-        "def fail(batches):\n    raise ValueError('as told')\n"
+        "def fail(batches):\n    raise ValueError('as requested')\n"
         "env = Environment()\n"
         "env.from_sequence(0, 9).map_in_arrow(fail).print()\n"
         "env.execute('failing')\n"
@@ -301,7 +303,7 @@ def test_kill_9_of_an_embedded_run_leaves_nothing_behind_and_a_failed_one_only_i
 
 
 def test_info_tells_the_plan_without_running_anything(tmp_path: Path) -> None:
-    told = firesteel(
+    completed = firesteel(
         "info",
         "examples/daily_delays.py",
         "--data",
@@ -309,10 +311,10 @@ def test_info_tells_the_plan_without_running_anything(tmp_path: Path) -> None:
         "--output",
         str(tmp_path / "out"),
     )
-    assert told.returncode == 0, told.stderr
-    assert "Source: flights" in told.stdout
-    assert "HASH" in told.stdout or "hash" in told.stdout
-    assert "Spark" in told.stdout
+    assert completed.returncode == 0, completed.stderr
+    assert "Source: flights" in completed.stdout
+    assert "HASH" in completed.stdout or "hash" in completed.stdout
+    assert "Spark" in completed.stdout
     assert not (tmp_path / "out").exists()
 
 
@@ -322,6 +324,6 @@ def test_help_teaches() -> None:
         (("run",), "--py-files"),
         (("cluster", "start"), "--task-executors"),
     ):
-        told = firesteel(*arguments, "--help")
-        assert told.returncode == 0
-        assert words in told.stdout
+        completed = firesteel(*arguments, "--help")
+        assert completed.returncode == 0
+        assert words in completed.stdout

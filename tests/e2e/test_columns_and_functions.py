@@ -88,7 +88,7 @@ def test_functions_and_columns_of_module_level(
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ('keyed.aggregate(F.max(loud("value")).alias("m"))', "loud() is a user-defined function"),
         ('F.udf(len, "strin")', "'strin' is no type"),
@@ -98,7 +98,7 @@ def test_functions_and_columns_of_module_level(
         ),
     ],
 )
-def test_what_cannot_be_done_names_the_line(tmp_path: Path, line: str, told: str) -> None:
+def test_what_cannot_be_done_names_the_line(tmp_path: Path, line: str, message: str) -> None:
     job = tmp_path / "job.py"
     job.write_text(
         "from firesteel import Environment\n"
@@ -109,4 +109,4 @@ def test_what_cannot_be_done_names_the_line(tmp_path: Path, line: str, told: str
     run = firesteel("info", str(job), cwd=tmp_path)
     assert run.returncode == 1
     assert "job.py, line 6" in run.stderr
-    assert told in run.stderr
+    assert message in run.stderr

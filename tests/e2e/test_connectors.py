@@ -43,7 +43,7 @@ pytestmark = pytest.mark.usefixtures("shipped_module")
 
 
 def write(folder: Path, name: str, text: str) -> None:
-    """Under its name at once, as a watched directory wants it."""
+    """Writes a file that appears under its name in one step, as a watched directory requires."""
     (folder / f".{name}").write_text(text)
     os.rename(folder / f".{name}", folder / name)
 
@@ -289,7 +289,7 @@ def test_what_an_endless_stream_brings_is_committed_at_intervals(
         session.client.wait(job_id)
     numbers = [int(line) for line in lines.read_text().splitlines()]
     assert len(set(numbers)) == len(numbers)
-    eventually(Path(f"{lines}.aborted").exists, "abort() of what was not committed")
+    eventually(Path(f"{lines}.aborted").exists, "abort() of the uncommitted rows")
 
 
 def test_foreach_batch_gets_dataframes(session: Session, tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_foreach_batch_gets_dataframes(session: Session, tmp_path: Path) -> None
     table = pq.read_table(tmp_path / "out")
     assert sorted(table["value"].to_pylist()) == list(range(100_000))
     batches = set(table["batch"].to_pylist())
-    assert {batch % 2 for batch in batches} == {0, 1}, "each subtask has ids of its own"
+    assert {batch % 2 for batch in batches} == {0, 1}, "each subtask has separate ids"
 
 
 def test_upserts_into_postgres(session: Session, postgres: str) -> None:

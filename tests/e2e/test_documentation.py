@@ -1,4 +1,4 @@
-"""What the documentation and the examples show works as it is shown."""
+"""The documentation and the examples work as they are shown."""
 
 from __future__ import annotations
 

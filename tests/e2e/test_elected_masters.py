@@ -1,5 +1,5 @@
-"""Masters that are elected and die, one after the other, and ZooKeeper without a quorum, a job store
-that is away, and both: what runs goes on.
+"""Elected masters die one after the other, ZooKeeper loses its quorum, the job store is unavailable,
+or both: running jobs keep running.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def cluster(
 
 
 class Unchanged:
-    """What nobody who is away may change."""
+    """Attempts, JobMasters and results that an outage must not change."""
 
     def __init__(self, cluster: HighlyAvailableCluster, session: Session, job_id: str) -> None:
         self._cluster, self._session, self._job_id = cluster, session, job_id
@@ -118,7 +118,7 @@ def again(zookeeper: ZooKeeper, crashed: tuple[int, int]) -> None:
 
 
 def refuses(leader: Client) -> bool:
-    """Whether the Dispatcher, which may have led, serves nobody."""
+    """Returns whether the Dispatcher, a former leader, refuses its clients."""
     try:
         leader.list_jobs()
     except ClusterUnreachable as error:
@@ -188,4 +188,4 @@ def test_rows_count_once_and_no_task_restarts_whichever_master_dies(
                 chaos.inject(fault)
         finally:
             print(report(chaos.happened))
-    eventually(lambda: session.free_slots() == 2, "nobody has anything of the job left")
+    eventually(lambda: session.free_slots() == 2, "every slot is free")

@@ -22,7 +22,7 @@ from .chaos import Chaos, orphan
 from .conftest import Session, eventually
 from .exactly_once import exactly_once_job
 
-# Those that a job passes while it runs.
+# The failpoints that a running job passes.
 PASSED = [point for point in Failpoint if point is not Failpoint.SUBMITTED]
 
 
@@ -53,7 +53,7 @@ def test_rows_count_once_wherever_a_process_dies(
 def test_what_a_master_that_was_replaced_stores_is_refused(
     session: Session, tmp_path: Path, postgres: str, failpoints: Path
 ) -> None:
-    """It stops when the metadata of a checkpoint is written, and its row is not; when it goes on,
+    """The JobMaster stops between writing a checkpoint's metadata and its row; when it resumes,
     another one has the job.
     """
     point = failpoints / f"{Failpoint.METADATA_AFTER.value}{STOP}"
@@ -67,12 +67,12 @@ def test_what_a_master_that_was_replaced_stores_is_refused(
         unstored = job.newest_metadata()
         assert unstored not in _stored(session, job.job_id)
         (epoch,) = set(_stored(session, job.job_id).values())
-        chaos.replace(zombie)  # it goes on at the end
+        chaos.replace(zombie)  # it resumes at the end
         stored = _stored(session, job.job_id)
         assert min(stored) > unstored
         assert set(stored.values()) == {epoch + 1}
 
-        # It was ended, as its Dispatcher was. One that nobody can end may still say this.
+        # It was ended with its Dispatcher. One that cannot be ended may still send this.
         late = CompleteCheckpoint(checkpoint_id=max(stored) + 1, path=str(tmp_path))
         request = dispatcher_pb2.CommitCheckpointRequest(
             job_id=job.job_id, epoch=epoch, checkpoint=COMPLETE_CHECKPOINT.encode(late)

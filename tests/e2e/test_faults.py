@@ -1,4 +1,4 @@
-"""kill -9 of anything: known at once, told clearly, mended, and never an orphan."""
+"""kill -9 of any process: noticed immediately, reported clearly, repaired, and no orphan is left."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_death_of_a_slots_process_fails_its_job_and_is_mended(session: Sessi
     job_id = session.submit(endless(2))
     victim, _ = busy_slot(session, job_id)
     victim.kill()
-    # Not "has not answered": death is known at once, without a heartbeat timeout.
+    # Not "has not answered": a death is noticed immediately, without a heartbeat timeout.
     with pytest.raises(JobFailed, match="SIGKILL"):
         session.client.wait(job_id)
     session.wait_until_all_slots_are_free()
@@ -117,7 +117,7 @@ def in_spark() -> DataStream:
 
 
 def between_bundles() -> DataStream:
-    """Spark has had its bundle and gets no other: Python never asks for one."""
+    """Spark has processed its bundle and gets no other: Python never requests one."""
 
     def waiting(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -179,7 +179,7 @@ def test_an_analysis_that_uses_up_the_heap_fails_its_job_with_the_reason(session
 def test_the_death_of_a_task_executor_fails_its_job_and_another_takes_its_place(
     session: Session,
 ) -> None:
-    """At once, also if it is no child of the ResourceManager's."""
+    """It is replaced immediately, even if it is not a child of the ResourceManager."""
     job_id = session.submit(endless(SLOTS))
     session.wait_until(job_id, all_running)
     (former,) = services(session, "resourcemanager")
@@ -273,7 +273,7 @@ def test_the_death_of_the_dispatcher_leaves_jobs_running(session: Session) -> No
     attempts = attempts_of(session.wait_until(job_id, all_running))
     (victim,) = services(session, "dispatcher")
     victim.kill()
-    for details in session.client.watch_job(job_id):  # goes on by itself
+    for details in session.client.watch_job(job_id):  # the job continues by itself
         if all_running(details):
             break
     eventually(lambda: all_running(session.client.job_details(job_id)), "the job is adopted")

@@ -51,11 +51,11 @@ def test_a_job_is_cancelled_and_its_slot_is_free_again(session: Session, disk: P
     job_id = session.submit(env)
     session.wait_until(job_id, lambda d: set(d.states) == {ExecutionState.RUNNING})
     ballast = fill(disk)
-    # What others remove meanwhile is filled up, too.
+    # Space that other processes free in the meantime is filled as well.
     eventually(lambda: fill(disk) and shutil.disk_usage(disk).free == 0, "a full disk")
-    told = firesteel("cancel", "-m", session.address, job_id)
-    assert "job store cannot be written" in told.stderr
-    assert f"job {job_id} is being cancelled" in told.stderr
+    completed = firesteel("cancel", "-m", session.address, job_id)
+    assert "job store cannot be written" in completed.stderr
+    assert f"job {job_id} is being cancelled" in completed.stderr
     eventually(lambda: session.free_slots() == 1, "its task has ended")
     assert session.client.job_details(job_id).status is JobStatus.CANCELLING
     ballast.unlink()
@@ -80,10 +80,10 @@ def test_a_result_that_does_not_fit_names_itself_and_leaves_its_space(
     env.from_sequence(0, 20_000).map_in_arrow(larger, "text string").rebalance().map_in_arrow(
         talking
     ).print()
-    told = (
+    problem = (
         r"the partition .* of result \w+.* cannot be written to "
         rf"{re.escape(str(disk))}/\S+: No space left on device \([\d.]+ \w+ free there\)"
     )
-    with pytest.raises(JobFailed, match=told):
+    with pytest.raises(JobFailed, match=problem):
         session.client.wait(session.submit(env))
     eventually(lambda: shutil.disk_usage(disk).used < before + 2**20, "its space is free again")

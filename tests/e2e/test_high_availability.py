@@ -53,7 +53,7 @@ class Masters:
     by_address: dict[str, BlockingChild] = field(default_factory=dict)
 
     def start(self, *options: str, machine: str = "") -> str:
-        """Returns its address. `machine`: a folder of its own, instead of the shared one."""
+        """Returns its address. `machine` names a separate folder to use instead of the shared one."""
         directory = self.directory / machine
         directory.mkdir(exist_ok=True)
         child = spawn_blocking(
@@ -85,7 +85,7 @@ class HighlyAvailable:
     resource_managers: Masters
 
     def client(self) -> Client:
-        """Of the quorum only."""
+        """Returns a client that knows only the quorum."""
         found = find_cluster(None, self.conf)
         assert found is not None
         return Client(found.address, conf=self.conf)
@@ -95,7 +95,7 @@ class HighlyAvailable:
 def masters(
     zookeeper: ZooKeeper, directory: Path, more: Mapping[str, str] | None = None
 ) -> Iterator[HighlyAvailable]:
-    """All processes end with the `with`, those that they have started too."""
+    """All processes end with the `with` block, including the processes that they started."""
     conf = Configuration(
         {
             "high-availability.type": "zookeeper",

@@ -1,4 +1,4 @@
-"""Rows of 10 kB to 1 MB, many times as much as a slot's heap of 512 MB takes at once: from files
+"""Rows of 10 kB to 1 MB, many times more than a slot's heap of 512 MB can hold: from files
 through an exchange, into state, a join and files.
 """
 

@@ -28,7 +28,7 @@ SLOT = ResourceProfile(
 
 
 def bytes_in_files() -> int:
-    """Of this process's mappings of files without a name, on a disk."""
+    """Returns the size of this process's mappings of unnamed files on a disk."""
     found = 0
     for line in Path("/proc/self/maps").read_text().splitlines():
         span, mode, _, _, _, *path = line.split(maxsplit=5)

@@ -49,7 +49,7 @@ def test_daily_delays_on_the_embedded_cluster_equal_what_pandas_computes(tmp_pat
     assert "job FINISHED" in run.stderr
     assert "1,098 rows" in run.stdout
     assert re.search(r"\[1\] +336,776 ", run.stdout), (
-        "the source tells how many records it has read"
+        "the source reports how many records it has read"
     )
 
     pandas = tmp_path / "imported"

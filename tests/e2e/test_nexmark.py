@@ -32,7 +32,7 @@ COLUMNS = ["auction", "bidder", "price", "channel", "url", "dateTime", "extra"]
 
 @pytest.mark.parametrize("mode", MODES)
 def test_queries(in_session: None, tmp_path: Path, mode: Literal["streaming", "batch"]) -> None:
-    """All in one job, each with a source of its own, as in a program of its own."""
+    """Runs all queries in one job, each with a separate source, as in a separate program."""
     NEXMARK.write(tmp_path, BIDS, file_bids=FILE_BIDS)
     env = Environment(parallelism=2, mode=mode)
     sources = {

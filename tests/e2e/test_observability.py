@@ -26,7 +26,7 @@ from .jobs import ArrowFunction, endless, nothing_left, unbounded
 
 
 def metrics_of(process: psutil.Process) -> str:
-    """What the process serves to Prometheus, on whichever of its ports that is."""
+    """Returns the metrics that the process serves to Prometheus on one of its ports."""
     for connection in process.net_connections("tcp"):
         if connection.status != psutil.CONN_LISTEN:
             continue
@@ -92,7 +92,7 @@ def test_every_process_serves_prometheus_metrics(session: Session) -> None:
     served = ""
 
     def missing() -> list[str]:
-        """Of the metrics of this job's tasks; those of an earlier one's may be there, too."""
+        """Returns the missing metrics of this job's tasks; an earlier job's may also be served."""
         nonlocal served
         served = of_tasks()
         lines = [line for line in served.splitlines() if f'job_id="{job_id}"' in line]
@@ -183,7 +183,7 @@ def test_show_tells_what_is_fused_and_where_time_goes_while_a_job_runs_and_after
             assert metrics.spark_planning_ms + metrics.spark_converting_ms < metrics.spark_ms
             assert (
                 at_ms[ExecutionState.CANCELED] - at_ms[ExecutionState.RUNNING] <= told_ms + 1_000
-            ), "of which the last was not told"
+            ), "the final count was not reported"
             assert told_ms <= at_ms[ExecutionState.CANCELED] - at_ms[ExecutionState.DEPLOYING] + 1
 
 
@@ -225,7 +225,7 @@ def test_logs_carry_job_vertex_subtask_and_attempt(session: Session) -> None:
 
 def saying(what: str) -> ArrowFunction:
     def say(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        print(f"{what} begins", flush=True)
+        print(f"{what} starts", flush=True)
         yield from batches
 
     return say
@@ -245,7 +245,7 @@ def test_the_lines_of_a_job_come_from_all_processes_and_are_its_own(session: Ses
     reading = threading.Thread(target=follow, daemon=True)
     reading.start()
     lines: list[LogLine] = []
-    while sum("the first begins" in line.text for line in lines) < SLOTS:
+    while sum("the first starts" in line.text for line in lines) < SLOTS:
         line = followed.get(timeout=PATIENCE_S)
         assert line is not None, "it ended before the job"
         lines.append(line)
@@ -261,21 +261,21 @@ def test_the_lines_of_a_job_come_from_all_processes_and_are_its_own(session: Ses
     second = session.submit(env, "in the same slots")
     session.client.wait(second)
     session.wait_until_all_slots_are_free()
-    told = {job_id: list(session.client.logs(job_id)) for job_id in (first, second)}
+    logs = {job_id: list(session.client.logs(job_id)) for job_id in (first, second)}
     for job_id, own, other in ((first, "first", "second"), (second, "second", "first")):
-        assert [line for line in told[job_id] if line.is_notice] == []
-        texts = [line.text for line in told[job_id]]
-        assert f"the {own} begins" in texts
-        assert f"the {other} begins" not in texts
-        kinds = {line.process.partition("[")[0] for line in told[job_id]}
+        assert [line for line in logs[job_id] if line.is_notice] == []
+        texts = [line.text for line in logs[job_id]]
+        assert f"the {own} starts" in texts
+        assert f"the {other} starts" not in texts
+        kinds = {line.process.partition("[")[0] for line in logs[job_id]}
         assert kinds >= {"dispatcher", "resourcemanager", "jobmaster", "slot-0", "slot-1"}
-        times = [line.time_us for line in told[job_id]]
+        times = [line.time_us for line in logs[job_id]]
         assert times == sorted(times)
-        slots = {(line.task_executor_id, line.process) for line in told[job_id]}
+        slots = {(line.task_executor_id, line.process) for line in logs[job_id]}
         assert len({of for of, process in slots if process.startswith("slot-")}) == 2
     end_us = session.client.job_details(first).end_ms * 1000
     of_tasks = {
-        line.text for line in told[first] if " subtask=" in line.text and line.time_us <= end_us
+        line.text for line in logs[first] if " subtask=" in line.text and line.time_us <= end_us
     }
     assert {line.text for line in lines} >= of_tasks, "all until its end"
 

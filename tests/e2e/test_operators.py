@@ -39,7 +39,7 @@ from .conftest import Session, firesteel
 
 
 def collected(session: Session, *streams: DataStream) -> list[pa.Table]:
-    """What comes out of each of the streams, of one run of their program."""
+    """Runs the streams' program once and returns the rows of each stream."""
     sinks = [
         stream.sink_to(CollectSink(), uid=f"collect-{number}")
         for number, stream in enumerate(streams)
@@ -208,8 +208,8 @@ def test_changes_keep_their_order_through_calls(session: Session) -> None:
 
 
 class Pairs(CoProcessFunction):
-    """Numbers of the one stream that are in the other, too, as soon as both are there; the others
-    when all has ended.
+    """Emits numbers that are in both streams as soon as both have arrived, and the remaining numbers
+    at the end.
     """
 
     def open(self, context: FunctionContext) -> None:

@@ -70,7 +70,7 @@ def test_python_udfs_find_the_files_of_their_job_and_no_others(
 
 
 def stuck(env: Environment, marker: Path) -> None:
-    """A Python UDF that never returns and lets nobody stop it politely."""
+    """Adds a Python UDF that never returns and ignores signals that ask it to stop."""
 
     def never(batches: Iterator[Any]) -> Iterator[Any]:
         import signal

@@ -1,5 +1,5 @@
-"""Life on a session cluster: several jobs at once, cancel, more jobs than slots, failures that
-leave nothing behind.
+"""Life on a session cluster: concurrent jobs, cancellation, more jobs than slots, failures that
+leave no trace.
 """
 
 from __future__ import annotations
@@ -159,10 +159,10 @@ def test_cancelling_a_job_that_has_ended_says_how_it_ended(session: Session) -> 
     env = Environment()
     env.from_sequence(0, 10).sink_to(DiscardSink())
     done = session.run(env, "ended twice").job_id
-    told = firesteel("cancel", "-m", session.address, "ended twice")
-    assert told.returncode == 1
-    assert f"Job {done}" in told.stderr, "the newest of this name"
-    assert "it is FINISHED, and cannot be cancelled" in told.stderr
+    completed = firesteel("cancel", "-m", session.address, "ended twice")
+    assert completed.returncode == 1
+    assert f"Job {done}" in completed.stderr, "the newest of this name"
+    assert "it is FINISHED, and cannot be cancelled" in completed.stderr
     assert done in firesteel("show", "-m", session.address, "ended twice").stdout
 
 
@@ -171,10 +171,10 @@ def test_an_unknown_job_id_is_named(session: Session) -> None:
     with pytest.raises(JobNotFound, match=unknown):
         session.client.job_details(unknown)
     for verb in ("cancel", "show"):
-        told = firesteel(verb, "-m", session.address, unknown)
-        assert told.returncode == 1
-        assert unknown in told.stderr
-        assert "Traceback" not in told.stderr
+        completed = firesteel(verb, "-m", session.address, unknown)
+        assert completed.returncode == 1
+        assert unknown in completed.stderr
+        assert "Traceback" not in completed.stderr
 
 
 def test_many_small_jobs_reuse_the_warm_slots(session: Session) -> None:

@@ -1,5 +1,5 @@
-"""transform_with_state end to end: several subtasks, timers, initial state, and what users are told
-when it goes wrong.
+"""transform_with_state end to end: several subtasks, timers, initial state, and the errors that
+users see.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def test_every_row_meets_the_state_of_its_key(session: Session) -> None:
 
 
 def test_initial_state_is_read_first_and_once(session: Session, tmp_path: Path) -> None:
-    """Through a failure behind a checkpoint, which is taken once it is read."""
+    """This holds across a failure after a checkpoint that is taken once the state is read."""
     checkpoints, failed = tmp_path / "checkpoints", tmp_path / "failed"
     env = Environment(
         parallelism=2,
@@ -169,7 +169,7 @@ class Sizes(StatefulProcessor):
 
 
 def test_a_row_of_200_mb_reaches_its_key(session: Session) -> None:
-    """From a Python function over the exchange into a state."""
+    """The row passes from a Python function through the exchange into a state."""
 
     def payloads(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

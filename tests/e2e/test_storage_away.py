@@ -28,7 +28,7 @@ from tests.small_disk import fill, small_disk
 from .conftest import WARM_S, Session, command, eventually, firesteel, logs_below
 
 ROWS, KEYS = 40_000, 7
-PASSWORD = "a-password-that-nobody-may-see"
+PASSWORD = "a-password-that-no-log-may-show"
 
 
 pytestmark = pytest.mark.usefixtures("shipped_module")
@@ -69,7 +69,7 @@ def cluster(
 
 
 class Ledger(StatefulProcessor):
-    """Numbers the rows of each key, and fails when it is told to."""
+    """Numbers the rows of each key, and fails on request."""
 
     def __init__(self, fails: str) -> None:
         self.fails = Path(fails)
@@ -200,7 +200,7 @@ def test_jobs_go_on_while_storage_is_away_and_nobody_sees_credentials(
     assert cluster.run(env).status.name == "FINISHED"
     check_rows(out)
 
-    eventually(lambda: not object_store.paths("jobs"), "nobody will restore the jobs")
+    eventually(lambda: not object_store.paths("jobs"), "the checkpoints are deleted")
     assert object_store.paths("mine")
     disposed = firesteel("savepoint", "-m", cluster.address, "--dispose", f"{path}/_metadata")
     assert disposed.returncode == 0, disposed.stderr
@@ -244,7 +244,7 @@ def test_a_job_outlives_a_crash_of_its_store_and_no_cluster_starts_without_it(
         assert session.client.job_details(job.job_id).status.name == "RUNNING"
         crashing.start()
         job.complete_after(latest)
-        assert job.attempts() == {0}, "it has gone on"
+        assert job.attempts() == {0}, "it has kept running"
 
         Path(f"{out}.fails").touch()
         eventually(lambda: job.attempts() == {1}, "it has restored what was stored since")

@@ -1,4 +1,4 @@
-"""Event time of several sources: idle ones hold nobody back, fast ones of an alignment group wait
+"""Event time of several sources: idle ones hold none back, fast ones of an alignment group wait
 for slow ones.
 """
 
@@ -171,7 +171,7 @@ def test_a_fast_source_is_never_further_ahead_of_a_slow_one_than_the_drift_and_a
         os.mkfifo(path)
     opened = [
         os.open(path, os.O_RDWR) for path in pipes.values()
-    ]  # so that nobody waits for the other side to open it
+    ]  # so that neither side waits for the other to open it
 
     def telling(pipe: str) -> ArrowFunction:
         def stamp_and_tell(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

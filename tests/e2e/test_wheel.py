@@ -57,7 +57,7 @@ def test_the_wheel_has_the_services_the_stubs_and_nothing_else(wheel: Path) -> N
 
 
 def required(distribution: Distribution) -> dict[str, Distribution]:
-    """What it requires, directly or not, as it is installed here, where all of it is."""
+    """Returns the distribution's direct and indirect requirements, as they are installed here."""
     found: dict[str, Distribution] = {}
     extras: dict[str, set[str]] = {}
     pending = [(distribution, "")]

@@ -44,7 +44,7 @@ def stream(tmp_path: Path) -> DataStream:
 
 @pytest.fixture
 def unordered(tmp_path: Path) -> DataStream:
-    """One subtask reads files that begin at the same time: all but the first of them are late."""
+    """One subtask reads files that start at the same time: all but the first of them are late."""
     return read(tmp_path, "0 s").set_parallelism(1)
 
 

@@ -218,7 +218,7 @@ REFUSED_BEFORE_DATA_FLOWS = {
         'sales().filter("pieces > ").print()  # <-',
         "Syntax error at or near end of input",
     ),
-    "a condition that is none": (
+    "a condition that is not boolean": (
         'sales().filter("pieces").print()  # <-',
         'Filter expression "pieces" of type "INT" is not a boolean',
     ),
@@ -237,7 +237,7 @@ REFUSED_BEFORE_DATA_FLOWS = {
         'env.from_source(csv(), watermarks=Watermarks.bounded("tiem")).print()  # <-',
         "column 'tiem': no such column; .* did you mean 'time'?",
     ),
-    "event time that is no moment": (
+    "event time without a time zone": (
         """
         env = Environment(configuration={"spark.sql.session.timeZone": "Asia/Tokyo"})
         local = FileSource("sales.csv", format="csv", header=True, schema="time TIMESTAMP_NTZ")
@@ -386,7 +386,7 @@ FAILED_WHILE_RUNNING = {
         "sales().map_in_arrow(lambda it: (r for b in it for r in b.to_pylist())).print()  # <-",
         "the function yielded dict; it must yield pyarrow.RecordBatch",
     ),
-    "a text that is no number": (
+    "a text that is not a number": (
         """
         def number(df):
             return df.withColumn("number", F.col("shop").cast("int"))
@@ -455,11 +455,11 @@ def test_a_program_that_fails_while_it_runs(session: Session, folder: Path, what
 def test_a_role_that_the_database_does_not_know(
     session: Session, folder: Path, postgres: str
 ) -> None:
-    url = postgres.replace("postgresql://postgres:", "postgresql://nobody:secret")
+    url = postgres.replace("postgresql://postgres:", "postgresql://stranger:secret")
     line = written(folder, f'sales().sink_to(PostgresSink("{url}", "sales"))  # <-')
     run = CliRunner().invoke(main, ["run", "-m", session.address, "job.py"])
     assert f"job.py, line {line}: PostgresSink: cannot connect to" in run.stderr
-    assert 'role "nobody" does not exist' in run.stderr
+    assert 'role "stranger" does not exist' in run.stderr
     assert "secret" not in run.stderr
 
 

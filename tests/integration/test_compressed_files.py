@@ -140,11 +140,13 @@ def test_what_spark_would_take_for_text_is_refused(
     for format, text in TEXTS.items():
         path = tmp_path / f"x y.{format}{end}"
         write(text.encode(), path)
-        for told in (f"{re.escape(str(path))}: .*{reason}", r"\.gz\b"):
-            with pytest.raises(FiresteelError, match=told):  # before a schema of nonsense is found
+        for message in (f"{re.escape(str(path))}: .*{reason}", r"\.gz\b"):
+            with pytest.raises(
+                FiresteelError, match=message
+            ):  # before a schema of nonsense is found
                 reader(engine, FileSource(str(tmp_path), format=format, **options(format)))
             source = FileSource(str(path), format=format, schema=SCHEMA, **options(format))
-            with pytest.raises(FiresteelError, match=told):
+            with pytest.raises(FiresteelError, match=message):
                 read(reader(engine, source), path)
         path.unlink()
 

@@ -28,7 +28,7 @@ from tests.dispatcher_process import (
 from tests.integration.job_stores import JOB, store_with_a_job
 from tests.proxy import Proxy
 
-PASSWORD = "a-password-that-nobody-may-see"
+PASSWORD = "a-password-that-no-log-may-show"
 CHECKPOINT = CompleteCheckpoint(checkpoint_id=1, path="/d/chk-1")
 
 
@@ -90,9 +90,9 @@ def test_one_that_does_not_answer_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         where = f"127.0.0.1:{silent.getsockname()[1]}/d"
         problem = rf"job store {where}\?connect_timeout=2 cannot be opened: .*; check database.url"
-        with pytest.raises(FiresteelError, match=problem) as told:
+        with pytest.raises(FiresteelError, match=problem) as raised:
             JobStore(f"postgresql+psycopg2://me:{PASSWORD}@{where}?connect_timeout=2")
-    assert PASSWORD not in str(told.value)
+    assert PASSWORD not in str(raised.value)
 
 
 @pytest.fixture

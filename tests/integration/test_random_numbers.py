@@ -111,7 +111,7 @@ def in_sql(query: str, df: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("add", "told"),
+    ("add", "message"),
     [
         (lambda s: s.with_column("id", "uuid(7)"), "WithColumn(id): uuid() has the seed 7, with"),
         (lambda s: s.with_column("id", SEEDED), "WithColumn(id): uuid() has the seed 7"),
@@ -154,11 +154,11 @@ def in_sql(query: str, df: Any) -> Any:
     ],
 )
 def test_a_seed_in_a_transform_is_refused(
-    engine: SparkEngine, tmp_path: Path, add: Any, told: str
+    engine: SparkEngine, tmp_path: Path, add: Any, message: str
 ) -> None:
     with pytest.raises(FiresteelError) as raised:
         analyzed(add(rows(tmp_path)), engine)
-    assert told in str(raised.value)
+    assert message in str(raised.value)
     assert "leave the seed out, or, in a batch, use apply(...)" in str(raised.value)
     assert "test_random_numbers.py, line" in str(raised.value)
 
@@ -178,8 +178,8 @@ def ids_of_window(df: Any) -> Any:
 def test_a_seed_in_a_function_of_windows_is_refused(
     engine: SparkEngine, tmp_path: Path, windowed: Any
 ) -> None:
-    told = r"uuid\(\) has the seed 7, .* for each window that fires .*; leave the seed out$"
-    with pytest.raises(FiresteelError, match=told):
+    message = r"uuid\(\) has the seed 7, .* for each window that fires .*; leave the seed out$"
+    with pytest.raises(FiresteelError, match=message):
         analyzed(windowed(rows(tmp_path)), engine)
 
 
@@ -198,10 +198,10 @@ def test_a_seed_in_a_function_of_windows_is_refused(
 def test_a_seed_in_a_function_of_a_subtask_s_rows_is_refused(
     engine: SparkEngine, tmp_path: Path, applied: Any
 ) -> None:
-    told = (
+    message = (
         r"has the seed 7, with which it gives the same values again in each subtask; leave .*keys"
     )
-    with pytest.raises(FiresteelError, match=told):
+    with pytest.raises(FiresteelError, match=message):
         analyzed(applied(rows(tmp_path)), engine)
 
 

@@ -60,7 +60,7 @@ def test_they_are_those_of_dataframes(engine: SparkEngine, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("add", "told"),
+    ("add", "message"),
     [
         (lambda s: s.select(SUM), "Select(sum(n) AS s): an aggregate function"),
         (lambda s: s.select_expr("count(*) AS n"), "SelectExpr(count(*) AS n): an aggregate"),
@@ -87,13 +87,13 @@ def test_they_are_those_of_dataframes(engine: SparkEngine, tmp_path: Path) -> No
     ],
 )
 def test_what_is_refused_names_the_call_and_its_line(
-    engine: SparkEngine, tmp_path: Path, add: Callable[[Any], DataStream], told: str
+    engine: SparkEngine, tmp_path: Path, add: Callable[[Any], DataStream], message: str
 ) -> None:
     line = add.__code__.co_firstlineno
     place = rf"^test_row_operations\.py, line ({line}|{line + 1}): "
     with pytest.raises(FiresteelError, match=place) as raised:
         columns(add(rows(tmp_path)), engine)
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_the_place_of_a_missing_key_is_named(engine: SparkEngine, tmp_path: Path) -> None:

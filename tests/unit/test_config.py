@@ -197,9 +197,11 @@ def test_secrets_reach_processes_by_their_environment(
 def test_a_job_has_no_secrets_of_the_cluster() -> None:
     env = Environment(configuration={"s3.secret-key": "hush"})
     env.from_sequence(0, 10).print()
-    with pytest.raises(InvalidProgram, match="s3.secret-key is part of the cluster's conf") as told:
+    with pytest.raises(
+        InvalidProgram, match="s3.secret-key is part of the cluster's conf"
+    ) as raised:
         env.job_graph()
-    assert "hush" not in str(told.value)
+    assert "hush" not in str(raised.value)
 
 
 @pytest.mark.parametrize("definition", ["parallelism.default", "=2", ""])

@@ -15,14 +15,14 @@ PATIENCE_S = 60.0  # for what certainly happens, only not at once
 
 @dataclass
 class Recorder:
-    """A core that answers each event from a script and notes what it was told."""
+    """A core that answers each event from a script and records what it handles."""
 
     answers: dict[str, Effects[str, str]] = field(default_factory=dict)
     deadline: float | None = None
-    told: list[object] = field(default_factory=list)
+    handled: list[object] = field(default_factory=list)
 
     def handle(self, event: str | Tick, now: float) -> Effects[str, str]:
-        self.told.append((event, now) if isinstance(event, Tick) else event)
+        self.handled.append((event, now) if isinstance(event, Tick) else event)
         if isinstance(event, Tick):
             self.deadline = None
             return Effects(commands=["ticked"])
@@ -96,7 +96,7 @@ async def test_what_cannot_be_saved_is_not_acted_on() -> None:
 
     core = Recorder({"a": Effects(records=["r"], commands=["c"])})
     assert await run(core, "a", "b", persist=refuse) == ["saving r", "raised a newer leader wrote"]
-    assert core.told == ["a"]
+    assert core.handled == ["a"]
 
 
 async def test_a_command_that_raises_ends_the_driver() -> None:
@@ -120,14 +120,14 @@ async def test_results_of_commands_come_back_as_events_behind_those_that_wait() 
     driver.post("a")
     driver.post("b")
     await driver.run()
-    assert core.told == ["a", "b", "answer"]
+    assert core.handled == ["a", "b", "answer"]
 
 
 async def test_a_core_is_told_that_its_deadline_is_reached() -> None:
     deadline = time.monotonic() + 0.05
     core = Recorder(deadline=deadline)
     assert await run(core, clock=time.monotonic, until="ticked") == ["ticked"]
-    [(event, now)] = core.told
+    [(event, now)] = core.handled
     assert event == Tick()
     assert now >= deadline
 
@@ -135,7 +135,7 @@ async def test_a_core_is_told_that_its_deadline_is_reached() -> None:
 async def test_mail_that_has_come_is_handled_before_a_deadline_that_is_past() -> None:
     core = Recorder(deadline=5.0)
     assert await run(core, "a", "b", clock=lambda: 5.5, until="ticked") == ["ticked"]
-    assert core.told == ["a", "b", (Tick(), 5.5)]
+    assert core.handled == ["a", "b", (Tick(), 5.5)]
 
 
 async def test_mail_that_keeps_coming_does_not_hold_a_deadline_back() -> None:
@@ -148,7 +148,7 @@ async def test_mail_that_keeps_coming_does_not_hold_a_deadline_back() -> None:
     driver = Driver(core, execute=execute, clock=lambda: 5.5)
     driver.post("a")
     await driver.run()
-    assert core.told == ["a", (Tick(), 5.5)]
+    assert core.handled == ["a", (Tick(), 5.5)]
 
 
 async def test_after_a_pause_mail_that_is_still_in_the_socket_is_handled_before_the_deadline() -> (
@@ -165,19 +165,19 @@ async def test_after_a_pause_mail_that_is_still_in_the_socket_is_handled_before_
     now = 25.0  # the process was paused for 20 s
     asyncio.get_running_loop().call_later(1.1, driver.post, "heartbeat")
     await asyncio.wait_for(running, PATIENCE_S)
-    assert core.told == ["heartbeat", (Tick(), 25.0)]
+    assert core.handled == ["heartbeat", (Tick(), 25.0)]
 
 
 async def test_a_deadline_ahead_does_not_delay_events() -> None:
     core = Recorder(STOP, deadline=1000.0)
     assert await run(core, "a", "end") == ["stop"]
-    assert core.told == ["a", "end"]
+    assert core.handled == ["a", "end"]
 
 
 async def test_what_still_waits_when_it_is_stopped_is_dropped() -> None:
     core = Recorder(STOP)
     await run(core, "end", "a", "b")
-    assert core.told == ["end"]
+    assert core.handled == ["end"]
 
 
 async def test_an_idle_driver_stops_at_once_and_takes_nothing_more() -> None:
@@ -188,7 +188,7 @@ async def test_an_idle_driver_stops_at_once_and_takes_nothing_more() -> None:
     driver.stop()
     await asyncio.wait_for(running, PATIENCE_S)
     driver.post("a")
-    assert core.told == []
+    assert core.handled == []
 
 
 async def test_a_full_mailbox_refuses() -> None:
@@ -223,10 +223,10 @@ async def test_a_leader_that_may_not_act_handles_nothing_and_what_has_come_goes_
     await asyncio.sleep(0.01)
     driver.post("a heartbeat")
     await asyncio.sleep(0.01)
-    assert core.told == []
+    assert core.handled == []
     office.may_act.set()
     await asyncio.wait_for(running, PATIENCE_S)
-    assert core.told == ["a heartbeat", (Tick(), 1.5)]
+    assert core.handled == ["a heartbeat", (Tick(), 1.5)]
 
 
 async def test_a_permit_that_ends_before_the_leader_wakes_up_is_none() -> None:
@@ -245,10 +245,10 @@ async def test_a_permit_that_ends_before_the_leader_wakes_up_is_none() -> None:
     driver.post("an event")
     running = asyncio.create_task(driver.run())
     await asyncio.sleep(0.01)
-    assert office.announced and core.told == []
+    assert office.announced and core.handled == []
     office.may_act.set()
     await asyncio.wait_for(running, PATIENCE_S)
-    assert core.told == ["an event"]
+    assert core.handled == ["an event"]
 
 
 async def test_a_leader_that_may_not_act_can_be_stopped() -> None:

@@ -22,13 +22,13 @@ def test_the_page_is_in_step_with_the_options() -> None:
 
 
 def test_the_module_prints_it() -> None:
-    told = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-m", "firesteel.common.config.reference"],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert told.stdout == markdown()
+    assert completed.stdout == markdown()
 
 
 @pytest.mark.parametrize("key", OPTIONS)

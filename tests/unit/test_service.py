@@ -95,7 +95,7 @@ def test_an_error_of_the_service_is_one_line_in_the_log_and_exit_code_1() -> Non
 
 
 def test_help_teaches_the_same_options_everywhere() -> None:
-    told = run("--help")
-    assert told.returncode == 0
+    completed = run("--help")
+    assert completed.returncode == 0
     for text in ("Greets.", "--host", "--port", "--dir", "--config", "-D KEY=VALUE", "--greeting"):
-        assert text in told.stdout
+        assert text in completed.stdout

@@ -224,7 +224,7 @@ def needs_ensemble(conf: Configuration, masters: int) -> bool:
         return False
     if options.HA_TYPE.key in conf.to_dict():
         raise ConfigurationError(
-            f"{masters} masters need somebody who elects the leaders, but {options.HA_TYPE.key} is"
+            f"{masters} masters need leader election, but {options.HA_TYPE.key} is"
             f" none: set it to zookeeper and {options.ZOOKEEPER_QUORUM.key} to your servers, or"
             " drop it, which starts ZooKeeper servers on this machine"
         )

@@ -232,17 +232,17 @@ def test_an_endpoint_may_come_from_the_environment(
 def test_credentials_that_are_not_known_are_told(object_store: ObjectStore) -> None:
     storage = CheckpointStorage(object_store.uri("x"))
     problem = r"cannot be written \(execution.*The AWS Access Key Id you provided does not exist"
-    with object_store.refusing(), pytest.raises(StorageError, match=problem) as told:
+    with object_store.refusing(), pytest.raises(StorageError, match=problem) as raised:
         storage.check_writable()
-    assert SECRET_KEY not in str(told.value)
+    assert SECRET_KEY not in str(raised.value)
     storage.check_writable()
 
 
 def test_credentials_in_a_uri_are_refused_and_not_shown(object_store: ObjectStore) -> None:
     uri = object_store.uri("x").replace("s3://", f"s3://AKIAX:{SECRET_KEY}@")
-    with pytest.raises(StorageError, match=r"'s3://checkpoints/x\?.*Set s3.access-key") as told:
+    with pytest.raises(StorageError, match=r"'s3://checkpoints/x\?.*Set s3.access-key") as raised:
         CheckpointStorage(uri)
-    assert SECRET_KEY not in str(told.value)
+    assert SECRET_KEY not in str(raised.value)
 
 
 def test_a_store_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,8 +259,8 @@ def test_a_store_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatc
 
 def test_a_uri_of_nothing_known_is_refused() -> None:
     for uri, problem in [("nope://x", "nope"), ("s3://b/x?endpoint=y", "unknown parameter 'endp")]:
-        told = f"execution.checkpointing.dir: '{re.escape(uri)}' is not .*{problem}"
-        with pytest.raises(StorageError, match=told):
+        message = f"execution.checkpointing.dir: '{re.escape(uri)}' is not .*{problem}"
+        with pytest.raises(StorageError, match=message):
             CheckpointStorage(uri)
 
 

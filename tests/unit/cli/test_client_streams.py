@@ -231,20 +231,20 @@ def test_what_is_called_once_is_not_known_if_the_dispatcher_ends_meanwhile(
 def test_a_dispatchers_reason_for_not_answering_is_told_and_gRPCs_is_not(text: str) -> None:
     by_dispatcher = Away(1, Reason.STORAGE_UNAVAILABLE, text)
     by_grpc = Away(1, grpc.StatusCode.UNAVAILABLE, text)
-    for dispatcher, told in (
+    for dispatcher, message in (
         (by_dispatcher, f"no longer answers: {text or 'UNAVAILABLE'}$"),
         (by_grpc, "no longer answers; start a"),
     ):
         with (
             serving(dispatcher) as address,
             Client(address) as client,
-            pytest.raises(ClusterUnreachable, match=told),
+            pytest.raises(ClusterUnreachable, match=message),
         ):
             client.list_jobs()
 
 
 @pytest.mark.parametrize(
-    ("reason", "error", "told"),
+    ("reason", "error", "message"),
     [
         (Reason.JOB_NOT_FOUND, JobNotFound, "^I say no$"),
         (Reason.JOB_DATA_GONE, JobNotFound, "^I say no$"),
@@ -257,10 +257,10 @@ def test_a_dispatchers_reason_for_not_answering_is_told_and_gRPCs_is_not(text: s
     ],
 )
 def test_a_refusal_is_the_error_of_its_reason(
-    reason: Reason | grpc.StatusCode, error: type[FiresteelError], told: str
+    reason: Reason | grpc.StatusCode, error: type[FiresteelError], message: str
 ) -> None:
     with serving(Away(1, reason)) as address, Client(address) as client:
-        with pytest.raises(FiresteelError, match=told) as raised:
+        with pytest.raises(FiresteelError, match=message) as raised:
             client.job_details(JOB)
         assert type(raised.value) is error
         assert client.job_details(JOB).job_id == JOB

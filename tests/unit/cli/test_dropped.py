@@ -14,11 +14,11 @@ from .test_render import attempt, details
 
 
 @pytest.mark.parametrize(
-    ("dropped", "told"),
+    ("dropped", "message"),
     [((0, 0), ""), ((1200, 34), "[1] Source: [numbers] -> Map has dropped 1,234 late records")],
 )
 def test_late_records_are_summed_over_the_subtasks(
-    dropped: tuple[int, ...], told: str, capsys: pytest.CaptureFixture[str]
+    dropped: tuple[int, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     subtasks = tuple(
         Subtask(
@@ -34,7 +34,7 @@ def test_late_records_are_summed_over_the_subtasks(
     )
     job = details()
     say_what_was_dropped(replace(job, vertices=(replace(job.vertices[0], subtasks=subtasks),)))
-    assert told in capsys.readouterr().err if told else not capsys.readouterr().err
+    assert message in capsys.readouterr().err if message else not capsys.readouterr().err
 
 
 def test_the_jobs_warnings_are_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -411,13 +411,13 @@ def test_delays_grow_up_to_their_bound() -> None:
 
 class Session(AsyncFunction):
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
         self.loops: set[Any] = set()
 
     async def open(self, context: Any) -> None:
         await asyncio.sleep(0)
         self.loops.add(asyncio.get_running_loop())
-        self.told.append(f"open {context.task.subtask}")
+        self.calls.append(f"open {context.task.subtask}")
         self.asked = context.counter("asked")
 
     async def async_invoke(self, value: Row) -> Any:
@@ -432,7 +432,7 @@ class Session(AsyncFunction):
 
     async def close(self) -> None:
         self.loops.add(asyncio.get_running_loop())
-        self.told.append("close")
+        self.calls.append("close")
 
 
 def test_a_function_opens_and_closes_on_the_loop_of_its_calls() -> None:
@@ -440,8 +440,8 @@ def test_a_function_opens_and_closes_on_the_loop_of_its_calls() -> None:
     with running(session, timeout_s=0.05) as harness:
         finish(harness, 1, -2)
         assert emitted(harness)[:-1] == [1, -2, 0]
-        assert session.told == ["open 0"]
-    assert session.told == ["open 0", "close"]
+        assert session.calls == ["open 0"]
+    assert session.calls == ["open 0", "close"]
     assert len(session.loops) == 1
     assert harness.metrics.counter("asked").value == 2
 
@@ -484,7 +484,7 @@ def test_an_ended_task_cancels_its_calls_and_closes_its_function(server: Server)
         with pytest.raises(TaskCancelled):
             harness.environment.yield_to_mail(PATIENCE_S)
     assert sorted(server.cancelled) == [1, 2]
-    assert session.told == ["open 0", "close"]
+    assert session.calls == ["open 0", "close"]
 
 
 def test_a_cancelled_task_does_not_wait_for_what_does_not_end(

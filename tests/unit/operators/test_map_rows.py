@@ -98,7 +98,7 @@ def test_rows_without_columns_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "flat", "told"),
+    ("function", "flat", "message"),
     [
         (lambda row: None, False, r"returned None for Row\(x=1, y='a'\);.*flat_map may leave"),
         (lambda row: row.x + 1, False, "returned a int for .*a Row, a tuple or a dictionary"),
@@ -116,6 +116,6 @@ def test_rows_without_columns_are_counted() -> None:
         (lambda row: (r.z for r in [row]), True, r"failed for Row\(x=1, y='a'\).*z"),
     ],
 )
-def test_what_is_no_row_of_the_schema_is_refused(function: Any, flat: bool, told: str) -> None:
-    with pytest.raises(FiresteelError, match=rf"^Map\(f\): .*{told}"):
+def test_what_is_no_row_of_the_schema_is_refused(function: Any, flat: bool, message: str) -> None:
+    with pytest.raises(FiresteelError, match=rf"^Map\(f\): .*{message}"):
         run(function, flat=flat)

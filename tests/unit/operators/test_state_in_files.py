@@ -153,12 +153,12 @@ def test_small_batches_share_files_that_go_with_the_last_of_them(tmp_path: Path)
 
 
 def test_what_is_in_memory_is_told() -> None:
-    told: list[int] = []
-    memory = SlotColumnMemory(1000, changed=told.append)
+    sizes: list[int] = []
+    memory = SlotColumnMemory(1000, changed=sizes.append)
     array = memory.empty(100, np.int64)
     del array
     assert memory.in_memory_bytes == 0
-    assert told == [800, 0]
+    assert sizes == [800, 0]
 
 
 def test_a_full_disk_is_named(tmp_path: Path) -> None:

@@ -93,15 +93,15 @@ def test_columns_have_sql_text(column: Callable[[], Column], sql: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "told"),
+    ("column", "message"),
     [
         (lambda: F.max(loud("x")).alias("m"), r"loud\(\) is a user-defined function.*transform"),
         (lambda: F.max(F.transform("x", lambda v: v)).alias("m"), "SQL text"),
         (lambda: 3, "as text, or Columns such as"),
     ],
 )
-def test_what_has_no_sql_text_is_refused(column: Callable[[], Any], told: str) -> None:
-    with pytest.raises(InvalidProgram, match=told):
+def test_what_has_no_sql_text_is_refused(column: Callable[[], Any], message: str) -> None:
+    with pytest.raises(InvalidProgram, match=message):
         parse_aggregates([column()])
 
 

@@ -89,7 +89,7 @@ def test_a_program_takes_them_wherever_it_takes_columns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "told"),
+    ("column", "message"),
     [
         (lambda: F.col("x").withField("a", F.lit(1)), r"update_field\(x, a, 1\) has no SQL text"),
         (
@@ -100,8 +100,8 @@ def test_a_program_takes_them_wherever_it_takes_columns() -> None:
         (lambda: F.lit(b"a"), "the value b'a' of type binary"),
     ],
 )
-def test_what_has_no_sql_text_says_what_to_do(column: Callable[[], Any], told: str) -> None:
-    with pytest.raises(InvalidProgram, match=rf"^select\(\): {told}"):
+def test_what_has_no_sql_text_says_what_to_do(column: Callable[[], Any], message: str) -> None:
+    with pytest.raises(InvalidProgram, match=rf"^select\(\): {message}"):
         Environment().from_sequence(0, 10).select(column().alias("n"))
 
 

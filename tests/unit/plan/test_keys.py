@@ -43,7 +43,7 @@ def test_both_keys_of_connected_streams() -> None:
 
 
 @pytest.mark.parametrize(
-    ("add", "told"),
+    ("add", "message"),
     [
         (lambda s: s.key_by(), "name at least one column"),
         (lambda s: s.key_by(F.upper("shop")), r"the key upper\(shop\) needs a name: add .alias"),
@@ -74,6 +74,6 @@ def test_both_keys_of_connected_streams() -> None:
         ),
     ],
 )
-def test_what_is_no_key(add: Callable[[Any], Any], told: str) -> None:
-    with pytest.raises(InvalidProgram, match=told):
+def test_what_is_no_key(add: Callable[[Any], Any], message: str) -> None:
+    with pytest.raises(InvalidProgram, match=message):
         add(numbers())

@@ -15,7 +15,7 @@ from firesteel.missing_methods import _INSTEAD, _OF_CONNECTED, _OF_ENVIRONMENTS
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("sum", r"DataStream has no sum; use aggregate\(\"sum\(x\) AS total\", ...\) after key_by"),
         ("groupBy", r"has no groupBy; use key_by\(\"column\"\)"),
@@ -44,9 +44,9 @@ from firesteel.missing_methods import _INSTEAD, _OF_CONNECTED, _OF_ENVIRONMENTS
         ("xyz", r"DataStream has no xyz$"),
     ],
 )
-def test_a_missing_method_says_what_is_meant(name: str, told: str) -> None:
+def test_a_missing_method_says_what_is_meant(name: str, message: str) -> None:
     stream = Environment().from_sequence(0, 10)
-    with pytest.raises(AttributeError, match=told):
+    with pytest.raises(AttributeError, match=message):
         getattr(stream, name)
     assert not hasattr(stream, name)
 
@@ -71,7 +71,7 @@ def test_a_stream_can_be_copied() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("get_execution_environment", r"use Environment\(\)"),
         ("enable_checkpointing", r'Environment\(configuration={"execution.checkpointing.interval'),
@@ -93,9 +93,9 @@ def test_a_stream_can_be_copied() -> None:
         ("xyz", "Environment has no xyz$"),
     ],
 )
-def test_the_environment_says_it_too(name: str, told: str) -> None:
+def test_the_environment_says_it_too(name: str, message: str) -> None:
     for holder in (Environment, Environment()):
-        with pytest.raises(AttributeError, match=told):
+        with pytest.raises(AttributeError, match=message):
             getattr(holder, name)
         assert not hasattr(holder, name)
 
@@ -103,12 +103,12 @@ def test_the_environment_says_it_too(name: str, told: str) -> None:
 def test_connected_streams_say_it_too() -> None:
     stream = Environment().from_sequence(0, 10)
     connected = stream.connect(stream)
-    for name, told in (
+    for name, message in (
         ("process", r"use co_process\(function, schema\) with a CoProcessFunction, after key_by"),
         ("map", r"use map_in_arrow\(first_function, second_function, schema\)"),
         ("coProcess", "it is co_process here"),
     ):
-        with pytest.raises(AttributeError, match=f"ConnectedStreams has no {name}; {told}"):
+        with pytest.raises(AttributeError, match=f"ConnectedStreams has no {name}; {message}"):
             getattr(connected, name)
 
 

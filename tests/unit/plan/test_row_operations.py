@@ -86,7 +86,7 @@ def test_operators_are_named_by_their_calls(
 
 
 @pytest.mark.parametrize(
-    ("add", "told"),
+    ("add", "message"),
     [
         (lambda s: s.select(), r"takes the columns to keep: select\(\"shop\""),
         (lambda s: s.select(3), "names of columns and Columns .* not int 3"),
@@ -140,8 +140,8 @@ def test_operators_are_named_by_their_calls(
         ),
     ],
 )
-def test_what_they_do_not_take(add: Callable[[Any], Any], told: str) -> None:
-    with pytest.raises(InvalidProgram, match=told):
+def test_what_they_do_not_take(add: Callable[[Any], Any], message: str) -> None:
+    with pytest.raises(InvalidProgram, match=message):
         add(numbers())
 
 

@@ -67,13 +67,13 @@ def test_arguments_have_the_names_of_pyspark_too() -> None:
         Nothing(), outputStructType="n INT", outputMode="append", timeMode="none"
     )
     assert in_pandas._operator().spec.pandas
-    for arguments, told in (
+    for arguments, reason in (
         ({"output_mode": "append", "outputMode": "append"}, "outputMode is output_mode; pass one"),
         ({"outputMode": "Complete"}, "output_mode is 'Complete'; allowed"),
         ({"timeMode": "EventTimes"}, "time_mode is 'EventTimes'; allowed"),
         ({"eventTimeColumnName": "at"}, r"not supported; .* Tumbling\(..., on='at'\)"),
     ):
-        with pytest.raises(InvalidProgram, match=told):
+        with pytest.raises(InvalidProgram, match=reason):
             stream.transform_with_state(Nothing(), "n INT", **arguments)
 
 

@@ -43,10 +43,10 @@ def barrier(checkpoint_id: int) -> CheckpointBarrier:
 
 
 class Summing(StreamOperator):
-    """Keeps the sum of each key, which is the value modulo 10, and what it was told."""
+    """Keeps the sum of each key, which is the value modulo 10, and records the calls that it gets."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
 
     def initialize_state(self, state: OperatorState) -> None:
         self.state = state
@@ -58,13 +58,13 @@ class Summing(StreamOperator):
         self.output.emit(batch)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        self.told.append(f"complete {checkpoint_id}")
+        self.calls.append(f"complete {checkpoint_id}")
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        self.told.append(f"aborted {checkpoint_id}")
+        self.calls.append(f"aborted {checkpoint_id}")
 
     def stop(self) -> None:
-        self.told.append("stop")
+        self.calls.append("stop")
 
 
 class Checkpoints:
@@ -359,7 +359,7 @@ def test_a_task_closes_when_a_checkpoint_holds_what_finish_has_done(
     assert finished.sent[-1] == EndOfPartition()
     summing = run.operators["sum"]
     assert isinstance(summing, Summing)
-    assert summing.told == ["complete 41", "aborted 42", "complete 43"]
+    assert summing.calls == ["complete 41", "aborted 42", "complete 43"]
 
 
 def test_a_task_that_is_cancelled_waits_for_no_checkpoint(checkpoints: Checkpoints) -> None:
@@ -527,7 +527,7 @@ def test_a_task_behind_stopped_ones_ends_without_another_checkpoint(
     assert run.sent(OUT)[-2:] == [EndOfData(finished=False), EndOfPartition()]
     summing = run.operators["sum"]
     assert isinstance(summing, Summing)
-    assert summing.told == ["complete 1", "stop"]
+    assert summing.calls == ["complete 1", "stop"]
     assert not checkpoints.data_ended.is_set()
 
 
