@@ -1,4 +1,4 @@
-"""`python -m jobmaster`: one JobMaster process, for one job."""
+"""Runs one JobMaster process, for one job: `python -m jobmaster`."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ log = structlog.get_logger(__name__)
     "--dispatcher",
     default="",
     metavar="HOST:PORT",
-    help="The Dispatcher that this process gets its job from, unless it is elected.",
+    help="The Dispatcher that assigns a job to this process, unless it is elected.",
 )
 async def main(process: ServiceProcess, dispatcher: str) -> None:
-    """Runs one job: gets slots for it, deploys its tasks, restarts it when it fails.
+    """Runs one job: acquires slots, deploys tasks, and restarts the job when it fails.
 
-    The Dispatcher starts these processes. Each registers there, is given one job, and ends when the
-    Dispatcher has stored how the job ended.
+    The Dispatcher starts these processes. Each registers with the Dispatcher, is assigned one job,
+    and exits once the Dispatcher has stored how the job ended.
     """
     check_address(process.conf, "--dispatcher", dispatcher)
     job_master = JobMasterProcess(
@@ -50,11 +50,11 @@ async def main(process: ServiceProcess, dispatcher: str) -> None:
 
 def _job_built(job: RunningJob) -> None:
     logs.bind_process(job_id=job.job_id)
-    gc.freeze()  # the graph lives as long as the process: no collection needs to walk through it
+    gc.freeze()  # the graph lives as long as the process: collections need not scan it
 
 
 def _serve_metrics(process: ServiceProcess) -> str:
-    """Empty if no port is free: a job runs without metrics, too."""
+    """Returns the metrics address; empty if no port is free, because metrics are optional."""
     try:
         return process.serve_metrics(scope="jobmanager", labels={"host": socket.gethostname()})
     except FiresteelError as error:

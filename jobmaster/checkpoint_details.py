@@ -1,4 +1,4 @@
-"""The job's last checkpoints, as `show --checkpoints` and metrics have them."""
+"""The job's last checkpoints, for `show --checkpoints` and metrics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jobmaster.core.core import JobMasterCore
 def checkpoint_details(
     core: JobMasterCore, now: float, *, subtasks: bool
 ) -> list[job_master_pb2.CheckpointDetails]:
-    """Newest first. `subtasks`: with each task's part."""
+    """Returns the newest checkpoint first. With `subtasks`, includes each task's part."""
     coordinator = core.job.checkpoints.coordinator
     if coordinator is None:
         return []
@@ -53,7 +53,7 @@ def _details(
 
 
 def checkpoint_metrics(core: JobMasterCore) -> dict[str, float]:
-    """By Flink's names. Those of the last complete checkpoint are missing until there is one."""
+    """Returns metrics by Flink's names. Those of the last complete checkpoint may be missing."""
     coordinator = core.job.checkpoints.coordinator
     if coordinator is None:
         return {}

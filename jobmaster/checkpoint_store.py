@@ -1,12 +1,12 @@
-"""Where a job's complete checkpoints are: their files, which one thread writes and deletes in the
+"""Stores a job's complete checkpoints: their files, which one thread writes and deletes in the
 order of the core's commands, and their rows in the job store, which the Dispatcher writes.
 
     files of tasks -> `_metadata` -> row -> notices to tasks
 
-A row is committed under this JobMaster's epoch, so that a JobMaster that another one has replaced
-adds none. While nobody knows whether it is committed, because an answer was lost, it is asked for
-again: the Dispatcher finds it, or writes it. Only if it was certainly never written has the
-checkpoint failed.
+A row is committed under this JobMaster's epoch, so that a JobMaster that was replaced cannot add
+rows. While the outcome of a commit is unknown, because an answer was lost, the call is repeated:
+the Dispatcher finds the row, or writes it. The checkpoint fails only if the row was certainly never
+written.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from jobmaster.core import commands, events
 log = structlog.get_logger(__name__)
 
 ATTEMPT_TIMEOUT_S = 10.0
-_COPIES_AT_ONCE = 8  # an object store takes its time for each, however small
+_COPIES_AT_ONCE = 8  # each copy to an object store has a latency, however small the file
 Dispatcher: TypeAlias = LeaderStub[dispatcher_pb2_grpc.DispatcherStub]
 
 # The call has written nothing; also gRPC's own code for a request that is too large. After any
@@ -46,7 +46,7 @@ _NOT_WRITTEN = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGU
 
 
 class CheckpointStore:
-    """`post` gets the outcomes, on the loop that runs when commands are executed."""
+    """Stores checkpoints and calls `post` with the outcomes, on the event loop of `execute`."""
 
     def __init__(
         self,
@@ -59,8 +59,9 @@ class CheckpointStore:
         platform: Platform,
         post: Callable[[events.Event], None],
     ) -> None:
-        """`directory`: execution.checkpointing.dir; empty if the job takes no checkpoints. `paths`:
-        where complete ones of earlier JobMasters are. `dispatcher`: its address, or whoever leads.
+        """`directory` is execution.checkpointing.dir, or empty if the job takes no checkpoints;
+        `paths` has the complete checkpoints of earlier JobMasters; `dispatcher` is an address or a
+        leader.
         """
         self._directory = directory
         self._job_id = job_id
@@ -95,7 +96,7 @@ class CheckpointStore:
                 loop.run_in_executor(self._thread, self._sweep_shared, command)
 
     async def run(self) -> None:
-        """Stores checkpoints until cancelled."""
+        """Stores checkpoints until it is cancelled."""
         if not self._directory:
             return
         channel = self._platform.transport.channel
@@ -120,7 +121,7 @@ class CheckpointStore:
             case events.CheckpointStored():
                 reached(Failpoint.ROW_AFTER)
                 self._paths[checkpoint_id] = path
-                if command.savepoint_path:  # which has copies of these
+                if command.savepoint_path:  # the savepoint has copies of these
                     loop.run_in_executor(self._thread, self._drop_directory, checkpoint_id)
                 if command.unsettled is not None:
                     kept = command.unsettled | self._paths.keys()
@@ -147,7 +148,7 @@ class CheckpointStore:
             checkpoint=COMPLETE_CHECKPOINT.encode(checkpoint),
             subsumed=command.subsumed,
         )
-        known = True  # whether no earlier call can have written it
+        known = True  # whether no earlier call can have written the row
         async for attempt in tenacity.AsyncRetrying(
             wait=tenacity.wait_exponential(multiplier=0.05, max=1.0), sleep=asyncio.sleep
         ):
@@ -167,7 +168,7 @@ class CheckpointStore:
                         )
                     known = False
                     log.warning(
-                        "nobody knows whether a checkpoint is stored; asking again",
+                        "the outcome of a checkpoint's commit is unknown; retrying",
                         checkpoint=metadata.checkpoint_id,
                         cause=error.details(),
                     )
@@ -177,7 +178,7 @@ class CheckpointStore:
     # -- the thread
 
     def _write(self, command: commands.StoreCheckpoint) -> str | StorageError:
-        """Returns where the checkpoint is."""
+        """Writes the checkpoint's metadata and returns its path, or the error."""
         checkpoint_id = command.metadata.checkpoint_id
         try:
             storage = self._opened()
@@ -194,7 +195,9 @@ class CheckpointStore:
     def _write_savepoint(
         self, storage: CheckpointStorage, command: commands.StoreCheckpoint
     ) -> str:
-        """With copies of all its files, under the paths that they have in the job's directory."""
+        """Copies all files of the savepoint, keeping their paths relative to the job's
+        directory.
+        """
         savepoint = CheckpointStorage(command.savepoint_path, option="the savepoint's directory")
         folder = f"chk-{command.metadata.checkpoint_id}"
         try:
@@ -209,7 +212,7 @@ class CheckpointStore:
         return savepoint.uri
 
     def _drop_metadata(self, command: commands.StoreCheckpoint) -> None:
-        """The core has the rest of it deleted."""
+        """Deletes the metadata; the core deletes the rest of the checkpoint."""
         if command.savepoint_path:
             savepoint = CheckpointStorage(command.savepoint_path)
             self._try(lambda: savepoint.delete_directory(""))
@@ -220,13 +223,13 @@ class CheckpointStore:
         self._try(lambda: self._opened().delete_directory(f"chk-{checkpoint_id}"))
 
     def path(self, checkpoint_id: int) -> str:
-        """Of a complete checkpoint."""
+        """Returns the path of a complete checkpoint."""
         return self._paths.get(checkpoint_id, "")
 
     def _drop(self, checkpoint_id: int) -> None:
         path = self._paths.pop(checkpoint_id)
         own = self._opened().at(f"chk-{checkpoint_id}")
-        # Of its own, the core knows which shared files go with it.
+        # For a checkpoint of this job, the core knows which shared files to delete with it.
         self._try(lambda: own.delete_directory("") if path == own.uri else delete_checkpoint(path))
 
     def _sweep_shared(self, command: commands.SweepSharedFiles) -> None:
@@ -245,7 +248,7 @@ class CheckpointStore:
         self._try(sweep)
 
     def _sweep(self, before: int, kept: Set[int]) -> None:
-        """Deletes the directories of checkpoints that no row names and none will."""
+        """Deletes the directories of checkpoints that have no row and will not get one."""
 
         def sweep() -> None:
             storage = self._opened()
@@ -254,7 +257,7 @@ class CheckpointStore:
                 if prefix != "chk" or not number.isdecimal():
                     continue
                 if int(number) < before and int(number) not in kept:
-                    log.info("deleting what a failed checkpoint has left", checkpoint=number)
+                    log.info("deleting the files of a failed checkpoint", checkpoint=number)
                     storage.delete_directory(name)
 
         self._try(sweep)
@@ -269,7 +272,7 @@ class CheckpointStore:
         try:
             delete()
         except StorageError as error:
-            log.warning("files of a checkpoint are left over", cause=str(error))
+            log.warning("files of a checkpoint could not be deleted", cause=str(error))
 
     def _opened(self) -> CheckpointStorage:
         if self._storage is None:

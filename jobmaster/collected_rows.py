@@ -1,11 +1,11 @@
-"""Sends the rows that CollectSinks collect to the Dispatcher, which keeps them for clients.
+"""Sends the rows that CollectSinks collect to the Dispatcher, which stores them for clients.
 
-Chunks are sent one after the other, numbered per sink from 0, under the number of the
-restart. So a chunk sent again, because its answer was lost, is kept once, and the rows of a sink
-that starts over replace those that it sent before. One that goes on from a checkpoint keeps the
-number, also under another JobMaster: its chunks belong to groups, which are shown when their
-checkpoints are complete. So do tasks that another JobMaster adopts: the Dispatcher has told it how
-many chunks of each attempt are kept.
+Chunks are sent one after another, numbered from 0 per sink, with the number of the restart. So a
+chunk that is resent, because its answer was lost, is stored once, and the rows of a sink that
+starts over replace its earlier rows. A sink that resumes from a checkpoint keeps the number of the
+restart, also under a new JobMaster: its chunks belong to groups, which are published when their
+checkpoints are complete. The same applies to tasks that a new JobMaster adopts: the Dispatcher has
+sent it the number of stored chunks of each attempt.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from firesteel.common.service.platform import Transport
 log = structlog.get_logger(__name__)
 
 ATTEMPT_TIMEOUT_S = 10.0
-_FOLLOWS = -1  # instead of a restart's number, until one begins
+_FOLLOWS = -1  # stands for the restart's number until a restart
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
     operator_id: str
     attempt_id: str
-    ipc_stream: bytes = field(repr=False)  # both empty: only begins the restart
+    ipc_stream: bytes = field(repr=False)  # both empty: marks the start of the restart
     group: str
     restart: int
-    kept: Callable[[str], None]  # called with what went wrong; empty: nothing
+    kept: Callable[[str], None]  # called with the problem, or an empty string
 
 
 class CollectedRows:
-    """Chunks on their way to the Dispatcher. `run` sends them."""
+    """Sends queued chunks to the Dispatcher while `run` is running."""
 
     def __init__(
         self,
@@ -53,23 +53,21 @@ class CollectedRows:
         sinks: Sequence[str],
         follows: Iterable[dispatcher_pb2.CollectedChunks] = (),
     ) -> None:
-        """`dispatcher`: its address, or whoever leads; `sinks`: operator ids of the job's
-        CollectSinks; `follows`: what was sent under earlier JobMasters, which is void once `begin`
-        is called.
+        """`dispatcher` is an address or a leader; `sinks` are the operator ids of the job's
+        CollectSinks; `follows` has the chunks that were sent under earlier JobMasters, which
+        `begin` discards.
         """
         self._transport = transport
         self._dispatcher = dispatcher
         self._job_id = job_id
         self._epoch = epoch
         self._sinks = sinks
-        self._restarts: dict[str, int] = {}  # the latest, by sink
+        self._restarts: dict[str, int] = {}  # the latest restart of each sink
         self._follows = {found.operator_id: found for found in follows}
         self._queue: asyncio.Queue[_Chunk] = asyncio.Queue()
 
     def begin(self, restart: int, operator_ids: Collection[str]) -> None:
-        """What follows of those that are sinks is of this restart; what they sent before is
-        void.
-        """
+        """Assigns later rows of these sinks to this restart, and discards their earlier rows."""
         for operator_id in self._sinks:
             if operator_id not in operator_ids:
                 continue
@@ -84,19 +82,19 @@ class CollectedRows:
         group: str,
         kept: Callable[[str], None],
     ) -> None:
-        """Calls `kept` when the chunk is kept, or cannot be: then with the reason."""
+        """Queues a chunk. Calls `kept` once it is stored, or with the reason if it cannot be."""
         restart = self._restarts.get(operator_id, _FOLLOWS)
         self._queue.put_nowait(_Chunk(operator_id, attempt_id, ipc_stream, group, restart, kept))
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Sends chunks until it is cancelled."""
         if not self._sinks:
             return
         channel = self._transport.channel
         async with LeaderStub(
             self._dispatcher, dispatcher_pb2_grpc.DispatcherStub, channel
         ) as dispatcher:
-            # Of the next chunk, by sink and restart.
+            # The index of the next chunk, by sink and restart.
             indexes = {(o, _FOLLOWS): found.chunks for o, found in self._follows.items()}
             while True:
                 chunk = await self._queue.get()

@@ -1,4 +1,4 @@
-"""JobDetails: all that is known about the job, for `show` while it runs and for its history."""
+"""Builds JobDetails, the complete description of the job, for `show` and for its history."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jobmaster.checkpoint_details import checkpoint_details
 from jobmaster.core.core import JobMasterCore
 from jobmaster.core.execution_graph import Execution, ExecutionJobVertex
 
-Metrics = Mapping[AttemptId, common_pb2.TaskMetrics]  # the last ones of each attempt
+Metrics = Mapping[AttemptId, common_pb2.TaskMetrics]  # the last metrics of each attempt
 
 
 def job_details(core: JobMasterCore, metrics: Metrics, now: float) -> job_master_pb2.JobDetails:
@@ -78,8 +78,8 @@ def _vertex(
 def _last_plans(
     job_vertex: ExecutionJobVertex, members: Sequence[tuple[int, ...]], metrics: Metrics
 ) -> dict[int, str]:
-    """The plans that the first subtask has reported last, under each group's last operator, like
-    those of the analysis.
+    """Returns the last plans that the first subtask reported, under each group's last operator, as
+    the analysis does.
     """
     reported = next(
         (

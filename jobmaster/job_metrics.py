@@ -13,7 +13,9 @@ _PREFIX = "flink_jobmanager_job_"
 
 
 def samples(core: JobMasterCore, host: str, now_ms: float, *, dropped: int = 0) -> list[Sample]:
-    """`dropped`: stale messages that did not reach the core."""
+    """Returns the samples. `dropped` is the number of stale messages that did not reach the
+    core.
+    """
     graph = core.graph
     labels = {"host": host, "job_id": graph.job_graph.job_id, "job_name": graph.job_graph.name}
     spent = dict.fromkeys(JobStatus, 0.0)

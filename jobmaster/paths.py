@@ -1,4 +1,4 @@
-"""Finds the files that a source's paths and globs name. Blocking I/O: call it in a thread."""
+"""Finds the files that a source's paths and globs match. Blocking I/O: call it in a thread."""
 
 from __future__ import annotations
 
@@ -24,21 +24,19 @@ class Listing(NamedTuple):
     skipped: Sequence[str] = ()  # paths that are not regular files: "path is a named pipe (FIFO)"
 
 
-# `list_files`, or what stands in for it.
+# `list_files`, or a replacement.
 PathLister: TypeAlias = Callable[[Sequence[str], bool], Listing]
 
 
 class PathProblem(Exception):
-    """A path names nothing that can be read; the message names it."""
+    """A path has no readable files; the message names the path."""
 
 
 def list_files(paths: Sequence[str], watched: bool = False) -> Listing:
-    """All regular files, sorted. A directory means the files below it, without hidden ones and
-    Spark's `_SUCCESS` and the like.
-
-    Raises PathProblem for the first path that matches no file. Watched paths may match none yet,
-    but the directory to watch must exist; their files are sorted by modification time, then by
-    name.
+    """Returns all regular files, sorted. A directory stands for the files below it, except hidden
+    ones and Spark's `_SUCCESS` and similar files. Raises PathProblem for the first path that
+    matches no file. Watched paths may match none yet, but the directory to watch must exist; their
+    files are sorted by modification time, then by name.
     """
     files: set[str] = set()
     skipped: dict[str, None] = {}
@@ -54,8 +52,8 @@ def list_files(paths: Sequence[str], watched: bool = False) -> Listing:
             _check_watched(path)
         elif not found.files:
             raise PathProblem(
-                f"source path {path!r} {_why(path, found.skipped)}; correct the path (it is looked"
-                " up on the cluster's machine)"
+                f"source path {path!r} {_why(path, found.skipped)}; correct the path (it is"
+                " resolved on the cluster's machine)"
             )
         for file in found.files:
             _check_name(path, file)
@@ -97,7 +95,7 @@ def _files_of(path: str) -> FilesBelow:
             f"source path {path!r}: the file system {scheme!r} is not supported by FileSource yet; "
             "use a local path"
         )
-    # A path that exists may have a name that looks like a glob.
+    # An existing path may have a name that looks like a glob.
     matches = [local] if os.path.lexists(local) else matches_of(local)
     found = FilesBelow([], [])
     for match in map(os.path.abspath, matches):
@@ -117,7 +115,7 @@ def _files_of(path: str) -> FilesBelow:
 
 
 def _why(path: str, skipped: Sequence[str]) -> str:
-    """Why the path leads to no file."""
+    """Returns why the path has no readable file."""
     local = path.removeprefix("file://")
     whole = f"{os.path.abspath(local)} is "
     if len(skipped) == 1 and skipped[0].startswith(whole):
@@ -131,20 +129,20 @@ def _why(path: str, skipped: Sequence[str]) -> str:
 
 
 def _check_watched(path: str) -> None:
-    """The watched directory, or the one in which a glob begins to vary, must exist."""
+    """Checks that the watched directory, or the fixed part of a glob, exists."""
     folder = path.removeprefix("file://")
     while is_pattern(folder):
         folder = os.path.dirname(folder)
     if not os.path.isdir(folder):
         raise PathProblem(
-            f"watched source path {path!r}: there is no directory {folder!r} (any more); create it "
-            "before the job starts and keep it, even when its files are removed (it is looked up "
+            f"watched source path {path!r}: the directory {folder!r} does not exist; create it "
+            "before the job starts and keep it, even when its files are removed (it is resolved "
             "on the cluster's machine)"
         )
 
 
 def _listed(path: str, watched: bool) -> ListedFile | None:
-    """None if it was removed meanwhile, which watched files may be."""
+    """Returns None if a watched file was removed in the meantime."""
     try:
         found = os.stat(path)
     except FileNotFoundError:

@@ -1,5 +1,5 @@
-"""What a job begins with: the latest checkpoint of its earlier JobMasters, else the savepoint that
-it was submitted with, else nothing. Blocking: called in a thread.
+"""Determines the state that a job starts with: the latest checkpoint of its earlier JobMasters,
+else the savepoint that it was submitted with, else none. Blocking I/O: called in a thread.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _log = structlog.get_logger(__name__)
 def recovery_of(
     start: dispatcher_pb2.StartJob, conf: Configuration, checkpoints: Sequence[CompleteCheckpoint]
 ) -> Recovery:
-    """`checkpoints`: of the job itself, by id. Raises FiresteelError: StorageError for what cannot
-    be read, CannotRestore for what does not fit.
+    """`checkpoints` belong to the job itself, in order of their ids. Raises FiresteelError:
+    StorageError if state cannot be read, CannotRestore if it does not fit.
     """
     if checkpoints:
         return _own(start.epoch, checkpoints)
@@ -66,7 +66,7 @@ def _own(epoch: int, checkpoints: Sequence[CompleteCheckpoint]) -> Recovery:
 def _shared_files(
     checkpoints: Sequence[CompleteCheckpoint],
 ) -> dict[int, tuple[str, ...]] | None:
-    """None: those of one that is not the latest cannot be read."""
+    """Returns None if a checkpoint other than the latest cannot be read."""
     try:
         return {
             checkpoint.checkpoint_id: read_metadata(checkpoint.path).shared_files
@@ -74,5 +74,5 @@ def _shared_files(
             if not checkpoint.savepoint
         }
     except StorageError as error:
-        _log.warning("shared files of checkpoints are left over", cause=str(error))
+        _log.warning("shared files of checkpoints cannot be deleted", cause=str(error))
         return None

@@ -1,4 +1,4 @@
-"""The link to the ResourceManager: declares what the job requires, posts what comes back."""
+"""The link to the ResourceManager: declares requirements and posts its messages as events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jobmaster.core.settings import JobSettings
 
 
 class ResourceManagerLink:
-    """Tasks run on while the ResourceManager is away."""
+    """Tasks keep running while the ResourceManager is away."""
 
     def __init__(
         self,
@@ -29,8 +29,8 @@ class ResourceManagerLink:
     ) -> None:
         self._registration = registration
         self._post = post
-        self._epoch = 0  # the highest that was heard on this connection
-        self.dropped = 0  # messages of a ResourceManager that another one has replaced
+        self._epoch = 0  # the highest received on this connection
+        self.dropped = 0  # messages of a ResourceManager that was replaced
         self.refusals = Refusals()
         self._link: Link[
             resource_manager_pb2.JobMasterToResourceManager,
@@ -51,19 +51,21 @@ class ResourceManagerLink:
         )
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until it is cancelled."""
         await self._link.run()
 
     def declare(self, declaration: resource_manager_pb2.DeclareRequirements) -> None:
-        """Lost while the link is down: the core declares again when it is up."""
+        """Sends the declaration. If the link is down, the core declares again when it is up."""
         self._link.send(self._message(declare=declaration))
 
     def report_lost(self, lost: resource_manager_pb2.TaskExecutorLost) -> None:
-        """Lost while the link is down: a ResourceManager that comes back finds out by itself."""
+        """Sends the report. If the link is down, the next ResourceManager detects the death
+        itself.
+        """
         self._link.send(self._message(task_executor_lost=lost))
 
     def _register(self) -> None:
-        """The declaration follows at once, without waiting for the answer."""
+        """Registers. The declaration follows immediately, without waiting for the answer."""
         self._epoch = 0 if self._link.peer is None else self._link.peer.epoch
         self._link.send(self._message(register=self._registration))
         self._post(events.ResourceManagerConnected())

@@ -1,8 +1,8 @@
 """JobMasterProcess: a server for TaskExecutors and a link to the Dispatcher, then one job.
 
-It binds its server and registers at the Dispatcher at once, so that StartJob is all that a job
-waits for. It ends when the Dispatcher has stored the job's terminal status, or with the cluster's
-lifeline: for a Dispatcher that is away it waits for as long as that takes.
+It binds its server and registers with the Dispatcher immediately, so that a job waits only for
+StartJob. It ends when the Dispatcher has stored the job's terminal status, or with the cluster's
+lifeline: while the Dispatcher is away it waits without limit.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ from jobmaster.shell import RunningJob
 
 log = structlog.get_logger(__name__)
 
-_RESTORE_ATTEMPTS = 10  # of which one takes up to ten seconds itself
-_GOODBYE_S = 1.0  # at the end: how long TaskExecutors have to read their Goodbye
+_RESTORE_ATTEMPTS = 10  # each takes up to ten seconds
+_GOODBYE_S = 1.0  # at the end: the time TaskExecutors have to read their Goodbye
 
 
 class JobMasterProcess:
@@ -73,9 +73,9 @@ class JobMasterProcess:
         list_paths: PathLister = list_files,
         job_built: Callable[[RunningJob], object] = lambda job: None,
     ) -> None:
-        """`metrics_address`: where `registry` is served, if it is; `leaders`: None: found as
-        configured; `list_paths`: finds a source's files; `job_built` is called once, before the
-        job runs.
+        """`metrics_address` is where `registry` is served, if it is; without `leaders` they are
+        found as configured; `list_paths` finds a source's files; `job_built` is called once, before
+        the job runs.
         """
         self._conf = conf
         self._dispatcher_address = dispatcher_address
@@ -87,11 +87,11 @@ class JobMasterProcess:
         self._list_paths = list_paths
         self._job_built = job_built
         self.job_master_id = self._ids.next()
-        self.address = ""  # once `start` has returned
+        self.address = ""  # set by `start`
         self._server: grpc.aio.Server | None = None
         self._servicer = JobMasterServicer()
         self.job: RunningJob | None = None
-        self._job_id = ""  # once the Dispatcher has given it a job
+        self._job_id = ""  # set when the Dispatcher assigns a job
         self._restoring: asyncio.Task[None] | None = None
         # The terminal status of a job that never started.
         self._rejected: dispatcher_pb2.JobStatusChanged | None = None
@@ -132,7 +132,7 @@ class JobMasterProcess:
         self._over.set()
 
     async def run(self) -> None:
-        """Until the job is over and stored, or `stop`. Raises what a part of it raises: a bug."""
+        """Runs until the job is over and stored, or `stop` is called. Raises internal errors."""
         assert self._server is not None, "start it first"
         self._start_task(self._dispatcher.run())
         await self._over.wait()
@@ -149,7 +149,7 @@ class JobMasterProcess:
                 raise result
 
     def _start_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """For tasks that run as long as the process: if one ends by itself, that is a bug."""
+        """Starts a task that runs as long as the process: if it ends earlier, that is a bug."""
         task = asyncio.create_task(coroutine)
         task.add_done_callback(lambda _: self._over.set())
         self._tasks.append(task)
@@ -192,7 +192,7 @@ class JobMasterProcess:
 
     def _start_job(self, start: dispatcher_pb2.StartJob) -> None:
         if self._job_id:
-            return  # sent twice
+            return  # a repeated message
         self._job_id = start.job_graph.job_id
         try:
             conf = self._conf.with_overrides(dict(start.job_graph.config))
@@ -206,8 +206,8 @@ class JobMasterProcess:
             self._run_job(start, settings, Recovery(epoch=start.epoch))
 
     async def _restore(self, start: dispatcher_pb2.StartJob, settings: JobSettings) -> None:
-        """Goes on from exactly the latest checkpoint, or not at all (invariant 6). While nobody
-        can read it, for a minute or more, it tries again.
+        """Resumes from exactly the latest checkpoint, or fails (invariant 6). Retries for a minute
+        or more while the checkpoint cannot be read.
         """
         conf = self._conf.with_overrides(dict(start.job_graph.config))
         checkpoints = [COMPLETE_CHECKPOINT.decode(c) for c in start.checkpoints]
@@ -257,7 +257,7 @@ class JobMasterProcess:
         self._start_task(job.run())
 
     def _reject(self, start: dispatcher_pb2.StartJob, why: str) -> None:
-        """The job is FAILED before it has begun; the cause is reported like that of any failure."""
+        """Reports the job as FAILED before its start, with the cause like that of any failure."""
         now_ms = int(self._platform.clock.time() * 1000)
         graph, history = start.job_graph, _history(start)
         failed = job_master_pb2.StateTimestamp(state=JobStatus.FAILED.value, timestamp_ms=now_ms)
@@ -291,11 +291,11 @@ def _history(start: dispatcher_pb2.StartJob) -> job_master_pb2.JobHistory:
 
 
 def _statuses(start: dispatcher_pb2.StartJob) -> tuple[StatusChange, ...]:
-    """Under earlier JobMasters; the job is INITIALIZING since it was submitted."""
+    """Returns statuses under earlier JobMasters; the job was INITIALIZING since its submission."""
     submitted = (StatusChange(JobStatus.INITIALIZING, start.start_ms),) if start.start_ms else ()
     return statuses_from_proto(_history(start)) or submitted
 
 
 def _not_restored(state: tenacity.RetryCallState) -> None:
     error = state.outcome.exception() if state.outcome is not None else None
-    log.warning("the latest checkpoint cannot be read; trying again", reason=str(error))
+    log.warning("the latest checkpoint cannot be read; retrying", reason=str(error))

@@ -1,7 +1,7 @@
-"""The JobMaster's gRPC service: TaskExecutors hold one stream each, the Dispatcher queries it.
+"""The JobMaster's gRPC service: TaskExecutors hold one stream each, the Dispatcher queries the job.
 
-Servicers decide nothing: they check that a message is meant for this job and this epoch (in one
-place, `_accepts`), convert it, and post it as an event.
+The servicer decides nothing: it checks that a message belongs to this job and this epoch (in one
+place, `_accepts`), converts it, and posts it as an event.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class Job(Protocol):
-    """The job that runs in this process, as the service needs it."""
+    """The interface of the process's job to the servicer."""
 
     job_id: str
     epoch: int
@@ -50,7 +50,9 @@ class Job(Protocol):
 
 
 class Session:
-    """One open stream to a TaskExecutor. `None` in the outbox ends it, after what is before it."""
+    """One open stream to a TaskExecutor. `None` in the outbox ends it after the messages before
+    it.
+    """
 
     def __init__(self, connection: int) -> None:
         self.connection = connection
@@ -58,8 +60,8 @@ class Session:
 
 
 class Sessions:
-    """The open streams, by TaskExecutor. A message to one without a stream is dropped: when it is
-    back, the core sends again what still matters.
+    """The open streams, by TaskExecutor. A message to one without a stream is dropped: when it
+    reconnects, the core resends what is still relevant.
     """
 
     def __init__(self) -> None:
@@ -98,7 +100,7 @@ class Sessions:
 
 class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
     def __init__(self) -> None:
-        self.job: Job | None = None  # set when the Dispatcher has given this process its job
+        self.job: Job | None = None  # set when the Dispatcher assigns a job
         self.sessions = Sessions()
         self.dropped = 0  # messages of other jobs or epochs
         self.open_streams = 0
@@ -145,7 +147,7 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
     async def _serve(
         self, job: Job, task_executor_id: TaskExecutorId, session: Session, context: _Context
     ) -> None:
-        """Reads and writes until the peer closes the stream or the session is ended from here."""
+        """Reads and writes until the peer closes the stream or this side ends the session."""
         reader = asyncio.create_task(self._read(job, task_executor_id, context))
         writer = asyncio.create_task(_write(session, context))
         try:
@@ -223,7 +225,7 @@ async def _write(session: Session, context: _Context) -> None:
 
 
 def metrics_in(message: job_master_pb2.TaskExecutorToJobMaster) -> list[common_pb2.TaskMetrics]:
-    """The TaskMetrics that a message carries."""
+    """Returns the TaskMetrics in a message."""
     if message.HasField("report"):
         return list(message.report.metrics)
     changes: tasks_pb2.TaskStateChanges = message.task_states

@@ -48,12 +48,12 @@ from jobmaster.servicer import Sessions, metrics_in
 
 log = structlog.get_logger(__name__)
 
-_MAX_FOUND_BYTES = 16 * MIB  # compressed: some hundred thousand files
-# Task states that change together are reported together, in a large job less often.
+_MAX_FOUND_BYTES = 16 * MIB  # compressed: several hundred thousand files
+# Changed task states are reported together, less often in a large job.
 _PROGRESS_INTERVAL_S = 0.05
 _PROGRESS_TASK_S = 5e-5
-# Details of a large job are costly: they are reused for this many times the time it took to build
-# them. Those of a job with fewer tasks are never older than the last change.
+# Details of a large job are expensive: they are reused for this multiple of the time it took to
+# build them. Details of a job with fewer tasks are always current.
 _DETAILS_REUSE_FACTOR = 5
 _LARGE_TASKS = 500
 
@@ -80,8 +80,8 @@ class RunningJob:
         list_paths: PathLister,
         leaders: Leaders | None = None,
     ) -> None:
-        """`report` sends a status to the Dispatcher; `exit_process` is called when there is nothing
-        left to do. `leaders`: None: they are at the addresses in `start`.
+        """`report` sends a status to the Dispatcher; `exit_process` is called when all work is
+        done. Without `leaders`, they are at the addresses in `start`.
         """
         leaders = leaders or FixedLeaders()
         self._dispatcher = leaders.of(Office.DISPATCHER, start.dispatcher_address)
@@ -136,12 +136,12 @@ class RunningJob:
             post=self.post,
         )
         self._ids = ids
-        # Of those who asked for a checkpoint or a savepoint.
+        # Callers that wait for a checkpoint or a savepoint.
         self._requests: dict[str, asyncio.Future[commands.AnswerRequest]] = {}
         self._metrics: dict[AttemptId, common_pb2.TaskMetrics] = {}
         self._adopts = start.analysis if start.reconciles else b""
         self._cancels: bool = start.cancels
-        # For the next JobMaster, and with which version of what sources have found it was reported.
+        # For the next JobMaster, and the version of the sources' listings that was last reported.
         self._analysis = tasks_pb2.AnalyzeResult.FromString(start.analysis)
         self._reported_version: object = None
         self._reported_history = (0, 0)  # numbers of its statuses and failures
@@ -174,7 +174,9 @@ class RunningJob:
         )
 
     async def run(self) -> None:
-        """Until cancelled. Raises what the core raises: a bug, which ends the process."""
+        """Runs until it is cancelled. Raises errors of the core, which are bugs and end the
+        process.
+        """
         self.log.info(
             "job starts",
             job_name=self.job_graph.name,
@@ -202,7 +204,7 @@ class RunningJob:
         )
 
     async def _follow_dispatcher(self) -> None:
-        leader: Leader | None = None  # the one in StartJob may be replaced already
+        leader: Leader | None = None  # the one in StartJob may have been replaced
         while True:
             leader = await self._dispatcher.changed(leader)
             if leader is not None:
@@ -216,9 +218,10 @@ class RunningJob:
     async def take_checkpoint(
         self, *, savepoint: bool, into: str, stop: bool, drain: bool, full: bool
     ) -> job_master_pb2.TakeCheckpointResponse:
-        """Returns when it is complete. `into`: the directory in which a savepoint's is made; empty:
-        the configured one. `stop`: the job ends with it; `drain`: its sources end first.
-        `full`: of a checkpoint, it refers to no file of an earlier one. Raises FiresteelError.
+        """Returns once the checkpoint is complete. A savepoint is created in the directory `into`;
+        empty means the configured one. With `stop`, the job ends with it; with `drain`, its sources
+        end first. With `full`, a checkpoint refers to no file of an earlier one. Raises
+        FiresteelError.
         """
         what = "savepoint" if savepoint else "checkpoint"
         path = await self._savepoint_path(into) if savepoint else ""
@@ -247,12 +250,12 @@ class RunningJob:
         into = into or settings.savepoint_directory
         if not into:
             raise FiresteelError(
-                "no directory for the savepoint: name one, or set"
+                "no directory for the savepoint: specify one, or set"
                 f" {options.SAVEPOINT_DIR.key} for the job"
             )
         name = f"savepoint-{self.job_id[:6]}-{self._ids.next()[:12]}"
         directory = CheckpointStorage(into, option="the savepoint's directory")
-        await asyncio.to_thread(directory.check_writable)  # before anything is stopped for it
+        await asyncio.to_thread(directory.check_writable)  # before anything is stopped
         return directory.at(name).uri
 
     def keep_metrics(self, message: job_master_pb2.TaskExecutorToJobMaster) -> None:
@@ -263,7 +266,7 @@ class RunningJob:
         self._analysis, self._reported_version = result, None
 
     def details_with_checkpoints(self) -> job_master_pb2.JobDetails:
-        """With the subtasks' parts of checkpoints."""
+        """Returns details that include the subtasks' parts of checkpoints."""
         details = job_master_pb2.JobDetails()
         details.CopyFrom(self.details())
         del details.checkpoints[:]
@@ -431,7 +434,9 @@ class RunningJob:
     # ---- the Dispatcher
 
     def status_message(self, *, again: bool = False) -> dispatcher_pb2.JobStatusChanged:
-        """`again`: what was reported before may be lost."""
+        """Builds the status message. With `again`, repeats everything, because reports may be
+        lost.
+        """
         graph = self.core.graph
         job = self.core.job
         version = (self.core.found_version, self.core.listed_version)
@@ -454,7 +459,7 @@ class RunningJob:
         )
 
     def _history(self, *, again: bool) -> bytes:
-        """Empty if it has not changed since the last report, and that was not lost."""
+        """Returns the history; empty if it is unchanged since the last report, which arrived."""
         statuses, exceptions = self.core.graph.timestamps, self.core.exceptions
         version = (len(statuses), exceptions.version)
         if version == self._reported_history and not again:
@@ -464,8 +469,8 @@ class RunningJob:
         return history.SerializeToString(deterministic=True)
 
     def _for_next_master(self) -> bytes:
-        """What the analysis of the plan and the sources have found, and which tasks have begun;
-        empty: too much to store.
+        """Returns the analysis of the plan, the listings of sources and the started tasks; empty if
+        it is too large to store.
         """
         found = convert.found_to_proto(self.core.found)
         size = sum(map(len, found.values()))

@@ -1,4 +1,6 @@
-"""Small jobs, and a World to drive a JobMasterCore without processes: for tests and benchmarks."""
+"""Small jobs, and a World that drives a JobMasterCore without processes: for tests and
+benchmarks.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def vertex(
     coordinator: tuple[str, dict[str, Any]] | None = None,
     **fields: Any,
 ) -> JobVertex:
-    """A vertex of one operator; `coordinator` is its kind and options."""
+    """Returns a vertex with one operator; `coordinator` is its kind and options."""
     kind, options = coordinator or ("", {})
     operator = Operator(
         operator_id=operator_id(name),
@@ -69,7 +71,7 @@ def operator_id(vertex_name: str) -> OperatorId:
 def job(
     *vertices: JobVertex, partitioner: Partitioner = Partitioner.REBALANCE, edges: bool = True
 ) -> JobGraph:
-    """The vertices in a row, each feeding the next."""
+    """Returns a job of these vertices in a row, each feeding the next."""
     pairs = itertools.pairwise(vertices) if edges else ()
     return JobGraph(
         job_id=JobId(stable_id("job")),
@@ -103,8 +105,8 @@ def offer(
 
 
 class World:
-    """One core, driven by hand: `post` events, look at `sent` commands; time is `now`. The core is
-    validated after every event.
+    """One core, driven by hand: `post` events and inspect `sent` commands; `now` is the time. The
+    core is validated after every event.
     """
 
     def __init__(
@@ -129,14 +131,14 @@ class World:
         self._connection_of: dict[str, int] = {}
 
     def post(self, event: events.Event | Tick) -> list[commands.Command]:
-        """Returns what this event led to; all of it is also in `sent`."""
+        """Returns the commands of this event, which are also added to `sent`."""
         new = list(self.core.handle(event, self.now).commands)
         self.core.validate()
         self.sent += new
         return new
 
     def pass_time(self, seconds: float) -> list[commands.Command]:
-        """Ticks at every deadline on the way."""
+        """Advances the time, with a Tick at every deadline."""
         end, out = self.now + seconds, []
         while (deadline := self.core.next_deadline()) is not None and deadline <= end:
             self.now = max(self.now, deadline)
@@ -186,7 +188,7 @@ class World:
     def give_slots(
         self, name: str, count: int, profile: ResourceProfile = SLOT_PROFILE
     ) -> list[SlotOffer]:
-        """The TaskExecutor, connected if it is not, offers `count` new slots."""
+        """Offers `count` new slots of the TaskExecutor, which is connected first if necessary."""
         offers = [
             offer(next(self._numbers), slot_index=index, profile=profile) for index in range(count)
         ]
@@ -196,8 +198,8 @@ class World:
         return offers
 
     def analyze(self, not_repeatable: Collection[OperatorId] = ()) -> list[commands.Command]:
-        """Answers the last AnalyzeJob with success. `not_repeatable`: operators of which another
-        attempt may produce other rows.
+        """Answers the last AnalyzeJob with success. A new attempt of an operator in
+        `not_repeatable` may produce different rows.
         """
         request = self.of(commands.AnalyzeJob)[-1]
         operators = [o for v in self.core.graph.job_graph.vertices for o in v.operators]
@@ -220,7 +222,7 @@ class World:
         *states: ExecutionState,
         error: ErrorInfo | None = None,
     ) -> list[commands.Command]:
-        """The TaskExecutors of these executions report the states, one after the other."""
+        """The TaskExecutors of these executions report the states, one after another."""
         out = []
         for state in states:
             for execution in executions:
@@ -241,7 +243,7 @@ class World:
         ]
 
     def run(self, *task_executors: tuple[str, int]) -> None:
-        """From the start to all tasks RUNNING."""
+        """Runs the job from its start until all tasks are RUNNING."""
         self.start()
         for name, slots in task_executors:
             self.give_slots(name, slots)

@@ -1,1 +1,1 @@
-"""Decides everything about one job. No I/O, no clock."""
+"""Decides everything about one job. No I/O and no clock."""

@@ -1,22 +1,22 @@
 """Adoption: a JobMaster takes over the tasks that an earlier one has left running (spec 003, "High
 Availability"; spec 002, RECONCILING).
 
-    TaskExecutors connect ──▶ their tasks and slots are known ──▶ each task is asked what it holds
-    ──▶ all have answered, or time is up ──▶ the job is RUNNING; what was not found restarts
+            TaskExecutors connect ──▶ their tasks and slots are known ──▶ each task reports
+        ──▶ all have reported, or time is up ──▶ the job is RUNNING; missing tasks restart
 
-A task's answer comes behind all messages of earlier JobMasters, so nothing is on its way to it any
-more. Until all have answered, no split is assigned and no checkpoint begins:
+    A task's report follows all messages of earlier JobMasters, so none of them is still under way.
+    Until all have reported, no split is assigned and no checkpoint is triggered:
 
-* A split that a task holds is that task's. One that was assigned and never arrived is nobody's, and
-  is assigned again. So each split has one owner (invariant 17).
-* Of rows that are collected, the Dispatcher has told how many chunks of each attempt are kept.
-  These are not taken again. A sink may wait for an acknowledgement, and answers only after it: so
-  others are taken as soon as it is known which attempts there are.
-* Without checkpoints, the earlier master has listed the tasks that have begun, with the splits of
-  those that have finished. Of later ones, their TaskExecutors tell the same; others have not begun.
-* A checkpoint that is stored is complete, whether its tasks were notified or not: they are now. Any
-  other one that a task takes part in is given up.
-"""
+    * A split that a task holds belongs to that task. A split that was assigned and never arrived
+      has no owner and is assigned again. So each split has one owner (invariant 17).
+    * The Dispatcher has sent the number of stored chunks of collected rows per attempt. Those
+      chunks are not accepted again. A sink may wait for an acknowledgement, and reports only after
+      it: so other chunks are accepted as soon as the attempts are known.
+    * Without checkpoints, the earlier master has listed the tasks that have started, with the
+      splits of those that have finished. TaskExecutors report the same of later tasks; all others
+      have not started.
+    * A stored checkpoint is complete, whether its tasks were notified or not: they are notified
+      now. Any other checkpoint that a task takes part in is abandoned."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from jobmaster.core.job import Job
 from jobmaster.core.slots.slot import Slot, SlotOffer
 
 _S = ExecutionState
-# A process that has not reported yet will.
+# A process that has not reported yet will do so.
 _ADOPTED = {
     _S.DEPLOYING: TaskEvent.REPORTED_INITIALIZING,
     _S.INITIALIZING: TaskEvent.REPORTED_INITIALIZING,
@@ -50,39 +50,39 @@ _ADOPTED = {
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    failed: list[Execution]  # they cannot go on, though some of them still run
-    error: ErrorInfo | None  # why, of the first of them
-    found: bool  # whether any task runs, or has failed of its own
-    lost: Sequence[ResultPartitionId] = ()  # of BLOCKING results
+    failed: list[Execution]  # cannot continue, though some of them still run
+    error: ErrorInfo | None  # the error of the first of them
+    found: bool  # whether any task runs or has failed by itself
+    lost: Sequence[ResultPartitionId] = ()  # partitions of BLOCKING results
 
 
 def can_adopt(job: Job) -> bool:
-    """Whether what the tasks tell, and what is stored, is all that there is to know."""
-    # A source of which it is not known what it had found may find something else.
+    """Whether the tasks' reports and the stored data are sufficient to adopt the tasks."""
+    # A source whose listing is not stored may list different paths or splits now.
     return adoptable(job) and job.coordinators.ready
 
 
 def adoptable(job: Job) -> bool:
-    """The same, whatever the JobMaster has found when it dies while the tasks run."""
+    """Whether a new JobMaster could adopt the tasks, if this one died while they run."""
     graph = job.graph.job_graph
     blocking = any(edge.result_type is ResultType.BLOCKING for edge in graph.edges)
     return not job.invalid and (job.lists_tasks or not blocking)
 
 
 class Adoption:
-    """What has been heard, and what is waited for."""
+    """What TaskExecutors and tasks have reported, and what is still awaited."""
 
     def __init__(self, *, deadline: float, timeout_s: float) -> None:
         self.deadline = deadline
         self._timeout_s = timeout_s
-        self._holders: set[TaskExecutorId] | None = None  # of slots or results; None: not known
+        self._holders: set[TaskExecutorId] | None = None  # with slots or results; None: not known
         self._connected: set[TaskExecutorId] = set()
-        self._begun: set[AttemptId] = set()  # as far as that is known
+        self._begun: set[AttemptId] = set()  # as far as known
         self._adopted: set[AttemptId] = set()  # of these, those whose place is known
         self._held: dict[AttemptId, events.TaskHeld] = {}
-        self._error: ErrorInfo | None = None  # of the first task that failed meanwhile
-        self._lost: list[ResultPartitionId] = []  # that cannot be read any more
-        self.collecting = False  # chunks of rows are taken
+        self._error: ErrorInfo | None = None  # of the first task that failed in the meantime
+        self._lost: list[ResultPartitionId] = []  # no longer readable
+        self.collecting = False  # chunks of rows are accepted
 
     # ---- what is heard
 
@@ -90,7 +90,7 @@ class Adoption:
         self._holders = set(task_executor_ids)
 
     def take_listed(self, job: Job, tasks: Iterable[events.ListedTask], now: float) -> None:
-        """What the earlier master has told of tasks that had begun."""
+        """Takes over the earlier master's list of tasks that had started."""
         for task in tasks:
             vertex = job.graph.subtask(task.vertex_id, task.subtask)
             if vertex is None:
@@ -110,7 +110,7 @@ class Adoption:
         self.ask(job, event.task_executor_id)
 
     def ask(self, job: Job, task_executor_id: TaskExecutorId) -> None:
-        """The tasks of this TaskExecutor that have not answered."""
+        """Requests reports from the tasks of this TaskExecutor that have not reported."""
         asked = tuple(
             execution.attempt_id
             for execution in job.graph.executions()
@@ -138,7 +138,7 @@ class Adoption:
     # ---- what follows
 
     def all_known(self, job: Job, now: float) -> bool:
-        """Whether it is known which of the job's tasks run, or no longer waited for."""
+        """Whether all running tasks of the job are known, or no longer awaited."""
         return now >= self.deadline or self._all_connected(job)
 
     def over(self, job: Job, now: float) -> bool:
@@ -148,7 +148,7 @@ class Adoption:
             return False
         count = job.graph.count
         if not job.lists_tasks and len(self._held) < sum(map(count, DEPLOYED)):
-            return False  # asked after every answer: the tasks are looked at once all have come
+            return False  # checked after every report: tasks are inspected once all are there
         return all(
             self._has_answered(job, execution)
             for execution in job.graph.executions()
@@ -156,19 +156,19 @@ class Adoption:
         )
 
     def let_sinks_go_on(self, job: Job) -> None:
-        """Once the attempts are known, those that collect rows may send them."""
+        """Lets the tasks that collect rows send them, once the attempts are known."""
         if not self.collecting and self._all_connected(job):
             self._collect(job)
 
     def waiting_for(self, job: Job, now: float) -> str:
         known = sum(e.terminal or e.attempt_id in self._held for e in job.graph.executions())
         return (
-            f"its tasks, which go on, to report to its new JobMaster: {known} of"
+            f"its running tasks to report to its new JobMaster: {known} of"
             f" {len(job.graph.attempts)} have (in at most {max(0.0, self.deadline - now):.0f} s)"
         )
 
     def conclude(self, job: Job, now: float) -> Reconciled:
-        """Goes on with what was found. The job is RUNNING."""
+        """Ends the adoption with the tasks that reported. The job is RUNNING."""
         self._finish_unheard(job, now)
         self._collect(job)
         unheard = [e for e in job.graph.executions() if e.state is _S.RECONCILING]
@@ -178,7 +178,7 @@ class Adoption:
                     execution.apply(TaskEvent.NOT_BEGUN, job.now_ms(now))
             unheard = [e for e in unheard if e.attempt_id in self._begun]
         error = job.error(
-            f"no TaskExecutor has the task any more, or none was heard of within"
+            f"no TaskExecutor runs the task, or none reported within"
             f" {self._timeout_s:g} s after the job's JobMaster was replaced",
             now,
         )
@@ -205,7 +205,7 @@ class Adoption:
         return Reconciled(failed, (self._error or error) if wrong else None, found, self._lost)
 
     def notify(self, job: Job, now: float) -> None:
-        """Tells the tasks what has become of checkpoints, and asks for what is unanswered."""
+        """Notifies the tasks of the outcome of checkpoints, and resends unanswered requests."""
         live = [e for e in job.graph.executions() if e.state in DEPLOYED]
         heard = {e.attempt_id: self._held[e.attempt_id] for e in live if e.attempt_id in self._held}
         open_checkpoints = {attempt_id: of.open_checkpoints for attempt_id, of in heard.items()}
@@ -215,7 +215,7 @@ class Adoption:
         stopped = stops is not None and job.checkpoints.latest_is_at(stops.path)
         if stops is not None and not stopped:
             job.log("info", "the job is being stopped with a savepoint, as before")
-            # A directory of its own: the earlier master may still delete the other one.
+            # A different directory: the earlier master may still delete the other one.
             path = f"{stops.path.rpartition('-')[0]}-{job.ids.next()[:12]}"
             asked = Request(
                 request="", kind=Kind.SAVEPOINT, path=path, stops=True, drains=stops.drains
@@ -232,19 +232,19 @@ class Adoption:
     # ---- inside
 
     def _all_connected(self, job: Job) -> bool:
-        # One that had finished may have been started again: only its TaskExecutor knows.
+        # A finished task may have been restarted: only its TaskExecutor knows.
         unsure = job.lists_tasks and job.graph.count(_S.FINISHED) > 0
         none_missing = job.graph.count(_S.RECONCILING) == 0 and not unsure
         return none_missing or (self._holders is not None and self._holders <= self._connected)
 
     def _has_answered(self, job: Job, execution: Execution) -> bool:
-        """Or need not: it has nothing that is not known."""
+        """Whether the task has reported, or has nothing to report."""
         if execution.attempt_id in self._held:
             return True
         return not (job.checkpoints.enabled or job.coordinators.reads_splits(execution))
 
     def _kept_nowhere(self, job: Job) -> list[ResultPartitionId]:
-        """Results of tasks that have finished, on TaskExecutors of which nothing was heard."""
+        """Returns results of finished tasks on TaskExecutors that have not connected."""
         slots = (e.slot for e in job.graph.executions() if e.state is _S.FINISHED)
         gone = {slot.task_executor_id for slot in slots if slot is not None} - self._connected
         return [
@@ -271,9 +271,9 @@ class Adoption:
     ) -> None:
         place, current = event.places[update.attempt_id], vertex.current
         if update.attempt_id in self._adopted:
-            return  # the TaskExecutor has connected again
+            return  # the TaskExecutor has reconnected
         if current.attempt_id in self._begun and place.attempt < current.attempt:
-            return  # an earlier attempt than another TaskExecutor has
+            return  # another TaskExecutor has a later attempt
         if current.state is not _S.RECONCILING and not current.terminal:
             superseded = job.error("a later attempt of the task runs elsewhere", now)
             assert current.slot is not None
@@ -285,7 +285,7 @@ class Adoption:
             )
             job.tasks.lost([current], superseded, now, job.now_ms(now))
         if job.lists_tasks and current.state is _S.FINISHED:
-            job.coordinators.subtask_starts_over(current)  # what that has read is read again
+            job.coordinators.subtask_starts_over(current)  # its splits are read again
         self._begun.add(update.attempt_id)
         self._adopted.add(update.attempt_id)
         execution = current
@@ -308,7 +308,7 @@ class Adoption:
     def _finished(
         self, job: Job, execution: Execution, finished: events.FinishedTask, now: float
     ) -> None:
-        """It need not run again, unless it has read what nobody knows."""
+        """Records that it need not run again, unless its splits are unknown to the coordinator."""
         execution.slot = _former_slot(finished)
         if problem := job.coordinators.adopt_finished(execution, finished.splits):
             job.log("warning", "a task cannot be adopted", task=execution.name, cause=problem)
@@ -316,7 +316,7 @@ class Adoption:
             execution.apply(TaskEvent.REPORTED_FINISHED, job.now_ms(now))
 
     def _finish_unheard(self, job: Job, now: float) -> None:
-        """Tasks that had finished in the latest checkpoint are gone because they have."""
+        """Marks tasks as finished that had finished in the latest checkpoint and are gone."""
         finished = job.checkpoints.finished_vertices(job.graph.by_id.keys())
         for vertex_id in finished:
             for vertex in job.graph.by_id[vertex_id].vertices:
@@ -327,7 +327,7 @@ class Adoption:
                     )
 
     def _take_over(self, job: Job, execution: Execution) -> str:
-        """Returns why that is not possible; empty: it is done."""
+        """Takes the task over. Returns why it cannot; empty if it can."""
         held = self._held.get(execution.attempt_id)
         if held is None:
             if self._has_answered(job, execution):
@@ -340,7 +340,7 @@ class Adoption:
 
 
 def _former_slot(finished: events.FinishedTask) -> Slot:
-    """Where a task has run: nothing of it is this job's any more but results."""
+    """Returns where a task ran; only its results still belong to the job."""
     return Slot(
         allocation_id=AllocationId(""),
         slot_index=finished.slot_index,
@@ -356,7 +356,7 @@ def _former_slot(finished: events.FinishedTask) -> Slot:
 def _newest(
     job: Job, event: events.TaskExecutorConnected
 ) -> dict[ExecutionVertex, events.TaskUpdate]:
-    """Of each subtask that the TaskExecutor names, the latest attempt."""
+    """Returns the latest attempt of each subtask that the TaskExecutor reports."""
     newest: dict[ExecutionVertex, events.TaskUpdate] = {}
     for update in event.tasks:
         place = event.places.get(update.attempt_id)

@@ -1,4 +1,4 @@
-"""What JobMasterCore wants done. The shell carries the commands out, in order."""
+"""The commands of JobMasterCore. The shell carries them out in order."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from jobmaster.core.slots.slot import Requirement
 
 
 class TaskToDeploy(NamedTuple):
-    """A tuple, not a dataclass: there are tens of thousands."""
+    """A tuple, not a dataclass, because there are tens of thousands."""
 
     attempt_id: AttemptId
     vertex_id: VertexId
     subtask: int
     attempt: int
     allocation_id: AllocationId
-    restored: tuple[OperatorSnapshot, ...] | None = None  # None: it begins from nothing
+    restored: tuple[OperatorSnapshot, ...] | None = None  # None: it starts without state
 
 
 class OutputOf(NamedTuple):
@@ -42,7 +42,7 @@ class OutputOf(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ResultLocations:
-    """Where the partitions of one result are. All commands share one object per result, which is
+    """The locations of one result's partitions. All commands share one object per result, which is
     serialised once.
     """
 
@@ -75,7 +75,7 @@ class FreeSlots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleasePartitions:
-    """Nobody will read these partitions of BLOCKING results."""
+    """Releases partitions of BLOCKING results that no task will read."""
 
     task_executor_id: TaskExecutorId
     partitions: tuple[ResultPartitionId, ...]
@@ -89,14 +89,14 @@ class AnalyzeJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeployTasks:
-    """All tasks that start now on one TaskExecutor."""
+    """Deploys all tasks that start now on one TaskExecutor."""
 
     task_executor_id: TaskExecutorId
     tasks: tuple[TaskToDeploy, ...]
-    vertices: tuple[VertexId, ...]  # those that occur in tasks
-    locations: tuple[ResultLocations, ...]  # of every input of those vertices
+    vertices: tuple[VertexId, ...]  # the vertices that occur in tasks
+    locations: tuple[ResultLocations, ...]  # of every input of these vertices
     schemas: dict[OutputOf, bytes] = field(repr=False)  # the job's, shared by all commands
-    # What the paths of the state that they restore are relative to; empty: the job's directory.
+    # The base directory of the paths of restored state; empty: the job's directory.
     restored_from: str = ""
 
 
@@ -117,7 +117,7 @@ class SendOperatorMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggerCheckpoint:
-    """Begin a checkpoint in these tasks."""
+    """Triggers a checkpoint in these tasks."""
 
     task_executor_id: TaskExecutorId
     checkpoint_id: int
@@ -127,24 +127,24 @@ class TriggerCheckpoint:
     aligned_timeout_ms: int | None
     at_least_once: bool
     attempt_ids: tuple[AttemptId, ...]
-    splits: dict[AttemptId, int]  # how many a source was assigned, where there are any
+    splits: dict[AttemptId, int]  # the number of splits assigned to each source
     base: int | None = None  # see `core.checkpoints.commands`
-    stops: bool = False  # sources produce nothing after it, unless it is given up
-    stops_into: str = ""  # stops: where the savepoint is to be, for the next JobMaster
+    stops: bool = False  # sources produce nothing after it, unless it is abandoned
+    stops_into: str = ""  # with `stops`: the savepoint's path, for the next JobMaster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainTasks:
-    """End the sources among these tasks, as if they had nothing more to read."""
+    """Ends the sources among these tasks as if they had reached the end of their input."""
 
     task_executor_id: TaskExecutorId
     attempt_ids: tuple[AttemptId, ...]
-    stops_into: str = ""  # where the savepoint is to be that follows, for the next JobMaster
+    stops_into: str = ""  # the path of the savepoint that follows, for the next JobMaster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptTasks:
-    """Each of them answers with TaskHeld."""
+    """Requests these tasks to report what they hold. Each answers with TaskHeld."""
 
     task_executor_id: TaskExecutorId
     attempt_ids: tuple[AttemptId, ...]
@@ -152,7 +152,7 @@ class AdoptTasks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifyCheckpoint:
-    """Tell these tasks how a checkpoint ended."""
+    """Notifies these tasks of a checkpoint's outcome."""
 
     task_executor_id: TaskExecutorId
     checkpoint_id: int
@@ -163,7 +163,7 @@ class NotifyCheckpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DismissTaskExecutor:
-    """Send a Goodbye and close the stream: the job has nothing left there."""
+    """Sends a Goodbye and closes the stream: the job has nothing left on this TaskExecutor."""
 
     task_executor_id: TaskExecutorId
     cause: str
@@ -171,16 +171,18 @@ class DismissTaskExecutor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeTaskExecutor:
-    """Its stream broke: find whether its process has ended. If so, TaskExecutorGone results."""
+    """Checks whether the process of a TaskExecutor whose stream broke has ended. If so, the shell
+    posts TaskExecutorGone.
+    """
 
     task_executor_id: TaskExecutorId
-    connection: int  # which broke
+    connection: int  # the one that broke
     address: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportTaskExecutorLost:
-    """To the ResourceManager: this JobMaster has found that it is dead."""
+    """Reports to the ResourceManager that this JobMaster has found a TaskExecutor dead."""
 
     task_executor_id: TaskExecutorId
     cause: str
@@ -188,52 +190,52 @@ class ReportTaskExecutorLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPaths:
-    """Find the files that these paths and globs match. Results in PathsListed or PathsMissing."""
+    """Lists the files that match these paths and globs. Results in PathsListed or PathsMissing."""
 
     operator_id: OperatorId
     paths: tuple[str, ...]
-    watched: bool = False  # listed repeatedly: files may be missing, their directories not
+    watched: bool = False  # listed repeatedly: files may be missing, but not their directories
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginResults:
-    """These operators run from the beginning: what they collect from now on replaces earlier
-    rows.
+    """Starts these operators from the beginning: the rows that they collect from now on replace
+    earlier rows.
     """
 
-    restart: int  # how many restarts there have been; increases
-    operator_ids: tuple[OperatorId, ...]  # also of operators that collect nothing
+    restart: int  # the number of restarts so far
+    operator_ids: tuple[OperatorId, ...]  # includes operators that collect no rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpoolChunk:
-    """Append one chunk of collected rows. Results in ChunkSpooled or ChunkNotSpooled."""
+    """Appends one chunk of collected rows. Results in ChunkSpooled or ChunkNotSpooled."""
 
     operator_id: OperatorId
     attempt_id: AttemptId
     sequence: int
-    ipc_stream: bytes = field(repr=False)  # empty: shows the chunks of `group`
-    group: str = ""  # the chunk is hidden until this is shown; empty: it is not
+    ipc_stream: bytes = field(repr=False)  # empty: publishes the chunks of `group`
+    group: str = ""  # the chunk is hidden until its group is published; empty: it is not hidden
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCheckpoint:
-    """Write its metadata, then commit its row instead of those that it subsumes. Results in
-    CheckpointStored, CheckpointNotStored or Superseded.
+    """Writes the checkpoint's metadata, then commits its row in place of those that it subsumes.
+    Results in CheckpointStored, CheckpointNotStored or Superseded.
     """
 
     metadata: CheckpointMetadata = field(repr=False)
     size_bytes: int
     subsumed: tuple[int, ...]
-    savepoint_path: str = ""  # of a savepoint: all of it is copied into this directory
-    # Once it is complete, directories of older ones that are not are deleted, but for these, which
-    # are still collected; None: there are none.
+    savepoint_path: str = ""  # of a savepoint: all its files are copied into this directory
+    # Once it is complete, directories of older incomplete checkpoints are deleted, except these,
+    # which are still being collected; None: there are none.
     unsettled: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRequest:
-    """A checkpoint or savepoint that somebody asked for has come to its end."""
+    """Reports the outcome of a requested checkpoint or savepoint."""
 
     request: str
     checkpoint_id: int = 0
@@ -242,26 +244,26 @@ class AnswerRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropCheckpoint:
-    """Delete a complete checkpoint that is no longer retained."""
+    """Deletes a complete checkpoint that is no longer retained."""
 
     checkpoint_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropAllCheckpoints:
-    """The job is over: delete its checkpoints."""
+    """Deletes the job's checkpoints at its end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropCheckpointFiles:
-    """Delete files that belong to no checkpoint."""
+    """Deletes files that belong to no checkpoint."""
 
     paths: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepSharedFiles:
-    """Delete shared files that checkpoints before this one have written, except those kept."""
+    """Deletes shared files that checkpoints before this one have written, except those kept."""
 
     before: int
     kept: frozenset[str]
@@ -269,8 +271,8 @@ class SweepSharedFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportStatus:
-    """The job has a new status, or has been analysed: report it to the Dispatcher at once; a
-    terminal status with the details to keep.
+    """Reports a new status, or a finished analysis, to the Dispatcher immediately. A terminal
+    status includes the final details.
     """
 
     status: JobStatus
@@ -279,14 +281,14 @@ class ReportStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportProgress:
-    """Task states changed, the status did not: report it to the Dispatcher soon. Several such
-    reports may become one.
+    """Reports changed task states to the Dispatcher soon; the status did not change. Several
+    reports may be combined.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """A line of the log."""
+    """Writes a line to the log."""
 
     level: Literal["info", "warning", "error"]
     text: str
@@ -295,7 +297,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """The job is over and stored: end the process."""
+    """Ends the process: the job is over and stored."""
 
 
 ToTaskExecutor: TypeAlias = (

@@ -1,19 +1,19 @@
 """JobMasterCore: decides everything about one job. Events in, commands out; no I/O, clock or
 randomness.
 
-The way of a job: JobStarted -> slots are required and source paths listed -> all slots of a unit
-there -> the plan is analysed in one of them -> the unit is deployed, one command per TaskExecutor
-(the unit of a stream is the whole job) -> task states come in, and others start that wait for them
--> all tasks terminal -> the job is terminal: requirements go to zero, slots back, the status to the
-Dispatcher, TaskExecutors are dismissed.
+Life cycle of a job: JobStarted -> slots are required and source paths listed -> all slots of a unit
+are available -> the plan is analysed in one of them -> the unit is deployed, one command per
+TaskExecutor (the unit of a stream is the whole job) -> tasks report their states, and tasks that
+wait for them start -> all tasks are terminal -> the job is terminal: requirements drop to zero,
+slots are freed, the status is reported to the Dispatcher, TaskExecutors are dismissed.
 
-A failed task whose region is not the whole job is restarted with its region, while the job stays
-RUNNING. Otherwise it takes the job through FAILING (all tasks cancelled) to FAILED, or to
-RESTARTING if the restart strategy allows. A restarting job waits for its slots in RESTARTING, and
-only then goes CREATED -> RUNNING again.
+If the region of a failed task is not the whole job, the region restarts while the job stays
+RUNNING. Otherwise the job goes through FAILING (all tasks cancelled) to FAILED, or to RESTARTING if
+the restart strategy allows. A restarting job waits for its slots in RESTARTING, and then goes
+through CREATED to RUNNING again.
 
-What depends on how far the job is, the types in `phases/` answer. This class dispatches to the
-current phase and does what is the same in all of them: slots, TaskExecutors and task states.
+The types in `phases/` handle everything that depends on the job's progress. This class dispatches
+to the current phase and handles what all phases share: slots, TaskExecutors and task states.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class JobMasterCore:
         now_ms: int,
         recovery: Recovery | None = None,
     ) -> None:
-        """`now` (monotonic seconds) and `now_ms` (wall clock) name the same instant; from then on
-        only `now` counts. `recovery`: what earlier masters of the job have left.
+        """`now` (monotonic seconds) and `now_ms` (wall clock) denote the same instant; from then on
+        only `now` is used. `recovery` is the state that earlier masters of the job left.
         """
         self.job = job = Job(
             job_graph,
@@ -122,12 +122,14 @@ class JobMasterCore:
 
     @property
     def adoptable(self) -> bool:
-        """Whether another JobMaster can adopt its tasks although there is no checkpoint."""
+        """Whether another JobMaster can adopt its tasks without a checkpoint."""
         return adoptable(self.job)
 
     @property
     def verdict(self) -> Verdict | None:
-        """On the failure that the job is in, for another JobMaster; None: it is in none."""
+        """The verdict on the job's current failure, for another JobMaster; None: it is not
+        failing.
+        """
         if not isinstance(self.phase, Failing):
             return None
         return Verdict(error=self.exceptions.latest, delay_s=self.phase.restart_delay_s)
@@ -151,18 +153,18 @@ class JobMasterCore:
 
     @property
     def listed(self) -> Iterable[events.ListedTask]:
-        """Tasks that have begun, for another JobMaster."""
+        """Tasks that have started, for another JobMaster."""
         return self.job.listed() if self.job.lists_tasks else ()
 
     @property
     def found(self) -> dict[OperatorId, Json]:
-        """What sources have found to read since the latest checkpoint, for another JobMaster."""
+        """The listings of sources since the latest checkpoint, for another JobMaster."""
         latest = self.job.checkpoints.latest
         operators = latest.operators if latest is not None else ()
         return self.coordinators.found({o.operator_id: o.coordinator for o in operators})
 
     def waiting_for(self, now: float) -> str:
-        """What the job waits for, as users read it; empty if for nothing."""
+        """Returns what the job waits for, in words for users; empty if it does not wait."""
         return self.phase.waiting_for(self.job, now)
 
     @property
@@ -202,7 +204,7 @@ class JobMasterCore:
             case events.SlotLost():
                 self._slots_lost((event.allocation_id,), event.error, now)
             case events.JobAnalyzed():
-                job.report_status()  # before anything is deployed: without it, no task is adopted
+                job.report_status()  # before deployment: tasks can be adopted only with it
                 self.phase = self.phase.analyzed(job, event)
                 self._check_analysis(now)
             case events.AnalysisFailed():
@@ -278,7 +280,7 @@ class JobMasterCore:
             case events.Superseded():
                 self.phase = Ended.suspend(job, now)
             case events.TerminalStatusStored():
-                pass  # about an earlier life of this process; nothing is terminal yet
+                pass  # refers to an earlier job of this process; nothing is terminal yet
             case _:
                 assert_never(event)
 
@@ -307,22 +309,22 @@ class JobMasterCore:
             self._check_analysis(now)
 
     def _fail_as(self, verdict: Verdict, now: float) -> None:
-        """The job continues to fail, as under its earlier master."""
+        """Continues to fail the job, as under its earlier master."""
         if verdict.error is not None and self.exceptions.latest is None:
             self.exceptions.failed(verdict.error)
         self._end_tasks(verdict.delay_s, now, "under its earlier JobMaster")
 
     def _end_tasks(self, restart_delay_s: float | None, now: float, cause: str) -> None:
-        """Because of a failure; then the job is restarted, or FAILED."""
+        """Ends all tasks because of a failure; then the job restarts or is FAILED."""
         if isinstance(self.phase, Reconciling):
-            self.job.out.extend(self.coordinators.listings())  # for a restart
+            self.job.out.extend(self.coordinators.listings())  # needed for a restart
         self.phase = Failing.enter(
             self.job, restart_delay_s, now, cause=cause, adoption=self._adoption
         )
 
     @property
     def _adoption(self) -> Adoption | None:
-        """While tasks of an earlier master are being taken over."""
+        """The adoption, while tasks of an earlier master are being taken over."""
         return self.phase.adoption if isinstance(self.phase, Reconciling | Ending) else None
 
     def _check_analysis(self, now: float) -> None:
@@ -333,7 +335,7 @@ class JobMasterCore:
             self._fail(job.error(why, now), now, restartable=False)
 
     def _reconciled(self, adoption: Adoption, now: float) -> None:
-        """All that can be heard of the job's tasks is known."""
+        """Ends the adoption once the tasks have reported or time is up."""
         job = self.job
         found = adoption.conclude(job, now)
         begun = len(self.graph.attempts) - self.graph.count(ExecutionState.CREATED)
@@ -366,14 +368,14 @@ class JobMasterCore:
             self._task_executor_found_dead(task_executor_id, cause, now)
         expired = self.pool.release_idle(now)
         if expired:
-            job.declare()  # lowered first, so that the ResourceManager does not refill
+            job.declare()  # lowered first, so that the ResourceManager does not replace the slots
             job.free(expired, "idle")
         self.phase = self.phase.tick(job, now)
         if job.slot_wait.overdue(now):
             self._fail(job.error(job.slot_wait.failure(), now), now, restartable=False)
 
     def _advance(self, now: float) -> None:
-        """After every event: the next steps, if the facts now allow them."""
+        """Takes the steps that current facts allow. Runs after every event."""
         job = self.job
         if cause := job.checkpoints.failure:
             job.checkpoints.failure = ""
@@ -407,7 +409,7 @@ class JobMasterCore:
         otherwise = (
             "some of the job's tasks are being restarted"
             if isinstance(self.phase, Running)
-            else "the job does not run any more"
+            else "the job is no longer running"
         )
         self.job.out += self.job.checkpoints.follow(running, now, otherwise=otherwise)
 
@@ -427,14 +429,14 @@ class JobMasterCore:
         *,
         lost: Sequence[ResultPartitionId] = (),
     ) -> None:
-        """These have failed, and these partitions cannot be read, of one cause: regions are
-        restarted, or the whole job fails. `error`: of the first of them.
+        """Handles tasks that failed, and partitions that cannot be read, from one cause: regions
+        restart, or the whole job fails. `error` belongs to the first of them.
         """
         job, phase = self.job, self.phase
         if error is None:
             return
         if isinstance(phase, Reconciling):
-            phase.adoption.failed(error, lost)  # it is restarted once the others are known
+            phase.adoption.failed(error, lost)  # it restarts once the other tasks are known
             return
         if not isinstance(phase, Running):
             job.partitions.lose(lost)
@@ -446,9 +448,10 @@ class JobMasterCore:
         )
         job.partitions.lose(lost)
         if not vertices:
-            return  # nobody needs what is lost
+            return  # no task needs the lost partitions
         if all(map(phase.restarts_soon, vertices)):
-            job.exceptions.also_failed(error)  # a consequence of what restarts them already
+            # A consequence of the failure that already restarts them.
+            job.exceptions.also_failed(error)
             return
         if job.restarts_as_a_whole(vertices):
             self._fail(error, now, restartable=True)
@@ -478,7 +481,7 @@ class JobMasterCore:
     ) -> None:
         host = host or self._hosts.get(task_executor_id, "")
         answer = self.pool.offer(task_executor_id, host, offers, now)
-        error = self.job.error("its slot's process was replaced by another one", now)
+        error = self.job.error("its slot's process was replaced", now)
         self._slots_gone(answer.replaced, error, now)
         if offers:
             self.job.out.append(
@@ -490,8 +493,8 @@ class JobMasterCore:
             )
 
     def _task_executor_connected(self, event: events.TaskExecutorConnected, now: float) -> None:
-        """It names all that it holds for the job. Slots and tasks that it has not are lost; tasks
-        that it should not have are cancelled.
+        """Compares the complete list of what a TaskExecutor holds for the job with the core's view.
+        Missing slots and tasks are lost; unexpected tasks are cancelled.
         """
         job, task_executor_id = self.job, event.task_executor_id
         returning = task_executor_id in self.task_executors
@@ -506,7 +509,7 @@ class JobMasterCore:
         held = [self.pool.slots[slot] for slot in self.pool.slots_of(task_executor_id)]
         self.phase.connected(job, event, now)
         self._slots_offered(task_executor_id, self._usable(event), now, event.host)
-        # A failed one is asked for its report below: the cause is still on its way.
+        # FAILED tasks are requested below to resend their report: the cause is still on its way.
         self._tasks_updated((u for u in event.tasks if u.state is not ExecutionState.FAILED), now)
         self._compare_tasks(event, held, lost, now)
         if returning:
@@ -514,7 +517,9 @@ class JobMasterCore:
             job.out += job.checkpoints.reconnected(now)
 
     def _usable(self, event: events.TaskExecutorConnected) -> tuple[SlotOffer, ...]:
-        """Its slots but those in which tasks of an earlier master run that nobody adopts."""
+        """Returns its slots, except those that run tasks of an earlier master that were not
+        adopted.
+        """
         taken = {
             place.allocation_id
             for update in event.tasks
@@ -537,9 +542,9 @@ class JobMasterCore:
         gone: list[Slot],
         now: float,
     ) -> None:
-        """The tasks that a reconnected TaskExecutor runs, with those that should run in the slots
-        that it held before. `gone`: those that it has no more. All that is missing is lost of one
-        cause.
+        """Compares the tasks that a reconnected TaskExecutor runs with those expected in the slots
+        that it held before. `gone` has the slots that it no longer holds. All missing tasks are
+        lost from one cause.
         """
         job = self.job
         known = {update.attempt_id for update in event.tasks}
@@ -580,7 +585,7 @@ class JobMasterCore:
     def _task_executor_found_dead(
         self, task_executor_id: TaskExecutorId, cause: str, now: float
     ) -> None:
-        """By this JobMaster: the ResourceManager may not know it yet."""
+        """Reports the death to the ResourceManager, which may not know it yet."""
         self.job.out.append(
             commands.ReportTaskExecutorLost(task_executor_id=task_executor_id, cause=cause)
         )
@@ -617,8 +622,8 @@ class JobMasterCore:
         *,
         partitions: Sequence[ResultPartitionId] = (),
     ) -> None:
-        """What ran in these slots is dead. They have left the pool already. `partitions`: lost with
-        them.
+        """Handles the loss of slots that have already left the pool: their tasks are dead.
+        `partitions` are lost with them.
         """
         slots = tuple(slots)
         executions = self.job.tasks.deployed_in(slots)
@@ -641,7 +646,7 @@ class JobMasterCore:
         self._tasks_failed(failed, first, now, lost=partitions)
 
     def _tasks_updated(self, updates: Iterable[events.TaskUpdate], now: float) -> None:
-        """What one message says: several tasks that fail in it have failed of one cause."""
+        """Handles one message's updates: tasks that fail in it have failed from one cause."""
         job = self.job
         failed, unreadable = [], []
         for update in updates:
@@ -673,7 +678,7 @@ class JobMasterCore:
         if isinstance(self.phase, Reconciling) and not (
             self.phase.adoption.collecting and self.coordinators.collects(event.operator_id)
         ):
-            return  # sent again once it is known who holds what
+            return  # it is resent once all splits have owners
         if execution is not None:
             self.job.out.extend(
                 self.coordinators.receive(
@@ -690,7 +695,7 @@ class JobMasterCore:
             )
 
     def _live(self, attempt_id: AttemptId) -> Execution | None:
-        """The execution, if it has not ended; a message about any other is stale."""
+        """Returns the execution unless it has ended; messages about any other are stale."""
         execution = self.graph.attempts.get(attempt_id)
         if execution is None or execution.terminal:
             self.job.stale_messages += 1
@@ -700,12 +705,12 @@ class JobMasterCore:
     # ---- for checks and errors
 
     def validate(self) -> None:
-        """Raises AssertionError, with the story of what breaks it, unless all invariants hold."""
+        """Raises AssertionError with the story of the violation unless all invariants hold."""
         validate(self.job, self.phase)
 
     def story(self, of: str) -> list[str]:
-        """How this task (an attempt id), slot (an allocation id) or else the job came to its
-        state.
+        """Returns how the task with this attempt id, the slot with this allocation id, or else the
+        job, came to its state.
         """
         for vertex in self.graph.execution_vertices():
             for execution in vertex.attempts:

@@ -1,4 +1,4 @@
-"""What can happen to a job: all events of JobMasterCore, besides Tick."""
+"""The events of JobMasterCore, besides Tick."""
 
 from __future__ import annotations
 
@@ -20,63 +20,63 @@ from jobmaster.core.slots.slot import SlotOffer
 
 
 class TaskUpdate(NamedTuple):
-    """One task's new state. A tuple, not a dataclass: there are tens of thousands."""
+    """One task's new state. A tuple, not a dataclass, because there are tens of thousands."""
 
     attempt_id: AttemptId
     state: ExecutionState
     error: ErrorInfo | None = None  # FAILED only
-    unreadable: ResultPartitionId | None = None  # FAILED only: because of this partition
+    unreadable: ResultPartitionId | None = None  # FAILED only: the partition that could not be read
 
 
 class TaskPlace(NamedTuple):
-    """Which subtask an attempt runs, and in which slot."""
+    """The subtask that an attempt runs, and its slot."""
 
     vertex_id: VertexId
     subtask: int
     attempt: int
     allocation_id: AllocationId
-    # That its source has read; of one that has finished, without checkpoints.
+    # The splits that its source has read; only for finished tasks, without checkpoints.
     splits: Mapping[OperatorId, Sequence[HeldSplit]] = MappingProxyType({})
 
 
 class FinishedTask(NamedTuple):
-    """It need not run again as long as its results can be read."""
+    """A finished task, which need not run again while its results can be read."""
 
-    task_executor_id: TaskExecutorId  # which may keep them
+    task_executor_id: TaskExecutorId  # may store its results
     host: str
     slot_index: int
-    splits: Mapping[OperatorId, Sequence[int]]  # the places of those that its source has read
+    splits: Mapping[OperatorId, Sequence[int]]  # the places of the splits that its source has read
 
 
 class ListedTask(NamedTuple):
-    """What another JobMaster has to know of a task that has begun."""
+    """A started task, as described to another JobMaster."""
 
     vertex_id: VertexId
     subtask: int
     attempt: int
     attempt_id: AttemptId
-    finished: FinishedTask | None  # None: it has not
+    finished: FinishedTask | None  # None: it has not finished
 
 
 class OperatorAnalysis(NamedTuple):
     operator_id: OperatorId
     schema: bytes  # Arrow IPC schema of its output; empty for sinks
-    plan: str  # to show; may be empty
+    plan: str  # for display; may be empty
     side_schemas: Mapping[str, bytes] = MappingProxyType({})  # of its side outputs, by tag
-    states: StateDescriptions | None = None  # None: they are not known before it runs
-    repeatable: bool = True  # another attempt produces the same rows of the same input
+    states: StateDescriptions | None = None  # None: unknown until it runs
+    repeatable: bool = True  # another attempt produces the same rows from the same input
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStarted:
-    """The shell is up: begin."""
+    """Starts the job; the shell is ready."""
 
-    # What an earlier JobMaster's analysis found; the job's tasks may run, and are adopted then.
+    # The analysis of an earlier JobMaster; the job's tasks may run, and are then adopted.
     adopts: tuple[OperatorAnalysis, ...] | None = None
-    # What its sources had found to read; of those whose list is not in the latest checkpoint.
+    # The listings of sources whose list is not in the latest checkpoint.
     found: Mapping[OperatorId, Json] = field(default_factory=dict)
-    listed: tuple[ListedTask, ...] = ()  # tasks that have begun, if no checkpoint tells
-    cancels: bool = False  # the job's user has cancelled it under that JobMaster
+    listed: tuple[ListedTask, ...] = ()  # started tasks; only for jobs without checkpoints
+    cancels: bool = False  # the user has cancelled the job under that JobMaster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,17 +86,17 @@ class CancelRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskExecutorConnected:
-    """A TaskExecutor has opened its stream (again), and names all that it holds for the job."""
+    """A TaskExecutor has opened its stream (again), and lists all that it holds for the job."""
 
     task_executor_id: TaskExecutorId
     connection: int  # increasing; a newer one supersedes
     host: str
     slots: tuple[SlotOffer, ...]
     tasks: tuple[TaskUpdate, ...]
-    address: str = ""  # of its own server, whose port it has for life; empty: not known
+    address: str = ""  # of its server, which keeps its port for life; empty: not known
     places: Mapping[AttemptId, TaskPlace] = field(default_factory=dict)  # of its tasks
-    data_address: str = ""  # where it serves partitions of BLOCKING results
-    partitions: tuple[ResultPartitionId, ...] = ()  # those that it keeps
+    data_address: str = ""  # serves partitions of BLOCKING results
+    partitions: tuple[ResultPartitionId, ...] = ()  # the partitions that it stores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,9 @@ class TaskExecutorDisconnected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskExecutorGone:
-    """After this connection broke: nothing listens at its address any more, says its machine."""
+    """This connection broke, and the TaskExecutor's machine reports that its address has no
+    listener.
+    """
 
     task_executor_id: TaskExecutorId
     connection: int
@@ -115,14 +117,14 @@ class TaskExecutorGone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskExecutorSeen:
-    """A heartbeat, or another message that only shows that it is alive."""
+    """A heartbeat, or another message that only shows that the TaskExecutor is alive."""
 
     task_executor_id: TaskExecutorId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskExecutorLost:
-    """The ResourceManager's verdict: it is dead."""
+    """The ResourceManager's verdict that a TaskExecutor is dead."""
 
     task_executor_id: TaskExecutorId
     cause: str
@@ -181,7 +183,7 @@ class PathsMissing:
     """A source path matches nothing, or could not be listed."""
 
     operator_id: OperatorId
-    problem: str  # names the path and what to do
+    problem: str  # names the path and the remedy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,12 +198,12 @@ class ChunkNotSpooled:
     operator_id: OperatorId
     attempt_id: AttemptId
     sequence: int
-    problem: str  # e.g. a full disk
+    problem: str  # for example, a full disk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointAcknowledged:
-    """A task's part of a checkpoint is written."""
+    """A task has written its part of a checkpoint."""
 
     task_executor_id: TaskExecutorId
     attempt_id: AttemptId
@@ -219,7 +221,7 @@ class CheckpointDeclined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskDataEnded:
-    """The task has processed all its data, and only waits for a checkpoint that holds that."""
+    """A task has processed all its data, and only waits for a checkpoint that contains it."""
 
     task_executor_id: TaskExecutorId
     attempt_id: AttemptId
@@ -228,26 +230,27 @@ class TaskDataEnded:
 class Stopping(NamedTuple):
     """The job is to end with a savepoint."""
 
-    path: str  # where that is to be
-    drains: bool  # its sources end first
+    path: str  # of the savepoint
+    drains: bool  # the sources end first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskHeld:
-    """What an adopted task has from earlier JobMasters, all of whose messages it has read."""
+    """Reports what an adopted task holds, once it has read all messages of earlier JobMasters."""
 
     task_executor_id: TaskExecutorId
     attempt_id: AttemptId
-    splits: Mapping[OperatorId, Sequence[HeldSplit]]  # by source: all that it was assigned
-    open_checkpoints: tuple[int, ...]  # that it takes part in, and does not know the end of
-    stops_with: int | None  # its source waits for the end of this savepoint
+    splits: Mapping[OperatorId, Sequence[HeldSplit]]  # by source: all assigned splits
+    # Checkpoints in progress whose outcome the task does not know.
+    open_checkpoints: tuple[int, ...]
+    stops_with: int | None  # its source waits for the outcome of this savepoint
     data_ended: bool
-    stops: Stopping | None = None  # None: the job is not being stopped, as far as the task knows
+    stops: Stopping | None = None  # None: as far as the task knows, the job is not being stopped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointStored:
-    """It is complete."""
+    """The checkpoint is complete."""
 
     checkpoint_id: int
 
@@ -256,59 +259,59 @@ class CheckpointStored:
 class CheckpointNotStored:
     checkpoint_id: int
     problem: str
-    store_away: bool = False  # the job store cannot be written: no fault of the job's
+    store_away: bool = False  # the job store cannot be written, which is not the job's fault
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRequested:
-    """Somebody asks for a checkpoint or a savepoint. Results in AnswerRequest."""
+    """A caller requests a checkpoint or a savepoint. Results in AnswerRequest."""
 
     request: str
-    savepoint_path: str = ""  # of the directory to make for it; empty: a checkpoint
+    savepoint_path: str = ""  # the directory to create for it; empty: a checkpoint
     stops: bool = False  # the job ends with the savepoint
-    drains: bool = False  # stops: its sources end first
-    full: bool = False  # it refers to no file of an earlier checkpoint
+    drains: bool = False  # with `stops`: its sources end first
+    full: bool = False  # refers to no file of an earlier checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Superseded:
-    """Another JobMaster has the job, or it is over: this one changes nothing any more."""
+    """Another JobMaster has the job, or the job is over: this JobMaster stops acting on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceManagerConnected:
-    """The stream to the ResourceManager is open (again): it needs to know what the job requires."""
+    """The stream to the ResourceManager is open (again): it needs the job's requirements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotHoldersKnown:
-    """The TaskExecutors with slots or results of the job: all, as the ResourceManager knows."""
+    """All TaskExecutors with slots or results of the job that the ResourceManager knows."""
 
     task_executor_ids: tuple[TaskExecutorId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VacateRequested:
-    """This TaskExecutor is to stop: tasks are moved away, and it gets no others."""
+    """This TaskExecutor is to stop: tasks are moved away, and it gets no new ones."""
 
     task_executor_id: TaskExecutorId
-    forced: bool = False  # also if rows are repeated, or slots are missing
+    forced: bool = False  # even if rows are repeated or slots are missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VacateWithdrawn:
-    """It does not stop."""
+    """The TaskExecutor is no longer to stop."""
 
     task_executor_id: TaskExecutorId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourcesShort:
-    """The ResourceManager cannot meet the requirements with what exists."""
+    """The ResourceManager cannot meet the requirements with existing slots."""
 
-    sequence: int  # of the declaration judged
+    sequence: int  # of the declaration that was matched
     missing: int
-    growing: int  # slots a driver is bringing up
+    growing: int  # slots that a driver is starting
     explanation: str
 
 

@@ -1,4 +1,4 @@
-"""What holds for a job between events. Tests and the simulation check it after each; it costs
+"""The invariants of a job between events. Tests and the simulation check them after each event, in
 O(tasks).
 """
 

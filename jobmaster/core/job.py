@@ -1,4 +1,4 @@
-"""What all phases of a job share: its graph, slots, coordinators and TaskExecutors."""
+"""The state that all phases of a job share: its graph, slots, coordinators and TaskExecutors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MAX_WARNINGS = 100
 
 
 class Job:
-    """State, and the commands of the event being handled. Phases and the core change it."""
+    """Holds the state, and the commands of the current event. Phases and the core change it."""
 
     def __init__(
         self,
@@ -58,14 +58,14 @@ class Job:
         now_ms: int,
         recovery: Recovery,
     ) -> None:
-        """`now` (monotonic seconds) and `now_ms` (wall clock) name the same instant."""
+        """`now` (monotonic seconds) and `now_ms` (wall clock) denote the same instant."""
         self._wall_ms = now_ms - now * 1000
         self.ids = ids
         self._failover = settings.failover
         self._policy = settings.scheduling
         # Whether subtasks are restarted without the others of their vertex.
         self.divides = job_graph.batch or settings.failover is Failover.INDIVIDUAL
-        # Whether another JobMaster is told which tasks have begun: no checkpoint tells it.
+        # Whether another JobMaster needs a list of started tasks, because there are no checkpoints.
         self.lists_tasks = settings.checkpoints is None
         self.restart_strategy = new_strategy(
             settings.restart, lambda: int(ids.next(), 16) / 16**32, recovery.restarts
@@ -79,7 +79,7 @@ class Job:
             reconnect_grace_s=settings.reconnect_grace_s,
         )
         self.coordinators = Coordinators()
-        self.invalid = ""  # why the graph cannot be run at all
+        self.invalid = ""  # why the graph cannot run at all
         try:
             self.graph = build(
                 job_graph,
@@ -96,15 +96,17 @@ class Job:
             self.graph = ExecutionGraph(job_graph, now_ms, earlier=recovery.statuses)
             self.invalid = str(error)
         self.out: list[commands.Command] = []
-        self.stores: dict[TaskExecutorId, str] = {}  # where TaskExecutors serve BLOCKING results
+        # Addresses where TaskExecutors serve BLOCKING results.
+        self.stores: dict[TaskExecutorId, str] = {}
         self.scheduler = Scheduler(self.graph, self.pool, self.stores)
         self.tasks = Tasks(self.graph, self.pool, self.out)
         self.partitions = Partitions(self.graph, self.out)
-        # What the analysis found: the schemas of all outputs (None before it), and plans to show.
+        # Results of the analysis: the schemas of all outputs (None before it), and plans for
+        # display.
         self.schemas: dict[commands.OutputOf, bytes] | None = None
         self.plans: dict[OperatorId, str] = {}
-        self.states: dict[OperatorId, StateDescriptions] = {}  # of those that declare them
-        # Vertices of which another attempt produces other rows of the same input.
+        self.states: dict[OperatorId, StateDescriptions] = {}  # of operators that declare them
+        # Vertices of which a new attempt may produce different rows from the same input.
         self._not_repeatable: frozenset[VertexId] = frozenset()
         self.checkpoints = JobCheckpoints(
             settings.checkpoints, self.graph, self.coordinators, self.now_ms, recovery
@@ -113,9 +115,9 @@ class Job:
         if recovery.latest is not None:
             self.restore_coordinators(self.graph.vertices)
         self.warnings: dict[str, None] = {}  # in order
-        self.restarts = 0  # full ones, and those of regions
+        self.restarts = 0  # of the whole job and of regions
         self.full_restarts = 0
-        self.stale_messages = 0  # about attempts or slots that are gone
+        self.stale_messages = 0  # about unknown attempts or slots
         self.declared = 0  # sequence of the last declaration
 
     def now_ms(self, now: float) -> int:
@@ -155,20 +157,18 @@ class Job:
 
     @property
     def lacks_slots(self) -> bool:
-        """Whether tasks wait for slots that are not there. In batch mode those that run will leave
-        theirs.
-        """
+        """Whether tasks wait for missing slots. In batch mode, running tasks will free theirs."""
         if not self.scheduler.waiting or self.scheduler.has_all_slots:
             return False
         return not (self.graph.job_graph.batch and any(map(self.graph.count, DEPLOYED)))
 
     @property
     def can_deploy(self) -> bool:
-        """Whether tasks that wait have their slots, on TaskExecutors that can be reached."""
+        """Whether waiting tasks have their slots, on TaskExecutors that are reachable."""
         return bool(self.scheduler.ready) and not self.task_executors.any_broken
 
     def deploy(self, now: float) -> None:
-        """Deploys what has its slots; the plan must have been analysed."""
+        """Deploys tasks that have their slots; the plan must have been analysed."""
         assert self.schemas is not None, "deployed before the analysis"
         self.scheduler.restored = self.checkpoints.restored()
         self.scheduler.restored_from = self.checkpoints.restored_from
@@ -176,19 +176,21 @@ class Job:
 
     @property
     def all_run(self) -> bool:
-        """Whether every task runs, or has finished."""
+        """Whether every task runs or has finished."""
         running = self.graph.count(ExecutionState.RUNNING)
         return running + self.graph.count(ExecutionState.FINISHED) == len(self.graph.attempts)
 
     def start_over(self, now: float) -> None:
-        """New attempts of all tasks, which restore the latest checkpoint if there is one."""
+        """Creates new attempts of all tasks, which restore the latest checkpoint if there is
+        one.
+        """
         self.restarts += 1
         self.full_restarts += 1
         self.graph.start_over(self.graph.execution_vertices(), self.ids, self.now_ms(now))
         self.restore_coordinators(self.graph.vertices)
 
     def restart(self, vertices: Sequence[ExecutionVertex], now: float) -> None:
-        """New attempts of these tasks, which have ended, beside others that go on."""
+        """Creates new attempts of these tasks, which have ended, while other tasks continue."""
         self.restarts += 1
         if self.divides:
             for vertex in vertices:
@@ -199,12 +201,12 @@ class Job:
         self.schedule(vertices, now)
 
     def take_collected(self) -> None:
-        """What earlier masters have had kept of the rows that are collected."""
+        """Passes the numbers of chunks stored under earlier masters to the coordinators."""
         self.coordinators.take_kept(self._collected)
 
     def replace_rows_of_others(self) -> None:
-        """Without a checkpoint, a sink's rows are those of the attempts that run. Any others are of
-        attempts before these, and the earlier master has died before it could say so.
+        """Replaces rows of attempts before the running ones. Without a checkpoint, only the rows of
+        running attempts count, and the earlier master died before it could replace the others.
         """
         if self.checkpoints.latest is not None:
             return
@@ -222,8 +224,8 @@ class Job:
         lost: Sequence[ResultPartitionId],
         restarting: Collection[ExecutionVertex],
     ) -> list[ExecutionVertex]:
-        """What cannot go on because these tasks have failed, and these partitions cannot be read,
-        in topological order. `restarting`: what is about to be restarted already.
+        """Returns, in topological order, the tasks that cannot continue because these tasks failed
+        and these partitions cannot be read. Tasks in `restarting` are about to restart already.
         """
         failure = SlotsLost(tuple(failed), tuple(lost))
         other_rows: set[VertexId] = set()
@@ -236,8 +238,8 @@ class Job:
             other_rows |= newly
 
     def torn(self) -> list[ExecutionVertex]:
-        """Subtasks that have begun, and cannot go on with those that are to begin: they run
-        together, or have read rows that may come to others now.
+        """Returns started subtasks that cannot continue alongside those that are yet to start: they
+        run together, or have read rows that may now go to other subtasks.
         """
         created = [v for v in self.graph.execution_vertices() if v.current.state is _CREATED]
         anew = [v for v in created if self.coordinators.reads_anew(v.current)]
@@ -248,8 +250,9 @@ class Job:
     def _with_other_rows(
         self, again: Iterable[ExecutionVertex], reads_anew: Iterable[ExecutionVertex] = ()
     ) -> set[VertexId]:
-        """Vertices that may produce other rows than before if these tasks run again: those that are
-        not repeatable, or whose tasks read other splits, and all that get their rows.
+        """Returns vertices that may produce different rows if these tasks run again: those that are
+        not repeatable, those whose tasks read different splits, and all vertices downstream of
+        them.
         """
         found = {vertex.job_vertex.vertex.vertex_id for vertex in reads_anew}
         if self._not_repeatable:
@@ -261,7 +264,7 @@ class Job:
         return found
 
     def listed(self) -> Iterator[ListedTask]:
-        """Tasks that have begun, for another JobMaster."""
+        """Yields the started tasks, for another JobMaster."""
         for vertex in self.graph.execution_vertices():
             execution = vertex.current
             finished = None
@@ -283,15 +286,16 @@ class Job:
             )
 
     def restarts_as_a_whole(self, vertices: Sequence[ExecutionVertex]) -> bool:
-        """Whether, because these tasks are to be restarted, all are."""
+        """Whether a restart of these tasks restarts all tasks."""
         if self._failover is Failover.FULL or self.checkpoints.ends_the_job:
-            return True  # tasks that have ended for a savepoint must run again if it is not the end
+            # Tasks that ended for a savepoint must run again if it does not end the job.
+            return True
         return len(vertices) == len(self.graph.attempts) and not self.divides
 
     @cached_property
     def regions(self) -> Regions:
-        """In a stream, whole vertices: the state of sources and sinks is one for all subtasks. The
-        rows that a sink collects are replaced together, too.
+        """The regions of the graph. In a stream, they contain whole vertices: the state of sources
+        and sinks is shared by all subtasks. The rows of a collect sink are also replaced together.
         """
         whole = [
             vertex_id
@@ -306,14 +310,14 @@ class Job:
         return scheduling_strategy(self._policy, self.graph, self.regions)
 
     def begin_others(self, now: float) -> None:
-        """Those that have not begun under an earlier master."""
+        """Schedules the tasks that have not started under an earlier master."""
         created = [v for v in self.graph.execution_vertices() if v.current.state is _CREATED]
         if created:
             self.schedule(created, now)
 
     def schedule(self, vertices: Sequence[ExecutionVertex], now: float) -> None:
-        """Requests the slots of those that may start now, and have not finished in what is
-        restored; all of them are CREATED.
+        """Requests the slots of those vertices that may start now and had not finished in the
+        restored checkpoint; all of them are CREATED.
         """
         job_vertices = dict.fromkeys(vertex.job_vertex for vertex in vertices)
         if self.checkpoints.latest is None:
@@ -323,11 +327,12 @@ class Job:
         self.scheduler.schedule(self.strategy.startable(vertices), now, self.now_ms(now))
 
     def restore_finished(self, among: Iterable[ExecutionJobVertex], now: float) -> None:
-        """What had finished in the checkpoint that is restored is not deployed again: all the
-        subtasks of a vertex and of those that feed it. Its consumers know that their input ended.
+        """Marks vertices as finished instead of deploying them if all their subtasks, and those of
+        their producers, had finished in the restored checkpoint. Their consumers are told that
+        input ended.
 
-        A vertex of which only some subtasks had finished runs as a whole: its state is divided
-        among all of them.
+        A vertex of which only some subtasks had finished runs as a whole: its state is distributed
+        to all of them.
         """
         by_id = {job_vertex.vertex.vertex_id: job_vertex for job_vertex in among}
         finished = self.checkpoints.finished_vertices(by_id.keys())
@@ -341,7 +346,7 @@ class Job:
                 )
 
     def other_source(self) -> str:
-        """Why a source cannot go on from what it restores; empty: all can."""
+        """Returns why a source cannot resume from its restored state; empty if all can."""
         latest = self.checkpoints.latest
         if latest is None:
             return ""
@@ -350,31 +355,34 @@ class Job:
             return ""
         operator = self.graph.job_graph.operator(found[0])
         return operator.says(
-            f"{operator.name!r} cannot go on from the checkpoint: {found[1]}. Make it what it was, "
-            "or give the source another uid and its state up (--allow-non-restored-state)"
+            f"{operator.name!r} cannot resume from the checkpoint: {found[1]}. Restore its earlier"
+            " definition, or give the source a different uid and discard its state"
+            " (--allow-non-restored-state)"
         )
 
     def restore_coordinators(self, vertices: Iterable[ExecutionJobVertex]) -> None:
-        """Those of these vertices: to the latest checkpoint, or to the beginning."""
+        """Resets the coordinators of these vertices to the latest checkpoint, or to the
+        beginning.
+        """
         latest = self.checkpoints.latest
         snapshots = None
         if latest is not None:
-            self.log("info", "the job goes on from a checkpoint", checkpoint=latest.checkpoint_id)
+            self.log("info", "the job resumes from a checkpoint", checkpoint=latest.checkpoint_id)
             snapshots = {o.operator_id: o.coordinator for o in latest.operators}
         self.coordinators.start_over(_operators(vertices), snapshots)
 
     def end_all_tasks(self, now: float) -> None:
-        """Cancels what runs and forgets what waits."""
+        """Cancels running tasks and forgets waiting ones."""
         self.scheduler.forget()
         self.tasks.cancel(self.graph.execution_vertices(), now, self.now_ms(now))
 
     def end_tasks(self, vertices: Collection[ExecutionVertex], now: float) -> None:
-        """The same, of these only."""
+        """Cancels or forgets these tasks only."""
         self.scheduler.forget(vertices)
         self.tasks.cancel(vertices, now, self.now_ms(now))
 
     def declare(self, *, force: bool = False) -> None:
-        """Declares the required slots if they have changed, or anyway."""
+        """Declares the required slots if they have changed, or if `force` is set."""
         requirements = self.pool.take_requirements()
         if force and requirements is None:
             requirements = self.pool.requirements()
@@ -385,7 +393,7 @@ class Job:
             )
 
     def free(self, slots: Iterable[Slot], cause: str) -> None:
-        """Gives slots, which have left the pool, back to their TaskExecutors."""
+        """Returns slots that have left the pool to their TaskExecutors."""
         by_task_executor: dict[TaskExecutorId, list[AllocationId]] = {}
         for slot in slots:
             by_task_executor.setdefault(slot.task_executor_id, []).append(slot.allocation_id)

@@ -1,9 +1,9 @@
-"""Partitions of BLOCKING results: which TaskExecutor keeps them, when they are lost, and when they
-are released. That follows from the graph: a partition is where its producer has finished.
+"""Partitions of BLOCKING results: which TaskExecutor stores them, when they are lost, and when they
+are released. This follows from the graph: a partition is stored where its producer has finished.
 
-A partition is released when all consumers of its result have finished, and none of them is about
-to be restarted. From then on it counts as lost: if a consumer is restarted after all, its producer
-is, too.
+A partition is released when all consumers of its result have finished and none of them is about to
+restart. From then on it counts as lost: if a consumer restarts after all, its producer restarts
+too.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _FINISHED = ExecutionState.FINISHED
 
 class Partitions:
     def __init__(self, graph: ExecutionGraph, out: list[Command]) -> None:
-        """`out`: the core's commands of the event being handled."""
+        """`out` collects the core's commands of the current event."""
         self._graph = graph
         self._out = out
 
     def kept_by(self, task_executor_id: TaskExecutorId) -> tuple[ResultPartitionId, ...]:
-        """Those of current attempts that are not lost. O(producers)."""
+        """Returns the stored partitions of current attempts. O(producers)."""
         return tuple(
             ResultPartitionId(result.edge.result_id, producer, execution.attempt)
             for result in self._blocking()
@@ -44,7 +44,9 @@ class Partitions:
         )
 
     def lose(self, partitions: Iterable[ResultPartitionId]) -> None:
-        """They cannot be read. One of an earlier attempt has been replaced already, or will be."""
+        """Marks partitions as unreadable. Those of earlier attempts are or will be replaced
+        anyway.
+        """
         for result_id, producer, attempt in partitions:
             result = self._graph.result(result_id)
             execution = result.producer.vertices[producer].current
@@ -52,7 +54,7 @@ class Partitions:
                 result.lost.add(producer)
 
     def replace_those_of(self, producers: Iterable[ExecutionVertex]) -> None:
-        """These will run again: who begins now waits for what they produce then."""
+        """Makes consumers that start from now on wait for the next attempts of these producers."""
         for vertex in producers:
             for result in self._graph.outputs_of(vertex.job_vertex.vertex.vertex_id):
                 if result.edge.result_type is ResultType.BLOCKING:
@@ -61,8 +63,8 @@ class Partitions:
     def read_by(
         self, finished: Execution, restarts_soon: Callable[[ExecutionVertex], bool]
     ) -> None:
-        """A task has finished: what nobody will read any more is released. `restarts_soon`: whether
-        this will, in a restart that was decided on when the partitions were there.
+        """Releases the inputs of a finished task that no task will read again. `restarts_soon`
+        tells whether a task is part of a restart that was decided while the partitions existed.
         """
         inputs = self._graph.inputs_of(finished.vertex.job_vertex.vertex.vertex_id)
         self.release_read(restarts_soon, inputs)
@@ -72,7 +74,7 @@ class Partitions:
         restarts_soon: Callable[[ExecutionVertex], bool],
         among: Iterable[IntermediateResult] | None = None,
     ) -> None:
-        """What nobody will read any more: of these results, or of all."""
+        """Releases the partitions of these results, or of all, that no task will read again."""
         for result in self._graph.results if among is None else among:
             if result.edge.result_type is ResultType.BLOCKING and _is_read(result, restarts_soon):
                 self._release(_all_of(result))
@@ -84,8 +86,8 @@ class Partitions:
         partitions: Iterable[ResultPartitionId],
         restarts_soon: Callable[[ExecutionVertex], bool],
     ) -> tuple[ResultPartitionId, ...]:
-        """A TaskExecutor that has reconnected keeps these; returns those that it has not and
-        should. Releases what it missed.
+        """Compares the partitions stored by a reconnected TaskExecutor with the expected ones.
+        Returns the missing ones, and releases those whose release it missed.
         """
         found = frozenset(partitions)
         read = {r.edge.result_id for r in self._blocking() if _is_read(r, restarts_soon)}
@@ -115,7 +117,7 @@ def _is_read(result: IntermediateResult, restarts_soon: Callable[[ExecutionVerte
 def _all_of(
     result: IntermediateResult,
 ) -> Iterator[tuple[TaskExecutorId, ResultPartitionId]]:
-    """Also those of earlier attempts: consumers that went on have read them."""
+    """Includes partitions of earlier attempts, which consumers that continued have read."""
     for producer, vertex in enumerate(result.producer.vertices):
         for execution in vertex.attempts:
             if execution.state is _FINISHED and execution.slot is not None:

@@ -1,4 +1,4 @@
-"""The options that concern a job's master, as typed values."""
+"""The options that concern a JobMaster, as typed values."""
 
 from __future__ import annotations
 
@@ -24,22 +24,21 @@ class JobSettings:
     slot_idle_timeout_s: float = 50.0
     heartbeat_interval_s: float = 2.0
     heartbeat_timeout_s: float = 20.0
-    # A broken stream that is not re-established within this is a death notice.
+    # A stream that stays broken longer than this means that the TaskExecutor is dead.
     reconnect_grace_s: float = 3.0
-    # How long a JobMaster that takes the job over waits to hear of its tasks.
+    # How long a JobMaster that takes the job over waits for the reports of its tasks.
     adoption_timeout_s: float = 30.0
     restart: RestartSettings = None
     failover: Failover = Failover.REGION
     scheduling: SchedulingPolicy = SchedulingPolicy.AUTO
     checkpoints: CheckpointSettings | None = None  # None: the job takes none
-    # What slots are told: hashmap; paged, which is the same with state in columns that is paged; or
-    # rocksdb.
+    # Passed to slots: hashmap; paged, which is hashmap with paged column state; or rocksdb.
     state_backend: str = "hashmap"
 
 
 def settings_from(conf: Configuration, *, batch: bool = False) -> JobSettings:
-    """The job's settings: the cluster's configuration with the job's own values over it. `batch`:
-    whether it runs as one. Raises ConfigurationError.
+    """Returns the job's settings: the cluster's configuration, overridden by the job's own values.
+    `batch` tells whether the job runs in batch mode. Raises ConfigurationError.
     """
     return JobSettings(
         slot_request_timeout_s=conf.get(options.SLOT_REQUEST_TIMEOUT),
@@ -56,8 +55,8 @@ def settings_from(conf: Configuration, *, batch: bool = False) -> JobSettings:
 
 
 def _state_backend_from(conf: Configuration, *, batch: bool) -> str:
-    """A batch holds all of its keys and windows until it ends, so they need not fit into memory
-    unless somebody says that they do.
+    """Returns the state backend. A batch job holds all of its keys and windows until it ends, so it
+    uses paged state unless the user chooses a backend.
     """
     if batch and not conf.is_set(options.STATE_BACKEND):
         return "paged"
@@ -106,8 +105,8 @@ def _checkpoints_from(conf: Configuration) -> CheckpointSettings | None:
         return None
     if not conf.get(options.CHECKPOINT_DIR):
         raise ConfigurationError(
-            f"{options.CHECKPOINT_INTERVAL.key} is set, and {options.CHECKPOINT_DIR.key} is not:"
-            " say where checkpoints are to be kept"
+            f"{options.CHECKPOINT_INTERVAL.key} is set, but {options.CHECKPOINT_DIR.key} is not:"
+            " set the directory for checkpoints"
         )
     unaligned = conf.get(options.CHECKPOINT_UNALIGNED)
     at_least_once = conf.get(options.CHECKPOINT_MODE) == "at-least-once"
@@ -136,11 +135,11 @@ def _check_unaligned(conf: Configuration, *, at_least_once: bool) -> None:
     unaligned = options.CHECKPOINT_UNALIGNED.key
     if at_least_once:
         raise ConfigurationError(
-            f"{options.CHECKPOINT_MODE.key}: at-least-once goes without {unaligned}: barriers that"
+            f"{options.CHECKPOINT_MODE.key}: at-least-once excludes {unaligned}: barriers that"
             " do not wait for each other have nothing to overtake"
         )
     if (concurrent := conf.get(options.CHECKPOINT_MAX_CONCURRENT)) != 1:
         raise ConfigurationError(
             f"{options.CHECKPOINT_MAX_CONCURRENT.key}: {concurrent} is not possible with"
-            f" {unaligned}: a barrier that overtakes would end the checkpoint before it. Set 1"
+            f" {unaligned}: an overtaking barrier would end the checkpoint before it. Set 1"
         )

@@ -1,4 +1,4 @@
-"""Which TaskExecutors are connected, and which are dead (design, "Control messages")."""
+"""Tracks which TaskExecutors are connected, and which are dead (design, "Control messages")."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from firesteel.common.ids import TaskExecutorId
 
-PROCESS_ENDED = "its process has ended: nothing listens at its address any more"
+PROCESS_ENDED = "its process has ended: its address no longer has a listener"
 
 
 class DeadTaskExecutor(NamedTuple):
@@ -24,8 +24,9 @@ class _Peer:
 
 
 class TaskExecutors:
-    """A TaskExecutor is dead if its stream breaks and its machine says that its process has ended,
-    if the stream is not re-established in time, or if it is silent for the heartbeat timeout.
+    """A TaskExecutor is dead if its stream breaks and its machine reports that its process has
+    ended, if the stream is not re-established in time, or if it is silent for the heartbeat
+    timeout.
     """
 
     def __init__(
@@ -36,8 +37,8 @@ class TaskExecutors:
         self._reconnect_grace_s = reconnect_grace_s
         self._peers: dict[TaskExecutorId, _Peer] = {}
         self._broken: set[TaskExecutorId] = set()
-        # All peers are checked for silence once per interval: next_deadline, which is called after
-        # every event, need not look at each of them.
+        # All peers are checked for silence once per interval, so that next_deadline, which is
+        # called after every event, need not examine each of them.
         self._next_check = 0.0
 
     def __contains__(self, task_executor_id: TaskExecutorId) -> bool:
@@ -53,7 +54,7 @@ class TaskExecutors:
     def connect(
         self, task_executor_id: TaskExecutorId, connection: int, address: str, now: float
     ) -> bool:
-        """A stream was opened. False if a newer one is known already."""
+        """Records an open stream. Returns False if a newer one is known."""
         known = self._peers.get(task_executor_id)
         if known is not None and known.connection > connection:
             return False
@@ -64,8 +65,8 @@ class TaskExecutors:
         return True
 
     def disconnect(self, task_executor_id: TaskExecutorId, connection: int, now: float) -> str:
-        """Its address, where one may ask whether its process has ended; empty if it is not known,
-        or has a newer stream.
+        """Records a broken stream. Returns the address at which to check its process; empty if the
+        address is unknown or there is a newer stream.
         """
         known = self._peers.get(task_executor_id)
         if known is None or known.connection != connection:
@@ -75,7 +76,7 @@ class TaskExecutors:
         return known.address
 
     def is_broken(self, task_executor_id: TaskExecutorId, connection: int) -> bool:
-        """Whether this is its last stream, and broke."""
+        """Whether this is its last stream and is broken."""
         return (
             task_executor_id in self._broken
             and self._peers[task_executor_id].connection == connection
@@ -91,7 +92,9 @@ class TaskExecutors:
         self._broken.discard(task_executor_id)
 
     def dead(self, now: float) -> list[DeadTaskExecutor]:
-        """Those that are dead by now, with the cause. The caller removes them."""
+        """Returns the TaskExecutors that are dead by now, with the cause. The caller removes
+        them.
+        """
         dead: list[DeadTaskExecutor] = []
         for task_executor_id in sorted(self._broken):
             broken_at = self._peers[task_executor_id].broken_at

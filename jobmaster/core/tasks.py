@@ -1,8 +1,7 @@
-"""Tasks: reports are applied to them, they are cancelled, and they fail with their slots.
+"""Applies reports to tasks, cancels them, and fails them with their slots.
 
-Every change of a task's state but scheduling and deployment goes through here, so that the slot of
-a sharing group is released exactly when the last of its tasks has ended.
-"""
+Every change of a task's state except scheduling and deployment goes through here, so that the slot
+of a sharing group is released exactly when the last of its tasks has ended."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from jobmaster.core.slots.pool import SlotPool
 from jobmaster.core.slots.slot import Slot, SlotOffer
 
 _S = ExecutionState
-# How far a deployed task has come; a report that leads no further is late or doubled.
+# The progress of a deployed task; a report that makes no progress is late or a duplicate.
 _PROGRESS = {_S.DEPLOYING: 0, _S.INITIALIZING: 1, _S.RUNNING: 2, _S.FINISHED: 3}
 _REPORTED = {
     _S.INITIALIZING: TaskEvent.REPORTED_INITIALIZING,
@@ -31,7 +30,7 @@ _REPORTED = {
 
 class Tasks:
     def __init__(self, graph: ExecutionGraph, pool: SlotPool, out: list[Command]) -> None:
-        """`out`: the core's commands of the event being handled."""
+        """`out` collects the core's commands of the current event."""
         self._graph = graph
         self._pool = pool
         self._out = out
@@ -42,13 +41,13 @@ class Tasks:
         """Applies a report about a live execution; returns the error if that fails the task."""
         state, old = update.state, execution.state
         if old is _S.RECONCILING and not state.terminal:
-            return None  # its slot is on its way out, or its TaskExecutor is still to connect
+            return None  # its slot is being lost, or its TaskExecutor is yet to connect
         if old not in DEPLOYED and old is not _S.RECONCILING:
             self._warn("report about a task that was not deployed", execution, state=state.name)
             return None
         match state:
             case _S.INITIALIZING | _S.RUNNING | _S.FINISHED:
-                # A cancelled task that goes on has not read the cancel yet.
+                # A cancelled task that reports progress has not read the cancel yet.
                 on_its_way = state is _S.FINISHED if old is _S.CANCELING else True
                 if on_its_way and _PROGRESS[state] > _PROGRESS.get(old, 0):
                     self._apply(execution, _REPORTED[state], now, now_ms)
@@ -60,11 +59,11 @@ class Tasks:
                 return self._fail(execution, error, now, now_ms)
             case _S.FAILED:
                 error = update.error or ErrorInfo(
-                    summary="the task failed and gave no reason", timestamp_ms=now_ms
+                    summary="the task failed without a reason", timestamp_ms=now_ms
                 )
                 return self._fail(execution, error, now, now_ms)
             case _S.CREATED | _S.SCHEDULED | _S.DEPLOYING | _S.CANCELING | _S.RECONCILING:
-                pass  # nothing new
+                pass  # no change
         return None
 
     def hold(
@@ -74,7 +73,7 @@ class Tasks:
         offer: SlotOffer,
         now: float,
     ) -> None:
-        """An earlier master has deployed it in this slot: the slot is its group's."""
+        """Assigns the slot to the group of an execution that an earlier master deployed in it."""
         group = execution.vertex.group
         assert group is not None
         slot = self._pool.adopt(event.task_executor_id, event.host, offer, group, now)
@@ -83,7 +82,7 @@ class Tasks:
             execution.slot = slot
 
     def deployed_in(self, slots: Iterable[Slot]) -> list[Execution]:
-        """Executions that run in these slots, as far as is known here."""
+        """Returns executions that run in these slots, as far as is known here."""
         return [
             vertex.current
             for slot in slots
@@ -95,7 +94,9 @@ class Tasks:
     def lost(
         self, executions: Sequence[Execution], error: ErrorInfo, now: float, now_ms: int
     ) -> list[Execution]:
-        """These are dead: CANCELED if they were being cancelled, else FAILED; returns those."""
+        """Ends dead executions: CANCELED if they were being cancelled, otherwise FAILED. Returns
+        the latter.
+        """
         failed = []
         for execution in executions:
             if execution.state is _S.CANCELING:
@@ -106,7 +107,7 @@ class Tasks:
         return failed
 
     def cancel(self, vertices: Iterable[ExecutionVertex], now: float, now_ms: int) -> None:
-        """Cancels those that live, with one command per TaskExecutor for those deployed."""
+        """Cancels live executions, with one command per TaskExecutor for those deployed."""
         batches: dict[TaskExecutorId, list[AttemptId]] = {}
         for vertex in vertices:
             execution = vertex.current
@@ -123,7 +124,7 @@ class Tasks:
             )
 
     def abandon(self, now: float, now_ms: int) -> None:
-        """This master gives up: TaskExecutors end what they hold when they read its Goodbye."""
+        """Ends all tasks for this master: TaskExecutors end them when they read its Goodbye."""
         for execution in self._graph.executions():
             if not execution.terminal and execution.state is not _S.CANCELING:
                 self._apply(execution, TaskEvent.CANCEL, now, now_ms)
@@ -133,11 +134,10 @@ class Tasks:
     def cancel_unwanted(
         self, task_executor_id: TaskExecutorId, tasks: Iterable[TaskUpdate]
     ) -> None:
-        """Cancels, of the tasks that a TaskExecutor has reconnected with, those that must not run.
+        """Cancels tasks that must not run, among those that a TaskExecutor has reconnected with.
 
-        A TaskExecutor answers the cancel of a task that has ended by reporting its end once more.
-        So tasks that failed are cancelled, too: their report, with the cause, either comes first or
-        was lost.
+        To the cancel of an ended task, a TaskExecutor answers by reporting its end again. So failed
+        tasks are also cancelled: their report, with the cause, either arrives first or was lost.
         """
         unwanted = []
         for task in tasks:
@@ -191,7 +191,7 @@ class Tasks:
 
 
 def execution_fields(execution: Execution) -> dict[str, str | int]:
-    """The fields of a log line about an execution."""
+    """Returns the fields of a log line about an execution."""
     return {
         "vertex": execution.vertex.job_vertex.vertex.name,
         "subtask": execution.vertex.subtask,

@@ -1,15 +1,15 @@
-"""Tasks are moved away from TaskExecutors that are to stop, while everything still runs
+"""Moves tasks away from TaskExecutors that are to stop, while all tasks keep running
 (`firesteel stop-task-executor --drain`; decision 39).
 
-    asked ──slots elsewhere, all tasks run──▶ checkpoint ──complete, or failed──▶ moved
+    requested ──slots elsewhere, all tasks run──▶ checkpoint ──complete, or failed──▶ moved
 
-Nothing is taken away before the job has as many slots elsewhere, and no more is repeated than the
-rows since a checkpoint that was just taken. What moves is restarted with its regions, from the
-latest checkpoint; that is no failure, and uses up no attempt. A job that takes no checkpoints would
-start from its beginning: its tasks are left to end, and what follows them runs elsewhere, unless
-moving is forced. A forced move waits neither for slots nor for results that are stored there.
+No slot is released before the job has as many slots elsewhere, and only the rows since the
+checkpoint just taken are repeated. The tasks restart with their regions from the latest checkpoint;
+this is not a failure and uses no restart attempt. A job that takes no checkpoints would start from
+the beginning: its tasks run to their end and later tasks run elsewhere, unless the move is forced.
+A forced move waits neither for slots nor for stored results.
 
-Owned by the core, which lets it `advance` after every event.
+The core owns this object and calls `advance` after every event.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from jobmaster.core.slots.slot import Slot
 @dataclass(slots=True)
 class _Move:
     forced: bool
-    reserved: bool = False  # as many slots elsewhere are required
-    request: str = ""  # of the checkpoint that is awaited
-    ready: bool = False  # nothing is awaited any more
+    reserved: bool = False  # an equal number of slots elsewhere is required
+    request: str = ""  # of the awaited checkpoint
+    ready: bool = False  # nothing is awaited
 
 
 class Vacating:
@@ -41,25 +41,27 @@ class Vacating:
         self._moves: dict[TaskExecutorId, _Move] = {}
 
     def asked(self, event: events.VacateRequested, now: float) -> None:
-        """Again on every connection to the ResourceManager, as long as it wants that."""
+        """Starts a move. Called again on every connection to the ResourceManager while it is
+        wanted.
+        """
         move = self._moves.setdefault(event.task_executor_id, _Move(event.forced))
         move.forced |= event.forced
         self._job.pool.vacate(event.task_executor_id, now)
 
     def ended(self, task_executor_id: TaskExecutorId) -> None:
-        """It has stopped, or does not any more: what has been moved stays where it is."""
+        """Ends a move: the TaskExecutor has stopped, or is no longer to stop. Moved tasks stay."""
         if self._moves.pop(task_executor_id, None) is not None:
             self._job.pool.keep(task_executor_id)
             if not self._moves:
                 self._job.pool.reserve_nothing()
 
     def forget(self) -> None:
-        """The ResourceManager may be another one, which knows of no drain."""
+        """Ends all moves: a new ResourceManager does not know of any drain."""
         for task_executor_id in tuple(self._moves):
             self.ended(task_executor_id)
 
     def advance(self, phase: Phase, now: float) -> Phase:
-        """The next step, if the facts allow one."""
+        """Takes the next step that the facts allow."""
         self._take_answers()
         for task_executor_id, move in self._moves.items():
             if not isinstance(phase, Running) or self._job.checkpoints.ends_the_job:
@@ -73,7 +75,9 @@ class Vacating:
         return phase
 
     def _take_answers(self) -> None:
-        """A checkpoint that has failed does not keep tasks where they are."""
+        """Marks moves as ready once their checkpoints end; a failed one does not prevent the
+        move.
+        """
         job = self._job
         awaited = {move.request: move for move in self._moves.values() if move.request}
         for command in tuple(job.out) if awaited else ():

@@ -196,7 +196,7 @@ def test_the_death_of_a_task_executor_fails_its_job_and_another_takes_its_place(
     assert len(family) >= 4, "two Pythons and two JVMs"
     victim.kill()
     with pytest.raises(
-        JobFailed, match=r"TaskExecutor \w+ is lost: its process has ended: nothing"
+        JobFailed, match=r"TaskExecutor \w+ is lost: its process has ended: its address"
     ):
         session.client.wait(job_id)
     _, alive = psutil.wait_procs(family, timeout=PATIENCE_S)

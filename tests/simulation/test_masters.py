@@ -218,7 +218,7 @@ def test_a_checkpoint_whose_answer_dies_with_the_leader_is_known_to_be_stored(
         cluster.run(20.0)
         cluster.rest(REST_S)
         assert cluster.store.checkpoints[job_id][-1] > ambiguous
-        assert "deleting what a failed checkpoint" not in cluster.world.story("deleting what")
+        assert "deleting the files of a failed" not in cluster.world.story("deleting the files")
 
 
 def latest_metadata(cluster: Cluster, job_id: JobId) -> str:

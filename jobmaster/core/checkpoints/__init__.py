@@ -1,3 +1,3 @@
-"""Checkpoints of one job: which tasks take part, what they have acknowledged, what is complete and
-what is kept (spec 000, spec 001). Pure.
+"""Checkpoints of one job: participants, acknowledgements, completion and retention (spec 000, spec
+001). A pure core.
 """

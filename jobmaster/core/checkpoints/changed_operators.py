@@ -1,5 +1,5 @@
-"""Whether the operators of a program, as the analysis finds them, can go on with their states in a
-checkpoint.
+"""Checks whether a program's operators, as the analysis describes them, can restore their states
+from a checkpoint.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ def changed_operators(
     before: Mapping[OperatorId, StateDescriptions],
     now: Mapping[OperatorId, StateDescriptions],
 ) -> str:
-    """What is wrong with the first one that cannot; empty: all can. Those whose states are not
-    known before they run are missing in `now`.
+    """Returns the problem of the first operator that cannot; empty if all can. Operators whose
+    states are unknown until they run are missing in `now`.
     """
     for vertex in job.vertices:
         for operator in vertex.operators:
@@ -27,6 +27,6 @@ def changed_operators(
                 uid = f"uid {operator.uid}" if operator.uid else "without a uid"
                 return operator.says(
                     f"operator {operator.name!r} ({uid}) does not fit the checkpoint: {problem}."
-                    " Or give it another uid, and its state up (--allow-non-restored-state)"
+                    " Or give it a different uid and discard its state (--allow-non-restored-state)"
                 )
     return ""

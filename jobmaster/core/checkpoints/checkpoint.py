@@ -1,4 +1,4 @@
-"""One checkpoint, from its trigger to its end.
+"""One checkpoint, from its trigger to its completion or failure.
 
 COLLECTING ──all have acknowledged──▶ STORING ──its row is committed──▶ COMPLETED
     └───────────── declined, expired, subsumed, job stopped ──────────▶ FAILED
@@ -20,8 +20,8 @@ from jobmaster.core.coordinators.base import Json
 
 
 class Kind(Enum):
-    CHECKPOINT = "checkpoint"  # kept as long as the retention says
-    SAVEPOINT = "savepoint"  # belongs to whoever asked for it
+    CHECKPOINT = "checkpoint"  # kept according to the retention
+    SAVEPOINT = "savepoint"  # owned by the caller
 
 
 class CheckpointState(Enum):
@@ -42,10 +42,10 @@ TRANSITIONS: dict[CheckpointState, frozenset[CheckpointState]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What one task acknowledged."""
+    """A task's acknowledgement of a checkpoint."""
 
-    operators: tuple[OperatorSnapshot, ...] = ()  # those with state
-    operators_finished: bool = False  # finish() was called on all of them before it was taken
+    operators: tuple[OperatorSnapshot, ...] = ()  # only operators with state
+    operators_finished: bool = False  # finish() was called on all operators before the snapshot
     start_delay_ms: float = 0.0
     alignment_ms: float = 0.0
     sync_ms: float = 0.0
@@ -57,12 +57,12 @@ class Snapshot:
 
     @property
     def union_lists(self) -> frozenset[OperatorId]:
-        """Operators with union list state: all of their subtasks have to take part (spec 001)."""
+        """Operators with union list state: all of their subtasks must take part (spec 001)."""
         return frozenset(o.operator_id for o in self.operators if o.union_lists)
 
     @property
     def shared_files(self) -> tuple[str, ...]:
-        """Those that other checkpoints may refer to."""
+        """Files that other checkpoints may refer to."""
         return tuple(
             table.file.path
             for operator in self.operators
@@ -77,7 +77,7 @@ class Snapshot:
 
 
 class Checkpoint:
-    """Created when it is triggered; changed by the coordinator only."""
+    """Created when it is triggered; only the coordinator changes it."""
 
     def __init__(
         self,
@@ -93,8 +93,8 @@ class Checkpoint:
         stops: bool = False,
         drains: bool = False,
     ) -> None:
-        """Times are seconds on the core's clock. `request`: of whoever asked for it; `path`: of a
-        savepoint's directory; `stops`: the job ends with it; `drains`: it is
+        """Times are in seconds on the core's clock. `request` identifies the caller's request;
+        `path` is a savepoint's directory; with `stops` the job ends with it; with `drains` it is
         the last one, and all tasks have processed all their data.
         """
         self.checkpoint_id = checkpoint_id
@@ -124,7 +124,7 @@ class Checkpoint:
 
     @property
     def size_bytes(self) -> int:
-        """What it has written."""
+        """The number of bytes that it has written."""
         return sum(snapshot.size_bytes for snapshot in self.snapshots.values())
 
     @property
@@ -140,8 +140,8 @@ class Checkpoint:
 
     @property
     def finished_before(self) -> frozenset[VertexId]:
-        """Vertices that had finished in the checkpoint that was restored. Their tasks run once more
-        to tell their consumers the end (invariant 15).
+        """Vertices that had finished in the restored checkpoint. Their tasks run again to signal
+        the end of input to their consumers (invariant 15).
         """
         return frozenset(
             self.plan.to_acknowledge[attempt_id].vertex.job_vertex.vertex.vertex_id
@@ -150,10 +150,10 @@ class Checkpoint:
         )
 
     def torn_union_list(self) -> str:
-        """Which operator's union list is not whole, or will not be when the next checkpoint begins,
-        because some of its subtasks have finished and others not; empty if there is none. Those
-        whose finish() was called end with this checkpoint, and their part with them (spec 001,
-        "UnionListState").
+        """Returns the operator whose union list is incomplete, or will be when the next checkpoint
+        starts, because some but not all of its subtasks have finished; empty if there is none.
+        Subtasks whose finish() was called end with this checkpoint, and their part with them (spec
+        001, "UnionListState").
         """
         finishing = Counter(
             self.plan.to_acknowledge[attempt_id].vertex.job_vertex.vertex.vertex_id

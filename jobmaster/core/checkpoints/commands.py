@@ -1,4 +1,4 @@
-"""What the CheckpointCoordinator wants done."""
+"""The commands of the CheckpointCoordinator."""
 
 from __future__ import annotations
 
@@ -11,24 +11,26 @@ from jobmaster.core.execution_graph import Execution
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggerCheckpoint:
-    """Begin the checkpoint in these tasks; the barrier reaches the others from there."""
+    """Triggers the checkpoint in these tasks; barriers carry it to the others."""
 
     checkpoint_id: int
     kind: Kind
     executions: tuple[Execution, ...]
     unaligned: bool = False
-    aligned_timeout_ms: int | None = None  # None: it stays as it begins
+    aligned_timeout_ms: int | None = None  # None: the alignment does not change
     at_least_once: bool = False
-    stops: bool = False  # sources produce nothing after it, unless it is given up
+    stops: bool = False  # sources produce nothing after it, unless it is abandoned
     path: str = ""  # of a savepoint
-    # Incremental: the complete checkpoint whose files it may refer to, 0 for none. None: all files
-    # are its own.
+    # Incremental: the complete checkpoint whose files it may refer to, or 0. None: it refers only
+    # to its own files.
     base: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainTasks:
-    """Sources among them end now. Those that have processed all their data say so again."""
+    """Ends the sources among these tasks. Tasks that have processed all their data report it
+    again.
+    """
 
     executions: tuple[Execution, ...]
     path: str = ""  # of the savepoint that follows
@@ -36,37 +38,38 @@ class DrainTasks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifyCheckpoint:
-    """Tell these tasks how the checkpoint ended."""
+    """Notifies these tasks of the checkpoint's outcome."""
 
     checkpoint_id: int
     executions: tuple[Execution, ...]
-    completed: bool  # False: it was given up
+    completed: bool  # False: it was abandoned
     stops: bool = False  # the tasks end now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCheckpoint:
-    """Write its `_metadata`, then commit its row. Results in `stored` or `not_stored`, also after
-    an ambiguous answer of the database: whoever stores reads it back (invariant 5).
+    """Writes the checkpoint's `_metadata`, then commits its row. Results in `stored` or
+    `not_stored`, also after an ambiguous answer of the database: the store reads the row back
+    (invariant 5).
     """
 
     checkpoint: Checkpoint
-    subsumed: tuple[int, ...]  # their rows go when its own is committed
-    # Then, directories of older ones that have failed are deleted, with what a process that died
-    # has left in them; these are of older ones that may yet be complete. None: none has failed.
+    subsumed: tuple[int, ...]  # checkpoints whose rows are deleted in the same commit
+    # Then deletes the directories of older failed checkpoints, including files of processes that
+    # died; excludes these, which may yet complete. None: none has failed.
     unsettled: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropCheckpoint:
-    """A newer one has taken its place, and its row is gone: delete its files."""
+    """Deletes the files of a checkpoint whose row was replaced by a newer one's."""
 
     checkpoint_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropSnapshots:
-    """These belong to no checkpoint: delete their files."""
+    """Deletes the files of snapshots that belong to no checkpoint."""
 
     checkpoint_id: int
     snapshots: tuple[Snapshot, ...]
@@ -74,15 +77,15 @@ class DropSnapshots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropFiles:
-    """No checkpoint refers to these any more."""
+    """Deletes files that no checkpoint refers to."""
 
     paths: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepSharedFiles:
-    """Delete what checkpoints before this one have written to the shared folder, except these: it
-    is of attempts that died before they acknowledged, and of earlier masters.
+    """Deletes files that checkpoints before this one wrote to the shared folder, except those in
+    `kept`: attempts that died before they acknowledged, and earlier masters, have left them.
     """
 
     before: int
@@ -91,16 +94,16 @@ class SweepSharedFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRequest:
-    """A checkpoint or savepoint that somebody asked for has come to its end."""
+    """Reports the outcome of a requested checkpoint or savepoint."""
 
     request: str
-    checkpoint: Checkpoint | None  # None: it never began
+    checkpoint: Checkpoint | None  # None: it was never triggered
     failure: str  # empty: it is complete
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TooManyFailures:
-    """The job fails: more checkpoints in a row have failed than it tolerates."""
+    """Fails the job: more consecutive checkpoints have failed than it tolerates."""
 
     cause: str
 

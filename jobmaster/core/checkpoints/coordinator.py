@@ -1,26 +1,26 @@
-"""The CheckpointCoordinator: when a checkpoint begins, how it ends, which ones are kept (spec 000,
-spec 001).
+"""The CheckpointCoordinator: decides when a checkpoint is triggered, how it ends, and which ones
+are retained (spec 000, spec 001).
 
-The order of a checkpoint is: an id that no other checkpoint of the job ever has → triggers →
-acknowledgements of all its tasks → `_metadata` and the row → notices to the tasks → the oldest
-checkpoint that is no longer retained is dropped. One that fails on the way leaves no file behind,
-or, if a process died that had written some, none once a later one is complete.
+The steps of a checkpoint are: an id that no other checkpoint of the job ever has → triggers →
+acknowledgements of all its tasks → `_metadata` and the row → notices to the tasks → deletion of the
+oldest checkpoint that is no longer retained. A failed checkpoint leaves no files behind; if a
+process that had written some died, they are deleted once a later checkpoint is complete.
 
-* Ids increase strictly, whatever restarts or masters lie between (invariant 8): each master has a
-  range of its own (`recovery.py`).
-* A checkpoint is complete when its row is committed, not before. While one is being stored nothing
-  can be restored, because it is not known yet which one is the latest (invariants 5, 6): `settled`.
-* They are stored one at a time, in the order of their ids; when one is complete, older ones that
-  are not are given up. A savepoint is not: somebody waits for it.
-* Tasks that have processed all their data end with the next checkpoint. As soon as all have, it
-  begins, whatever the interval.
-* A job that was being stopped when its master died is stopped by the next one: tasks remember it.
-* A job is drained by ending its sources; the savepoint is its last checkpoint. If that fails, the
-  job fails, because its sources have ended.
-* After a savepoint that stops the job otherwise, sources wait: when it is complete, all tasks end,
-  and when it is given up, they go on. No other checkpoint begins until then.
-* A task that finishes before it has acknowledged ends a checkpoint at once (spec 001).
-* An acknowledgement that no checkpoint waits for comes from a task whose checkpoint was given up:
+* Ids strictly increase across restarts and masters (invariant 8): each master uses a separate range
+  (`recovery.py`).
+* A checkpoint is complete when its row is committed, not before. While one is being stored, nothing
+  can be restored, because the latest checkpoint is not known yet (invariants 5, 6): `settled`.
+* Checkpoints are stored one at a time, in the order of their ids. When one is complete, older
+  incomplete ones are abandoned. Savepoints are not, because a caller waits for them.
+* Tasks that have processed all their data end with the next checkpoint. Once all have, it is
+  triggered regardless of the interval.
+* If a job was being stopped when its master died, the next master stops it: tasks remember it.
+* A job is drained by ending its sources; the savepoint is its last checkpoint. If the savepoint
+  fails, the job fails, because its sources have ended.
+* After a savepoint that stops the job without draining, sources wait: when it is complete, all
+  tasks end; when it is abandoned, they continue. No other checkpoint is triggered until then.
+* A task that finishes before it has acknowledged fails the checkpoint immediately (spec 001).
+* An acknowledgement that no checkpoint waits for comes from a task whose checkpoint was abandoned:
   its files are deleted.
 """
 
@@ -57,18 +57,18 @@ _HISTORY = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """Somebody asks for a checkpoint or a savepoint."""
+    """A caller's request for a checkpoint or a savepoint."""
 
-    request: str  # names it; the answer has the same name
+    request: str  # identifies the request; the answer repeats it
     kind: Kind
-    path: str = ""  # of a savepoint: the directory that is made for it
+    path: str = ""  # the directory to create for a savepoint
     stops: bool = False  # the job ends with it
-    drains: bool = False  # stops: sources end first, so that it is the last checkpoint
-    full: bool = False  # it refers to no file of an earlier one
+    drains: bool = False  # with `stops`: sources end first, so that it is the last checkpoint
+    full: bool = False  # refers to no file of an earlier checkpoint
 
 
 class CheckpointCoordinator:
-    """Methods return what is to be done, in order. Times are seconds on the core's clock."""
+    """Methods return commands in order. Times are in seconds on the core's clock."""
 
     def __init__(
         self,
@@ -81,31 +81,31 @@ class CheckpointCoordinator:
         latest: int | None = None,
         shared_files: Mapping[int, Iterable[str]] | None = None,
     ) -> None:
-        """The last four are what an earlier master has left; `shared_files`: of its retained
-        checkpoints.
+        """The last four arguments are the state that an earlier master left; `shared_files` belong
+        to its retained checkpoints.
         """
         self.next_id = next_id
-        self.retained = list(retained)  # complete checkpoints, oldest first; no savepoints
-        self.latest = latest  # of all kinds: restored on failure
+        self.retained = list(retained)  # complete checkpoints, oldest first; excludes savepoints
+        self.latest = latest  # of all kinds; restored after a failure
         self.failed_in_a_row = 0
-        self.completed = self.failed = 0  # under this master, savepoints included
+        self.completed = self.failed = 0  # under this master, including savepoints
         self.last_completed: Checkpoint | None = None
-        self.stale = 0  # acknowledgements that nothing waited for
+        self.stale = 0  # acknowledgements that no checkpoint waited for
         self.history: deque[Checkpoint] = deque(maxlen=_HISTORY)  # ended ones, oldest first
         self.shared = SharedFiles(shared_files or {})
-        # A retained checkpoint may refer to files that nobody knows: none is looked for.
+        # A retained checkpoint may refer to unknown files: then unreferenced files are not deleted.
         self._sweeps = settings.incremental and shared_files is not None
-        self._swept = False  # since the job runs, and no acknowledgement was lost
+        self._swept = False  # since the job runs and no acknowledgement was lost
         self._settings = settings
         self._graph = graph
         self._snapshot_coordinators = snapshot_coordinators
-        self._pending: dict[int, Checkpoint] = {}  # in the order of their ids
+        self._pending: dict[int, Checkpoint] = {}  # in order of their ids
         self._requests: deque[Request] = deque()
-        self._left_over = True  # files of failed ones, an earlier master's too, may be
+        self._left_over = True  # files of failed checkpoints may exist, also of an earlier master
         self._running = False
-        self._stopped = False  # a savepoint is complete with which the job ends
+        self._stopped = False  # a savepoint that ends the job is complete
         self._draining: Request | None = None  # waits until all tasks have processed their data
-        self._due: float | None = None  # when the next periodic one may begin
+        self._due: float | None = None  # when the next periodic checkpoint may start
         self._data_ended: set[AttemptId] = set()  # tasks that have processed all their data
 
     @property
@@ -114,12 +114,12 @@ class CheckpointCoordinator:
 
     @property
     def settled(self) -> bool:
-        """Whether it is known which checkpoint is the latest."""
+        """Whether the latest checkpoint is known."""
         return not any(c.state is CheckpointState.STORING for c in self._pending.values())
 
     @property
     def ends_the_job(self) -> bool:
-        """Whether the job is being stopped, or was: some tasks may have ended for that."""
+        """Whether the job is or was being stopped: some tasks may have ended because of that."""
         stopping = self._stopped or self._draining is not None
         return stopping or any(c.stops or c.drains for c in self._pending.values())
 
@@ -132,8 +132,8 @@ class CheckpointCoordinator:
     # ---- the job
 
     def started(self, now: float) -> list[Command]:
-        """The job runs (again): periodic checkpoints begin after one interval, or at once if all
-        tasks had processed their data before the last of them ran.
+        """The job runs (again). Periodic checkpoints start after one interval, or immediately if
+        all tasks had processed their data before the last of them ran.
         """
         self._running, self._stopped = True, False
         self._swept = False
@@ -149,8 +149,8 @@ class CheckpointCoordinator:
         return self.tick(now)
 
     def stopped(self, cause: str, now: float) -> list[Command]:
-        """The job does not run any more: nothing is collected, nothing begins. A checkpoint that is
-        being stored comes to its own end.
+        """The job no longer runs: abandons pending checkpoints and triggers none. A checkpoint that
+        is being stored completes or fails independently.
         """
         self._running = False
         self._due = None
@@ -166,8 +166,9 @@ class CheckpointCoordinator:
         return commands
 
     def lost_messages(self, now: float) -> list[Command]:
-        """Triggers and notices to tasks may be lost: what is being collected is given up, and the
-        tasks hear again what is complete. So may acknowledgements, whose files nobody knows.
+        """Triggers and notices to tasks may be lost: abandons checkpoints that are being collected,
+        and notifies tasks again of complete ones. Acknowledgements may also be lost, with unknown
+        files.
         """
         self._swept = False
         commands: list[Command] = []
@@ -191,14 +192,15 @@ class CheckpointCoordinator:
         stopped: bool,
         since_latest_s: float,
     ) -> list[Command]:
-        """Tasks of an earlier master go on. `open_checkpoints`: those that each of them takes part
-        in, and does not know the end of; `stops_with`: savepoints after which sources produce
-        nothing; `asked`: the job is being stopped, and the savepoint with which it ends is not
-        stored; `stopped`: that is the latest one; `since_latest_s`: its age, infinite if there is
-        none: the next one comes an interval after it, as if its master had lived.
+        """Takes over the running tasks of an earlier master. `open_checkpoints` has the checkpoints
+        that each task takes part in and whose outcome it does not know; `stops_with` has the
+        savepoints after which sources produce nothing; `asked` is set if the job is being stopped
+        and its savepoint is not stored; `stopped` means that this savepoint is the latest
+        checkpoint; `since_latest_s` is the age of the latest one, or infinite: the next one follows
+        after an interval, as if the earlier master had lived.
 
-        What is stored is complete: tasks that do not know that hear it now, and no others
-        (invariant 15). Everything else is given up, and the job stopped again.
+        Stored checkpoints are complete: tasks that do not know it are notified now, and no others
+        (invariant 15). All others are abandoned, and the job is stopped again.
         """
         tasks = {attempt_id: self._graph.attempts[attempt_id] for attempt_id in open_checkpoints}
         complete = {*self.retained, self.latest}
@@ -230,8 +232,8 @@ class CheckpointCoordinator:
         return commands
 
     def data_ended(self, execution: Execution, now: float) -> list[Command]:
-        """A task has processed all its data. The last of all makes a checkpoint due: nothing but
-        that is missing until the job ends.
+        """A task has processed all its data. Once all tasks have, a checkpoint is due: the job
+        needs nothing else to end.
         """
         self._data_ended.add(execution.attempt_id)
         if self._draining is not None:
@@ -243,11 +245,11 @@ class CheckpointCoordinator:
 
     @property
     def _only_ends(self) -> bool:
-        """Whether no task has data left. One whose message was lost waits for the interval."""
+        """Whether no task has data left. If a task's message was lost, the interval applies."""
         return len(self._data_ended) == len(self._graph.attempts)
 
     def finished(self, execution: Execution, now: float) -> list[Command]:
-        """A task has finished. Whoever waits for its acknowledgement would wait for ever."""
+        """A task has finished. Fails the checkpoints that still await its acknowledgement."""
         commands: list[Command] = []
         for checkpoint in self._collecting():
             if checkpoint.awaits(execution.attempt_id):
@@ -260,7 +262,7 @@ class CheckpointCoordinator:
     # ---- beginning
 
     def request(self, request: Request, now: float) -> list[Command]:
-        """Begins as soon as fewer than the allowed number are under way."""
+        """Triggers the checkpoint once fewer than the allowed number are under way."""
         if not self._running:
             return [_refusal(request, "the job does not run")]
         if self._draining is not None or self._stopped:
@@ -271,7 +273,7 @@ class CheckpointCoordinator:
         return self._begin_requested(now)
 
     def _drain(self, request: Request, now: float) -> list[Command]:
-        """Nothing else begins: tasks would end with it, and no savepoint would be taken."""
+        """Ends all other checkpoints: tasks would end with them before the savepoint is taken."""
         self._draining = request
         cause = "the job is being stopped"
         commands = [c for found in self._collecting() for c in self._fail(found, cause, now)]
@@ -280,8 +282,8 @@ class CheckpointCoordinator:
         return [*commands, *self._drain_tasks(), *self._begin_requested(now)]
 
     def _drain_again(self, checkpoint: Checkpoint) -> None:
-        """An earlier checkpoint, also with all of its data, has let a task end: the savepoint is
-        taken of those that are left.
+        """Takes the savepoint of the remaining tasks, because an earlier checkpoint that also
+        contained all of its data has let a task end.
         """
         self._draining = Request(
             request=checkpoint.request, kind=checkpoint.kind, path=checkpoint.path, drains=True
@@ -316,7 +318,7 @@ class CheckpointCoordinator:
             try:
                 commands += self._begin(Kind.CHECKPOINT, now)
             except NotPossible:
-                pass  # tried again an interval later
+                pass  # retried an interval later
         return commands
 
     @property
@@ -336,7 +338,7 @@ class CheckpointCoordinator:
         return commands
 
     def _begin(self, kind: Kind, now: float, request: Request | None = None) -> list[Command]:
-        """Raises NotPossible."""
+        """Triggers a checkpoint. Raises NotPossible."""
         settings = self._settings
         plan = plan_checkpoint(self._graph, after_tasks_finish=settings.after_tasks_finish)
         checkpoint = Checkpoint(
@@ -363,8 +365,8 @@ class CheckpointCoordinator:
                 checkpoint_id=checkpoint.checkpoint_id,
                 kind=kind,
                 executions=plan.to_trigger,
-                # A savepoint holds no data in flight: it can be restored with other parallelisms.
-                # It is always exact.
+                # A savepoint contains no in-flight data, so that it can be restored at a different
+                # parallelism. It is always exactly-once.
                 unaligned=overtakes and not settings.aligned_timeout_s,
                 aligned_timeout_ms=(
                     round(settings.aligned_timeout_s * 1000)
@@ -379,7 +381,7 @@ class CheckpointCoordinator:
         ]
 
     def _base(self) -> int:
-        """The latest complete checkpoint of this job; 0: there is none."""
+        """Returns the latest complete checkpoint of this job, or 0 if there is none."""
         latest = self.retained[-1] if self.retained else 0
         return latest if self.shared.knows(latest) else 0
 
@@ -393,8 +395,8 @@ class CheckpointCoordinator:
             self.stale += 1
             if self._was_given_up(checkpoint_id):
                 return [DropSnapshots(checkpoint_id=checkpoint_id, snapshots=(snapshot,))]
-            # The same message twice, whose files are part of the checkpoint; or one so late that
-            # nobody knows: what it names is found among what is left over.
+            # Either a repeated message, whose files are part of the checkpoint, or one so late that
+            # its checkpoint is unknown: its files are deleted with other unreferenced ones.
             self._left_over, self._swept = True, False
             return []
         checkpoint.snapshots[attempt_id] = snapshot
@@ -408,7 +410,7 @@ class CheckpointCoordinator:
         if torn:
             cause = (
                 f"{torn} has union list state, and only some of its subtasks have finished:"
-                " checkpoints go on when all have"
+                " checkpoints resume when all have"
             )
             return [*self._fail(checkpoint, cause, now), *self._begin_requested(now)]
         return self._store_next()
@@ -431,13 +433,13 @@ class CheckpointCoordinator:
         return [c for c in found if c.state is CheckpointState.COLLECTING]
 
     def _unacknowledged(self) -> list[Checkpoint]:
-        """One that all have acknowledged may wait until an earlier one is stored: for as long as
-        the job store is away.
+        """Returns checkpoints that tasks still have to acknowledge. One that all have acknowledged
+        may wait for an earlier one to be stored, for as long as the job store is unavailable.
         """
         return [checkpoint for checkpoint in self._collecting() if not checkpoint.complete]
 
     def _awaiting(self, attempt_id: AttemptId, checkpoint_id: int) -> Checkpoint | None:
-        """The checkpoint, if it waits for this task's answer."""
+        """Returns the checkpoint if it awaits this task's acknowledgement."""
         checkpoint = self._pending.get(checkpoint_id)
         if checkpoint is None or checkpoint.state is not CheckpointState.COLLECTING:
             return None
@@ -459,7 +461,7 @@ class CheckpointCoordinator:
     # ---- storing
 
     def stored(self, checkpoint_id: int, now: float) -> list[Command]:
-        """Its row is committed."""
+        """The checkpoint's row is committed."""
         checkpoint = self._pending.pop(checkpoint_id)
         checkpoint.become(CheckpointState.COMPLETED)
         self._end(checkpoint, now)
@@ -491,8 +493,8 @@ class CheckpointCoordinator:
     def not_stored(
         self, checkpoint_id: int, problem: str, now: float, *, counts: bool = True
     ) -> list[Command]:
-        """Neither is its row there, nor will it be. `counts`: not if the job store is away, which
-        fails no job.
+        """The checkpoint's row is not stored and never will be. `counts` is False if the job store
+        is unavailable, which fails no job.
         """
         checkpoint = self._pending[checkpoint_id]
         return [
@@ -519,7 +521,7 @@ class CheckpointCoordinator:
         return []
 
     def _subsumed_by(self, checkpoint: Checkpoint) -> list[int]:
-        """The oldest ones, of which too many would be retained beside this one."""
+        """Returns the oldest checkpoints that exceed the retained number once this one is added."""
         if checkpoint.kind is Kind.SAVEPOINT:
             return []
         return self.retained[: max(0, len(self.retained) + 1 - self._settings.num_retained)]
@@ -529,7 +531,9 @@ class CheckpointCoordinator:
     def _fail(
         self, checkpoint: Checkpoint, cause: str, now: float, *, counts: bool = False
     ) -> list[Command]:
-        """`counts`: towards the failures that the job tolerates; a savepoint's never do."""
+        """With `counts`, counts towards the failures that the job tolerates; savepoints never
+        do.
+        """
         del self._pending[checkpoint.checkpoint_id]
         checkpoint.become(CheckpointState.FAILED)
         checkpoint.failure = cause
@@ -556,7 +560,7 @@ class CheckpointCoordinator:
         return commands
 
     def _was_given_up(self, checkpoint_id: int) -> bool:
-        """False, too, if nothing is known of it any more."""
+        """Whether the checkpoint failed. Also False if it is no longer known."""
         return any(
             ended.checkpoint_id == checkpoint_id and ended.state is CheckpointState.FAILED
             for ended in self.history

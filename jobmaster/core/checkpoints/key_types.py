@@ -1,6 +1,6 @@
-"""The types of the keys that operators keep state for, as the analysis of the plan finds them.
+"""The types of the keys of keyed state, as the analysis of the plan determines them.
 
-Keys of another type are other keys: state that is restored under them would never be found again.
+Keys of a different type are different keys: state restored under them would never be found.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from jobmaster.core.commands import OutputOf
 
 
 def key_types(graph: JobGraph, schemas: Mapping[OutputOf, bytes]) -> dict[OperatorId, str]:
-    """By operator: e.g. "string, int64". Operators without keys, or whose input has no known
-    schema, are missing.
+    """Returns the key types by operator, for example "string, int64". Operators without keys, or
+    with an input of unknown schema, are missing.
     """
     import pyarrow as pa  # takes long: only JobMasters of jobs with checkpoints need it
 
@@ -38,7 +38,7 @@ def key_types(graph: JobGraph, schemas: Mapping[OutputOf, bytes]) -> dict[Operat
 
 
 def _named(arrow_type: str) -> str:
-    """The zone of a time is only how it is shown."""
+    """Ignores the zone of a timestamp type, which affects only how it is displayed."""
     return re.sub(r", tz=[^]]*", ", tz", arrow_type)
 
 
@@ -47,7 +47,7 @@ def changed_key(
     types: Mapping[OperatorId, str],
     restored: Sequence[CheckpointedOperator],
 ) -> str:
-    """What is wrong with the keys of the program for what it restores; empty: nothing."""
+    """Returns how the program's keys differ from those that it restores; empty if they match."""
     before = {operator.operator_id: operator for operator in restored if operator.keyed}
     for vertex in graph.vertices:
         for operator in vertex.operators:
@@ -55,8 +55,8 @@ def changed_key(
             if kept is not None and now and kept.key_type and kept.key_type != now:
                 return operator.says(
                     f"the key of {operator.name!r} has the type {now}, and had {kept.key_type} in"
-                    " the checkpoint: its state would never be found again. Cast the key to what"
-                    " it was, or give the operator another uid and its state up"
+                    " the checkpoint: its state would never be found. Cast the key to the earlier"
+                    " type, or give the operator a different uid and discard its state"
                     " (--allow-non-restored-state)"
                 )
     return ""

@@ -1,5 +1,5 @@
 """A job's checkpoints between its coordinator and the rest of the core: commands by TaskExecutor,
-the metadata of what is complete, and the state that tasks restore.
+the metadata of complete checkpoints, and the state that tasks restore.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from jobmaster.core.execution_graph import Execution, ExecutionGraph
 
 
 class JobCheckpoints:
-    """Without settings, a job takes no checkpoints and restores nothing."""
+    """Without settings, the job takes no checkpoints and restores nothing."""
 
     def __init__(
         self,
@@ -52,15 +52,15 @@ class JobCheckpoints:
                 shared_files=recovery.shared_files,
             )
         )
-        self.failure = ""  # why the job is to fail: too many checkpoints have
+        self.failure = ""  # why the job must fail: too many checkpoints have failed
         self._graph = graph
         self._assigned = coordinators.assigned
         self._now_ms = now_ms
-        # Of those stored or being stored by this master, and of the latest one.
+        # Metadata of checkpoints that this master has stored or is storing, and of the latest one.
         self._metadata: dict[int, CheckpointMetadata] = {}
         if latest is not None:
             self._metadata[latest.checkpoint_id] = latest
-        # What paths in their metadata are relative to; others are in the job's directory.
+        # The base directories of paths in their metadata; others are in the job's directory.
         self._directories: dict[int, str] = {}
         if latest is not None and recovery.restored_from:
             self._directories[latest.checkpoint_id] = recovery.restored_from
@@ -76,12 +76,12 @@ class JobCheckpoints:
 
     @property
     def settled(self) -> bool:
-        """Whether it is known which checkpoint is the latest."""
+        """Whether the latest checkpoint is known."""
         return self.coordinator is None or self.coordinator.settled
 
     @property
     def latest(self) -> CheckpointMetadata | None:
-        """What a job that starts again restores."""
+        """The checkpoint that a restarting job restores."""
         if self.coordinator is None or self.coordinator.latest is None:
             return None
         return self._metadata[self.coordinator.latest]
@@ -94,8 +94,8 @@ class JobCheckpoints:
         schemas: Mapping[commands.OutputOf, bytes],
         states: Mapping[OperatorId, StateDescriptions],
     ) -> str:
-        """Returns why the job cannot go on from what it restores; empty: it can. `states`: of the
-        operators whose states are known.
+        """Returns why the job cannot resume from its restored checkpoint; empty if it can. `states`
+        has the operators whose states are known.
         """
         if self.coordinator is None:
             return ""
@@ -114,12 +114,12 @@ class JobCheckpoints:
 
     @property
     def ends_the_job(self) -> bool:
-        """Whether the job is being stopped with a savepoint, or was."""
+        """Whether the job is or was being stopped with a savepoint."""
         return self.coordinator is not None and self.coordinator.ends_the_job
 
     def follow(self, running: bool, now: float, *, otherwise: str) -> list[commands.Command]:
-        """Called after every event. `running`: whether all tasks run, or have finished;
-        `otherwise`: why not.
+        """Called after every event. `running` is true if all tasks run or have finished;
+        `otherwise` says why they do not.
         """
         if self.coordinator is None or running == self._running:
             return []
@@ -174,7 +174,7 @@ class JobCheckpoints:
         asked: Request | None,
         stopped: bool,
     ) -> list[commands.Command]:
-        """See CheckpointCoordinator.adopted."""
+        """Takes over running tasks; see CheckpointCoordinator.adopted."""
         if self.coordinator is None:
             return []
         latest = self.latest
@@ -195,13 +195,13 @@ class JobCheckpoints:
         return latest is not None and self._directories.get(latest.checkpoint_id) == path
 
     def kept_after(self, status: JobStatus) -> bool:
-        """Whether complete checkpoints stay when the job has ended so."""
+        """Whether complete checkpoints are kept after the job ended with this status."""
         if status is JobStatus.FAILED:
             return self._retention is not Retention.NEVER
         return status is JobStatus.CANCELED and self._retention is Retention.FAILED_OR_CANCELED
 
     def ended(self, status: JobStatus) -> list[commands.Command]:
-        """That the job is over is stored, and with it that its checkpoints are not kept."""
+        """Deletes the job's checkpoints unless they are kept, once the end of the job is stored."""
         if self.coordinator is None or self.kept_after(status):
             return []
         dropped: list[commands.Command] = [commands.DropAllCheckpoints()]
@@ -219,7 +219,7 @@ class JobCheckpoints:
         return self._converted(self.coordinator.request(asked, now), now)
 
     def late_answer(self, checkpoint_id: int, problem: str = "") -> list[commands.Command]:
-        """The job has ended while the checkpoint was being stored."""
+        """Answers for a checkpoint that was being stored when the job ended."""
         pending = self.coordinator.pending if self.coordinator is not None else ()
         return [
             commands.AnswerRequest(
@@ -249,7 +249,7 @@ class JobCheckpoints:
         )
 
     def restored(self) -> dict[OperatorId, list[OperatorSnapshot]] | None:
-        """What each subtask of each operator restores; None: everything begins from nothing."""
+        """Returns the state that each subtask of each operator restores; None: all start empty."""
         latest = self.latest
         if latest is None:
             return None
@@ -261,13 +261,13 @@ class JobCheckpoints:
         return {
             operator.operator_id: assign(operator, parallelism[operator.operator_id])
             for operator in latest.operators
-            if operator.operator_id in parallelism  # else it is given up, as was asked for
+            if operator.operator_id in parallelism  # otherwise its state is discarded, as requested
         }
 
     def finished_vertices(self, among: Collection[VertexId]) -> frozenset[VertexId]:
-        """The vertices, of those that start again, that have nothing to do when the latest
-        checkpoint is restored: they had finished in it, and so had all that feed them. Empty if
-        that is all of them.
+        """Returns the vertices, among those that restart, that have nothing to do when the latest
+        checkpoint is restored: they and all their producers had finished in it. Empty if that
+        applies to all vertices.
         """
         latest = self.latest
         if latest is None:
@@ -286,7 +286,7 @@ class JobCheckpoints:
 
     @property
     def restored_from(self) -> str:
-        """What paths in `restored` are relative to; empty: the job's directory."""
+        """The base directory of paths in `restored`; empty: the job's directory."""
         latest = self.latest
         return "" if latest is None else self._directories.get(latest.checkpoint_id, "")
 

@@ -1,8 +1,8 @@
-"""Who takes part in a checkpoint: the tasks to trigger, those that acknowledge, and what has
-finished (spec 001, "Triggering Checkpoints After Tasks Finished" and appendix 1).
+"""Plans a checkpoint: the tasks to trigger, the tasks that acknowledge, and the finished ones (spec
+001, "Triggering Checkpoints After Tasks Finished" and appendix 1).
 
-A barrier starts at the tasks that run and that no running task feeds. Usually these are the
-sources; once sources have finished, it is whoever they fed.
+Barriers start at the running tasks that have no running producer. Usually these are the sources;
+once sources have finished, they are the consumers of finished tasks.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _RUNNING, _FINISHED = ExecutionState.RUNNING, ExecutionState.FINISHED
 
 
 class NotPossible(Exception):
-    """No checkpoint can be taken as the tasks are; the message says why."""
+    """The tasks are in a state in which no checkpoint can be taken; the message says why."""
 
 
 class CheckpointPlan(NamedTuple):
     to_trigger: tuple[Execution, ...]
-    to_acknowledge: dict[AttemptId, Execution]  # all that run
-    finished: frozenset[VertexId]  # of which every subtask has finished
-    # Of the other vertices: the subtasks that have finished, if there are any.
+    to_acknowledge: dict[AttemptId, Execution]  # all running tasks
+    finished: frozenset[VertexId]  # vertices of which every subtask has finished
+    # Other vertices with finished subtasks.
     finished_subtasks: dict[VertexId, tuple[int, ...]]
 
 
 def plan_checkpoint(graph: ExecutionGraph, *, after_tasks_finish: bool) -> CheckpointPlan:
-    """The plan for a checkpoint of the graph as it is. Takes O(subtasks) time. Raises NotPossible.
+    """Plans a checkpoint of the current graph. Takes O(subtasks) time. Raises NotPossible.
 
-    `after_tasks_finish`: whether a checkpoint is taken although some tasks have finished.
+    With `after_tasks_finish`, a checkpoint is possible although some tasks have finished.
     """
     _check(graph, after_tasks_finish=after_tasks_finish)
     to_acknowledge: dict[AttemptId, Execution] = {}
@@ -67,8 +67,8 @@ def plan_checkpoint(graph: ExecutionGraph, *, after_tasks_finish: bool) -> Check
 
 
 def tasks_to_trigger(graph: ExecutionGraph) -> Iterator[Execution]:
-    """The running tasks without a running producer, in O(subtasks): the edges between subtasks are
-    looked at only where it matters, and there are no more of those than subtasks.
+    """Yields the running tasks without a running producer, in O(subtasks): edges between subtasks
+    are inspected only where needed, and there are no more of those than subtasks.
     """
     for vertex in graph.vertices:
         if vertex.counts[_RUNNING.value] and not _all_are_fed(graph, vertex):
@@ -76,7 +76,7 @@ def tasks_to_trigger(graph: ExecutionGraph) -> Iterator[Execution]:
 
 
 def _all_are_fed(graph: ExecutionGraph, vertex: ExecutionJobVertex) -> bool:
-    """Whether every subtask has a running producer, by the counts of its producers alone."""
+    """Whether every subtask has a running producer, judged by the counts of its producers alone."""
     for result in graph.inputs_of(vertex.vertex.vertex_id):
         running = result.producer.counts[_RUNNING.value]
         if result.edge.pattern is DistributionPattern.ALL_TO_ALL:
@@ -88,7 +88,7 @@ def _all_are_fed(graph: ExecutionGraph, vertex: ExecutionJobVertex) -> bool:
 
 
 def _unfed(graph: ExecutionGraph, vertex: ExecutionJobVertex) -> Iterator[Execution]:
-    # The producers of ALL_TO_ALL edges have all finished, or every subtask would be fed.
+    # All producers of ALL_TO_ALL edges have finished, or every subtask would have one.
     pointwise = [
         result
         for result in graph.inputs_of(vertex.vertex.vertex_id)

@@ -1,9 +1,9 @@
-"""What earlier masters of a job have left to the one that goes on with it.
+"""The state that earlier masters of a job left for the one that continues it.
 
-Ids of checkpoints, and numbers of attempts, name files. Each master counts in a range of its own,
-above those of all earlier ones, although it does not know how far they came: a file of an earlier
-master that was never part of a complete checkpoint cannot have the name of a new one, and nothing
-that an earlier master still deletes is anybody else's.
+Ids of checkpoints and numbers of attempts are parts of file names. Each master numbers them in a
+separate range, above those of all earlier masters, although it does not know how far they came. So
+a file that an earlier master never made part of a complete checkpoint cannot have the name of a new
+one, and nothing that an earlier master still deletes belongs to a later one.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ ATTEMPTS_PER_MASTER = 10**6
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
     epoch: int = 1  # of this master
-    checkpoints: Sequence[CompleteCheckpoint] = ()  # of the job, by id
-    latest: CheckpointMetadata | None = None  # the job begins with its state
+    checkpoints: Sequence[CompleteCheckpoint] = ()  # of the job, in order of their ids
+    latest: CheckpointMetadata | None = None  # the job starts with its state
     latest_epoch: int = 1  # of the master that took it
-    restored_from: str = ""  # what its paths are relative to; empty: the job's directory
-    # Of retained checkpoints of the job; None: those of one cannot be read.
+    restored_from: str = ""  # the base directory of its paths; empty: the job's directory
+    # Files of the job's retained checkpoints; None: those of one of them cannot be read.
     shared_files: Mapping[int, tuple[str, ...]] | None = field(default_factory=dict)
     restarts: RestartHistory = field(default_factory=RestartHistory)
-    verdict: Verdict | None = None  # on the failure that it is in; None: it is in none
-    # How many chunks of each attempt are kept, by collect sink.
+    verdict: Verdict | None = None  # on the job's current failure; None: it is not failing
+    # The number of stored chunks of each attempt, by collect sink.
     collected: Mapping[OperatorId, Mapping[AttemptId, int]] = field(default_factory=dict)
     # The job's statuses and failures so far, oldest first.
     statuses: Sequence[StatusChange] = ()
     failures: Sequence[Failure] = ()
-    claimed: CompleteCheckpoint | None = None  # of another job, and this one's own from now on
+    claimed: CompleteCheckpoint | None = None  # taken by another job; owned by this one from now on
 
     @property
     def first_checkpoint_id(self) -> int:
@@ -56,7 +56,7 @@ class Recovery:
 
     @property
     def paths(self) -> dict[int, str]:
-        """Where complete checkpoints are, by id."""
+        """The paths of complete checkpoints by id."""
         found = {c.checkpoint_id: c.path for c in self.checkpoints}
         return (
             found

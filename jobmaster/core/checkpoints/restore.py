@@ -1,5 +1,5 @@
-"""Which subtask restores what: an operator's state in a checkpoint, cut for its parallelism (spec
-004, spec 001 "Operator state").
+"""Assigns an operator's state in a checkpoint to subtasks, for its parallelism (spec 004, spec 001
+"Operator state").
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from firesteel.common.key_groups import KeyGroupRange, key_group_range
 
 
 def assign(operator: CheckpointedOperator, parallelism: int) -> list[OperatorSnapshot]:
-    """What each subtask restores, at the parallelism that the operator has now (at most its max
-    parallelism).
+    """Returns the state that each subtask restores at the operator's current parallelism (at most
+    its max parallelism).
 
-    Keyed state goes where its keys go. Lists stay where they were, or, with another parallelism,
-    are dealt out evenly in their order; a union list goes to everyone whole. Batches in flight stay
-    where they were, too. With another parallelism, everyone reads all of those that are partitioned
-    by keys, and takes its own rows; where any subtask may take any row, they are dealt out;
-    elsewhere the parallelism stays (`check_fits`).
+    Keyed state follows its keys. Lists stay where they were; if the parallelism changed, they are
+    distributed evenly in order. Every subtask gets a union list as a whole. In-flight batches also
+    stay where they were. If the parallelism changed, every subtask reads all batches that are
+    partitioned by keys and takes its own rows; where any subtask may take any row, batches are
+    distributed; elsewhere the parallelism must not change (`check_fits`).
 
     A broadcast state stays where it was: an unaligned barrier may overtake a broadcast row on its
-    way to one subtask and not on its way to another. With another parallelism there is none on its
-    way, all subtasks had the same, and everyone gets any of them, as a subtask does that had
-    finished; and so with their event time.
+    way to one subtask but not on its way to another. If the parallelism changed, no broadcast row
+    is in flight and all subtasks have the same state, so every subtask gets any copy of it, as a
+    subtask does that had finished. The same applies to their event time.
     """
     snapshots = [operator.subtasks[subtask] for subtask in sorted(operator.subtasks)]
     handles = [handle for snapshot in snapshots for handle in snapshot.keyed]
@@ -47,7 +47,7 @@ def assign(operator: CheckpointedOperator, parallelism: int) -> list[OperatorSna
         name: tuple(item for part in parts for item in part)
         for name, parts in _by_name([snapshot.union_lists for snapshot in snapshots]).items()
     }
-    # Of several, `check_fits` has refused another parallelism.
+    # If there are several, `check_fits` has refused a different parallelism.
     common_us = next(iter(event_times(operator)), None)
     in_flight = (
         [operator.subtasks.get(subtask, nothing).in_flight for subtask in range(parallelism)]
@@ -101,7 +101,7 @@ def _cut(handles: Sequence[KeyedHandle], key_groups: KeyGroupRange) -> tuple[Key
 def _redistributed(
     operator: CheckpointedOperator, snapshots: Sequence[OperatorSnapshot], parallelism: int
 ) -> list[tuple[InFlight, ...]]:
-    """Each subtask's files of batches in flight."""
+    """Returns each subtask's files of in-flight batches."""
     found: list[tuple[InFlight, ...]] = [()] * parallelism
     for n, handle in enumerate(handle for snapshot in snapshots for handle in snapshot.in_flight):
         match handle.partitioner:

@@ -1,10 +1,10 @@
 """Files that several checkpoints refer to (`execution.checkpointing.incremental`).
 
-A file is kept exactly while a retained checkpoint refers to it, or a pending one may: a pending
+A file is kept exactly while a retained checkpoint refers to it, or a pending one may. A pending
 checkpoint refers to its own new files and to those of its base, a complete checkpoint that its
-trigger names. So the files of a base stay until all that build on it have ended, whatever is
-subsumed meanwhile (invariant 10). What is reachable is computed anew each time: there are no counts
-that could be wrong.
+trigger names. So the files of a base are kept until all checkpoints that build on it have ended,
+even if the base is subsumed (invariant 10). Reachable files are recomputed each time: there are no
+reference counts that could be wrong.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from firesteel.common.checkpoints.shared import writer_of
 
 
 class SharedFiles:
-    """Methods return paths that are to be deleted now, in order."""
+    """Methods return the paths to delete now, in order."""
 
     def __init__(self, retained: Mapping[int, Iterable[str]]) -> None:
-        """`retained`: the files of complete checkpoints that earlier masters have left."""
+        """`retained` has the files of complete checkpoints that earlier masters left."""
         self._files = {checkpoint_id: frozenset(paths) for checkpoint_id, paths in retained.items()}
-        self._dropped: set[int] = set()  # of them: not retained any more
-        self._bases: dict[int, int] = {}  # of pending checkpoints, 0: none
+        self._dropped: set[int] = set()  # those of them that are no longer retained
+        self._bases: dict[int, int] = {}  # base of each pending checkpoint, 0: none
 
     @property
     def reachable(self) -> frozenset[str]:
@@ -35,7 +35,7 @@ class SharedFiles:
         self._bases[checkpoint_id] = base
 
     def missing(self, checkpoint_id: int, paths: Iterable[str]) -> list[str]:
-        """Those of a pending checkpoint's files that are neither its own nor its base's."""
+        """Returns the files of a pending checkpoint that belong neither to it nor to its base."""
         base = self._files.get(self._bases.get(checkpoint_id, 0), frozenset())
         return sorted(path for path in set(paths) - base if writer_of(path) != checkpoint_id)
 
@@ -49,13 +49,13 @@ class SharedFiles:
         return self._collect()
 
     def dropped(self, checkpoint_id: int) -> list[str]:
-        """It is not retained any more."""
+        """The checkpoint is no longer retained."""
         if checkpoint_id in self._files:
             self._dropped.add(checkpoint_id)
         return self._collect()
 
     def unreachable(self, paths: Iterable[str]) -> list[str]:
-        """Of a checkpoint that has failed."""
+        """Returns which files of a failed checkpoint can be deleted."""
         reachable = self.reachable
         return [path for path in paths if path not in reachable]
 

@@ -1,9 +1,9 @@
-"""Operator coordinators: the parts of sources and sinks that must exist once per job, so they live
+"""Operator coordinators: the parts of sources and sinks that exist once per job and therefore live
 in the JobMaster.
 
-Sources have a split enumerator, which owns every split until a reader asks for one; collect sinks
-have a spool that their rows are appended to. A coordinator is a pure core of its own: it answers
-with messages to the subtask that it heard from and with `Spool`, the I/O that it wants.
+A source has a split enumerator, which owns every split until a reader requests one; a collect sink
+has a spool that its rows are appended to. A coordinator is a pure core: it answers with messages to
+the subtask that it received from, and with `Spool`, a request for I/O.
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ KINDS: dict[str, type[Coordinator]] = {
     "sequence-source": SequenceSourceEnumerator,
     "collect": CollectCoordinator,
 }
-# Of an operator that only has an alignment group among its options: see WatermarkAlignment.
+# The kind of an operator whose only option is an alignment group: see WatermarkAlignment.
 ALIGNMENT = "alignment"
 
 
 def create(operator: Operator) -> Coordinator | None:
-    """The operator's coordinator; None if it has none. Raises BadOptions, naming the operator."""
+    """Creates the operator's coordinator, or returns None. Raises BadOptions, naming the
+    operator.
+    """
     kind = operator.coordinator_kind
     if not kind:
         return None

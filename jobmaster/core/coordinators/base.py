@@ -1,4 +1,4 @@
-"""What every coordinator offers to the core."""
+"""The interface of coordinators to the core."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import AttemptId
 from firesteel.common.operator_messages import HeldSplit, OperatorMessage
 
-Json: TypeAlias = Any  # what json.loads returns
+Json: TypeAlias = Any  # any value that json.loads returns
 Options: TypeAlias = Mapping[str, Json]
 
 
@@ -19,12 +19,12 @@ class BadOptions(Exception):
 
 
 class UnexpectedMessage(Exception):
-    """The operator sent something that its coordinator has no use for: the peer's fault."""
+    """The operator sent a message that its coordinator does not handle: the peer's fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spool:
-    """I/O that a coordinator wants: append this chunk. The outcome comes back as `spooled`."""
+    """Requests to append this chunk. The outcome is passed to `spooled`."""
 
     sequence: int
     ipc_stream: bytes = field(repr=False)
@@ -40,52 +40,54 @@ class Answer(NamedTuple):
 
 class Coordinator:
     """The part of an operator that exists once per job. It is pure: it answers with messages and
-    with I/O that it wants, and time is an argument.
+    requests for I/O, and time is an argument.
 
-    A subclass overrides what it has a use for.
+    A subclass overrides the methods that it needs.
     """
 
-    # Paths and globs whose files the coordinator must know before it is ready.
+    # Paths and globs that must be listed before the coordinator is ready.
     paths_to_list: Sequence[str] = ()
-    # Whether they are listed repeatedly, for new files.
+    # Whether they are listed repeatedly to find new files.
     watched: bool = False
 
     @classmethod
     def from_options(cls, options: Options) -> Self:
-        """Raises BadOptions."""
+        """Creates a coordinator. Raises BadOptions."""
         return cls()
 
     @property
     def ready(self) -> bool:
-        """Whether the job may start. Until then it waits for `paths_listed`."""
+        """Whether the job may start. If not, it waits for `paths_listed`."""
         return True
 
     def paths_listed(self, files: Sequence[ListedFile], now: float) -> Sequence[Answer]:
-        """The files that `paths_to_list` lead to, in the order in which they are to be read."""
+        """Receives the files that match `paths_to_list`, in the order in which to read them."""
         raise ValueError(f"{type(self).__name__} lists no paths")
 
     def next_deadline(self) -> float | None:
-        """When it next wants a `tick`."""
+        """Returns when to call `tick` next."""
         return None
 
     def tick(self, now: float) -> bool:
-        """True: list the paths again, now."""
+        """Returns whether to list the paths again now."""
         return False
 
     def receive(
         self, attempt_id: AttemptId, subtask: int, message: OperatorMessage
     ) -> Sequence[OperatorMessage | Spool]:
-        """A message from a live attempt; returns answers and I/O. Raises UnexpectedMessage."""
+        """Handles a live attempt's message; returns answers and I/O. Raises UnexpectedMessage."""
         raise UnexpectedMessage(f"{type(self).__name__} got a {type(message).__name__}")
 
     def spooled(
         self, attempt_id: AttemptId, sequence: int, problem: str
     ) -> Sequence[OperatorMessage]:
-        """The outcome of a `Spool`; `problem` is empty if it succeeded."""
+        """Handles the outcome of a `Spool`; `problem` is empty if it succeeded."""
         return ()
 
     def assigned(self, attempt_id: AttemptId) -> int:
-        """How many splits the attempt was assigned, whether they have arrived or not."""
+        """Returns the number of splits assigned to the attempt, whether they have arrived or
+        not.
+        """
         return 0
 
     @property
@@ -94,60 +96,61 @@ class Coordinator:
         return 0
 
     def found(self, snapshot: Json) -> Json:
-        """What it has found to read and another master would not find so again, besides what is in
-        this snapshot (None: there is none); as JSON. None: nothing.
+        """Returns, as JSON, the listing that another master might not reproduce, apart from the
+        part in this snapshot (None: no snapshot). Returns None if there is nothing to add.
         """
         return None
 
     def take_found(self, found: Json) -> None:
-        """What `found` has returned under an earlier master. `restore` came before."""
+        """Takes over the value of `found` from an earlier master. `restore` was called before."""
 
     def adopt(self, attempt_id: AttemptId, subtask: int, held: Sequence[HeldSplit]) -> str:
-        """An attempt that an earlier master started was assigned these splits. `restore` came
-        before. Returns why it cannot go on; empty: it can.
+        """Takes over an attempt that an earlier master started, with these assigned splits.
+        `restore` was called before. Returns why the attempt cannot continue; empty if it can.
         """
         return ""
 
     def adopt_finished(self, attempt_id: AttemptId, subtask: int, places: Sequence[int]) -> str:
-        """The same of one that has finished, by the places of its splits."""
+        """Takes over a finished attempt, given the places of its splits."""
         return ""
 
     def owned(self, attempt_id: AttemptId) -> Sequence[int] | None:
-        """The places of the splits that the attempt was assigned; None: that is not known."""
+        """Returns the places of the attempt's assigned splits; None if they are unknown."""
         return None
 
     def reads_anew(self, subtask: int) -> bool:
-        """Whether the subtask's next attempt may read something else than its last one."""
+        """Whether the subtask's next attempt may read something different from the last one."""
         return False
 
     def resent(self, attempt_id: AttemptId) -> None:
-        """The attempt is asked to send again what is unanswered: messages of it may be lost."""
+        """The attempt was requested to resend unanswered messages, because some may be lost."""
 
     def take_kept(self, by_attempt: Mapping[AttemptId, int]) -> None:
-        """How many chunks of each attempt were kept under earlier masters."""
+        """Receives the number of each attempt's chunks that were stored under earlier masters."""
 
     def attempt_ended(self, attempt_id: AttemptId) -> None:
-        """The attempt failed or was cancelled: what it owned becomes available again."""
+        """Releases the splits of an attempt that failed or was cancelled."""
 
     def subtask_starts_over(self, attempt_id: AttemptId, subtask: int, *, finished: bool) -> None:
-        """The subtask starts from the beginning, others go on. `finished`: whether its attempt had;
-        consumers may have read what that produced, so the next one produces the same rows.
+        """The subtask starts from the beginning, while others continue. With `finished`, its
+        attempt had finished; consumers may have read its rows, so the next attempt must produce the
+        same rows.
         """
         self.attempt_ended(attempt_id)
 
     def start_over(self) -> None:
-        """All subtasks start from the beginning."""
+        """Restarts all subtasks from the beginning."""
 
     def snapshot(self) -> Json:
-        """For a checkpoint: what is not in the snapshots of the subtasks, as JSON."""
+        """Returns, as JSON, state for a checkpoint that the subtasks' snapshots do not contain."""
         return None
 
     def mismatch(self, snapshot: Json) -> str:
-        """Why it cannot go on from a snapshot, which another version of the program may have left;
-        empty: it can.
+        """Returns why it cannot resume from a snapshot, which a different version of the program
+        may have written; empty if it can.
         """
         return ""
 
     def restore(self, snapshot: Json) -> None:
-        """All subtasks start from a checkpoint, and with it the coordinator."""
+        """Restarts all subtasks, and the coordinator, from a checkpoint."""
         self.start_over()

@@ -1,8 +1,9 @@
-"""collect: appends what the subtasks of a CollectSink send to the spool, chunk by chunk, each once.
+"""collect: appends the chunks that the subtasks of a CollectSink send to the spool, each once.
 
-The rows of a job that starts over replace those that it sent before (jobmaster.collected_rows).
-Those of one that goes on from a checkpoint follow them: what is in no complete checkpoint is never
-shown. Those of a task that another JobMaster adopts go on where the kept ones end.
+The rows of a job that starts over replace its earlier rows (jobmaster.collected_rows). The rows of
+a job that resumes from a checkpoint follow the earlier ones: rows that no complete checkpoint
+contains are never published. The rows of a task that a new JobMaster adopts continue after the
+stored ones.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from jobmaster.core.coordinators.base import Coordinator, Spool, UnexpectedMessa
 
 class CollectCoordinator(Coordinator):
     def __init__(self) -> None:
-        self._next: dict[AttemptId, int] = {}  # the sequence that an attempt sends next
-        self._acknowledged: dict[AttemptId, int] = {}  # how many of an attempt's were kept
-        self._problems: dict[AttemptId, str] = {}  # why no more of an attempt's can be kept
-        # Attempts that are asked to send again what is unanswered, and have not begun to.
+        self._next: dict[AttemptId, int] = {}  # the next sequence number of each attempt
+        self._acknowledged: dict[AttemptId, int] = {}  # the number of each attempt's stored chunks
+        self._problems: dict[AttemptId, str] = {}  # why an attempt's chunks can no longer be stored
+        # Attempts that were requested to resend unanswered chunks, and have not started to.
         self._resending: set[AttemptId] = set()
 
     def receive(
@@ -34,12 +35,12 @@ class CollectCoordinator(Coordinator):
             self._resending.discard(attempt_id)
         if (
             message.sequence < expected
-        ):  # sent again: keep it once, but do acknowledge it once it is kept
+        ):  # resent: store it once, but acknowledge it once it is stored
             kept = message.sequence < self._acknowledged.get(attempt_id, 0)
             return (ChunkAcknowledged(sequence=message.sequence),) if kept else ()
         if message.sequence > expected:
             if attempt_id in self._resending:
-                return ()  # it comes again, behind those that are lost
+                return ()  # it is resent after the lost ones
             return (
                 ChunkAcknowledged(
                     sequence=message.sequence, error=f"chunk {expected} never arrived"

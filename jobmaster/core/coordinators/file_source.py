@@ -4,12 +4,12 @@ Options: "paths"; "parallelism"; "cut", whether the format can be read from the 
 "watch_s".
 
 Files that exist when the job starts are read in sorted order. With "watch_s", the paths are listed
-again this many seconds after the last listing ended; new files become splits behind the earlier
-ones, each path once, whatever happens to the file later. The shell lists in the order of
-modification times, then names.
+again this many seconds after the last listing ended; new files become splits after the earlier
+ones, each path once, even if the file changes later. The shell lists in order of modification time,
+then name.
 
-What one listing finds is divided so that each subtask gets several splits: neighbouring small files
-share one, a large file that can be cut has several, of about equal length.
+The files of one listing are divided so that each subtask gets several splits: neighbouring small
+files share a split, and a large file that can be cut has several of about equal length.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from jobmaster.core.coordinators.base import Answer, BadOptions, Json, Options
 from jobmaster.core.coordinators.splits import SplitEnumerator
 
 MIN_WATCH_S = 0.01
-SPLITS_PER_SUBTASK = 8  # of one listing, if there is that much: so that all end at about once
-MIN_SPLIT_BYTES = 4 * MIB  # less is not worth a message
+# Per listing, if there is enough data, so that all subtasks end at about the same time.
+SPLITS_PER_SUBTASK = 8
+MIN_SPLIT_BYTES = 4 * MIB  # a smaller split is not worth a message
 MAX_SPLIT_BYTES = 64 * MIB  # about a second's work
 MAX_SPLIT_FILES = 256
-FILE_BYTES = 64 * 1024  # what opening a file costs, in bytes that could be read instead
+FILE_BYTES = 64 * 1024  # the cost of opening a file, in bytes that could be read instead
 
 
 class _Split(NamedTuple):
@@ -37,7 +38,7 @@ class _Split(NamedTuple):
     first: int  # the index of its first file
     files: int
     piece: int = 0
-    pieces: int = 1  # into which that file is cut
+    pieces: int = 1  # the number of pieces that the file is cut into
 
 
 class FileSourceEnumerator(SplitEnumerator):
@@ -89,7 +90,7 @@ class FileSourceEnumerator(SplitEnumerator):
 
     def paths_listed(self, files: Sequence[ListedFile], now: float) -> Sequence[Answer]:
         self._listed = True
-        # A file that two globs match is read once.
+        # A file that matches two globs is read once.
         new = list({file.path: file for file in files if file.path not in self._seen}.values())
         if not self.watched:
             new.sort()
@@ -133,9 +134,9 @@ class FileSourceEnumerator(SplitEnumerator):
         }
 
     def take_found(self, found: Json) -> None:
-        """It may follow on an earlier checkpoint than the restored one, which then has the first of
-        these files. If it has others, files were listed again meanwhile, and these count for
-        nothing.
+        """Adds to the restored listing. `found` may start at an earlier checkpoint than the
+        restored one, which then contains the first of these files. If it contains different files,
+        the paths were listed again after `found`, which is ignored.
         """
         files = [ListedFile(*file) for file in found["files"]]
         splits = [_Split(*split) for split in found["splits"]]
@@ -164,7 +165,7 @@ class FileSourceEnumerator(SplitEnumerator):
         self._seen = {file.path for file in self._files}
 
     def _divided(self, files: Sequence[ListedFile], offset: int) -> Iterator[_Split]:
-        """`offset`: the index that the first of them will have."""
+        """Divides the files into splits; `offset` is the index of the first of these files."""
         splits = SPLITS_PER_SUBTASK * self._parallelism
         most_files = min(MAX_SPLIT_FILES, -(-len(files) // splits))
         total = sum(file.size + FILE_BYTES for file in files)
@@ -187,10 +188,10 @@ class FileSourceEnumerator(SplitEnumerator):
             yield _Split(first, count)
 
     def _can_cut(self, path: str) -> bool:
-        """What is compressed as a whole is only read from its beginning."""
+        """Whether the file can be read from the middle: not if it is compressed as a whole."""
         return self._cut and not path.lower().endswith(COMPRESSED)
 
 
 def _counts(snapshot: Json) -> tuple[int, int]:
-    """Of its files and splits."""
+    """Returns the numbers of files and splits in the snapshot."""
     return (0, 0) if snapshot is None else (len(snapshot["files"]), len(snapshot["splits"]))

@@ -1,9 +1,9 @@
-"""splits: those that a program listed when it was submitted: {"splits": [{...}, ...]}.
+"""splits: splits that a program listed when it was submitted: {"splits": [{...}, ...]}.
 
-With "one_each", no subtask is assigned a second one, which it would ask for ahead of its time: the
-first may never end, and other subtasks have none.
+With "one_each", no subtask is assigned a second split, which it would request early: the first may
+never end, while other subtasks have none.
 
-For sources of the program's own, of which the JobMaster runs no code.
+It serves custom sources, whose code does not run in the JobMaster.
 """
 
 from __future__ import annotations
@@ -51,4 +51,4 @@ class ListedSplitsEnumerator(SplitEnumerator):
     def mismatch(self, snapshot: Json) -> str:
         if snapshot["listed"] == self._digest:
             return ""
-        return "its splits(parallelism) gives other splits than those that some were read of"
+        return "its splits(parallelism) returns different splits than those that were partly read"

@@ -1,4 +1,4 @@
-"""All coordinators of a job: messages reach them here, and their answers leave as commands."""
+"""All coordinators of a job: receives their messages and returns their answers as commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jobmaster.core.coordinators.splits import SplitEnumerator
 from jobmaster.core.coordinators.watermark_alignment import Announcement, WatermarkAlignment
 from jobmaster.core.execution_graph import Execution
 
-Attempts: TypeAlias = Mapping[AttemptId, Execution]  # the current ones
+Attempts: TypeAlias = Mapping[AttemptId, Execution]  # current attempts
 
 
 class Coordinators:
@@ -36,7 +36,7 @@ class Coordinators:
 
     @classmethod
     def of(cls, job_graph: JobGraph) -> Coordinators:
-        """Raises BadOptions, naming the operator."""
+        """Creates the coordinators of a job. Raises BadOptions, naming the operator."""
         created = (
             (o.operator_id, create(o)) for vertex in job_graph.vertices for o in vertex.operators
         )
@@ -49,11 +49,11 @@ class Coordinators:
 
     @property
     def ready(self) -> bool:
-        """Whether all of them let the job start."""
+        """Whether all coordinators let the job start."""
         return all(coordinator.ready for coordinator in self.by_operator.values())
 
     def listings(self) -> list[Command]:
-        """The paths to list before they are ready, or from now on."""
+        """Returns commands that list paths before the coordinators are ready, or from now on."""
         return [
             _listing(operator_id, coordinator)
             for operator_id, coordinator in self.by_operator.items()
@@ -91,7 +91,7 @@ class Coordinators:
         now: float,
         attempts: Attempts,
     ) -> list[Command]:
-        """A message from a live attempt."""
+        """Handles a message from a live attempt."""
         coordinator = self.by_operator.get(operator_id)
         attempt_id, subtask = execution.attempt_id, execution.vertex.subtask
         try:
@@ -125,7 +125,7 @@ class Coordinators:
         return sum(coordinator.found_version for coordinator in self.by_operator.values())
 
     def found(self, snapshots: Mapping[OperatorId, Json]) -> dict[OperatorId, Json]:
-        """What they have found to read that is not in these snapshots, for another master."""
+        """Returns the listings that are not in these snapshots, for another master."""
         found = {o: c.found(snapshots.get(o)) for o, c in self.by_operator.items()}
         return {operator_id: json for operator_id, json in found.items() if json is not None}
 
@@ -137,8 +137,8 @@ class Coordinators:
     def adopt(
         self, execution: Execution, operator_id: OperatorId, held: Sequence[HeldSplit]
     ) -> str:
-        """Returns why the task, which an earlier master started, cannot go on with these splits;
-        empty: it can.
+        """Returns why the task, which an earlier master started, cannot continue with these splits;
+        empty if it can.
         """
         coordinator = self.by_operator.get(operator_id)
         if coordinator is None:
@@ -148,7 +148,7 @@ class Coordinators:
     def adopt_finished(
         self, execution: Execution, splits: Mapping[OperatorId, Sequence[int]]
     ) -> str:
-        """The same of a task that has finished: why it has to run again."""
+        """Returns why a finished task must run again; empty if it need not."""
         subtask = execution.vertex.subtask
         for operator_id, places in splits.items():
             if (coordinator := self.by_operator.get(operator_id)) is None:
@@ -158,7 +158,7 @@ class Coordinators:
         return ""
 
     def owned(self, execution: Execution) -> dict[OperatorId, Sequence[int]]:
-        """The places of the splits that its sources were assigned."""
+        """Returns the places of the splits that were assigned to the task's sources."""
         return {
             operator_id: places
             for operator_id, coordinator in self._coordinators_of(execution)
@@ -169,7 +169,9 @@ class Coordinators:
         return any(isinstance(c, SplitEnumerator) for _, c in self._coordinators_of(execution))
 
     def reads_anew(self, execution: Execution) -> bool:
-        """Whether what follows it may read something else than it did."""
+        """Whether the task's consumers may read something different from what it produced
+        before.
+        """
         subtask = execution.vertex.subtask
         return any(c.reads_anew(subtask) for _, c in self._coordinators_of(execution))
 
@@ -179,7 +181,9 @@ class Coordinators:
                 coordinator.take_kept(by_attempt)
 
     def reconnected(self, executions: Iterable[Execution]) -> list[Command]:
-        """The stream to these broke and is back: messages in either direction may be lost."""
+        """The stream to these tasks broke and is open again: messages in both directions may be
+        lost.
+        """
         commands = []
         for execution in executions:
             for operator_id in self._of(execution):
@@ -192,7 +196,7 @@ class Coordinators:
         return isinstance(self.by_operator.get(operator_id), CollectCoordinator)
 
     def resume_collecting(self, executions: Iterable[Execution]) -> list[Command]:
-        """Those that collect rows send again what is unanswered."""
+        """Requests the tasks that collect rows to resend unanswered chunks."""
         return [
             self._resend(execution, operator_id)
             for execution in executions
@@ -208,7 +212,7 @@ class Coordinators:
     def attempt_finished(
         self, execution: Execution, now: float, attempts: Attempts
     ) -> list[Command]:
-        """The others of its alignment group need not wait for it any more."""
+        """Lets the other readers of its alignment group proceed without it."""
         return [
             command
             for operator_id in self._of(execution)
@@ -219,7 +223,7 @@ class Coordinators:
         ]
 
     def attempt_ended(self, execution: Execution) -> None:
-        """It failed or was cancelled."""
+        """Handles the failure or cancellation of an attempt."""
         for operator_id in self._of(execution):
             if operator_id in self.by_operator:
                 self.by_operator[operator_id].attempt_ended(execution.attempt_id)
@@ -227,7 +231,7 @@ class Coordinators:
                 self.alignment.attempt_ended(operator_id, execution.vertex.subtask)
 
     def subtask_starts_over(self, execution: Execution) -> None:
-        """This attempt is followed by another one, from the beginning; other subtasks go on."""
+        """A new attempt follows this one from the beginning; other subtasks continue."""
         attempt_id, subtask = execution.attempt_id, execution.vertex.subtask
         finished = execution.state is ExecutionState.FINISHED
         for operator_id in self._of(execution):
@@ -243,7 +247,7 @@ class Coordinators:
         operators: Iterable[OperatorId],
         snapshots: Mapping[OperatorId, Json] | None = None,
     ) -> None:
-        """All subtasks of these operators start again: from a checkpoint's snapshots, or from the
+        """Restarts all subtasks of these operators from a checkpoint's snapshots, or from the
         beginning.
         """
         for operator_id in operators:
@@ -257,7 +261,7 @@ class Coordinators:
                 self.alignment.start_over(operator_id)
 
     def mismatch(self, snapshots: Mapping[OperatorId, Json]) -> tuple[OperatorId, str] | None:
-        """The first operator that cannot go on from its snapshot, and why."""
+        """Returns the first operator that cannot resume from its snapshot, and why."""
         for operator_id, coordinator in self.by_operator.items():
             snapshot = snapshots.get(operator_id)
             if snapshot is not None and (why := coordinator.mismatch(snapshot)):
@@ -265,7 +269,7 @@ class Coordinators:
         return None
 
     def assigned(self, execution: Execution) -> int:
-        """How many splits the task was assigned, whether they have arrived or not."""
+        """Returns the number of splits assigned to the task, whether they have arrived or not."""
         return sum(
             self.by_operator[operator_id].assigned(execution.attempt_id)
             for operator_id in self._of(execution)
@@ -273,7 +277,7 @@ class Coordinators:
         )
 
     def snapshot(self) -> dict[OperatorId, Json]:
-        """For a checkpoint: those that have one."""
+        """Returns the snapshots of coordinators that have one, for a checkpoint."""
         found = {o: coordinator.snapshot() for o, coordinator in self.by_operator.items()}
         return {operator_id: json for operator_id, json in found.items() if json is not None}
 
@@ -282,7 +286,7 @@ class Coordinators:
         return [(o, by_operator[o]) for o in self._of(execution) if o in by_operator]
 
     def _of(self, execution: Execution) -> list[OperatorId]:
-        """Operators of the task that have a coordinator or an alignment group."""
+        """Returns operators of the task that have a coordinator or an alignment group."""
         if not self.by_operator and not self.alignment:
             return []
         operators = execution.vertex.job_vertex.vertex.operators

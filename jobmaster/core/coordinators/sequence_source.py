@@ -1,5 +1,5 @@
-"""sequence-source: ranges of numbers, in order: {"start": 0, "end": 1000000} (end is exclusive;
-null: it never ends).
+"""sequence-source: ranges of numbers in order: {"start": 0, "end": 1000000}. The end is exclusive;
+null means that the sequence never ends.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ LAST = 2**63 - 1
 
 
 class SequenceSourceEnumerator(SplitEnumerator):
-    """Splits are computed when asked for: a sequence of any length costs nothing."""
+    """Computes splits on request, so that a sequence of any length needs no memory."""
 
     def __init__(self, *, start: int, end: int | None, split_rows: int) -> None:
         super().__init__()
         self._start = start
-        self._end = LAST if end is None else end  # unbounded: for ever, in practice
+        self._end = LAST if end is None else end  # unbounded: LAST is never reached in practice
         self._own_split_rows = self._split_rows = split_rows
 
     @classmethod
@@ -44,7 +44,9 @@ class SequenceSourceEnumerator(SplitEnumerator):
         self._split_rows = self._own_split_rows
 
     def snapshot(self) -> Json:
-        """Splits have numbers: with another rate or parallelism, their sizes stay."""
+        """Includes the sizes of splits: they are numbered, so a new rate or parallelism keeps
+        them.
+        """
         cut = {"start": self._start, "end": self._end, "split_rows": self._split_rows}
         return {**super().snapshot(), **cut}
 
@@ -54,7 +56,7 @@ class SequenceSourceEnumerator(SplitEnumerator):
 
     def mismatch(self, snapshot: Json) -> str:
         before, now = (snapshot["start"], snapshot["end"]), (self._start, self._end)
-        return "" if before == now else f"it was {_range(before)}, and is {_range(now)} now"
+        return "" if before == now else f"it was {_range(before)} and is now {_range(now)}"
 
 
 def _range(bounds: tuple[int, int]) -> str:

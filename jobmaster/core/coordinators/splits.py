@@ -18,29 +18,29 @@ from jobmaster.core.coordinators.base import Answer, Coordinator, Json, Spool, U
 
 
 class SplitEnumerator(Coordinator, ABC):
-    """Hands out splits one by one. They are numbered from 0; a subclass knows how many there are
-    and what each one is.
+    """Assigns splits one by one. They are numbered from 0; a subclass knows how many there are and
+    describes each one.
 
-    A request tells how many splits its attempt has had. So a repeated one, whose answer may be
-    lost, is answered with the split that was assigned before.
+    A request contains the number of splits that its attempt has received. So a repeated request,
+    whose answer may be lost, is answered with the split that was assigned before.
 
-    An unbounded source may have more splits later: a reader that asks when there is none is
-    answered then.
+    An unbounded source may have more splits later: a reader that requests one when there is none
+    gets its answer then.
 
     An attempt that ends without finishing returns all splits it was assigned: without a checkpoint,
-    nothing that it has read counts. They are handed out again first, in order.
+    its progress is lost. They are assigned again first, in order.
 
-    A subtask that has finished and starts over, because what it produced is lost, has just the
-    splits that it had: some of its consumers have read the rows of these, and will not again.
+    A subtask that has finished and starts over, because its output is lost, gets exactly the splits
+    that it had: some of its consumers have read the rows of these, and will not read them again.
     """
 
     def __init__(self) -> None:
         self._next = 0  # the first split that was never assigned
-        self._returned: list[int] = []  # heap of splits that were returned
+        self._returned: list[int] = []  # heap of returned splits
         self._owned: dict[AttemptId, list[int]] = {}
-        # Readers that have asked and not been answered, in the order in which they asked.
+        # Unanswered readers, in the order of their requests.
         self._waiting: dict[AttemptId, None] = {}
-        # The splits of subtasks that had finished and start over; and attempts that have them.
+        # The splits of subtasks that had finished and start over; and the attempts that read them.
         self._repeated: dict[int, list[int]] = {}
         self._repeating: set[AttemptId] = set()
         self._found_version = 0
@@ -86,7 +86,7 @@ class SplitEnumerator(Coordinator, ABC):
         return ()
 
     def serve_waiting(self) -> Sequence[Answer]:
-        """There may be more splits now."""
+        """Answers waiting readers when there may be more splits."""
         served: list[Answer] = []
         while self._waiting and (number := self._take()) is not None:
             attempt_id = next(iter(self._waiting))
@@ -94,7 +94,7 @@ class SplitEnumerator(Coordinator, ABC):
         return served
 
     def _take(self) -> int | None:
-        """The next split without an owner."""
+        """Takes the next split without an owner."""
         if self._returned:
             return heapq.heappop(self._returned)
         if self._next >= self.split_count():
@@ -119,7 +119,7 @@ class SplitEnumerator(Coordinator, ABC):
         return self._found_version
 
     def found(self, snapshot: Json) -> Json:
-        """Which splits are to be repeated."""
+        """Returns the splits that must be repeated."""
         return {"repeated": list(self._repeated.items())} if self._repeated else None
 
     def take_found(self, found: Json) -> None:
@@ -128,7 +128,9 @@ class SplitEnumerator(Coordinator, ABC):
             self._taken(places)
 
     def adopt(self, attempt_id: AttemptId, subtask: int, held: Sequence[HeldSplit]) -> str:
-        """What was assigned since the snapshot and has not arrived anywhere is nobody's."""
+        """Takes over the attempt. A split assigned since the snapshot that never arrived has no
+        owner.
+        """
         for split in held:
             place, count = split.place, self.split_count()
             if place >= count or split != HeldSplit.of(place, self.split_json(place)):
@@ -140,7 +142,7 @@ class SplitEnumerator(Coordinator, ABC):
             return "it has read splits that are not stored among those of its source"
         if (repeated := self._repeated.get(subtask)) is not None:
             if list(places) != repeated[: len(places)]:
-                return "it has other splits than those that it is to read again"
+                return "it has different splits from those that it must read again"
             self._repeating.add(attempt_id)
         self._taken(places)
         self._owned[attempt_id] = list(places)
@@ -182,7 +184,7 @@ class SplitEnumerator(Coordinator, ABC):
         self._waiting.clear()
 
     def snapshot(self) -> Json:
-        """Splits without an owner; those that were assigned are in the snapshots of the readers."""
+        """Returns the splits without an owner; the readers' snapshots contain the assigned ones."""
         return {"next": self._next, "returned": sorted(self._returned)}
 
     def restore(self, snapshot: Json) -> None:

@@ -1,20 +1,20 @@
-"""Watermark alignment: no source of a group is more than its `max_drift` ahead of the group's
-slowest.
+"""Watermark alignment: no source of a group runs more than its `max_drift` ahead of the group's
+slowest source.
 
-    readers --WatermarkReported--> group: the lowest watermark of those that count
+        readers --WatermarkReported--> group: the lowest watermark of the readers that count
     --WatermarkLimit--> readers
 
-A reader is a subtask of an operator that determines event time; all readers of a job whose
-operators name the same group form one group, whatever vertex they belong to. The limit of a reader
-is the lowest watermark plus the drift of its own operator, and it stops by itself when it is past
-it. Readers that are idle or have ended do not count; one that has no event time yet does, and keeps
-the others at their first watermark.
+A reader is a subtask of an operator that determines event time. All readers of a job whose
+operators name the same group form one group, whichever vertex they belong to. The limit of a reader
+is the lowest watermark plus the drift of its own operator; the reader pauses when it is past the
+limit. Idle and ended readers do not count; a reader without event time yet does, and holds the
+others at their first watermark.
 
-A reader that has stopped and may go on gets its limit at once, and so does one whose limit falls.
-All others get it at most once per `update_interval`: so the interval bounds the number of messages
-and not the speed.
+A paused reader that may continue gets its limit immediately, as does a reader whose limit falls.
+All others get it at most once per `update_interval`, so the interval bounds the number of messages
+and not the throughput.
 
-No reader is stopped for ever: of those that count, the slowest is within its own limit; if none
+No reader is paused forever: of those that count, the slowest is within its own limit; if none
 counts, there is no limit.
 """
 
@@ -45,7 +45,7 @@ class _Reader:
     attempt_id: AttemptId | None = None  # None: it has not reported yet, or has ended
     watermark_us: int = NO_EVENT_TIME_US
     idle: bool = False
-    sent_us: int | None = None  # the limit it got last; None: it gets one at once
+    sent_us: int | None = None  # the last limit sent; None: one is due immediately
 
     @property
     def counts(self) -> bool:
@@ -63,7 +63,7 @@ class _Source:
     max_drift_us: int
     update_interval_s: float
     readers: list[_Reader]  # by subtask
-    update_at: float = 0.0  # before this, only urgent limits are sent
+    update_at: float = 0.0  # before this time, only urgent limits are sent
     pending: bool = False  # a limit has changed and waits for `update_at`
 
     def limit_us(self, lowest_us: int) -> int:
@@ -91,7 +91,7 @@ class _Source:
 @dataclass(slots=True)
 class _Group:
     sources: list[_Source] = field(default_factory=list)
-    lowest_us: int | None = None  # of those that count; None: not known
+    lowest_us: int | None = None  # of the readers that count; None: not known
 
     def announce(self, now: float) -> list[Announcement]:
         counting = (
@@ -117,7 +117,7 @@ class WatermarkAlignment:
 
     @classmethod
     def of(cls, job_graph: JobGraph) -> WatermarkAlignment:
-        """Raises BadOptions, naming the operator."""
+        """Creates the alignment groups. Raises BadOptions, naming the operator."""
         alignment = cls()
         for vertex in job_graph.vertices:
             for operator in vertex.operators:
@@ -141,11 +141,11 @@ class WatermarkAlignment:
         report: WatermarkReported,
         now: float,
     ) -> list[Announcement]:
-        """A report of a live attempt. Raises UnexpectedMessage."""
+        """Handles a live attempt's report. Raises UnexpectedMessage."""
         source = self._sources.get(operator_id)
         if source is None:
             raise UnexpectedMessage(
-                f"operator {operator_id} is in no alignment group and reports a watermark"
+                f"operator {operator_id} reports a watermark but is in no alignment group"
             )
         reader = source.readers[subtask]
         if reader.attempt_id != attempt_id:
@@ -153,14 +153,14 @@ class WatermarkAlignment:
         group = self._groups[source.group]
         lowest_us = group.lowest_us
         if reader.counts and reader.watermark_us == lowest_us:
-            lowest_us = None  # it may have been the slowest
+            lowest_us = None  # this reader may have been the slowest
         reader.watermark_us, reader.idle = report.watermark_us, report.idle
         if lowest_us is None or (reader.counts and reader.watermark_us < lowest_us):
             return group.announce(now)
         return list(source.announce(lowest_us, now, [reader]))  # nothing changes for the others
 
     def reconnected(self, operator_id: OperatorId, subtask: int) -> None:
-        """Its limit may be lost. It reports again, and then gets its limit again."""
+        """Resends the limit after the reader's next report, because the limit may be lost."""
         self._sources[operator_id].readers[subtask].sent_us = None
 
     def finished(self, operator_id: OperatorId, subtask: int, now: float) -> list[Announcement]:
@@ -169,7 +169,7 @@ class WatermarkAlignment:
         return self._groups[source.group].announce(now)
 
     def attempt_ended(self, operator_id: OperatorId, subtask: int) -> None:
-        """It failed or was cancelled: its successor has no event time yet."""
+        """Resets a reader that failed or was cancelled: its successor has no event time yet."""
         source = self._sources[operator_id]
         source.readers[subtask] = _Reader()
         self._groups[source.group].lowest_us = None
@@ -193,7 +193,7 @@ class WatermarkAlignment:
 
 
 def _source(operator: Operator, parallelism: int) -> _Source | None:
-    """From the coordinator's options: {"alignment": {"group": "g", "max_drift_us": 60000000,
+    """Reads the coordinator's options: {"alignment": {"group": "g", "max_drift_us": 60000000,
     "update_interval_us": 1000000}}.
     """
     try:

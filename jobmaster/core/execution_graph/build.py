@@ -1,5 +1,5 @@
-"""JobGraph -> ExecutionGraph: an ExecutionVertex per parallel subtask, an IntermediateResult per
-edge (spec 002).
+"""Expands a JobGraph to an ExecutionGraph: an ExecutionVertex per parallel subtask, an
+IntermediateResult per edge (spec 002).
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ def build(
     first_attempt: int = 0,
     earlier: Sequence[StatusChange] = (),
 ) -> ExecutionGraph:
-    """Expands the graph, in O(subtasks) time and memory, and leaves it CREATED. `first_attempt`:
-    the number of each subtask's; `earlier`: the job's statuses so far. Raises InvalidJobGraph.
+    """Expands the graph, in O(subtasks) time and memory, and leaves it CREATED. `first_attempt` is
+    the number of each subtask's first attempt; `earlier` has the job's statuses so far. Raises
+    InvalidJobGraph.
     """
     check(job_graph)
     graph = ExecutionGraph(job_graph, now_ms, first_attempt=first_attempt, earlier=earlier)
@@ -55,14 +56,14 @@ def build(
 
 
 def check(job_graph: JobGraph) -> None:
-    """Raises InvalidJobGraph unless vertices are unique, in topological order and joined by
-    existing ends.
+    """Raises InvalidJobGraph unless vertices are unique and in topological order, and edges connect
+    existing vertices.
     """
     if not job_graph.vertices:
         raise InvalidJobGraph(f"the job {job_graph.name!r} has no vertices: nothing would run")
     position = {vertex.vertex_id: index for index, vertex in enumerate(job_graph.vertices)}
     if len(position) != len(job_graph.vertices):
-        raise InvalidJobGraph(f"the job {job_graph.name!r} has two vertices of the same id")
+        raise InvalidJobGraph(f"the job {job_graph.name!r} has two vertices with the same id")
     for vertex in job_graph.vertices:
         if not 1 <= vertex.parallelism <= vertex.max_parallelism:
             raise InvalidJobGraph(
@@ -75,11 +76,11 @@ def check(job_graph: JobGraph) -> None:
         for vertex_id in (edge.source_vertex_id, edge.target_vertex_id):
             if vertex_id not in position:
                 raise InvalidJobGraph(
-                    f"edge {edge.result_id} names vertex {vertex_id}, which the job does not have"
+                    f"edge {edge.result_id} names vertex {vertex_id}, which is not in the job"
                 )
         if position[edge.source_vertex_id] >= position[edge.target_vertex_id]:
             raise InvalidJobGraph(
                 f"edge {edge.result_id} goes backwards: vertices must be in topological order"
             )
     if len({edge.result_id for edge in job_graph.edges}) != len(job_graph.edges):
-        raise InvalidJobGraph(f"the job {job_graph.name!r} has two edges of the same result id")
+        raise InvalidJobGraph(f"the job {job_graph.name!r} has two edges with the same result id")

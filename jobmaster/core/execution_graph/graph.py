@@ -1,4 +1,4 @@
-"""The ExecutionGraph itself: the job's status, its vertices and results, and the index of current
+"""The ExecutionGraph: the job's status, its vertices and results, and the index of current
 attempts.
 """
 
@@ -19,7 +19,7 @@ _STORY_STEPS = 64
 
 
 class ExecutionGraph:
-    """Built by `build`. Its counts follow every change in O(1)."""
+    """Created by `build`. Its counts follow every change in O(1)."""
 
     def __init__(
         self,
@@ -29,13 +29,13 @@ class ExecutionGraph:
         first_attempt: int = 0,
         earlier: Sequence[StatusChange] = (),
     ) -> None:
-        """`first_attempt`: attempts that start here have this number or a higher one. `earlier`:
+        """Attempts that start here have the number `first_attempt` or a higher one. `earlier` has
         the job's statuses under earlier masters.
         """
         self.job_graph = job_graph
         self.first_attempt = first_attempt
         self.status = JobStatus.INITIALIZING
-        # In order; the job starts with the first.
+        # In order; the first entry is the job's start.
         self.timestamps = list(earlier)
         if not earlier or earlier[-1].status is not JobStatus.INITIALIZING:
             self.timestamps.append(StatusChange(JobStatus.INITIALIZING, now_ms))
@@ -48,7 +48,7 @@ class ExecutionGraph:
         self._results: dict[ResultId, IntermediateResult] = {}
         # By slot sharing group and resource group: the vertices whose subtasks share slots.
         self.sharing: dict[tuple[str, str], list[ExecutionJobVertex]] = {}
-        # Current executions only: an unknown attempt is a stale one.
+        # Current executions only: an unknown attempt is stale.
         self.attempts: dict[AttemptId, Execution] = {}
         self.counts = JobCounts()
         self._story = deque([f"INITIALIZING at {now_ms}"], maxlen=_STORY_STEPS)
@@ -68,7 +68,7 @@ class ExecutionGraph:
         self._results[result.edge.result_id] = result
 
     def executions(self) -> Iterator[Execution]:
-        """All current executions, vertex by vertex."""
+        """Yields all current executions, vertex by vertex."""
         for job_vertex in self.vertices:
             for vertex in job_vertex.vertices:
                 yield vertex.current
@@ -78,7 +78,7 @@ class ExecutionGraph:
             yield from job_vertex.vertices
 
     def vertices_in(self, group: ExecutionSlotSharingGroup) -> list[ExecutionVertex]:
-        """The subtasks that share this group's slot."""
+        """Returns the subtasks that share this group's slot."""
         sharing, resource, subtask = group.key
         return [
             job_vertex.vertices[subtask]
@@ -87,11 +87,11 @@ class ExecutionGraph:
         ]
 
     def inputs_of(self, vertex_id: VertexId) -> list[IntermediateResult]:
-        """The results that this vertex reads."""
+        """Returns the results that this vertex reads."""
         return self._inputs.get(vertex_id, [])
 
     def outputs_of(self, vertex_id: VertexId) -> list[IntermediateResult]:
-        """The results that this vertex produces."""
+        """Returns the results that this vertex produces."""
         return self._outputs.get(vertex_id, [])
 
     def result(self, result_id: ResultId) -> IntermediateResult:
@@ -99,7 +99,7 @@ class ExecutionGraph:
 
     @property
     def live(self) -> int:
-        """Current executions that are not terminal."""
+        """The number of current executions that are not terminal."""
         return self.counts.live
 
     @property
@@ -111,7 +111,7 @@ class ExecutionGraph:
         return self.counts.by_state[state.value]
 
     def tasks_by_state(self) -> dict[str, int]:
-        """Only the states that some task is in."""
+        """Returns the number of tasks in each state that occurs."""
         counts = self.counts.by_state
         return {state.name: count for state, count in zip(STATES, counts, strict=True) if count}
 
@@ -124,8 +124,8 @@ class ExecutionGraph:
     def adopt(
         self, vertex: ExecutionVertex, attempt_id: AttemptId, attempt: int, now_ms: int
     ) -> Execution:
-        """The attempt that an earlier master has started is the current one. It is RECONCILING,
-        and what was current before was, or has ended.
+        """Makes an attempt that an earlier master started the current one. It is RECONCILING; the
+        previous one was RECONCILING too or has ended.
         """
         del self.attempts[vertex.current.attempt_id]
         execution = vertex.adopt(attempt_id, attempt, now_ms)
@@ -133,9 +133,9 @@ class ExecutionGraph:
         return execution
 
     def start_over(self, vertices: Iterable[ExecutionVertex], ids: IdSource, now_ms: int) -> None:
-        """A new attempt for each of these subtasks; all must have ended. Those of one vertex get
-        the same number, also after an adoption of only some of them: sinks take what lower numbers
-        have left for abandoned.
+        """Creates a new attempt for each of these subtasks, whose attempts must all have ended.
+        Those of one vertex get the same number, even if only some of them were adopted: sinks treat
+        data of lower numbers as abandoned.
         """
         created = StateChange(ExecutionState.CREATED, now_ms)
         vertices = list(vertices)
@@ -158,11 +158,11 @@ class ExecutionGraph:
 
     @property
     def end_ms(self) -> int:
-        """When the job reached its terminal state; 0 while it has not."""
+        """When the job reached its terminal state; 0 if it has not."""
         return self.timestamps[-1].at_ms if self.status.terminal else 0
 
     def story(self) -> list[str]:
-        """How the job came to its status: its last transitions with time, event and cause."""
+        """Returns the job's last transitions with time, event and cause."""
         return list(self._story)
 
     def __str__(self) -> str:

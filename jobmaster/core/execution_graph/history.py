@@ -1,4 +1,4 @@
-"""States over time, and how many current executions are in each: O(1) per transition."""
+"""States over time, and the number of current executions in each: O(1) per transition."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from typing import NamedTuple
 
 from firesteel.common.states import ExecutionState, JobStatus
 
-# By number, because hashing an Enum member is a Python call and a job may have 20,000 tasks.
+# Indexed by number: hashing an Enum member is a Python call, and a job may have 20,000 tasks.
 STATES = tuple(ExecutionState)
 assert [state.value for state in STATES] == list(range(len(STATES)))
 IS_TERMINAL = tuple(state.terminal for state in STATES)
 
 
 class StateChange(NamedTuple):
-    """Of a task."""
+    """A change of a task's state."""
 
     state: ExecutionState
     at_ms: int  # wall clock
 
 
 class StatusChange(NamedTuple):
-    """Of the job."""
+    """A change of the job's status."""
 
     status: JobStatus
     at_ms: int  # wall clock
 
 
 class JobCounts:
-    """Of a whole job."""
+    """Counters of a whole job."""
 
     __slots__ = ("by_state", "live", "version")
 

@@ -1,8 +1,8 @@
 """IntermediateResult and its partitions: what one vertex produces for another along one JobEdge.
 
-Edges between subtasks are never stored. Which subtask reads from which follows from the pattern:
-all from all (ALL_TO_ALL), or a run of neighbours (POINTWISE). So a result costs O(producers), not
-O(producers x consumers).
+Edges between subtasks are never stored. They follow from the pattern: every consumer reads from all
+producers (ALL_TO_ALL), or from a range of neighbours (POINTWISE). So a result takes O(producers)
+memory, not O(producers x consumers).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from jobmaster.core.execution_graph.vertex import ExecutionJobVertex, ExecutionV
 
 
 class PartitionState(Enum):
-    """How far one partition is; it follows from its producer's current execution."""
+    """The progress of one partition, derived from its producer's current execution."""
 
     CREATED = 0  # its producer does not run yet
-    CONSUMABLE = 1  # pipelined and being produced, or produced in full
-    LOST = 2  # its producer ended without completing it, or what it had completed is gone
+    CONSUMABLE = 1  # pipelined and being produced, or complete
+    LOST = 2  # its producer ended without completing it, or the complete partition is gone
 
 
 class IntermediateResultPartition:
-    """What one producer subtask contributes to a result (firesteel.common.results)."""
+    """One producer subtask's contribution to a result (firesteel.common.results)."""
 
     __slots__ = ("producer", "result")
 
@@ -65,21 +65,21 @@ class IntermediateResult:
         self.edge = edge
         self.producer = producer
         self.consumer = consumer
-        # Producers of whose partition of a BLOCKING result nobody begins to read: it can no longer
-        # be read, or they are about to produce it again.
+        # Producers whose partitions of a BLOCKING result must not be read: they are unreadable or
+        # about to be produced again.
         self.lost: set[int] = set()
         self.partitions = [
             IntermediateResultPartition(self, vertex) for vertex in producer.vertices
         ]
 
     def consumers_of(self, producer: int) -> range:
-        """Subtasks that read from this producer subtask."""
+        """Returns the subtasks that read from this producer subtask."""
         if self.edge.pattern is DistributionPattern.ALL_TO_ALL:
             return range(self.consumer.parallelism)
         return pointwise_consumers(producer, self.producer.parallelism, self.consumer.parallelism)
 
     def producers_of(self, consumer: int) -> range:
-        """Subtasks that this consumer subtask reads from."""
+        """Returns the subtasks that this consumer subtask reads from."""
         if self.edge.pattern is DistributionPattern.ALL_TO_ALL:
             return range(self.producer.parallelism)
         return pointwise_producers(consumer, self.producer.parallelism, self.consumer.parallelism)

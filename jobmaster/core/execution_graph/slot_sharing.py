@@ -1,9 +1,9 @@
-"""Which subtasks share a slot, and how large that slot must be (spec 003, "Share Slot"; spec 004).
+"""Which subtasks share a slot, and how large the slot must be (spec 003, "Share Slot"; spec 004).
 
-Subtask i of every vertex of one slot sharing group and one resource group runs in one slot. So a
-job needs, per such group, as many slots as its highest parallelism, and tasks of one vertex never
-share a slot. Vertices of a co-location group are in one slot sharing group, hence always together.
-"""
+Subtask i of every vertex in one slot sharing group and one resource group runs in one slot. So a
+job needs, per such pair of groups, as many slots as its highest parallelism, and tasks of one
+vertex never share a slot. Vertices of a co-location group are in one slot sharing group, so they
+always share slots."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from jobmaster.core.slots.slot import ExecutionSlotSharingGroup, GroupKey
 
 
 def share_slots(graph: ExecutionGraph) -> list[ExecutionSlotSharingGroup]:
-    """Puts every ExecutionVertex into its group. Raises InvalidJobGraph for a co-location group
-    that spans groups.
+    """Assigns every ExecutionVertex to its group. Raises InvalidJobGraph if a co-location group
+    spans groups.
     """
     _check_co_location(graph)
     families = graph.sharing
@@ -40,8 +40,8 @@ def share_slots(graph: ExecutionGraph) -> list[ExecutionSlotSharingGroup]:
 
 
 class _Profiles:
-    """The slot's profile by subtask. It changes only where a vertex of smaller parallelism ends,
-    so it is computed once per such range.
+    """The slot's profile by subtask. It changes only at the parallelism of a vertex, so it is
+    computed once per range.
     """
 
     def __init__(self, job_vertices: list[ExecutionJobVertex]) -> None:
@@ -49,7 +49,7 @@ class _Profiles:
         self._cache: dict[int, ResourceProfile] = {}
 
     def __call__(self, subtask: int) -> ResourceProfile:
-        # The smallest parallelism above the subtask stands for all subtasks with the same set of
+        # The smallest parallelism above the subtask identifies all subtasks with the same set of
         # vertices.
         bound = min(v.parallelism for v in self._job_vertices if v.parallelism > subtask)
         profile = self._cache.get(bound)

@@ -2,7 +2,7 @@
 ExecutionJobVertex (all subtasks of a JobVertex).
 
 Spec 002: "An ExecutionVertex has a current Execution, and prior Executions". They refer to each
-other, so they are one module.
+other, so they share a module.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from jobmaster.core.slots.slot import ExecutionSlotSharingGroup, Slot
 
 _S = ExecutionState
 CREATED = _S.CREATED
-# TASK_TRANSITIONS by number: the state that an event leads to, None if it is illegal.
+# TASK_TRANSITIONS by number: the state that an event leads to; None if it is illegal.
 _NEXT = tuple(tuple(TASK_TRANSITIONS[state].get(event) for event in TaskEvent) for state in STATES)
 
-# The slot's process is, or may be, busy with an attempt in these states: ending it takes a message.
+# In these states, an attempt may occupy the slot's process: ending it takes a message.
 DEPLOYED = frozenset({_S.DEPLOYING, _S.INITIALIZING, _S.RUNNING, _S.CANCELING})
 
 _AGGREGATE_ORDER = (
@@ -36,9 +36,9 @@ _AGGREGATE_ORDER = (
 
 
 class Execution:
-    """State, history and place of one attempt. Only the core changes it.
+    """The state, history and slot of one attempt. Only the core changes it.
 
-    There are as many of these as subtasks, so it is as small as it can be.
+    There is one per subtask, so it is as small as possible.
     """
 
     __slots__ = ("attempt", "attempt_id", "error", "slot", "state", "timestamps", "vertex")
@@ -55,7 +55,7 @@ class Execution:
         self.attempt_id = attempt_id
         self.state = CREATED
         self.timestamps = [created]  # in order
-        self.slot: Slot | None = None  # set when it is deployed; remains, to show where it ran
+        self.slot: Slot | None = None  # set at deployment; kept to show where it ran
         self.error: ErrorInfo | None = None  # FAILED only
 
     @property
@@ -64,7 +64,7 @@ class Execution:
 
     @property
     def restored_finished(self) -> bool:
-        """Whether it had finished in the checkpoint that was restored, and was not deployed."""
+        """Whether it had finished in the restored checkpoint and was not deployed."""
         return self.state is _S.FINISHED and self.slot is None
 
     def apply(self, event: TaskEvent, now_ms: int) -> None:
@@ -78,13 +78,13 @@ class Execution:
 
     @property
     def name(self) -> str:
-        """ "vertex (2/4)#0": subtask 2 of 4, first attempt."""
+        """ "vertex (2/4)#0" means subtask 2 of 4, first attempt."""
         job_vertex = self.vertex.job_vertex
         subtask = f"{self.vertex.subtask + 1}/{len(job_vertex.vertices)}"
         return f"{job_vertex.vertex.name} ({subtask})#{self.attempt}"
 
     def story(self) -> list[str]:
-        """How it came to its state: each transition with time, event and the cause of a failure."""
+        """Returns each transition with its time and event, and the cause of a failure."""
         first, at_ms = self.timestamps[0]
         steps = [f"{first.name} at {at_ms}"]
         for (old, _), (state, at_ms) in itertools.pairwise(self.timestamps):
@@ -100,7 +100,7 @@ class Execution:
 
 
 class ExecutionVertex:
-    """One subtask: its current Execution and the prior ones. The edges belong to the graph."""
+    """One subtask: its current Execution and the prior ones. The graph owns the edges."""
 
     __slots__ = ("current", "group", "job_vertex", "prior", "subtask")
 
@@ -116,13 +116,13 @@ class ExecutionVertex:
         self.job_vertex = job_vertex
         self.subtask = subtask
         self.current = Execution(self, first_attempt, attempt_id, created)
-        self.prior: list[Execution] | None = None  # oldest first; a list only once there is one
+        self.prior: list[Execution] | None = None  # oldest first; None until there is one
         self.group: ExecutionSlotSharingGroup | None = None  # set by slot sharing
 
     def new_attempt(
         self, attempt_id: AttemptId, created: StateChange, *, first: int = 0
     ) -> Execution:
-        """Starts over; the current attempt must have ended. `first`: the lowest number it gets."""
+        """Starts a new attempt; the current one must have ended. `first` is its lowest number."""
         if not self.current.terminal:
             raise ValueError(f"a new attempt while the old one runs: {self.current}")
         if self.prior is None:
@@ -134,8 +134,8 @@ class ExecutionVertex:
         return self.current
 
     def adopt(self, attempt_id: AttemptId, attempt: int, now_ms: int) -> Execution:
-        """An attempt of an earlier master takes the place of the current one, which waits for it,
-        or has ended.
+        """Replaces the current attempt, which is RECONCILING or has ended, by an attempt of an
+        earlier master.
         """
         old = self.current
         if old.terminal:
@@ -172,8 +172,8 @@ class ExecutionJobVertex:
         return len(self.vertices)
 
     def changed(self, old: ExecutionState, new: ExecutionState, now_ms: int) -> StateChange:
-        """Counts that an execution went from `old` to `new`. Those that change together share the
-        StateChange that is returned.
+        """Counts that an execution went from `old` to `new`. Executions that change together share
+        the returned StateChange.
         """
         old_index, new_index = old._value_, new._value_
         self.counts[old_index] -= 1
@@ -190,7 +190,7 @@ class ExecutionJobVertex:
 
     @property
     def aggregate_state(self) -> ExecutionState:
-        """The state of the vertex as a whole: the worst news first, else the least advanced of its
-        subtasks.
+        """The state of the vertex as a whole: the worst state of its subtasks, or else the least
+        advanced one.
         """
         return next((s for s in _AGGREGATE_ORDER if self.counts[s._value_]), CREATED)

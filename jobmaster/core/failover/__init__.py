@@ -1,3 +1,3 @@
-"""Failover: `regions.py` decides which tasks a failure restarts, `restart_strategy.py` whether and
-when, `exceptions.py` keeps the history of failures.
+"""Failover: `regions.py` decides which tasks restart after a failure, `restart_strategy.py` whether
+and when, and `exceptions.py` keeps the history of failures.
 """

@@ -1,9 +1,9 @@
-"""The history of failures, with the cause of each first.
+"""The history of failures, with the cause of each failure first.
 
-One failure leads to others: a dead producer breaks its consumers. Each failure of the job opens an
-entry, and what fails while the job is failing joins it as a follow-up. The reports of cause and
-consequence come from different processes, so a consequence may arrive first; a failure that only
-reports a lost peer therefore gives way to a later one that has the cause.
+One failure leads to others: a dead producer breaks its consumers. Each failure of the job adds an
+entry, and tasks that fail while the job is failing are added to it as follow-ups. The reports of
+cause and consequence come from different processes, so a consequence may arrive first. A failure
+that only reports a lost peer is therefore replaced by a later one that has the cause.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from firesteel.errors import ErrorInfo
 
-_ENTRIES = 16  # failures of the job that are remembered
+_ENTRIES = 16  # failures of the job that are kept
 _FOLLOW_UPS = 8  # per failure
-# Words in errors that are consequences of another task's end, however it ended.
+# Words in errors that result from another task's end, however it ended.
 _CONSEQUENCES = (
     "PartitionFailed",
     "PartitionAbandoned",
@@ -32,7 +32,7 @@ class Failure:
 
 
 def is_consequence(error: ErrorInfo) -> bool:
-    """Whether the error only reports that another task is gone. A user's own traceback never is."""
+    """Whether the error only reports that another task is gone. A user's traceback never is."""
     if error.user_traceback:
         return False
     return any(word in error.summary or word in error.traceback for word in _CONSEQUENCES)
@@ -40,18 +40,18 @@ def is_consequence(error: ErrorInfo) -> bool:
 
 class ExceptionHistory:
     def __init__(self, earlier: Iterable[Failure] = ()) -> None:
-        """`earlier`: those under the job's earlier JobMasters, oldest first."""
+        """`earlier` has the failures under the job's earlier JobMasters, oldest first."""
         self._failures = [Failure(of.primary, list(of.follow_ups)) for of in earlier]
         self.version = 0  # increases with every failure
 
     def failed(self, error: ErrorInfo) -> None:
-        """The job fails because of this."""
+        """Records a failure of the job."""
         self.version += 1
         self._failures.append(Failure(error))
         del self._failures[:-_ENTRIES]
 
     def also_failed(self, error: ErrorInfo) -> None:
-        """Something else failed while the job is failing."""
+        """Records a further failure while the job is failing."""
         if not self._failures:
             self.failed(error)
             return
@@ -68,11 +68,11 @@ class ExceptionHistory:
 
     @property
     def failures(self) -> Sequence[Failure]:
-        """Oldest first."""
+        """The failures, oldest first."""
         return self._failures
 
     def newest_first(self) -> list[ErrorInfo]:
-        """Failures from the newest on, each followed by its follow-ups."""
+        """Returns the failures, newest first, each followed by its follow-ups."""
         return [
             error
             for failure in reversed(self._failures)

@@ -1,19 +1,19 @@
-"""Pipelined regions, and which tasks are restarted after a failure (spec 003, "region-based").
+"""Pipelined regions, and which tasks restart after a failure (spec 003, "region-based").
 
-A region is a set of subtasks that run together or not at all: PIPELINED results connect them. A
-BLOCKING result is a boundary: once it is complete, its consumers can be started again without its
-producers. What is restarted after a failure is closed under three rules:
+A region is a set of subtasks that run together or not at all, because PIPELINED results connect
+them. A BLOCKING result is a boundary: once it is complete, its consumers can restart without its
+producers. The set of restarted tasks is closed under three rules:
 
 1. A region is restarted as a whole.
-2. If a partition that it reads is lost, the region that produces it is restarted, too.
-3. If the rows of a partition are distributed in another way each time (rebalance, rescale), what
-   another attempt gives to one consumer was given to another one before. Keys do not help if the
-   rows themselves are others (random numbers). So all consumers that have begun are restarted, also
-   those that have finished. Where rows go the same way again, consumers that run can go on with
-   what they were told to read, and those that are still on their way to their slots are restarted:
-   they will be told of partitions that are not there yet.
+2. If a partition that it reads is lost, the region that produces it also restarts.
+3. If the rows of a partition are distributed differently each time (rebalance, rescale), a new
+   attempt sends rows to one consumer that went to another one before. Keys do not help if the rows
+   themselves change (random numbers). So all consumers that have started restart, including those
+   that have finished. If rows are distributed the same way again, running consumers can continue
+   to read their assigned partitions; consumers that are being scheduled or deployed restart, since
+   they would be assigned partitions that do not exist yet.
 
-ALL_TO_ALL results are looked at once, as groups: time and memory are O(subtasks + results), never
+ALL_TO_ALL results are handled as groups: time and memory are O(subtasks + results), never
 O(edges).
 """
 
@@ -36,16 +36,16 @@ from jobmaster.core.execution_graph import (
 )
 
 _S = ExecutionState
-# Tuples: members are found by identity, without a call of Enum.__hash__ for each subtask.
+# Tuples: membership compares by identity, without calling Enum.__hash__ for each subtask.
 _ON_ITS_WAY = (_S.SCHEDULED, _S.DEPLOYING)
 _BEGUN = tuple(state for state in _S if state is not _S.CREATED)
-# Which consumer a row goes to depends on nothing but the row, or it goes to all of them.
+# The consumer of a row depends on the row alone, or the row goes to all consumers.
 _DETERMINISTIC = frozenset({Partitioner.HASH, Partitioner.BROADCAST, Partitioner.FORWARD})
 
 
 @dataclass(frozen=True, slots=True)
 class TaskFailed:
-    """By its own fault: nothing but the task is lost."""
+    """A task failed by itself: nothing else is lost."""
 
     vertex: ExecutionVertex
 
@@ -60,9 +60,9 @@ class PartitionUnreadable:
 
 @dataclass(frozen=True, slots=True)
 class SlotsLost:
-    """A slot, or a TaskExecutor with all its slots and the BLOCKING partitions it kept."""
+    """A slot is lost, or a TaskExecutor with all its slots and stored BLOCKING partitions."""
 
-    vertices: tuple[ExecutionVertex, ...]  # whose tasks ran there
+    vertices: tuple[ExecutionVertex, ...]  # tasks that ran there
     partitions: tuple[ResultPartitionId, ...] = ()
 
 
@@ -70,10 +70,10 @@ Failure: TypeAlias = TaskFailed | PartitionUnreadable | SlotsLost
 
 
 class Regions:
-    """The regions of a graph. They never change: they follow from the JobGraph alone."""
+    """The regions of a graph. They depend only on the JobGraph, so they never change."""
 
     def __init__(self, graph: ExecutionGraph, *, whole: Collection[VertexId] = ()) -> None:
-        """`whole`: vertices of which no subtask is restarted without the others."""
+        """Subtasks of a vertex in `whole` restart only together."""
         self.graph = graph
         self._first: dict[VertexId, int] = {}  # the number of a vertex's first subtask
         vertices = [v for job_vertex in graph.vertices for v in job_vertex.vertices]
@@ -101,22 +101,22 @@ class Regions:
         return len(self._members)
 
     def members(self, region: int) -> list[ExecutionVertex]:
-        """In topological order."""
+        """Returns the region's subtasks in topological order."""
         return [self._vertices[number] for number in self._members[region]]
 
     def of(self, vertex: ExecutionVertex) -> int:
-        """The number of the subtask's region."""
+        """Returns the number of the subtask's region."""
         return self._region_of[self._first[vertex.job_vertex.vertex.vertex_id] + vertex.subtask]
 
     def of_subtasks(
         self, job_vertex: ExecutionJobVertex, subtasks: Iterable[int]
     ) -> dict[int, None]:
-        """Their regions, each once, in the order of the subtasks."""
+        """Returns the regions of these subtasks, each once, in the order of the subtasks."""
         first, region_of = self._first[job_vertex.vertex.vertex_id], self._region_of
         return dict.fromkeys([region_of[first + subtask] for subtask in subtasks])
 
     def members_of(self, regions: Iterable[int]) -> list[ExecutionVertex]:
-        """Of all these regions, in topological order."""
+        """Returns the subtasks of all these regions in topological order."""
         numbers = sorted(itertools.chain.from_iterable(map(self._members.__getitem__, regions)))
         return [self._vertices[number] for number in numbers]
 
@@ -139,7 +139,7 @@ class Regions:
 
 
 class _DisjointSets:
-    """Of the numbers below `count`; the root of a set is its lowest number."""
+    """Disjoint sets of the numbers below `count`; the root of a set is its lowest number."""
 
     def __init__(self, count: int) -> None:
         self._parent = list(range(count))
@@ -166,9 +166,10 @@ def tasks_to_restart(
     other_rows: Collection[VertexId] = (),
     restarting: Collection[ExecutionVertex] = (),
 ) -> list[ExecutionVertex]:
-    """All subtasks that need another attempt, in topological order; none if only partitions are
-    lost that have been read by all who would. `other_rows`: vertices of which another attempt may
-    produce other rows. `restarting`: who will read their inputs again, although they have finished.
+    """Returns all subtasks that need a new attempt, in topological order; none if all lost
+    partitions have already been read by all of their consumers. A new attempt of a vertex in
+    `other_rows` may produce different rows. Subtasks in `restarting` will read their inputs again
+    although they have finished.
     """
     search = _Search(regions, other_rows, restarting)
     match failure:
@@ -184,7 +185,7 @@ def tasks_to_restart(
 
 
 class _Search:
-    """Breadth first, from what has failed."""
+    """Searches breadth first, starting from the failed tasks."""
 
     def __init__(
         self,
@@ -198,8 +199,8 @@ class _Search:
         self._graph = graph = regions.graph
         self._found: dict[int, None] = {}  # regions, in the order in which they were found
         self._lost = {r.edge.result_id: set(r.lost) for r in graph.results if r.lost}
-        # What is still to be followed, by the vertex that it is followed from: an ALL_TO_ALL result
-        # leads from all its subtasks to the same ones, and is taken away once it was followed.
+        # Results that are still to be followed, by vertex: an ALL_TO_ALL result leads from all
+        # subtasks to the same ones, so it is removed once it has been followed.
         self._inputs: dict[VertexId, list[IntermediateResult]] = {}
         self._outputs: dict[VertexId, list[IntermediateResult]] = {}
 
@@ -245,8 +246,8 @@ class _Search:
         return self._found
 
     def _produce_again(self, result: IntermediateResult, producers: list[int]) -> None:
-        """These partitions, which all have the same consumers, are lost: who has begun to read may
-        not have read all of them, and who has not will need them.
+        """Restarts the producers of these lost partitions, which all have the same consumers.
+        Consumers that have started may not have read all of them, and the others will need them.
         """
         vertices = result.consumer.vertices
         unfinished = [
@@ -278,12 +279,12 @@ class _Search:
             del results[vertex_id]
 
     def _lost_producers(self, result: IntermediateResult, consumer: int) -> None:
-        """Rule 2."""
+        """Applies rule 2."""
         lost = self._lost[result.edge.result_id]
         self._add(result.producer, lost.intersection(result.producers_of(consumer)))
 
     def _consumers(self, result: IntermediateResult, producer: int) -> None:
-        """Rule 3."""
+        """Applies rule 3."""
         same = result.edge.partitioner in _DETERMINISTIC
         same = same and result.edge.source_vertex_id not in self._other_rows
         states = _ON_ITS_WAY if same else _BEGUN

@@ -1,9 +1,8 @@
-"""Whether a failed job is restarted, and after how long (restart-strategy.type).
+"""Decides whether a failed job restarts, and after which delay (restart-strategy.type).
 
-A strategy decides once per failure of a job that had its slots: waiting for slots uses up no
-attempt (invariant 21). What it has counted is its `history`, with which the job's next JobMaster
-goes on. Times are in seconds since 1970.
-"""
+A strategy decides once per failure of a job that had its slots: waiting for slots uses no attempt
+(invariant 21). Its counters are its `history`, which the job's next JobMaster continues. Times are
+in seconds since 1970."""
 
 from __future__ import annotations
 
@@ -16,27 +15,29 @@ from firesteel.errors import ErrorInfo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartHistory:
-    """What strategies count; each its own."""
+    """The counters of strategies; each strategy uses some of them."""
 
-    used: int = 0  # attempts, since the delay was reset if it ever is
-    restarts_at: float | None = None  # when the last restart was to begin
-    failed_at: tuple[float, ...] = ()  # the last failures, as many as decide
+    used: int = 0  # attempts, since the delay was last reset
+    restarts_at: float | None = None  # when the last restart was due
+    failed_at: tuple[float, ...] = ()  # the most recent failures that the strategy needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """On a job whose tasks are being ended because of a failure, or to be moved elsewhere."""
+    """Decides on a job whose tasks are being ended because of a failure, or to be moved
+    elsewhere.
+    """
 
     error: ErrorInfo | None  # the last failure
-    delay_s: float | None  # until it is restarted; None: it ends FAILED
+    delay_s: float | None  # until it restarts; None: it ends FAILED
 
 
 class RestartStrategy(Protocol):
     history: RestartHistory
 
     def delay_s(self, now: float) -> float | None:
-        """The job has failed at `now`: the seconds to wait before its restart, None for no restart.
-        Uses up an attempt.
+        """Returns the seconds to wait before restarting a job that failed at `now`, or None for no
+        restart. Uses up an attempt.
         """
         ...
 
@@ -49,7 +50,7 @@ class NoRestart:
 
 
 class FixedDelayRestart:
-    """A number of restarts, with the same delay before each."""
+    """Allows a number of restarts, with the same delay before each."""
 
     def __init__(self, settings: FixedDelay, history: RestartHistory) -> None:
         self._settings = settings
@@ -71,19 +72,19 @@ class ExponentialDelay:
     max_s: float = 60.0
     multiplier: float = 1.5
     reset_after_s: float = 3600.0
-    jitter: float = 0.1  # a delay is up to this fraction of itself longer or shorter
-    attempts: int | None = None  # before the delay is reset; None: without end
+    jitter: float = 0.1  # a delay varies by up to this fraction
+    attempts: int | None = None  # before the delay is reset; None: unlimited
 
 
 class ExponentialDelayRestart:
-    """Each delay is longer than the last one, until the job has run long enough without a failure:
-    then the next delay is the first one again, and all attempts are left.
+    """Increases each delay until the job has run long enough without a failure: then the delay and
+    the number of attempts are reset.
     """
 
     def __init__(
         self, settings: ExponentialDelay, uniform: Callable[[], float], history: RestartHistory
     ) -> None:
-        """`uniform`: random numbers from 0 to 1."""
+        """`uniform` returns random numbers from 0 to 1."""
         self._settings = settings
         self._uniform = uniform
         self.history = history
@@ -120,7 +121,7 @@ class FailureRate:
 
 
 class FailureRateRestart:
-    """Any number of restarts, as long as no more than so many failures fall into an interval."""
+    """Allows restarts as long as the number of failures within an interval is limited."""
 
     def __init__(self, settings: FailureRate, history: RestartHistory) -> None:
         self._settings = settings
@@ -156,7 +157,7 @@ def new_strategy(
     uniform: Callable[[], float],
     history: RestartHistory = _NONE_SO_FAR,
 ) -> RestartStrategy:
-    """`uniform`: random numbers from 0 to 1; `history`: what earlier JobMasters have counted."""
+    """`uniform` returns random numbers from 0 to 1; `history` comes from earlier JobMasters."""
     match settings:
         case FixedDelay():
             return FixedDelayRestart(settings, history)

@@ -1,4 +1,4 @@
-"""jobmanager.execution.failover-strategy: which tasks are restarted when some have failed."""
+"""jobmanager.execution.failover-strategy: which tasks restart when some have failed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Failover(Enum):
 
 
 def check_individual(job_graph: JobGraph, *, takes_checkpoints: bool) -> None:
-    """Raises InvalidJobGraph unless each task can be restarted without the others."""
+    """Raises InvalidJobGraph unless each task can restart without the others."""
     key = f"{options.FAILOVER_STRATEGY.key}: individual"
     for edge in job_graph.edges:
         source, target = (
@@ -27,13 +27,13 @@ def check_individual(job_graph: JobGraph, *, takes_checkpoints: bool) -> None:
         raise InvalidJobGraph(
             operator.says(
                 f"{key} restarts tasks without those that they exchange data with, and"
-                f" {operator.name!r} reads what {source.operators[edge.source_operator].name!r}"
-                " sends. Use region"
+                f" {operator.name!r} reads the output of"
+                f" {source.operators[edge.source_operator].name!r}. Use region"
             )
         )
     if takes_checkpoints:
         raise InvalidJobGraph(
-            f"{key} restarts a task from its beginning, and {options.CHECKPOINT_INTERVAL.key} is"
+            f"{key} restarts a task from the start, and {options.CHECKPOINT_INTERVAL.key} is"
             " set: a checkpoint is restored by all subtasks of an operator. Use region"
         )
     for vertex in job_graph.vertices:
@@ -41,7 +41,7 @@ def check_individual(job_graph: JobGraph, *, takes_checkpoints: bool) -> None:
             if operator.coordinator_kind == "collect":
                 raise InvalidJobGraph(
                     operator.says(
-                        f"{key} restarts a subtask from its beginning, and the rows that"
+                        f"{key} restarts a subtask from the start, and the rows that"
                         f" {operator.name!r} collects are replaced together. Use region"
                     )
                 )

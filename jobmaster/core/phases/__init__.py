@@ -1,4 +1,4 @@
-"""The phases of a job, a file each: what a phase knows, which events it answers, what follows.
+"""The phases of a job, one file each: the phase's state, the events it handles, and its successors.
 
     Created ─▶ WaitingForSlots ◀─▶ Analyzing (before the first deployment)
                       ▲   └──────▶ Running ─▶ Ended
@@ -8,13 +8,12 @@
                       ▲
                     (any)      (any) ─▶ Cancelling ─▶ Ended      (any) ─▶ Ended, suspended
 
-Tasks of a region that is restarted while others go on are in the hands of Running.
+Running also handles tasks of a region that restarts while others continue.
 
-Phases are finer than the job's status, which users see: a job is RUNNING from its start on, also
-while it waits for slots. What can happen in any phase (a failure, a cancel, another
-JobMaster) the core turns into Failing, Cancelling and Ended. So a phase imports only those that
-follow it, and Analyzing returns to the phase that it came from: there is no import cycle.
-"""
+Phases are finer than the job's status, which users see: a job is RUNNING from its start, even while
+it waits for slots. The core turns events that can happen in any phase (a failure, a cancel, a new
+JobMaster) into Failing, Cancelling and Ended. So a phase imports only the phases that follow it,
+and Analyzing returns to the phase that it came from: there is no import cycle."""
 
 from jobmaster.core.phases.analyzing import Analyzing
 from jobmaster.core.phases.cancelling import Cancelling

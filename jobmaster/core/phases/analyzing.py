@@ -1,5 +1,5 @@
-"""Analyzing: one slot runs the plan on no rows, so schemas are known, and wrong columns found,
-before data flows.
+"""Analyzing: one slot runs the plan on empty input, so that schemas are known and wrong columns are
+found before data flows.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from jobmaster.core.slots.slot import Slot
 
 @dataclass(frozen=True, slots=True)
 class Analyzing(Phase):
-    """The job fails with this slot: a plan that kills its process would kill the next one, too."""
+    """The job fails with this slot: a plan that kills its process would also kill the next one."""
 
     statuses = frozenset({JobStatus.RUNNING})
 
     slot: Slot
-    then: Phase  # follows when the plan is analysed
+    then: Phase  # the next phase once the plan is analysed
 
     @classmethod
     def enter(cls, job: Job, slot: Slot, *, then: Phase) -> Analyzing:

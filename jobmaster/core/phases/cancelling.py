@@ -1,4 +1,4 @@
-"""Cancelling: the job's user wants it to end, and all tasks are being cancelled."""
+"""Cancelling: the user has cancelled the job, and all tasks are being cancelled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Cancelling(Ending):
 
     @classmethod
     def enter(cls, job: Job, now: float, adoption: Adoption | None = None) -> Cancelling:
-        """`adoption`: the job's tasks are being taken over."""
+        """`adoption` is set while the job's tasks are being taken over."""
         job.graph.apply(JobEvent.CANCEL, job.now_ms(now))
         return cls(adoption=adoption).begin(job, now)
 

@@ -1,4 +1,4 @@
-"""Created: the graph is built, or turned out to be invalid, and the job has not begun."""
+"""Created: the graph is built or is invalid, and the job has not started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ended: the job is over, for this master at least. Peers that still come are dismissed."""
+"""Ended: the job is over, at least for this master. Peers that still connect are dismissed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Ended(Phase):
 
     statuses = frozenset(status for status in JobStatus if status.terminal)
 
-    cause: str  # as TaskExecutors read it
+    cause: str  # sent to TaskExecutors
 
     @classmethod
     def enter(cls, job: Job, event: JobEvent, now: float, *, cause: str = "") -> Ended:
@@ -37,7 +37,7 @@ class Ended(Phase):
 
     @classmethod
     def suspend(cls, job: Job, now: float) -> Ended:
-        """The job goes on elsewhere, or is over."""
+        """Ends the job for this master only: it continues under another master, or is over."""
         job.scheduler.forget()
         job.tasks.abandon(now, job.now_ms(now))
         phase = cls.enter(job, JobEvent.SUSPEND, now)
@@ -49,7 +49,7 @@ class Ended(Phase):
 
     def handle(self, job: Job, event: events.Event | Tick) -> None:
         match event:
-            case events.CheckpointStored():  # known to whoever restores it; tasks are not told
+            case events.CheckpointStored():  # the next master restores it; tasks are not notified
                 job.out += job.checkpoints.late_answer(event.checkpoint_id)
             case events.CheckpointNotStored():
                 job.out += job.checkpoints.late_answer(event.checkpoint_id, event.problem)
@@ -59,8 +59,8 @@ class Ended(Phase):
                 job.out += job.checkpoints.ended(job.graph.status)
                 job.out.append(commands.Exit())
             case events.Superseded() if job.graph.status.globally_terminal:
-                # A checkpoint came after this end was stored: its acknowledgement is on its way,
-                # and only then may files be deleted. If another master has the job instead, the
+                # A checkpoint was stored after this end: its acknowledgement is on its way, and
+                # files may be deleted only then. If another master has the job instead, the
                 # Dispatcher ends this process.
                 pass
             case events.Superseded():

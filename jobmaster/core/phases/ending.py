@@ -1,5 +1,5 @@
-"""Ending: all tasks of the job are being cancelled, also those that an earlier JobMaster has left.
-These are adopted to be cancelled: when the job has ended, nothing of it runs any more.
+"""Ending: all tasks of the job are being cancelled, including those that an earlier JobMaster left.
+These are adopted to be cancelled, so that no task of the job runs after its end.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from jobmaster.core.phases.phase import Phase
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending(Phase):
-    adoption: Adoption | None = None  # until all that runs is known
+    adoption: Adoption | None = None  # until all running tasks are known
 
     @abstractmethod
     def ended(self, job: Job, now: float) -> Phase:
-        """All tasks have."""
+        """Returns the next phase once all tasks have ended."""
 
     def begin(self, job: Job, now: float) -> Self:
-        """Cancels the tasks, as far as they are known."""
+        """Cancels the tasks that are known."""
         if self.adoption is None:
             job.end_all_tasks(now)
             return self
@@ -51,5 +51,6 @@ class Ending(Phase):
         if self.adoption is not None:
             if not self.adoption.all_known(job, now):
                 return self
-            return replace(self, adoption=None).begin(job, now)  # also what nobody has
+            # Includes tasks that no TaskExecutor reported.
+            return replace(self, adoption=None).begin(job, now)
         return self.ended(job, now) if job.graph.live == 0 else self

@@ -16,7 +16,7 @@ from jobmaster.core.phases.restarting import Restarting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failing(Ending):
-    """The first failure decides what follows; what fails meanwhile only joins it."""
+    """The first failure decides what follows; later ones are only recorded."""
 
     statuses = frozenset({JobStatus.FAILING})
 
@@ -32,7 +32,7 @@ class Failing(Ending):
         cause: str,
         adoption: Adoption | None = None,
     ) -> Failing:
-        """`adoption`: the job's tasks are being taken over."""
+        """`adoption` is set while the job's tasks are being taken over."""
         job.graph.apply(JobEvent.FAIL, job.now_ms(now), cause)
         return cls(adoption=adoption, restart_delay_s=restart_delay_s).begin(job, now)
 

@@ -1,4 +1,4 @@
-"""What the core asks of every phase; the answers here are those of a phase not concerned."""
+"""The interface of phases to the core, with defaults for events that a phase does not handle."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from jobmaster.core.slots.slot import Slot
 
 
 class Phase:
-    """Immutable. A method that returns a phase returns the one that follows, often `self`."""
+    """Immutable. A method that returns a phase returns the next one, often `self`."""
 
     __slots__ = ()
 
-    statuses: ClassVar[frozenset[JobStatus]]  # those that the job can have in this phase
+    statuses: ClassVar[frozenset[JobStatus]]  # the job's possible statuses in this phase
 
     def deadline(self) -> float | None:
-        """When it wants `tick`."""
+        """Returns when to call `tick`."""
         return None
 
     def waiting_for(self, job: Job, now: float) -> str:
-        """What the job waits for, as users read it; empty if for nothing."""
+        """Returns what the job waits for, in words for users; empty if it does not wait."""
         return job.slot_wait.describe(now)
 
     def start(self, job: Job, now: float) -> Phase:
-        """The shell is up."""
+        """Handles the start of the shell."""
         return self
 
     def tick(self, job: Job, now: float) -> Phase:
-        """A deadline has passed, of this phase or another."""
+        """Handles a passed deadline, of this phase or another part."""
         return self
 
     def advance(self, job: Job, now: float) -> Phase:
-        """Takes the next step if the facts allow it. Called after every event, until `self` is
-        returned.
+        """Takes the next step if the facts allow it. Called after every event, until it returns
+        `self`.
         """
         return self
 
     def record_failure(self, job: Job, error: ErrorInfo) -> bool:
-        """Records that something failed; returns whether the job fails because of it."""
+        """Records a failure; returns whether the job fails because of it."""
         job.exceptions.failed(error)
         return True
 
     def restarts_soon(self, vertex: ExecutionVertex) -> bool:
-        """Whether this will be restarted, although others go on."""
+        """Whether this task will restart while others continue."""
         return False
 
     def analyzed(self, job: Job, event: events.JobAnalyzed) -> Phase:
@@ -57,15 +57,15 @@ class Phase:
         return self
 
     def analyzes_on(self, task_executor_id: TaskExecutorId) -> bool:
-        """Whether the plan is being analysed there."""
+        """Whether this TaskExecutor analyses the plan."""
         return False
 
     def analyzes_in(self, slots: Sequence[Slot]) -> bool:
-        """Whether the plan is being analysed in one of these slots."""
+        """Whether one of these slots analyses the plan."""
         return False
 
     def connected(self, job: Job, event: events.TaskExecutorConnected, now: float) -> None:
-        """A TaskExecutor names what it holds; its slots are not in the pool yet."""
+        """Handles a TaskExecutor's report of what it holds; its slots are not in the pool yet."""
 
     def reconnected(self, job: Job, task_executor_id: TaskExecutorId) -> None:
-        """The TaskExecutor's stream broke and is open again: messages may have been lost."""
+        """Handles a stream that broke and is open again: messages may have been lost."""

@@ -1,4 +1,4 @@
-"""Reconciling: an earlier JobMaster's tasks run, and this one waits for what they report."""
+"""Reconciling: tasks of an earlier JobMaster run, and this one waits for their reports."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Reconciling(Phase):
         return cls(adoption)
 
     def restarts_soon(self, vertex: ExecutionVertex) -> bool:
-        return True  # perhaps: nothing is released before that is known
+        return True  # it may: nothing is released until that is known
 
     def deadline(self) -> float | None:
         return self.adoption.deadline
@@ -51,4 +51,4 @@ class Reconciling(Phase):
         self.adoption.connected(job, event, now)
 
     def reconnected(self, job: Job, task_executor_id: TaskExecutorId) -> None:
-        self.adoption.ask(job, task_executor_id)  # the question may have been lost
+        self.adoption.ask(job, task_executor_id)  # the request may have been lost

@@ -1,4 +1,4 @@
-"""Restarting: all tasks have ended, and the restart strategy's delay has not passed yet."""
+"""Restarting: all tasks have ended, and the restart strategy's delay has not passed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Restarting(Phase):
         return f"its restart (in {max(0.0, self.at - now):.0f} s)"
 
     def tick(self, job: Job, now: float) -> Phase:
-        """New attempts of all tasks; the job goes on when their slots are there."""
+        """Creates new attempts of all tasks after the delay; the job then waits for its slots."""
         if now < self.at:
             return self
         job.start_over(now)

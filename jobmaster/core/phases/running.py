@@ -1,8 +1,8 @@
 """Running: tasks are deployed. The job ends when all of them have finished.
 
-Tasks that fail are restarted with their regions, while all others go on. This takes steps: they are
-cancelled; they have ended, the restart strategy's delay has passed, and it is known which
-checkpoint is the latest; new attempts are scheduled, and deployed once their slots are there.
+Tasks that fail restart with their regions, while all others continue. The steps are: the tasks are
+cancelled; they end, the restart strategy's delay passes, and the latest checkpoint is known; new
+attempts are scheduled, and deployed once they have their slots.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from jobmaster.core.phases.phase import Phase
 
 @dataclass(frozen=True, slots=True)
 class RegionRestart:
-    """Until the new attempts are scheduled."""
+    """A restart of regions, until the new attempts are scheduled."""
 
     vertices: tuple[ExecutionVertex, ...]
-    at: float | None  # not before; None: that has passed
+    at: float | None  # the earliest time; None: it has passed
 
     @property
     def ended(self) -> bool:
@@ -47,7 +47,7 @@ class Running(Phase):
 
     @property
     def restarting(self) -> frozenset[ExecutionVertex]:
-        """What will be restarted."""
+        """The tasks that will restart."""
         return frozenset(vertex for restart in self.restarts for vertex in restart.vertices)
 
     def restarts_soon(self, vertex: ExecutionVertex) -> bool:
@@ -56,7 +56,7 @@ class Running(Phase):
     def restart(
         self, job: Job, vertices: Sequence[ExecutionVertex], at: float, now: float
     ) -> Running:
-        """Cancels these tasks; then they are restarted, not before `at`."""
+        """Cancels these tasks; they restart once they have ended, at `at` or later."""
         job.end_tasks(vertices, now)
         job.partitions.replace_those_of(vertices)
         wanted = dict.fromkeys(vertices)

@@ -1,4 +1,4 @@
-"""WaitingForSlots: tasks are scheduled; when their slots are there, they are deployed."""
+"""WaitingForSlots: tasks are scheduled, and deployed once they have their slots."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from jobmaster.core.phases.running import Running
 
 @dataclass(frozen=True, slots=True)
 class WaitingForSlots(Phase):
-    """The job is RUNNING, or RESTARTING until it has its slots again. How long it has waited, and
-    for how many slots, is in `Job.slot_wait`.
+    """The job is RUNNING, or RESTARTING until it has its slots again. `Job.slot_wait` has the
+    number of missing slots and the time since they are missing.
     """
 
     statuses = frozenset({JobStatus.RUNNING, JobStatus.RESTARTING})
 
     @classmethod
     def enter(cls, job: Job, now: float) -> WaitingForSlots:
-        """Schedules all of the job that may start; every task must be CREATED."""
+        """Schedules all tasks that may start; every task must be CREATED."""
         job.schedule(tuple(job.graph.execution_vertices()), now)
         return cls()
 

@@ -1,3 +1,3 @@
-"""Scheduling: `strategies.py` decides which subtasks may start, `scheduler.py` gets them slots and
-deploys them.
+"""Scheduling: `strategies.py` decides which subtasks may start, `scheduler.py` acquires their slots
+and deploys them.
 """

@@ -1,4 +1,4 @@
-"""Where consumers find what producers have produced."""
+"""Locates the results that consumers read."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def locate(
     consumers: Iterable[int],
     stores: Mapping[TaskExecutorId, str],
 ) -> ResultLocations:
-    """Where these subtasks read the result: in the slots of its producers, or, if it is BLOCKING,
-    at their TaskExecutors, whose addresses are `stores`. All that they read must have been given
-    slots, or have finished before the job was restored; what is said of other producers means
-    nothing.
+    """Returns where these subtasks read the result: from the slots of its producers or, if it is
+    BLOCKING, from their TaskExecutors, whose addresses are `stores`. The producers that they read
+    must have slots, or have finished before the job was restored; entries of other producers are
+    arbitrary.
     """
     vertices = result.producer.vertices
     needed: Collection[int] = range(len(vertices))

@@ -1,8 +1,8 @@
-"""Subtasks on their way from SCHEDULED to DEPLOYING.
+"""Moves subtasks from SCHEDULED to DEPLOYING.
 
-A SchedulingStrategy chooses units of subtasks to start together. The Scheduler makes them SCHEDULED
-and requests a slot for each slot sharing group; when a unit has all of its slots, it is deployed,
-with one command per TaskExecutor for all that are deployed at once.
+A SchedulingStrategy selects units of subtasks that start together. The Scheduler makes them
+SCHEDULED and requests a slot for each slot sharing group. When a unit has all of its slots, it is
+deployed, with one command per TaskExecutor for all units that are deployed together.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from jobmaster.core.scheduling.locations import locate
 from jobmaster.core.slots.pool import SlotPool
 from jobmaster.core.slots.slot import ExecutionSlotSharingGroup, Slot
 
-Unit: TypeAlias = tuple[ExecutionVertex, ...]  # at least one; deployed together
+Unit: TypeAlias = tuple[ExecutionVertex, ...]  # one or more subtasks that are deployed together
 
 
 def _has_slot(vertex: ExecutionVertex) -> bool:
@@ -36,12 +36,12 @@ class Scheduler:
     def __init__(
         self, graph: ExecutionGraph, pool: SlotPool, stores: Mapping[TaskExecutorId, str]
     ) -> None:
-        """`stores`: where TaskExecutors serve what they keep of BLOCKING results."""
+        """`stores` has the addresses where TaskExecutors serve BLOCKING results."""
         self._graph = graph
         self._pool = pool
         self._stores = stores
-        self.waiting: list[Unit] = []  # SCHEDULED, not yet deployed
-        # What each subtask of each operator restores; None: everything begins from nothing.
+        self.waiting: list[Unit] = []  # SCHEDULED, not deployed yet
+        # The state that each subtask of each operator restores; None: all start empty.
         self.restored: dict[OperatorId, list[OperatorSnapshot]] | None = None
         self.restored_from = ""
 
@@ -50,7 +50,7 @@ class Scheduler:
         return self._pool.pending_count == 0
 
     def schedule(self, units: Iterable[Unit], now: float, now_ms: int) -> None:
-        """All of them are CREATED."""
+        """Schedules these units, whose subtasks are all CREATED."""
         groups: dict[int, ExecutionSlotSharingGroup] = {}
         for unit in units:
             for vertex in unit:
@@ -64,20 +64,20 @@ class Scheduler:
 
     @property
     def ready(self) -> list[Unit]:
-        """Those of the units that wait that have all their slots."""
+        """The waiting units that have all their slots."""
         if self.has_all_slots:
             return self.waiting
         return [unit for unit in self.waiting if all(map(_has_slot, unit))]
 
     def first_slot(self) -> Slot:
-        """The slot of the first subtask that is ready."""
+        """Returns the slot of the first ready subtask."""
         group = self.ready[0][0].group
         assert group is not None
         assert group.allocation_id is not None
         return self._pool.slots[group.allocation_id]
 
     def forget(self, vertices: Collection[ExecutionVertex] | None = None) -> None:
-        """These will not be deployed, even if they wait; None: nothing that waits will."""
+        """Drops these subtasks, or all if None, from the waiting units."""
         if vertices is None:
             self.waiting.clear()
         elif self.waiting:
@@ -86,7 +86,7 @@ class Scheduler:
             self.waiting = [unit for unit in left if unit]
 
     def deploy(self, schemas: dict[OutputOf, bytes], now_ms: int) -> list[DeployTasks]:
-        """All units that are ready, one command per TaskExecutor."""
+        """Deploys all ready units, with one command per TaskExecutor."""
         slots = self._pool.slots
         deploy = TaskEvent.DEPLOY
         ready = self.ready
@@ -105,8 +105,8 @@ class Scheduler:
     def deployments(
         self, executions: Iterable[Execution], schemas: dict[OutputOf, bytes]
     ) -> list[DeployTasks]:
-        """The commands that deploy these executions, which have their slots. Also sent when a
-        deployment may have been lost.
+        """Returns the commands that deploy these executions, which have their slots. Also used to
+        repeat a deployment that may have been lost.
         """
         batches: dict[TaskExecutorId, tuple[list[TaskToDeploy], dict[VertexId, None]]] = {}
         consumers: dict[VertexId, list[int]] = {}

@@ -1,10 +1,10 @@
-"""When which subtasks start (jobmaster.scheduling-policy; spec 003, "Eager" and "Lazy_From_Source"
-dispatching).
+"""Decides when subtasks start (jobmaster.scheduling-policy; spec 003, "Eager" and
+"Lazy_From_Source" dispatching).
 
-* eager: everything at once, for streams: their tasks need each other from the first row on.
-* pipelined-region: a region when all that it reads of BLOCKING results is complete.
-* lazy-from-sources: the same with whole vertices instead of subtasks; so a vertex starts when all
-  those that feed it have finished.
+* eager: all subtasks start together, for streams: their tasks need each other from the first row.
+* pipelined-region: a region starts when all BLOCKING results that it reads are complete.
+* lazy-from-sources: like pipelined-region, with whole vertices instead of subtasks; a vertex starts
+  when all its producers have finished.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ class SchedulingPolicy(Enum):
 
 
 class SchedulingStrategy(Protocol):
-    """A unit is what is deployed together, once it has all its slots."""
+    """Selects units, which are deployed together once they have all their slots."""
 
     def startable(self, vertices: Sequence[ExecutionVertex]) -> list[Unit]:
-        """Of these subtasks, which have just begun anew, those that may start now."""
+        """Returns which of these subtasks, which have new attempts, may start now."""
         ...
 
     def after(self, finished: ExecutionVertex) -> list[Unit]:
-        """What may start because this subtask has finished."""
+        """Returns the subtasks that may start because this one has finished."""
         ...
 
 
 def scheduling_strategy(
     policy: SchedulingPolicy, graph: ExecutionGraph, regions: Regions
 ) -> SchedulingStrategy:
-    """`regions`: those of failover."""
+    """`regions` are those of failover."""
     if policy is SchedulingPolicy.AUTO:
         batch = graph.job_graph.batch
         policy = SchedulingPolicy.PIPELINED_REGION if batch else SchedulingPolicy.EAGER
@@ -84,10 +84,10 @@ class RegionScheduling:
         return self._units(found)
 
     def _units(self, regions: Iterable[int]) -> list[Unit]:
-        """What is CREATED of these regions, where it can be fed. Of a vertex that starts as a
-        whole, some subtasks may be restarted while others go on.
+        """Returns the CREATED subtasks of these regions whose inputs are available. In a vertex
+        that starts as a whole, some subtasks may restart while others continue.
         """
-        complete: dict[ResultId, bool] = {}  # ALL_TO_ALL results are looked at once
+        complete: dict[ResultId, bool] = {}  # ALL_TO_ALL results are checked once
         units = []
         for region in dict.fromkeys(regions):
             members = self._regions.members(region)

@@ -1,16 +1,16 @@
-"""SlotPool: the slots this job has, and those it still needs (spec 003).
+"""SlotPool: the slots that the job holds, and those that it requires (spec 003).
 
-It declares requirements (how many slots of which profile), accepts offered slots, gives each to a
+It declares requirements (how many slots of which profile), accepts offered slots, assigns each to a
 slot sharing group, and keeps a released slot until it has been idle for a while (delayed release),
-so that a restart finds it still there. Surplus offers are rejected.
+so that a restart can reuse it. Surplus offers are rejected.
 
-It always declares the slots that groups want (held or awaited) plus the idle slots that it still
-holds and those that it reserves. So the ResourceManager neither refills a slot that is being
-released nor forgets one that is awaited.
+It always declares the slots that groups want (held or awaited) plus the idle and the reserved
+slots. So the ResourceManager neither replaces a slot that is being released nor forgets one that is
+awaited.
 
-Slots of a TaskExecutor that is to stop leave the pool when their groups release them. Others are
-reserved in their place before anything is taken away: offered slots that no group waits for are
-then kept as idle ones.
+Slots of a TaskExecutor that is to stop leave the pool when their groups release them. Replacements
+are reserved before any slot is released: offered slots that no group waits for are then kept as
+idle ones.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from jobmaster.core.slots.slot import (
 class OfferAnswer:
     accepted: tuple[AllocationId, ...]
     rejected: tuple[AllocationId, ...]
-    # Known slots whose process is another one now: what ran there is gone.
+    # Known slots that now have a different process: their tasks are gone.
     replaced: tuple[Slot, ...] = ()
 
 
 class _Step(NamedTuple):
-    """What happened to a slot."""
+    """An event in a slot's history."""
 
     at: float
     allocation_id: AllocationId
     what: str
-    detail: GroupKey | TaskExecutorId | str  # which group, TaskExecutor or cause
+    detail: GroupKey | TaskExecutorId | str  # the group, the TaskExecutor or the cause
 
 
 _STORY_STEPS = 2000
@@ -55,7 +55,7 @@ class SlotPool:
     def __init__(self, *, idle_timeout_s: float) -> None:
         self._idle_timeout_s = idle_timeout_s
         self.slots: dict[AllocationId, Slot] = {}
-        self._idle: dict[AllocationId, Slot] = {}  # insertion order = the longest idle first
+        self._idle: dict[AllocationId, Slot] = {}  # in insertion order: the longest idle first
         self._by_task_executor: dict[TaskExecutorId, dict[AllocationId, Slot]] = {}
         self._pending: dict[ResourceProfile, dict[GroupKey, ExecutionSlotSharingGroup]] = {}
         self._pending_by_previous: dict[
@@ -63,18 +63,18 @@ class SlotPool:
         ] = {}
         self._required: Counter[ResourceProfile] = Counter()
         self._vacated: set[TaskExecutorId] = set()
-        self._reserved: Counter[ResourceProfile] = Counter()  # offers that are kept for later
-        self._left: list[Slot] = []  # of vacated TaskExecutors, to be freed
+        self._reserved: Counter[ResourceProfile] = Counter()  # numbers of offers to keep for later
+        self._left: list[Slot] = []  # slots of vacated TaskExecutors, to be freed
         self.pending_count = 0  # groups that wait for a slot
-        self._changed = False  # something was added or taken away since `take_requirements`
-        self._taken: dict[ResourceProfile, int] = {}  # what it declared last
-        self._steps: deque[_Step] = deque(maxlen=_STORY_STEPS)  # of all slots
+        self._changed = False  # requirements changed since `take_requirements`
+        self._taken: dict[ResourceProfile, int] = {}  # the last declaration
+        self._steps: deque[_Step] = deque(maxlen=_STORY_STEPS)  # events of all slots
 
     # ---- what the job wants
 
     def request(self, groups: Iterable[ExecutionSlotSharingGroup], now: float) -> None:
-        """These groups need a slot each. They get idle slots at once, first those in which they ran
-        before.
+        """Requests a slot for each of these groups. They get idle slots immediately, preferably
+        those in which they ran before.
         """
         waiting = [group for group in groups if not group.wanted]
         for group in waiting:
@@ -87,8 +87,8 @@ class SlotPool:
             self._wait(group)
 
     def release(self, group: ExecutionSlotSharingGroup, now: float) -> None:
-        """The group no longer needs a slot: another one that waits gets it, or it becomes idle. A
-        request is withdrawn.
+        """Releases the group's slot: a waiting group gets it, or it becomes idle. Withdraws a
+        pending request.
         """
         if not group.wanted:
             return
@@ -119,7 +119,7 @@ class SlotPool:
     # ---- TaskExecutors that are to stop
 
     def vacate(self, task_executor_id: TaskExecutorId, now: float) -> None:
-        """No group gets a slot there any more; those that have one keep it."""
+        """Stops assigning slots of this TaskExecutor; groups that have one keep it."""
         self._vacated.add(task_executor_id)
         for slot in tuple(self._idle_of(task_executor_id)):
             self._drop(slot.allocation_id)
@@ -127,11 +127,11 @@ class SlotPool:
             self._steps.append(_Step(now, slot.allocation_id, "vacated", ""))
 
     def keep(self, task_executor_id: TaskExecutorId) -> None:
-        """It does not stop, or has."""
+        """Assigns its slots again: it does not stop, or has stopped."""
         self._vacated.discard(task_executor_id)
 
     def reserve(self, slots: Iterable[Slot]) -> None:
-        """As many slots as these, for their groups, beside them."""
+        """Reserves as many slots as these, with the same profiles, in addition to them."""
         for slot in slots:
             self._reserved[slot.requirement] += 1
             self._require(slot.requirement, 1)
@@ -143,12 +143,12 @@ class SlotPool:
 
     @property
     def reserved(self) -> int:
-        """How many slots that are reserved are not there yet."""
+        """The number of reserved slots that have not been offered yet."""
         return self._reserved.total()
 
     def take_left(self) -> list[Slot]:
-        """Slots that have left the pool with their TaskExecutors since the last call. The caller
-        declares the lower requirements, then frees them.
+        """Returns slots that have left the pool with their TaskExecutors since the last call. The
+        caller declares the lower requirements, then frees them.
         """
         left, self._left = self._left, []
         return left
@@ -163,7 +163,7 @@ class SlotPool:
         )
 
     def take_requirements(self) -> tuple[Requirement, ...] | None:
-        """The requirements if they changed since they were last taken, else None."""
+        """Returns the requirements if they changed since the last call, otherwise None."""
         if not self._changed:
             return None
         self._changed = False
@@ -190,13 +190,13 @@ class SlotPool:
                 accepted.append(offer.allocation_id)
                 continue
             if known is not None:
-                self.lose(offer.allocation_id, now, "another process is in it")
+                self.lose(offer.allocation_id, now, "it has a different process")
                 replaced.append(known)
             vacated = task_executor_id in self._vacated
             group = None if vacated else self._choose_pending(task_executor_id, offer.profile)
             kept = None if group or vacated else self._reserved_for(offer.profile)
             if kept is not None:
-                self._reserved[kept] -= 1  # it is required as an idle slot from now on
+                self._reserved[kept] -= 1  # now required as an idle slot
                 slot = self._new(task_executor_id, host, offer, kept)
                 slot.idle_since = now
                 self._idle[slot.allocation_id] = slot
@@ -225,7 +225,9 @@ class SlotPool:
         group: ExecutionSlotSharingGroup,
         now: float,
     ) -> Slot | None:
-        """Under an earlier master, the group has got this slot. None: it has another one."""
+        """Assigns the slot that the group had under an earlier master; None if it has another
+        one.
+        """
         if group.wanted:
             held = self.slots.get(offer.allocation_id)
             return held if held is not None and held.group is group else None
@@ -237,7 +239,9 @@ class SlotPool:
         return self._add(task_executor_id, host, offer, group)
 
     def lose(self, allocation_id: AllocationId, now: float, cause: str) -> Slot | None:
-        """The slot is gone, and its group waits for another. Returns the slot, None if unknown."""
+        """Removes a lost slot; its group waits for another. Returns the slot, or None if
+        unknown.
+        """
         slot = self._drop(allocation_id)
         if slot is None:
             return None
@@ -251,7 +255,7 @@ class SlotPool:
     def lose_task_executor(
         self, task_executor_id: TaskExecutorId, now: float, cause: str
     ) -> list[Slot]:
-        """All of its slots, now lost."""
+        """Removes and returns all slots of a lost TaskExecutor."""
         lost = [
             self.lose(allocation_id, now, cause)
             for allocation_id in self.slots_of(task_executor_id)
@@ -271,8 +275,8 @@ class SlotPool:
         return first.idle_since + self._idle_timeout_s
 
     def release_idle(self, now: float) -> list[Slot]:
-        """Slots idle for too long leave the pool. The caller declares the lower requirements, then
-        frees them.
+        """Removes and returns slots that have been idle for too long. The caller declares the lower
+        requirements, then frees them.
         """
         expired = []
         for slot in self._idle.values():
@@ -286,7 +290,7 @@ class SlotPool:
         return expired
 
     def clear(self, now: float) -> list[Slot]:
-        """The job is over: nothing is required, and all slots leave the pool."""
+        """Ends all requirements and removes all slots at the end of the job."""
         slots = list(self.slots.values())
         for slot in slots:
             self._steps.append(_Step(now, slot.allocation_id, "freed at the job's end", ""))
@@ -310,7 +314,7 @@ class SlotPool:
     # ---- for checks and errors
 
     def story(self, of: AllocationId) -> list[str]:
-        """What happened to this slot, as far back as is remembered."""
+        """Returns the known history of this slot."""
         return [
             f"{step.what} {_named(step.detail)}".rstrip() + f" at {step.at:.3f}"
             for step in self._steps
@@ -318,7 +322,7 @@ class SlotPool:
         ]
 
     def validate(self, groups: Iterable[ExecutionSlotSharingGroup]) -> None:
-        """Raises AssertionError unless the invariants hold. `groups`: all of the job."""
+        """Raises AssertionError unless the invariants hold for all `groups` of the job."""
         groups = list(groups)
         for slot in self.slots.values():
             assert (slot.group is None) != (slot.idle_since is None), (
@@ -391,7 +395,7 @@ class SlotPool:
         return slot
 
     def _reserved_for(self, offered: ResourceProfile) -> ResourceProfile | None:
-        """What is reserved and fits: chosen as by `_choose_pending`."""
+        """Returns a reserved profile that fits, chosen as by `_choose_pending`."""
         fitting = [p for p, count in self._reserved.items() if count and p.fits_in(offered)]
         return max(fitting, key=lambda p: _suits(p, offered), default=None)
 
@@ -446,11 +450,12 @@ class SlotPool:
     def _choose_pending(
         self, task_executor_id: TaskExecutorId, offered: ResourceProfile
     ) -> ExecutionSlotSharingGroup | None:
-        """The group that ran there before, else one that asked for just this size, else one that
-        asked for none.
+        """Returns the group that ran there before, else one that requires this exact size, else one
+        that requires an UNKNOWN size.
 
-        What was asked for in bytes is allocated in just those bytes, so another size was meant for
-        UNKNOWN; only when no such group waits does the most demanding one that fits take it.
+        Slots for requirements in bytes are allocated in exactly those bytes, so a slot of another
+        size was meant for UNKNOWN; only if no such group waits does the most demanding one that
+        fits take it.
         """
         for group in self._pending_by_previous.get(task_executor_id, {}).values():
             if group.profile.fits_in(offered):

@@ -1,4 +1,4 @@
-"""A slot, the group of subtasks that shares it, and how many slots a job requires."""
+"""A slot, the group of subtasks that shares it, and the number of slots that a job requires."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class GroupKey(NamedTuple):
 
 
 class ExecutionSlotSharingGroup:
-    """The subtasks that share one slot: those of this index, of all vertices of one slot sharing
+    """The subtasks that share one slot: those with this index, of all vertices in one slot sharing
     group and one resource group. `ExecutionGraph.vertices_in` returns them.
     """
 
@@ -33,10 +33,10 @@ class ExecutionSlotSharingGroup:
     def __init__(self, key: GroupKey, profile: ResourceProfile) -> None:
         self.key = key
         self.profile = profile  # of the whole slot
-        self.wanted = False  # it needs a slot now: waiting for one, or holding one
+        self.wanted = False  # needs a slot now: waits for one, or holds one
         self.running = 0  # executions scheduled and not yet ended; at 0 the slot is released
         self.allocation_id: AllocationId | None = None  # while it holds a slot
-        # Where it ran before: preferred on a restart, for what is still warm there.
+        # Where it ran before: preferred on a restart, to reuse warm state.
         self.previous_allocation_id: AllocationId | None = None
         self.previous_task_executor_id: TaskExecutorId | None = None
 
@@ -47,7 +47,7 @@ class SlotOffer:
 
     allocation_id: AllocationId
     slot_index: int
-    profile: ResourceProfile  # decided, never UNKNOWN
+    profile: ResourceProfile  # decided; never UNKNOWN
     executor_id: ExecutorId  # the PySpark executor process in the slot
     data_address: str  # its Arrow Flight address, host:port
 
@@ -65,14 +65,14 @@ class Slot:
     host: str
     requirement: ResourceProfile  # the declared profile that it counts for
     group: ExecutionSlotSharingGroup | None = None
-    # Whose tasks ran in it last; remains when the slot is lost.
+    # The group whose tasks ran in it last; kept when the slot is lost.
     last_group: ExecutionSlotSharingGroup | None = None
     idle_since: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """This many slots of this profile."""
+    """A number of slots with this profile."""
 
     profile: ResourceProfile
     count: int

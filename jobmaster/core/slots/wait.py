@@ -1,4 +1,4 @@
-"""How long the job has been waiting for slots, and why: shown while it waits, and the cause of its
+"""Measures how long the job has been waiting for slots: shown while it waits, and the cause of its
 failure when it has waited too long.
 """
 
@@ -9,21 +9,21 @@ from jobmaster.core.slots.pool import SlotPool
 
 class SlotWait:
     def __init__(self, pool: SlotPool, *, timeout_s: float) -> None:
-        """`timeout_s`: slot.request.timeout."""
+        """`timeout_s` is slot.request.timeout."""
         self._pool = pool
         self._timeout_s = timeout_s
         self._since: float | None = None  # None: no slot is missing
         self._shortage = ""  # the ResourceManager's last explanation
 
     def update(self, now: float, *, missing: bool) -> None:
-        """Whether slots are missing now; the wait begins when they first are."""
+        """Starts the wait when slots are first missing, and ends it when they are not."""
         if not missing:
             self._since = None
         elif self._since is None:
             self._since = now
 
     def explain(self, shortage: str) -> None:
-        """Why the ResourceManager cannot provide the slots."""
+        """Records why the ResourceManager cannot provide the slots."""
         self._shortage = shortage
 
     def deadline(self) -> float | None:
@@ -34,7 +34,9 @@ class SlotWait:
         return deadline is not None and deadline <= now
 
     def describe(self, now: float) -> str:
-        """What the job waits for, as users read it; empty if it waits for no slot."""
+        """Returns what the job waits for, in words for users; empty if it does not wait for
+        slots.
+        """
         if self._since is None:
             return ""
         missing = self._pool.pending_count
@@ -44,9 +46,9 @@ class SlotWait:
         )
 
     def failure(self) -> str:
-        """Why a job that has waited too long fails, and what its user can do."""
+        """Returns why a job that has waited too long fails, and the remedy."""
         needed = sum(requirement.count for requirement in self._pool.requirements())
-        why = self._shortage or "the ResourceManager did not say why; is it reachable?"
+        why = self._shortage or "the ResourceManager gave no reason; check that it is reachable"
         return (
             f"{self._pool.pending_count} of the {needed} slots that the job needs are still "
             f"missing after {self._timeout_s:g} s (slot.request.timeout): {why}. "

@@ -806,7 +806,7 @@ def test_without_checkpoints_a_job_of_which_nothing_is_found_has_failed(attempts
     second = handover.begin()
     second.post(events.SlotHoldersKnown(task_executor_ids=()))
     second.pass_time(0.0)
-    assert "no TaskExecutor has the task any more" in _cause(second)
+    assert "no TaskExecutor runs the task" in _cause(second)
     assert second.core.graph.status is (JobStatus.RESTARTING if attempts else JobStatus.FAILED)
 
 
@@ -961,7 +961,7 @@ def test_a_result_that_is_gone_is_made_of_the_same_splits_by_the_next_job_master
     handover = BatchHandover(attempts=1)
     done, goes_on = handover.sources
     second = handover.take_over("tm-2", running=[goes_on])
-    assert "TaskExecutor has the task" in _cause(second), "tm-1 is gone, and an attempt is used"
+    assert "TaskExecutor runs the task" in _cause(second), "tm-1 is gone, and an attempt is used"
     again, other = second.executions("source")
     assert again.attempt >= ATTEMPTS_PER_MASTER and other.attempt_id == goes_on.attempt_id
     second.give_slots("tm-2", 1)

@@ -129,12 +129,12 @@ def test_splits_of_another_program_are_a_mismatch() -> None:
     sequence = SequenceSourceEnumerator(start=0, end=25, split_rows=10)
     longer = SequenceSourceEnumerator(start=0, end=None, split_rows=10)
     assert longer.mismatch(sequence.snapshot()) == (
-        "it was from 0 to 25, and is from 0 to no end now"
+        "it was from 0 to 25 and is now from 0 to no end"
     )
     listed = ListedSplitsEnumerator([{"shard": 1}])
     assert not ListedSplitsEnumerator([{"shard": 1}]).mismatch(listed.snapshot())
     more = ListedSplitsEnumerator([{"shard": 0}, {"shard": 1}])
-    assert "gives other splits" in more.mismatch(listed.snapshot())
+    assert "returns different splits" in more.mismatch(listed.snapshot())
 
 
 def test_an_empty_sequence_has_no_split() -> None:
@@ -420,7 +420,7 @@ def test_watched_files_are_listed_by_time_and_a_directory_that_vanishes_is_named
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "in"
-    with pytest.raises(PathProblem, match=r"there is no directory .*/in'"):
+    with pytest.raises(PathProblem, match=r"the directory .*/in' does not exist"):
         list_files([str(folder)], watched=True)
     folder.mkdir()
     assert paths_of([f"{folder}/*.csv"], watched=True) == []

@@ -249,7 +249,7 @@ def test_a_watched_directory_is_listed_again_and_again_until_it_vanishes() -> No
     world.one(commands.ListPaths, world.pass_time(1.0))
     world.post(
         events.PathsMissing(
-            operator_id=listing.operator_id, problem="there is no directory '/in' (any more)"
+            operator_id=listing.operator_id, problem="the directory '/in' does not exist"
         )
     )
     assert status(world) is JobStatus.FAILING

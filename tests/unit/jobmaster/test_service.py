@@ -373,7 +373,7 @@ async def test_a_job_waits_for_the_store_that_has_its_checkpoint(
             graph, [dispatcher_pb2.CompleteCheckpoint(checkpoint_id=2, path=found.uri)]
         )
         async with asyncio.timeout(TIMEOUT_S):
-            while "checkpoint cannot be read; trying again" not in log.read_text():
+            while "checkpoint cannot be read; retrying" not in log.read_text():
                 await asyncio.sleep(0.02)
     finally:
         object_store.start()

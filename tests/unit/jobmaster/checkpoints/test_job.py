@@ -385,7 +385,9 @@ def test_no_job_fails_because_the_job_store_is_away() -> None:
 
 def test_an_interval_without_a_directory_is_refused() -> None:
     conf = Configuration({"execution.checkpointing.interval": "1 s"})
-    with pytest.raises(ConfigurationError, match=r"execution.checkpointing.dir is not: say where"):
+    with pytest.raises(
+        ConfigurationError, match=r"execution.checkpointing.dir is not: set the directory"
+    ):
         settings_from(conf)
     directory = conf.with_overrides({"execution.checkpointing.dir": "/d"})
     assert settings_from(directory).checkpoints == CheckpointSettings(
@@ -426,7 +428,7 @@ def test_a_request_that_cannot_be_met_is_answered_with_the_reason() -> None:
     made.post(events.CheckpointRequested(request="waits"))
     fail(made)
     (answer,) = made.of(commands.AnswerRequest)
-    assert (answer.request, answer.problem) == ("waits", "the job does not run any more")
+    assert (answer.request, answer.problem) == ("waits", "the job is no longer running")
     made.pass_time(0.1)
     made.report(made.executions(), ExecutionState.INITIALIZING, RUNNING)
     made.sent.clear()
@@ -522,7 +524,7 @@ def test_what_barriers_that_overtake_do_not_go_with_is_refused() -> None:
         settings_from(
             conf.with_overrides({"execution.checkpointing.max-concurrent-checkpoints": "2"})
         )
-    with pytest.raises(ConfigurationError, match=r"at-least-once goes without"):
+    with pytest.raises(ConfigurationError, match=r"at-least-once excludes"):
         settings_from(conf.with_overrides({"execution.checkpointing.mode": "at-least-once"}))
 
 
@@ -684,6 +686,6 @@ def test_another_sequence_is_refused_before_anything_is_deployed() -> None:
     assert not refused.of(commands.DeployTasks)
     assert refused.core.graph.status is JobStatus.FAILED
     assert (
-        "'source' cannot go on from the checkpoint: it was from 0 to 100, and is from 0 to 200 now"
+        "'source' cannot resume from the checkpoint: it was from 0 to 100 and is now from 0 to 200"
         in refused.core.exceptions.newest_first()[0].summary
     )

@@ -387,7 +387,7 @@ def test_individual_tasks_are_restarted_without_their_neighbours() -> None:
 @pytest.mark.parametrize(
     ("graph", "checkpoints", "why"),
     [
-        (job(vertex("a", 1), vertex("b", 1)), False, "'b' reads what 'a' sends"),
+        (job(vertex("a", 1), vertex("b", 1)), False, "'b' reads the output of 'a'"),
         (job(vertex("a", 1)), True, "execution.checkpointing.interval is set"),
         (job(vertex("a", 1, coordinator=("collect", {}))), False, "'a' collects"),
     ],
