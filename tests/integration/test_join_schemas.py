@@ -80,7 +80,7 @@ def test_columns_of_joins(tmp_path: Path, engine: SparkEngine) -> None:
         ),
         (
             lambda a, b: a.join(b.with_column_renamed("text", "WORD"), "id", name="Pairs"),
-            "Pairs: the result would have two columns 'WORD'; rename or drop that of one stream",
+            "Pairs: the result would have two columns 'WORD'; rename or drop one of them",
         ),
         (
             lambda a, b: a.join(b, "id", "left").drop_duplicates("id"),

@@ -254,7 +254,7 @@ def test_aggregates_of_changes_are_changes(tmp_path: Path, engine: SparkEngine) 
     best = first().aggregate("max(n) AS most")
     assert schema_of(best, engine).names == ["shop", "most", "row_kind"]
     for expression, message in (
-        ("stddev(n) AS spread", "aggregate('stddev(n) AS spread'): its input has rows that may go"),
+        ("stddev(n) AS spread", "aggregate('stddev(n) AS spread'): its input may delete rows, but"),
         ("max(struct(n, shop)) AS most", "type struct<n:bigint,shop:string> cannot be merged"),
         ("max(n) AS row_kind", "aggregate: its results have a column 'row_kind' of their own"),
     ):

@@ -357,12 +357,14 @@ def test_clocks_that_stand_for_no_moment_are_refused(engine: SparkEngine, zone: 
         ("MAP<STRING, ARRAY<TIMESTAMP>>", {"k": [clock]}),
     ):
         spec = MapRowsSpec(function=_always(Row(x=value)), schema=f"x {kind}", flat=False)
-        with pytest.raises(FiresteelError, match="the time has no zone, and TIMESTAMP is a moment"):
+        with pytest.raises(
+            FiresteelError, match="the time has no zone, and TIMESTAMP is an instant"
+        ):
             _run(engine, spec, frame, f"x {kind}")
     of_arrow = MapInArrowSpec(
         function=lambda _: iter([pa.record_batch({"x": [[clock]]})]), schema="x ARRAY<TIMESTAMP>"
     )
-    with pytest.raises(FiresteelError, match="its times have no zone, and TIMESTAMP is a moment"):
+    with pytest.raises(FiresteelError, match="its times have no zone, and TIMESTAMP is an instant"):
         _run(engine, of_arrow, frame, "x ARRAY<TIMESTAMP>")
 
 

@@ -145,7 +145,7 @@ def test_rows_that_are_gone_are_not_joined(engine: SparkEngine, how: str) -> Non
     [
         (
             [{"k": 1.0, "text": "gone", ROW_KIND: DELETE}],
-            "a row of the left stream goes that is not there: {1.0, gone,",
+            "a row of the left stream that does not exist: {1.0, gone,",
         ),
         ([{"k": 1.0, ROW_KIND: "update"}], "a row of the left stream has a 'row_kind' that is nei"),
         ([{"k": 1.0, ROW_KIND: None}], "that is neither 'insert' nor 'delete'"),

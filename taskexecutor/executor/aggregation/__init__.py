@@ -1,1 +1,1 @@
-"""Aggregation on Arrow's columns: groups of rows, partial results by key, and how they merge."""
+"""Aggregation on Arrow columns: grouping of rows, partial results by key, and their merges."""

@@ -1,4 +1,4 @@
-"""Arrow columns and tables from their pieces."""
+"""Builds Arrow columns and tables from pieces."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 
 def as_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """The column in one piece, copied only if it has several."""
+    """Returns the column as one array, copied only if it has several chunks."""
     if isinstance(column, pa.Array):
         return column
     if column.num_chunks == 1:
@@ -19,7 +19,7 @@ def as_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 
 def described(schema: pa.Schema | None) -> str:
-    """All columns with their types."""
+    """Describes all columns with their types."""
     return ", ".join(f"{field.name} {field.type}" for field in schema or ())
 
 
@@ -31,7 +31,9 @@ def as_table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
 
 
 def numbers_in(column: pa.Array) -> Any:
-    """The values of a column of integers, which are less than 2^63 and anything where null."""
+    """Returns the values of an integer column. Values are less than 2^63; values at nulls are
+    undefined.
+    """
     width = column.type.bit_width // 8
     kind = np.dtype(f"i{width}")
     if not len(column):
@@ -40,6 +42,6 @@ def numbers_in(column: pa.Array) -> Any:
 
 
 def column_of(numbers: Any) -> pa.Array:
-    """A column of 64-bit integers."""
+    """Returns a column of 64-bit integers."""
     values = np.ascontiguousarray(numbers, np.int64)
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])

@@ -1,6 +1,6 @@
-"""The partial results of all keys in arrays, for keys that are integers close to each other.
+"""Partial results of all keys in arrays, for integer keys in a dense range.
 
-This is the most frequent case and the fastest one: a key's place in the arrays is its offset.
+This is the most frequent case and the fastest one: a key's offset is its index in the arrays.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from taskexecutor.executor.aggregation.grouping import Ints, whole_numbers
 from taskexecutor.executor.column_memory import IN_MEMORY
 from taskexecutor.executor.numbers import as_numpy
 
-SPARSE = 16  # a table may have this many places per key
-SMALL_TABLE = 65_536  # places, however few keys there are
-_AT_ONCE = 1_048_576  # places that are looked at for keys
+SPARSE = 16  # maximum table size per key
+SMALL_TABLE = 65_536  # table size that is allowed for any number of keys
+_AT_ONCE = 1_048_576  # table entries that are scanned for keys at a time
 
 _UFUNCS: dict[str, np.ufunc] = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 _NEUTRAL = {"sum": 0, "min": np.iinfo(np.int64).max, "max": np.iinfo(np.int64).min}
@@ -28,7 +28,7 @@ _NEUTRAL = {"sum": 0, "min": np.iinfo(np.int64).max, "max": np.iinfo(np.int64).m
 class DensePartials:
     """Sums, minima and maxima of numbers per integer key.
 
-    `add` refuses anything else; its owner then moves the rows to KeyedPartials.
+    `add` refuses other input; the owner then moves the rows to KeyedPartials.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class DensePartials:
         self._memory = memory
         self._key_columns = key_columns
         self._merges = merges
-        self._schema: pa.Schema | None = None  # of the rows it returns
-        self._low = 0  # the key at place 0
+        self._schema: pa.Schema | None = None  # of the returned rows
+        self._low = 0  # the key at index 0
         self._columns: dict[str, np.ndarray[Any, Any]] = {}
         self._present = np.empty(0, np.bool_)
-        self._changed = np.empty(0, np.bool_)  # all false between bundles
-        self._bound = 0.0  # no integer sum can be larger
+        self._changed = np.empty(0, np.bool_)  # all False between bundles
+        self._bound = 0.0  # an upper bound of all integer sums
         self.keys = 0
 
     @property
@@ -53,10 +53,10 @@ class DensePartials:
         return 8 * (1 + len(self._merges))
 
     def add(self, bundle: Sequence[pa.RecordBatch]) -> pa.RecordBatch | None:
-        """Merges partial rows; returns the new rows of the keys that they change. If it refuses
-        them, it returns None and changes nothing.
+        """Merges partial rows and returns the new rows of the keys that they change. Returns None,
+        without a change, if it refuses them.
         """
-        if len(bundle) > 1:  # each would cost as much as many rows
+        if len(bundle) > 1:  # each batch would cost as much as many rows
             bundle = as_table(bundle).combine_chunks().to_batches()
         keys = self._keys_of(bundle)
         if keys is None or not self._cover(keys):
@@ -73,18 +73,18 @@ class DensePartials:
         return self._rows(changed)
 
     def rows(self) -> pa.RecordBatch:
-        """The rows of all keys."""
+        """Returns the rows of all keys."""
         return self._rows(np.flatnonzero(self._present))
 
     def parts(self, most: int) -> Iterator[pa.RecordBatch]:
-        """The same, with so many rows at a time."""
+        """Yields the rows of all keys, at most `most` at a time."""
         for first in range(0, len(self._present), _AT_ONCE):
             present = np.flatnonzero(self._present[first : first + _AT_ONCE]) + first
             for start in range(0, len(present), most):
                 yield self._rows(present[start : start + most])
 
     def frozen(self) -> Callable[[], list[pa.RecordBatch]]:
-        """Makes the rows as they are now, in any thread."""
+        """Returns a function that makes the current rows, in any thread."""
         now = DensePartials(self._key_columns, self._merges, self._memory)
         now._schema, now._low = self._schema, self._low
         now._present = self._copied(self._present)
@@ -97,7 +97,7 @@ class DensePartials:
         return copy
 
     def _all_rows(self) -> list[pa.RecordBatch]:
-        """In pieces, if not all state may be in memory."""
+        """Returns the rows of all keys, in pieces if not all state may be in memory."""
         if self._memory.piece_bytes is None:
             return [self.rows()]
         batches = []
@@ -129,14 +129,14 @@ class DensePartials:
                     self._bound += len(numbers) * float(
                         max(abs(int(numbers.min())), abs(int(numbers.max())))
                     )
-        if self._bound >= 2.0**62:  # a sum might overflow, and KeyedPartials checks that
+        if self._bound >= 2.0**62:  # a sum might overflow, which KeyedPartials checks
             return None
         if self._schema is None:
             self._schema = bundle[0].select([*self._key_columns, *self._merges]).schema
         return keys
 
     def _cover(self, keys: list[Ints]) -> bool:
-        """Makes room for these keys; False if most of it would be empty."""
+        """Makes room for these keys. Returns False if most of the room would be unused."""
         assert self._schema is not None
         low = min(int(values.min()) for values in keys)
         high = max(int(values.max()) for values in keys)
@@ -147,7 +147,7 @@ class DensePartials:
             low, high = min(low, self._low), max(high, self._low + size - 1)
         if high - low >= max(SPARSE * (self.keys + sum(map(len, keys))), SMALL_TABLE):
             return False
-        # Spare room, so that ascending keys do not move the arrays with each bundle.
+        # Reserve, so that ascending keys do not move the arrays with each bundle.
         room = (high - low) // 2 if size else 0
         at = slice(self._low - low, self._low - low + size) if size else slice(0, 0)
 
@@ -178,7 +178,7 @@ class DensePartials:
 
 
 def as_keys(values: Ints, kind: pa.DataType) -> pa.Array:
-    """The inverse of `whole_numbers`."""
+    """Returns a column of the values: the inverse of `whole_numbers`."""
     if pa.types.is_integer(kind):
         return pa.array(values).cast(kind)
     return pa.array(values.astype(np.int32) if pa.types.is_date32(kind) else values).view(kind)

@@ -1,4 +1,4 @@
-"""Counts distinct values per key, for a running aggregate: each value is looked at once."""
+"""Counts distinct values per key for a running aggregate. Each value is looked up once."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from taskexecutor.executor.column_memory import IN_MEMORY
 from taskexecutor.executor.numbers import as_numpy
 
 _VALUE = "_value"
-DISTINCT = "distinct"  # how lists of distinct values merge whose number matters only
+DISTINCT = "distinct"  # the merge of lists of distinct values of which only the number matters
 
 
 class DistinctCounts:
-    """Knows the values that each key has had.
+    """Remembers the values that each key has had.
 
-    It replaces the lists of values in partial rows by the number of those that are new to the
-    row's key. These numbers are added up like any count.
+    In partial rows, replaces lists of values by the number of values that are new to the row's key.
+    These numbers are added up like other counts.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class DistinctCounts:
         self._values = {name: _Values(memory) for name, how in merges.items() if how == DISTINCT}
 
     def replaced(self, bundle: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        """The rows with counts in place of lists."""
+        """Returns the rows with counts in place of lists."""
         if not self._values:
             return list(bundle)
         rows = pa.Table.from_batches(list(bundle)).combine_chunks()
@@ -62,12 +62,12 @@ class DistinctCounts:
 
     @property
     def names(self) -> Sequence[str]:
-        """Of the columns whose values it knows."""
+        """Names of the columns whose values are remembered."""
         return tuple(self._values)
 
     def frozen(self, name: str) -> Callable[[], pa.Table | None]:
-        """Makes the rows of a column's values as they are now, in any thread: the keys' columns,
-        and the value.
+        """Returns a function that makes the current values of a column in any thread: the key
+        columns and the value.
         """
         keys, values = self._keys.frozen(), self._values[name].frozen()
 
@@ -83,22 +83,22 @@ class DistinctCounts:
         return rows
 
     def restore(self, name: str, rows: pa.Table) -> None:
-        """Of a column without values."""
+        """Restores the values of a column that has none."""
         *keys, values = (as_array(column) for column in rows.columns)
         self._values[name].add(self._numbers(keys, rows.num_rows), values)
 
 
 class _Values:
-    """Those of one column."""
+    """The values of one column."""
 
     def __init__(self, memory: ColumnMemory) -> None:
         self._seen = PairSet(memory)
-        self._index = KeyIndex(memory)  # of values that are no integers
+        self._index = KeyIndex(memory)  # of values other than integers
         self._kind: pa.DataType | None = None
         self._indexed = False
 
     def frozen(self) -> Callable[[], tuple[pa.Array, pa.Array] | None]:
-        """Makes the number of each pair's key, and its value."""
+        """Returns a function that makes the key number and the value of each pair."""
         (keys, numbers), index, kind = self._seen.frozen(), self._index.frozen(), self._kind
         indexed = self._indexed
 
@@ -114,7 +114,7 @@ class _Values:
         return pairs
 
     def new(self, keys: Ints, lists: pa.Array) -> Ints:
-        """How many values of each list its key has not had before."""
+        """Returns how many values of each list are new to its key."""
         lengths = as_numpy(pc.fill_null(pc.list_value_length(lists), 0))
         rows = np.repeat(np.arange(len(lists)), lengths)
         values = lists.flatten()
@@ -125,7 +125,7 @@ class _Values:
         return counts
 
     def add(self, keys: Ints, values: pa.Array) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Whether each value is new to its key."""
+        """Adds the values. Returns whether each value is new to its key."""
         self._kind = values.type
         numbers = whole_numbers(values)
         if numbers is None:

@@ -1,4 +1,4 @@
-"""Rows divided by hashes of their keys, where all of them would be too many to be in memory."""
+"""Partitions rows by hashes of their keys, when they would exceed the memory together."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from taskexecutor.executor.aggregation.grouping import Ints
 from taskexecutor.executor.exchange import UnsupportedKey
 from taskexecutor.executor.exchange.partitioning import hash_columns
 
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # spreads hashes, as Fibonacci hashing does
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # spreads hashes, as in Fibonacci hashing
 
 
 class Divided(NamedTuple):
-    rows: pa.RecordBatch  # in the order of their parts; those of a part in their own order
-    ends: Ints  # of the parts
+    rows: pa.RecordBatch  # ordered by part; rows of a part keep their order
+    ends: Ints  # end of each part
 
     def of(self, part: int) -> pa.RecordBatch:
         begin = int(self.ends[part - 1]) if part else 0
@@ -27,7 +27,7 @@ class Divided(NamedTuple):
 
 
 def parts_of(size_bytes: int, memory: ColumnMemory) -> int:
-    """In how many parts rows of this size are to be in memory."""
+    """Returns the number of parts into which rows of this size are divided to fit in memory."""
     most = memory.piece_bytes
     return 1 if most is None else max(1, -(-size_bytes // most))
 
@@ -35,15 +35,15 @@ def parts_of(size_bytes: int, memory: ColumnMemory) -> int:
 def divided(
     batch: pa.RecordBatch, key_columns: Sequence[str], parts: int, memory: ColumnMemory
 ) -> Divided:
-    """All rows of a key are in the same part, of whatever batch. Keys that cannot be hashed are all
-    in one.
+    """Divides the rows. All rows of a key are in the same part, across batches. Rows whose keys
+    cannot be hashed are in one part.
     """
     keys = [batch.column(column_index(batch.schema, name)) for name in key_columns]
     try:
         hashes = hash_columns(keys).astype(np.uint64)
     except UnsupportedKey:
         hashes = np.zeros(batch.num_rows, np.uint64)
-    # Not the hashes themselves: those of a subtask's keys are alike.
+    # Mixes the hashes: those of one subtask's keys are correlated.
     of_row = (((hashes * _MULTIPLIER) >> np.uint64(33)) % np.uint64(parts)).astype(np.int64)
     rows = memory.kept(batch.take(pa.array(np.argsort(of_row, kind="stable"))))
     return Divided(rows, np.cumsum(np.bincount(of_row, minlength=parts)))

@@ -28,7 +28,7 @@ class Groups:
     count: int
 
     def first_rows(self) -> Ints:
-        """The index of each group's first row."""
+        """Returns the index of each group's first row."""
         if self.count == 1:
             return np.zeros(1, np.int64)
         rows = np.empty(self.count, np.int64)
@@ -54,7 +54,7 @@ def one_group(rows: int) -> Groups:
 def members(
     keys: Sequence[pa.Array], among: Sequence[pa.Array]
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """For each row of `keys`, whether `among` has an equal row."""
+    """Returns for each row of `keys` whether `among` contains an equal row."""
     groups = group(
         [pa.concat_arrays([mine, theirs]) for mine, theirs in zip(keys, among, strict=True)]
     )
@@ -65,23 +65,23 @@ def members(
 
 
 class Sessions(NamedTuple):
-    numbers: Ints  # the session of each row
+    numbers: Ints  # session number of each row
     starts: Ints  # of each session
     ends: Ints
 
 
 def sessions(codes: Ints, starts: Ints, ends: Ints) -> Sessions:
-    """Joins the intervals of each code that touch or overlap."""
+    """Merges the intervals of each code that touch or overlap."""
     if not len(codes):
         return Sessions(codes, starts, ends)
     first = int(starts.min())
     span = int(ends.max()) - first + 1
-    if (int(codes.max()) + 1) * span >= 2**63:  # places in the order of all times are smaller
+    if (int(codes.max()) + 1) * span >= 2**63:  # ranks of the times are smaller
         times, places = np.unique(np.concatenate((starts, ends)), return_inverse=True)
         numbers, starts, ends = sessions(codes, places[: len(codes)], places[len(codes) :])
         return Sessions(numbers, times[starts], times[ends])
-    # Numbers in the order of codes, and of times within a code. All of a code are above those of
-    # the codes before, so one running maximum is the latest end so far within each code.
+    # Values ordered by code and then by time. The values of a code are greater than those of all
+    # earlier codes, so one running maximum gives the latest end so far within each code.
     codes_begin = codes * span
     begin = codes_begin + (starts - first)
     order = np.argsort(begin)
@@ -97,8 +97,8 @@ def sessions(codes: Ints, starts: Ints, ends: Ints) -> Sessions:
 
 
 def whole_numbers(column: pa.Array) -> Ints | None:
-    """The values of a column of integers, dates or times without nulls, or None for any other.
-    Columns that are 64 bits wide are not copied.
+    """Returns the values of a column of integers, dates or times without nulls, or None for other
+    columns. 64-bit columns are not copied.
     """
     if column.null_count:
         return None
@@ -114,7 +114,7 @@ def whole_numbers(column: pa.Array) -> Ints | None:
 
 
 def _codes(column: pa.Array) -> tuple[Ints, int]:
-    """Codes of one column, and a bound that they are below; not every code need occur."""
+    """Returns codes of one column and an exclusive upper bound. Some codes may not occur."""
     if not len(column):
         return np.empty(0, np.int64), 0
     if pa.types.is_dictionary(column.type):
@@ -142,7 +142,7 @@ def _codes_of_indices(column: pa.DictionaryArray) -> tuple[Ints, int]:
 
 
 def _alike(column: pa.Array) -> pa.Array:
-    """The numbers with one zero and one NaN, which are equal to Spark, whatever their bits."""
+    """Normalises zeros and NaNs, which Spark considers equal whatever their bits."""
     values = as_numpy(column.fill_null(0)) + 0.0  # -0.0 + 0.0 is 0.0
     values[np.isnan(values)] = np.nan
     mask = as_numpy(column.is_null()) if column.null_count else None
@@ -150,14 +150,14 @@ def _alike(column: pa.Array) -> pa.Array:
 
 
 def _codes_of_nested(column: pa.Array) -> tuple[Ints, int]:
-    """Codes of structs and lists, which Arrow cannot hash."""
+    """Returns codes of structs and lists, which Arrow cannot hash."""
     numbers: dict[Any, int] = {}
     codes = [numbers.setdefault(comparable(value), len(numbers)) for value in column.to_pylist()]
     return np.array(codes, np.int64), len(numbers)
 
 
 def _compact(codes: Ints, bound: int) -> tuple[Ints, int]:
-    """The same groups with consecutive codes."""
+    """Returns the same groups with consecutive codes."""
     if not len(codes):
         return codes, 0
     if bound > max(_DENSE * len(codes), 1024):

@@ -1,4 +1,4 @@
-"""Numbers keys in the order in which they are first seen."""
+"""Assigns consecutive numbers to keys in the order in which they are first seen."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from taskexecutor.executor.exchange.partitioning import hash_columns
 from taskexecutor.executor.nested_keys import comparable
 from taskexecutor.executor.numbers import as_numpy
 
-# A lookup of at least one key per this many known ones is worth a pass over all of them.
+# A lookup of at least one key per this many known keys justifies a pass over all of them.
 _FEW = 8
-_AT_ONCE = 262_144  # places of a table
-_PIECES = 16  # of known keys, at least
-_DIGITS = 18  # of decimals that 64 bits hold
-_FEW_TEXTS = 4_096  # are found faster in memory
+_AT_ONCE = 262_144  # table entries scanned at a time
+_PIECES = 16  # minimum number of pieces of known keys
+_DIGITS = 18  # decimal digits that fit in 64 bits
+_FEW_TEXTS = 4_096  # up to this many texts, lookups are faster in memory
 
 
 class KeyIndex:
-    """For any keys, by the cheapest way for those seen so far."""
+    """Numbers keys of any type, with the cheapest index for the keys seen so far."""
 
     def __init__(self, memory: ColumnMemory = IN_MEMORY) -> None:
         self._memory = memory
@@ -45,13 +45,13 @@ class KeyIndex:
         return self._index.count
 
     def frozen(self) -> Callable[[], list[pa.Array] | None]:
-        """Makes the columns of all keys known now, in the order of their numbers, in any thread;
-        None if there are none.
+        """Returns a function that makes the columns of all current keys in the order of their
+        numbers, in any thread; it returns None if there are none.
         """
         return self._index.frozen()
 
     def numbers(self, columns: list[pa.Array]) -> Ints:
-        """The numbers of distinct keys; new ones are numbered from the current count on."""
+        """Returns the numbers of distinct keys. New keys are numbered from the current count on."""
         if not len(columns[0]):
             return np.empty(0, np.int64)
         if isinstance(self._index, DenseIndex):
@@ -76,7 +76,7 @@ class KeyIndex:
 
 
 class DenseIndex:
-    """For keys that are integers close to each other: their numbers in a table."""
+    """An index for integer keys in a dense range: a table of their numbers."""
 
     def __init__(self, memory: ColumnMemory) -> None:
         self._memory = memory
@@ -86,11 +86,11 @@ class DenseIndex:
         self._table = np.empty(0, np.int64)
 
     def keys(self) -> list[pa.Array] | None:
-        """The column of all keys in the order of their numbers; None if there are none."""
+        """Returns the column of all keys in the order of their numbers; None if there are none."""
         return self.frozen()()
 
     def frozen(self) -> Callable[[], list[pa.Array] | None]:
-        # Of the table, only places without a number change, and then to larger numbers.
+        # Later calls only change table entries without a number, and set them to larger numbers.
         table, low, count, kind = self._table, self._low, self.count, self._kind
 
         def keys() -> list[pa.Array] | None:
@@ -106,7 +106,9 @@ class DenseIndex:
         return keys
 
     def numbers(self, columns: list[pa.Array]) -> Ints | None:
-        """The numbers of distinct keys; None if they are not such integers."""
+        """Returns the numbers of distinct keys; None if the keys are not integers in a dense
+        range.
+        """
         values = whole_numbers(columns[0]) if len(columns) == 1 else None
         if values is None:
             return None
@@ -136,19 +138,19 @@ class DenseIndex:
 
 
 class HashIndex:
-    """For any keys, always in memory. Many at once are found by grouping them with the known ones,
-    a few in a dictionary.
+    """An index for keys of any type, always in memory. Looks up many keys by grouping them with the
+    known keys, and a few keys in a dictionary.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        # The keys in the order of their numbers, in pieces of all key columns.
+        # The keys in the order of their numbers; each piece has all key columns.
         self._known: list[list[pa.Array]] = []
-        # Made when it is first needed, and kept up to date from then on.
+        # Created on first use and kept up to date afterwards.
         self._numbers: dict[Any, int] | None = None
 
     def numbers(self, columns: list[pa.Array]) -> Ints:
-        """The numbers of distinct keys."""
+        """Returns the numbers of distinct keys."""
         if len(columns[0]) * _FEW >= self.count:
             return self._by_groups(columns)
         if self._numbers is None:
@@ -174,7 +176,7 @@ class HashIndex:
         return self._numbered(columns, numbers[groups.codes[self.count :]])
 
     def _numbered(self, columns: list[pa.Array], found: Ints) -> Ints:
-        """Numbers the keys that have no number yet (-1)."""
+        """Assigns numbers to the keys that have none yet (-1)."""
         new = np.flatnonzero(found < 0)
         if len(new):
             found[new] = np.arange(self.count, self.count + len(new))
@@ -196,8 +198,8 @@ class HashIndex:
 
 
 class PairIndex:
-    """For keys of several columns, and for numbers: the number of the values so far and a value of
-    the next column are a pair of integers, which has a number in turn.
+    """An index for keys of several columns, and for numbers. The number of the preceding columns'
+    values and a value of the next column form a pair of integers, which is numbered in turn.
     """
 
     def __init__(self, memory: ColumnMemory) -> None:
@@ -210,13 +212,14 @@ class PairIndex:
         return self._columns[-1].pairs.count if self._columns else 0
 
     def numbers(self, columns: list[pa.Array]) -> Ints:
-        """The numbers of distinct keys."""
+        """Returns the numbers of distinct keys."""
         if not self._columns:
             found = [
                 _PairColumn(place, column.type, self._memory)
                 for place, column in enumerate(columns)
             ]
-            # The others first: the fewer different values there are so far, the better.
+            # Columns of other types first: the fewer distinct values the preceding columns have,
+            # the better.
             self._columns = sorted(found, key=lambda each: each.is_whole)
         known = self.count
         numbers = np.zeros(len(columns[0]), np.int64)
@@ -232,16 +235,16 @@ class PairIndex:
 
 
 class _PairColumn:
-    """One column of keys."""
+    """One key column."""
 
     def __init__(self, place: int, kind: pa.DataType, memory: ColumnMemory) -> None:
-        self.place = place  # among the columns
+        self.place = place  # index of the column
         self.is_whole = _as_whole(pa.array([], kind)) is not None
         self.pairs = PairSet(memory)
-        self._values = KeyIndex(memory)  # of values that are no numbers
+        self._values = KeyIndex(memory)  # of values other than numbers
 
     def numbers(self, first: Ints, column: pa.Array) -> Ints:
-        """Of the pairs of these numbers and the column's values."""
+        """Returns the numbers of the pairs of these numbers and the column's values."""
         values = _as_whole(column)
         if values is None:
             groups = group([column])
@@ -254,9 +257,9 @@ class _PairColumn:
 
 
 class TextIndex:
-    """For keys of one column of texts or bytes. A text is numbered by the pair of its hash and how
-    many other texts of this hash were there before it. So a text is compared with those of its
-    hash, one after another, until it is found or is a new one.
+    """An index for keys of one column of texts or bytes. A text is identified by its hash and the
+    number of different texts with this hash before it. A lookup therefore compares it with the
+    texts of its hash, one after another, until it matches or is new.
     """
 
     def __init__(self, memory: ColumnMemory) -> None:
@@ -268,7 +271,7 @@ class TextIndex:
         return self._pairs.count
 
     def numbers(self, columns: list[pa.Array]) -> Ints:
-        """The numbers of distinct keys."""
+        """Returns the numbers of distinct keys."""
         (column,) = columns
         hashes, nulls = hash_columns(columns).astype(np.int64), as_numpy(column.is_null())
         numbers = np.empty(len(column), np.int64)
@@ -285,7 +288,8 @@ class TextIndex:
             new = np.flatnonzero(found >= known)
             if len(new):
                 mine = np.empty(self.count - known, np.int64)
-                mine[found[new] - known] = new  # of several texts of a hash, one has the number
+                # one of the texts with an equal hash gets the number
+                mine[found[new] - known] = new
                 others[new] = mine[found[new] - known] != new
                 self._known.add(_rows([column.take(pa.array(rows[mine]))]))
             rows, before = rows[others], before + 1
@@ -296,10 +300,10 @@ class TextIndex:
 
 
 def _as_texts(index: HashIndex, memory: ColumnMemory) -> TextIndex:
-    """With the same numbers."""
+    """Returns an index with the same numbers."""
     found = TextIndex(memory)
     for (texts,) in filter(None, [index.frozen()()]):
-        # Of the texts of a call, those whose hash another has had get the last numbers.
+        # Within a call, texts whose hash occurred before get the last numbers.
         first = np.unique(hash_columns([texts]), return_index=True)[1]
         others = np.setdiff1d(np.arange(len(texts)), first)
         cuts = np.unique(np.concatenate(([0], others, others + 1, [len(texts)])))
@@ -309,8 +313,8 @@ def _as_texts(index: HashIndex, memory: ColumnMemory) -> TextIndex:
 
 
 def _as_whole(column: pa.Array) -> Ints | None:
-    """An integer for each value, the same for those that are equal, and any where null; None if
-    the type is none of numbers that 64 bits hold.
+    """Returns an integer for each value, equal for equal values and undefined for nulls; None if
+    the type is not a numeric type of up to 64 bits.
     """
     kind = column.type
     if pa.types.is_floating(kind):
@@ -344,7 +348,7 @@ def _rows(columns: list[pa.Array]) -> pa.RecordBatch:
 
 
 def _concatenated(pieces: Sequence[list[pa.Array]]) -> Callable[[], list[pa.Array] | None]:
-    """Makes columns of pieces that all have."""
+    """Returns a function that concatenates the pieces of each column."""
     known = tuple(pieces)
     return lambda: (
         [pa.concat_arrays(list(each)) for each in zip(*known, strict=True)] if known else None
@@ -352,8 +356,8 @@ def _concatenated(pieces: Sequence[list[pa.Array]]) -> Callable[[], list[pa.Arra
 
 
 def hashable(columns: list[pa.Array]) -> Any:
-    """Keys as Python values: NaN, which equals nothing in Python, as a string, arrays and structs
-    as tuples.
+    """Converts keys to Python values: NaN, which equals nothing in Python, to a string, arrays and
+    structs to tuples.
     """
     plain = [_plain(column) for column in columns]
     return plain[0] if len(plain) == 1 else zip(*plain, strict=True)

@@ -1,9 +1,9 @@
-"""The partial results of all keys, for keys and aggregates of any kind.
+"""Partial results of all keys, for keys and aggregates of any type.
 
-They are a log of merged rows in Arrow, with the place of each key's latest row. A bundle is merged
-by itself, joined with the rows it changes, and appended; the log is rewritten when most of it is
-outdated. So a bundle costs what it touches, whatever the number of keys, and large bundles over
-many keys cost a few passes over columns.
+They are a log of merged rows in Arrow, with the index of each key's latest row. A bundle is merged,
+joined with the current rows of its keys, and appended; the log is rewritten when most of it is
+outdated. So the cost of a bundle depends on its keys and not on the number of all keys, and large
+bundles over many keys cost a few passes over columns.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from taskexecutor.executor.aggregation.row_log import RowLog, chosen, taken
 from taskexecutor.executor.column_memory import IN_MEMORY
 from taskexecutor.executor.numbers import as_numpy
 
-_PIECES = 16  # of the log, at least: rows are taken from a few as fast as from one
-LOG_ROWS = 262_144  # the log may have this many outdated rows, or as many as there are keys
+# minimum number of pieces of the log: reading rows from a few pieces is as fast as from one
+_PIECES = 16
+LOG_ROWS = 262_144  # allowed number of outdated rows in the log, if greater than the number of keys
 
 
 class KeyedPartials:
@@ -41,7 +42,7 @@ class KeyedPartials:
         self._memory = memory
         self._log = RowLog(_PIECES, memory)
         self._log_rows = 0
-        self._places = np.empty(0, np.int64)  # in the log, by the number of the key
+        self._places = np.empty(0, np.int64)  # row in the log, by key number
         self._index = KeyIndex(memory)
 
     @property
@@ -53,7 +54,7 @@ class KeyedPartials:
         return self._log.row_bytes
 
     def add(self, table: pa.Table) -> pa.RecordBatch:
-        """Merges partial rows; returns the new rows of the keys that they change."""
+        """Merges partial rows and returns the new rows of the keys that they change."""
         bundle = merge_partials(table, self._key_columns, self._merges)
         known = self._index.count
         numbers = self._index.numbers([bundle.column(key) for key in self._key_columns])
@@ -70,9 +71,9 @@ class KeyedPartials:
         return bundle
 
     def _rewrite(self) -> None:
-        """Without the rows that are outdated, piece by piece."""
+        """Rewrites the log without outdated rows, piece by piece."""
         pieces, self._log = self._log.pieces, RowLog(_PIECES, self._memory)
-        numbers = self._memory.full(self._log_rows, -1, np.int64)  # of the keys, by place
+        numbers = self._memory.full(self._log_rows, -1, np.int64)  # key number, by row in the log
         for start in range(0, self._index.count, LOG_ROWS):
             end = min(start + LOG_ROWS, self._index.count)
             numbers[self._places[start:end]] = np.arange(start, end)
@@ -86,16 +87,16 @@ class KeyedPartials:
             start += piece.num_rows
 
     def rows(self) -> pa.RecordBatch:
-        """The rows of all keys."""
+        """Returns the rows of all keys."""
         return self._read(self._places[: self._index.count])
 
     def parts(self, most: int) -> Iterator[pa.RecordBatch]:
-        """The same, with so many rows at a time."""
+        """Yields the rows of all keys, at most `most` at a time."""
         for start in range(0, self._index.count, most):
             yield self._read(self._places[start : min(start + most, self._index.count)])
 
     def frozen(self) -> Callable[[], list[pa.RecordBatch]]:
-        """Makes the rows as they are now, in any thread."""
+        """Returns a function that makes the current rows, in any thread."""
         pieces, memory = self._log.pieces, self._memory
         places = memory.empty(self._index.count, np.int64)
         places[:] = self._places[: len(places)]
@@ -105,8 +106,8 @@ class KeyedPartials:
         return taken(self._log.pieces, places)
 
     def _joined(self, bundle: pa.RecordBatch, changed: Ints, old: pa.RecordBatch) -> pa.RecordBatch:
-        """Merges `old`, the current rows of the keys of the bundle's rows `changed`, into the
-        bundle.
+        """Merges `old` into the bundle. `old` holds the current rows of the keys of the bundle's
+        rows `changed`.
         """
         columns: dict[str, pa.Array] | None = None
         result = [bundle.column(key) for key in self._key_columns]
@@ -124,8 +125,8 @@ class KeyedPartials:
 
 
 def _added(new: pa.Array, changed: Ints, old: pa.Array) -> pa.Array | None:
-    """Adds sums without nulls, the frequent case, row by row; None for anything else, and for
-    integers that might overflow.
+    """Adds sums without nulls, the frequent case, row by row. Returns None for other columns, and
+    for integers that might overflow.
     """
     if (
         new.null_count
@@ -145,5 +146,5 @@ def _added(new: pa.Array, changed: Ints, old: pa.Array) -> pa.Array | None:
 
 
 def _small(sums: Ints) -> bool:
-    """Whether two of them add up to a BIGINT. (The absolute value of the least integer is none.)"""
+    """Returns whether the sum of any two values fits into BIGINT. (`abs(INT64_MIN)` overflows.)"""
     return bool(sums.min() >= -(2**62) and sums.max() < 2**62)

@@ -1,4 +1,4 @@
-"""The result that each key has had last, so that it can go when another one comes."""
+"""Remembers the last result of each key, which is retracted when a new one is emitted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from taskexecutor.executor.aggregation.key_index import KeyIndex
 from taskexecutor.executor.aggregation.row_log import RowLog, taken
 
 _PIECES = 16
-_OUTDATED_ROWS = 262_144  # the log may have so many, or as many as there are keys
+# allowed number of outdated rows in the log, if greater than the number of keys
+_OUTDATED_ROWS = 262_144
 
 
 class Changes(NamedTuple):
@@ -23,7 +24,7 @@ class Changes(NamedTuple):
 
 
 class LastResults:
-    """A log of results, with the place of each key's latest one."""
+    """A log of results, with the row of each key's latest result."""
 
     def __init__(self, key_columns: tuple[str, ...], memory: ColumnMemory) -> None:
         self._key_columns = key_columns
@@ -31,11 +32,11 @@ class LastResults:
         self._index = KeyIndex(memory)
         self._log = RowLog(_PIECES, memory)
         self._log_rows = 0
-        self._places = np.empty(0, np.int64)  # in the log, by the number of the key; or -1
+        self._places = np.empty(0, np.int64)  # row in the log, by key number; -1 without a result
 
     def replaced(self, keys: pa.RecordBatch, results: pa.RecordBatch) -> Changes:
-        """`keys` have changed, and `results` are of those of them that have one now. What is as
-        before neither goes nor comes.
+        """Replaces the results of `keys`, which have changed, by `results`, which lack the keys
+        that have none now. Returns the results to retract and to insert, without unchanged results.
         """
         asked = self._numbers(keys)
         having = self._numbers(results)
@@ -63,7 +64,7 @@ class LastResults:
         return numbers
 
     def _rewrite(self) -> None:
-        """Without the rows that are outdated."""
+        """Rewrites the log without outdated rows."""
         valid = np.flatnonzero(self._places >= 0)
         rows = taken(self._log.pieces, self._places[valid])
         self._log, self._log_rows = RowLog(_PIECES, self._memory), len(valid)
@@ -72,7 +73,9 @@ class LastResults:
 
 
 def _equal(old: pa.RecordBatch, new: pa.RecordBatch) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Of the old rows and then of the new ones: whether the others have an equal one."""
+    """Returns whether each row has an equal row on the other side, for the old rows and then the
+    new ones.
+    """
     both = pa.concat_batches([old, new])
     if not old.num_rows or not new.num_rows:
         return np.zeros(both.num_rows, np.bool_)

@@ -1,6 +1,6 @@
 """Merges columns of numbers, dates and times: sums, extremes, bits, squared deviations.
 
-One pass of numpy over each column, or Arrow for types that numpy does not have.
+Merges take one NumPy pass over each column, or use Arrow for types that NumPy lacks.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from taskexecutor.executor.aggregation.merge_values import extreme_by_order
 from taskexecutor.executor.numbers import as_numpy
 
 _DIGITS = 38  # of Spark's largest decimal
-_REPEATED = 4  # texts are compared once each if they occur so many times on average
+_REPEATED = 4  # texts are compared once each if they occur this many times on average
 
 
 def merge_sum(column: pa.Array, groups: Groups) -> pa.Array:
@@ -42,8 +42,8 @@ def merge_sum(column: pa.Array, groups: Groups) -> pa.Array:
 
 
 def _check_overflow(sums: np.ndarray[Any, Any], doubles: np.ndarray[Any, Any]) -> None:
-    """Integer sums wrap around silently. The same sums in doubles do not, and their error is far
-    below 2^63.
+    """Raises FiresteelError if an integer sum overflowed, which happens silently. The same sums in
+    doubles do not wrap around, and their error is far below 2^63.
     """
     if (np.abs(sums.astype(np.float64) - doubles) > 2.0**62).any():
         raise FiresteelError(
@@ -53,8 +53,9 @@ def _check_overflow(sums: np.ndarray[Any, Any], doubles: np.ndarray[Any, Any]) -
 
 
 def sum_of_decimals(column: pa.Array, groups: Groups, kind: pa.DataType) -> pa.Array:
-    """As decimals of this type. Arrow's sums wrap around silently, or have more digits than their
-    type. So they have room for all of their digits, which are counted in the end.
+    """Sums decimals with the result type `kind`. Arrow's sums wrap around silently, or exceed the
+    digits of their type. Therefore the sums are computed with room for all digits, which are
+    counted at the end.
     """
     if column.type.precision + len(str(len(column))) > _DIGITS:
         column = column.cast(pa.decimal256(2 * _DIGITS, kind.scale))
@@ -81,8 +82,8 @@ def _extreme(column: pa.Array, groups: Groups, *, least: bool) -> pa.Array:
         return extreme_by_order(column, groups, column, least=least)
     if pa.types.is_floating(kind):
         values, codes = _valid(column, groups)
-        # As in Spark, NaN is the largest number: fmin ignores it unless it is alone, maximum
-        # returns it.
+        # As in Spark, NaN is the largest number: fmin ignores it unless there is no other value,
+        # and maximum returns it.
         found = np.full(groups.count, np.nan if least else -np.inf, values.dtype)
         with np.errstate(invalid="ignore"):
             (np.fmin if least else np.maximum).at(found, codes, values)
@@ -103,7 +104,7 @@ def _extreme(column: pa.Array, groups: Groups, *, least: bool) -> pa.Array:
 
 
 def _extreme_text(column: pa.Array, groups: Groups, *, least: bool) -> pa.Array:
-    """By the places of the different texts in their order, if they are few."""
+    """Ranks the distinct texts, if there are few, and compares the ranks."""
     encoded = column.dictionary_encode()
     texts = encoded.dictionary
     if not len(texts) or len(texts) * _REPEATED > len(column):
@@ -116,7 +117,7 @@ def _extreme_text(column: pa.Array, groups: Groups, *, least: bool) -> pa.Array:
 
 
 def _storage(kind: pa.DataType) -> pa.DataType | None:
-    """The integer type that values of this type are stored as."""
+    """Returns the integer type that stores values of this type."""
     if pa.types.is_signed_integer(kind):
         return kind
     if pa.types.is_date32(kind):
@@ -137,8 +138,8 @@ def merge_bits(operation: np.ufunc, neutral: int) -> Callable[[pa.Array, Groups]
 
 
 def merge_squares(squares: pa.Array, groups: Groups, counts: pa.Array, sums: pa.Array) -> pa.Array:
-    """Squared deviations from the mean, merged as by Chan, Golub and LeVeque: those within the
-    parts, plus those of the parts' means.
+    """Merges squared deviations from the mean by the method of Chan, Golub and LeVeque: the
+    deviations within the parts, plus those of the parts' means.
     """
     n = as_numpy(counts).astype(np.float64)
     total = as_numpy(sums.fill_null(0.0))
@@ -154,7 +155,7 @@ def merge_squares(squares: pa.Array, groups: Groups, counts: pa.Array, sums: pa.
 
 
 def _valid(column: pa.Array, groups: Groups) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The values that are not null, and their groups' codes."""
+    """Returns the values that are not null, and their groups' codes."""
     if not column.null_count:
         return as_numpy(column), groups.codes
     valid = as_numpy(pc.is_valid(column))
@@ -162,7 +163,7 @@ def _valid(column: pa.Array, groups: Groups) -> tuple[np.ndarray[Any, Any], np.n
 
 
 def _masked(values: np.ndarray[Any, Any], column: pa.Array, groups: Groups) -> pa.Array:
-    """Merged values, with null for groups that have only nulls."""
+    """Returns the merged values, with null for groups that only have nulls."""
     if not column.null_count:
         return pa.array(values)
     valid = as_numpy(pc.is_valid(column))

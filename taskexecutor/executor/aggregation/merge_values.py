@@ -26,8 +26,8 @@ def merge_last(column: pa.Array, groups: Groups, order: pa.Array) -> pa.Array:
 
 
 def extreme_by_order(column: pa.Array, groups: Groups, order: pa.Array, *, least: bool) -> pa.Array:
-    """Per group, the value in the row whose `order` is least or greatest, of several the first;
-    rows without an order do not count, and a group of only such rows has null.
+    """Returns per group the value in the row whose `order` is least or greatest; the first row wins
+    a tie. Rows with a null order are ignored; a group of only such rows has null.
     """
     if order.null_count:
         rows = np.flatnonzero(as_numpy(pc.is_valid(order)))
@@ -38,14 +38,14 @@ def extreme_by_order(column: pa.Array, groups: Groups, order: pa.Array, *, least
     chosen = np.zeros(groups.count, np.int64)
     none = np.ones(groups.count, np.bool_)
     codes = groups.codes[rows]
-    chosen[codes] = rows  # of several, the last one stays, which is the first row
+    chosen[codes] = rows  # the last assignment stays, which is that of the first row
     none[codes] = False
     return column.take(pa.array(chosen, mask=none if none.any() else None))
 
 
 def _extremes(order: pa.Array, groups: Groups, rows: Ints, *, least: bool) -> Ints:
-    """Those of `rows` whose order is the least or the greatest one of their group, in order.
-    `order` is that of `rows`, and none of it is null.
+    """Returns those of `rows` whose order is the least or greatest of their group, in order.
+    `order` is that of `rows` and has no nulls.
     """
     if not pa.types.is_struct(order.type) or not order.type.num_fields:
         return rows[_of_extremes(ranks(order), groups, rows, least=least)]
@@ -59,7 +59,9 @@ def _extremes(order: pa.Array, groups: Groups, rows: Ints, *, least: bool) -> In
 
 
 def _of_extremes(ranked: Ints, groups: Groups, rows: Ints, *, least: bool) -> Ints:
-    """The places among `rows` of those with the least or the greatest rank of their group."""
+    """Returns the indices into `rows` of the rows with the least or greatest rank of their
+    group.
+    """
     if groups.count == 1 and len(rows):
         return np.flatnonzero(ranked == (ranked.min() if least else ranked.max()))
     codes = groups.codes if len(rows) == len(groups.codes) else groups.codes[rows]
@@ -70,7 +72,7 @@ def _of_extremes(ranked: Ints, groups: Groups, rows: Ints, *, least: bool) -> In
 
 
 def _field_ranks(field: pa.Array) -> Ints:
-    """Of a struct: null is the least value."""
+    """Ranks a struct's field; null is the least value."""
     if not field.null_count:
         return ranks(field)
     valid = np.flatnonzero(as_numpy(pc.is_valid(field)))
@@ -82,7 +84,7 @@ def _field_ranks(field: pa.Array) -> Ints:
 
 
 def ranks(order: pa.Array) -> Ints:
-    """Numbers in the order of the values, none of which is null."""
+    """Returns numbers in the order of the values, which have no nulls."""
     if pa.types.is_nested(order.type):
         return _nested_ranks(order)
     numbers = whole_numbers(order)
@@ -90,7 +92,7 @@ def ranks(order: pa.Array) -> Ints:
 
 
 def _dense_ranks(order: pa.Array) -> Ints:
-    """From 0 on."""
+    """Returns consecutive ranks from 0 on."""
     if pa.types.is_floating(order.type):  # NaN is last, and the two zeros are equal
         return np.unique(as_numpy(order), return_inverse=True)[1]
     ranked: np.ndarray[Any, Any] = as_numpy(
@@ -100,7 +102,7 @@ def _dense_ranks(order: pa.Array) -> Ints:
 
 
 def _nested_ranks(order: pa.Array) -> Ints:
-    """Arrays and structs in Spark's order: element by element, null first, NaN last, a prefix
+    """Ranks arrays and structs in Spark's order: element by element, null first, NaN last, a prefix
     before the longer value.
     """
     keys = [_sortable(value) for value in order.to_pylist()]

@@ -1,6 +1,6 @@
 """Merges partial results: many rows per key into one, column by column.
 
-firesteel.plan.aggregates.split names the merge of each column.
+`firesteel.plan.aggregates.split` names the merge of each column.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _MERGES: dict[str, Callable[..., pa.Array]] = {
 
 
 def merges_of(aggregates: Sequence[AggregateExpression]) -> dict[str, str]:
-    """The merge of each partial column of the aggregates, and of the row count."""
+    """Returns the merge of each partial column of the aggregates, and of the row count."""
     return {name: how for item in aggregates for name, how in item.merge.items()} | {ROWS: "sum"}
 
 
 def meaning_of_partials(
     aggregates: Sequence[AggregateExpression], schema: pa.Schema | None
 ) -> dict[str, str]:
-    """See `firesteel.operator.OperatorState.keyed_rows`."""
+    """Returns the meaning of partial rows: see `firesteel.operator.OperatorState.keyed_rows`."""
     partial = columns_of_partials(aggregates, schema)
     rest = [field for field in schema or () if field.name not in partial]
     return {"input": described(pa.schema(rest))}
@@ -53,8 +53,8 @@ def meaning_of_partials(
 def columns_of_partials(
     aggregates: Sequence[AggregateExpression], schema: pa.Schema | None
 ) -> dict[str, str]:
-    """See `firesteel.operator.OperatorState.keyed_rows`. Names of results may change, and some may
-    go.
+    """Returns descriptions of the partial columns: see
+    `firesteel.operator.OperatorState.keyed_rows`. A later program may rename or drop results.
     """
     types = {field.name: f" {field.type}" for field in schema or ()}
     return {
@@ -67,14 +67,15 @@ def columns_of_partials(
 def merge_partials(
     table: pa.Table, keys: Sequence[str], merges: Mapping[str, str]
 ) -> pa.RecordBatch:
-    """One row per key, in no particular order: the key columns, then the merged ones.
+    """Merges the table into one row per key, in no particular order: the key columns, then the
+    merged ones.
 
     Raises FiresteelError for an overflow, as Spark does, and for types that cannot be merged.
     """
     columns = {name: as_array(table.column(name)) for name in (*keys, *merges)}
     groups = group([columns[key] for key in keys]) if keys else one_group(table.num_rows)
     schema = pa.schema([table.schema.field(name) for name in columns])
-    if groups.count == table.num_rows:  # every key is there once
+    if groups.count == table.num_rows:  # every key occurs once
         return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
     first = pa.array(groups.first_rows())
     merged = [columns[key].take(first) for key in keys]
@@ -85,7 +86,9 @@ def merge_partials(
 def merge_column(
     how: str, column: pa.Array, groups: Groups, columns: Mapping[str, pa.Array]
 ) -> pa.Array:
-    """`columns`: all partial columns, unmerged, for merges that use another one (`first:...`)."""
+    """Merges a column. `columns` are all unmerged partial columns, for merges that use another
+    column (`first:...`).
+    """
     kind, *others = how.split(":")
     try:
         merged = _MERGES[kind](column, groups, *(columns[other] for other in others))

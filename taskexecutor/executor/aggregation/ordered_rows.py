@@ -1,4 +1,6 @@
-"""All rows of each key in their order, which come and go, and the rows around each of them."""
+"""All rows of each key in their order, with insertions, deletions and access to neighbouring
+rows.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ _ALL = 2**62
 
 
 class Missing(Exception):
-    """A row goes that is not there."""
+    """A deleted row does not exist."""
 
     def __init__(self, row: int) -> None:
         super().__init__(f"row {row}")
@@ -26,28 +28,28 @@ class Missing(Exception):
 
 
 class Ordered(NamedTuple):
-    """Rows of some keys, one key after the other, those of a key in their order."""
+    """Rows of some keys, key by key; the rows of a key are in their order."""
 
     rows: pa.RecordBatch
-    first: Ints  # of each row: the first row of its key
+    first: Ints  # first row of the key, for each row
     last: Ints
 
 
 class Changed(NamedTuple):
-    """The keys of a bundle before it and after it."""
+    """The keys of a bundle before and after it."""
 
     before: Ordered
     after: Ordered
-    gone: Flags  # of the rows before
-    come: Flags  # of the rows after
-    # The places of the rows that have stayed.
+    gone: Flags  # flags of `before`
+    come: Flags  # flags of `after`
+    # Row numbers of the unchanged rows.
     stayed_before: Ints
     stayed_after: Ints
 
 
 class OrderedRows(RankedRows):
-    """In the order of the columns `by`, each ascending or not; of rows that are equal there, the
-    earliest comes first, or the latest (`latest_first`).
+    """Rows ordered by the columns `by`, each ascending or descending. Equal rows are ordered by
+    arrival: earliest first, or latest first if `latest_first`.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class OrderedRows(RankedRows):
         )
 
     def change(self, batch: pa.RecordBatch, goes: Flags) -> Changed:
-        """Rows of any keys that come or go, in the order of their arrival. Raises Missing."""
+        """Inserts and deletes rows of any keys, in the order of their arrival. Raises Missing."""
         codes, numbers = self._keys(batch)
         counts = self._counts[numbers]
         places = ranges(self._starts[numbers], counts)
@@ -94,19 +96,19 @@ class OrderedRows(RankedRows):
 
 
 def in_order(kept: Ranked) -> Ordered:
-    """All rows of some keys."""
+    """Returns all rows of some keys."""
     first = np.flatnonzero(kept.ranks == 0)
     return Ordered(kept.rows, *_bounds(np.diff(first, append=len(kept.ranks))))
 
 
 def _bounds(counts: Ints) -> tuple[Ints, Ints]:
-    """The first and last row of its key, for each row."""
+    """Returns the first and last row of the key, for each row."""
     ends = np.cumsum(counts)
     return np.repeat(ends - counts, counts), np.repeat(ends - 1, counts)
 
 
 def _equal(rows: pa.RecordBatch, going: Ints, known: int) -> Ints:
-    """For each row that goes, another one that is equal to it in all columns: the latest."""
+    """Returns for each deleted row the latest row that is equal in all columns."""
     codes = group(rows.columns).codes
     comes = np.ones(rows.num_rows, np.bool_)
     comes[going] = False
@@ -122,7 +124,7 @@ def _equal(rows: pa.RecordBatch, going: Ints, known: int) -> Ints:
 
 
 def _numbered(codes: Ints, most: int) -> Ints:
-    """A number for each row that is equal for the same occurrence of the same code."""
+    """Returns a number for each row, equal for the same occurrence of the same code."""
     order = np.argsort(codes, kind="stable")
     found = np.empty(len(codes), np.int64)
     found[order] = codes[order] * most + ranks_of(codes[order])

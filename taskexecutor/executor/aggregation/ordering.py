@@ -1,6 +1,4 @@
-"""The order of rows. It is Spark's: nulls first, then values, then NaN; all of it reversed when
-descending.
-"""
+"""Spark's order of rows: nulls first, then values, then NaN; all of it reversed if descending."""
 
 from __future__ import annotations
 
@@ -15,7 +13,9 @@ from taskexecutor.executor.numbers import as_numpy
 
 
 def sorted_rows(columns: list[tuple[pa.Array, bool]]) -> Ints:
-    """The order of rows by columns, each of them ascending or not. Equal rows stay in order."""
+    """Returns the order of rows by columns, each ascending or descending. Equal rows stay in
+    order.
+    """
     by: list[tuple[pa.Array, str]] = []
     for column, ascending in columns:
         direction = "ascending" if ascending else "descending"
@@ -34,7 +34,7 @@ def sorted_rows(columns: list[tuple[pa.Array, bool]]) -> Ints:
 
 
 def ranks_of(*columns: Ints) -> Ints:
-    """How many rows before each one are equal to it; equal rows follow each other."""
+    """Returns how many rows before each row are equal to it; equal rows are adjacent."""
     rows = len(columns[0])
     begins = np.ones(rows, np.bool_)
     if rows:

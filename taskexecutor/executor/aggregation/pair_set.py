@@ -1,5 +1,5 @@
-"""A set of pairs of integers that grows, in numpy: a few passes over the pairs that are added,
-however many there are already.
+"""A growing set of pairs of integers in NumPy. Adding pairs costs a few passes over the added
+pairs, regardless of the set's size.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from firesteel.operator import ColumnMemory
 from taskexecutor.executor.aggregation.grouping import Ints
 from taskexecutor.executor.column_memory import IN_MEMORY
 
-_LEAST = 1024  # places of the table, which is at most half full
-_AT_ONCE = 262_144  # pairs that are put into a larger table
+_LEAST = 1024  # minimum size of the table, which is at most half full
+_AT_ONCE = 262_144  # pairs moved into a larger table at a time
 
 
 class PairSet:
@@ -22,19 +22,21 @@ class PairSet:
     def __init__(self, memory: ColumnMemory = IN_MEMORY) -> None:
         self._memory = memory
         self.count = 0
-        # The pairs in the order in which they were added, with room for more.
+        # The pairs in the order in which they were added, with spare room.
         self._first = np.empty(0, np.int32)
         self._second = np.empty(0, np.int64)
-        # Where a pair is among them, or -1. A pair whose place is taken is in the next free one.
+        # Hash table with linear probing: the number of a pair, or -1.
         self._table = memory.full(_LEAST, -1, np.int32)
 
     def add(self, first: Ints, second: Ints) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Whether each pair is new: neither in the set, nor added twice by this call."""
+        """Adds pairs. Returns whether each pair is new: neither in the set nor repeated in this
+        call.
+        """
         return self._added(first, second)[0]
 
     def numbers(self, first: Ints, second: Ints) -> Ints:
-        """The number of each pair, which is added if it is new: pairs are numbered from 0 on, and
-        those of a call, if none is there twice, in their order.
+        """Returns the number of each pair and adds new pairs. Pairs are numbered from 0 on, and the
+        distinct pairs of a call in their order.
         """
         _, places = self._added(first, second)
         numbers: Ints = self._table[places].astype(np.int64)
@@ -43,14 +45,14 @@ class PairSet:
     def _added(
         self, first: Ints, second: Ints
     ) -> tuple[np.ndarray[Any, np.dtype[np.bool_]], np.ndarray[Any, np.dtype[np.int64]]]:
-        """Adds pairs: whether each is new, and its place in the table."""
+        """Adds pairs. Returns whether each pair is new, and its index in the table."""
         rows, count = len(first), self.count
         self._reserve(count + rows)
         self._first[count : count + rows] = first
         self._second[count : count + rows] = second
         new, places = self._insert(count, count + rows)
         added = np.flatnonzero(new)
-        if len(added) < rows:  # without gaps
+        if len(added) < rows:  # compacts
             numbers = np.arange(count, count + len(added))
             self._table[places[added]] = numbers
             self._first[numbers] = first[added]
@@ -59,16 +61,16 @@ class PairSet:
         return new, places
 
     def frozen(self) -> tuple[np.ndarray[Any, np.dtype[np.int32]], Ints]:
-        """The pairs that are there now, in the order in which they were added. They are not
-        copied: those that follow are written behind them.
+        """Returns the current pairs in the order in which they were added. They are not copied,
+        because later pairs are written after them.
         """
         return self._first[: self.count], self._second[: self.count]
 
     def _insert(
         self, start: int, stop: int
     ) -> tuple[np.ndarray[Any, np.dtype[np.bool_]], np.ndarray[Any, np.dtype[np.int64]]]:
-        """Puts the pairs from `start` to `stop` into the table: whether each is the first one of
-        its kind, and its place.
+        """Inserts the pairs from `start` to `stop` into the table. Returns whether each pair is the
+        first occurrence, and its index.
         """
         table, mask = self._table, len(self._table) - 1
         places = _hashes(self._first[start:stop], self._second[start:stop]) & mask
@@ -78,7 +80,7 @@ class PairSet:
             at = places[rows]
             found = table[at]
             free = np.flatnonzero(found < 0)
-            table[at[free]] = start + rows[free]  # of several rows, the last one is there
+            table[at[free]] = start + rows[free]  # the last of several rows is stored
             found[free] = table[at[free]]
             mine = start + rows
             new[rows[found == mine]] = True
@@ -105,7 +107,7 @@ def _hashes(
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
     mixed = second.astype(np.uint64)
     mixed += first.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    for multiplier in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB):  # as SplitMix64 does
+    for multiplier in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB):  # as in SplitMix64
         mixed ^= mixed >> np.uint64(31)
         mixed *= np.uint64(multiplier)
     mixed ^= mixed >> np.uint64(32)

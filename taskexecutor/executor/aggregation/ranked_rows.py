@@ -1,8 +1,8 @@
 """The first rows of each key, in columns.
 
-They are a log of rows in which those of a key follow each other in their order. A bundle is ranked
-together with the rows of the keys that it has; a key whose rows change is written anew at the end
-of the log, which is rewritten when most of it is outdated.
+They are a log of rows in which the rows of a key are adjacent and in order. A bundle is ranked
+together with the current rows of its keys; a key whose rows change is appended to the log again.
+The log is rewritten when most of it is outdated.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from taskexecutor.executor.aggregation.key_index import KeyIndex
 from taskexecutor.executor.aggregation.ordering import ranks_of, sorted_rows
 from taskexecutor.executor.aggregation.row_log import RowLog, taken
 
-_PIECES = 16  # of the log, at least: rows are taken from a few as fast as from one
-LOG_ROWS = 65_536  # the log may have this many outdated rows, or as many as there are valid ones
-_KEYS = 65_536  # whose rows are written anew at once, if they are not all in memory
+# minimum number of pieces of the log: reading rows from a few pieces is as fast as from one
+_PIECES = 16
+# allowed number of outdated rows in the log, if greater than the number of valid rows
+LOG_ROWS = 65_536
+_KEYS = 65_536  # keys rewritten at a time, if rows are paged
 
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
@@ -31,7 +33,7 @@ Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 class Ranked(NamedTuple):
     rows: pa.RecordBatch
-    ranks: Ints  # from 0 on, of the rows among those of their keys
+    ranks: Ints  # rank of each row within its key, from 0 on
 
 
 class Changes(NamedTuple):
@@ -40,9 +42,9 @@ class Changes(NamedTuple):
 
 
 class RankedRows:
-    """At most `n` rows per key, in the order of the columns `by`, each ascending or not. Of rows
-    that are equal there, the earliest comes first, or the latest (`latest_first`). `ranked`: a row
-    that gets another rank goes and comes.
+    """At most `n` rows per key, ordered by the columns `by`, each ascending or descending. Equal
+    rows are ordered by arrival: earliest first, or latest first if `latest_first`. With `ranked`, a
+    row whose rank changes is deleted and inserted.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class RankedRows:
         self._log = RowLog(_PIECES, memory)
         self._log_rows = self._valid_rows = 0
         self._index = KeyIndex(memory)
-        # By the number of the key: where its rows are in the log.
+        # By key number: the range of the key's rows in the log.
         self._starts = np.empty(0, np.int64)
         self._counts = np.zeros(0, np.int64)
 
@@ -73,8 +75,8 @@ class RankedRows:
         return self._valid_rows
 
     def parts_of(self, batches: Sequence[pa.RecordBatch]) -> int:
-        """In how many parts rows are to be added: how many do not fit into memory together with
-        those that their keys have.
+        """Returns the number of parts in which to add the rows, so that each part fits in memory
+        with the current rows of its keys.
         """
         if self.memory.piece_bytes is None:
             return 1
@@ -87,7 +89,7 @@ class RankedRows:
         return parts_of(size_bytes + known_bytes, self.memory)
 
     def add(self, batch: pa.RecordBatch) -> Changes:
-        """Rows of any keys, in the order of their arrival."""
+        """Adds rows of any keys, in the order of their arrival."""
         codes, numbers = self._keys(batch)
         counts = self._counts[numbers]
         places = ranges(self._starts[numbers], counts)
@@ -121,20 +123,22 @@ class RankedRows:
         )
 
     def restore(self, rows: pa.RecordBatch) -> None:
-        """Rows that `frozen` made. There are none yet."""
+        """Restores the rows of `frozen` into an empty instance."""
         codes, numbers = self._keys(rows)
         order = np.argsort(codes, kind="stable")
         self._write(rows.take(pa.array(order)), numbers, np.bincount(codes, minlength=len(numbers)))
 
     def frozen(self) -> Callable[[], pa.RecordBatch | None]:
-        """Makes the rows of all keys as they are now, in any thread; those of a key in order."""
+        """Returns a function that makes the current rows of all keys, in any thread; the rows of a
+        key are in order.
+        """
         known = self._index.count
         pieces = self._log.pieces
         starts, counts = self._starts[:known].copy(), self._counts[:known].copy()
         return lambda: taken(pieces, ranges(starts, counts)) if pieces else None
 
     def parts(self, most_rows: int) -> Iterator[Ranked]:
-        """All rows, so many at a time, but for keys with more."""
+        """Yields all rows, at most `most_rows` at a time, except for keys with more rows."""
         pieces = self._log.pieces
         for some in self._some_keys(most_rows):
             counts = self._counts[some]
@@ -143,7 +147,7 @@ class RankedRows:
                 yield Ranked(rows, ranges(np.zeros(len(counts), np.int64), counts))
 
     def _keys(self, batch: pa.RecordBatch) -> tuple[Ints, Ints]:
-        """The code of each row's key, and the numbers of the keys by their codes."""
+        """Returns the code of each row's key, and the key numbers by code."""
         columns = [batch.column(column_index(batch.schema, name)) for name in self.key_columns]
         groups = group(columns)
         first = pa.array(groups.first_rows())
@@ -155,8 +159,8 @@ class RankedRows:
         return groups.codes, numbers
 
     def _ordered(self, rows: pa.RecordBatch, of_key: Ints, known: int) -> Ints:
-        """By key, and then as rows are ranked. The first `known` rows are so already; the others
-        are later, in the order of their arrival.
+        """Orders rows by key, and then by rank. The first `known` rows are already in order; the
+        others arrived later, in their order.
         """
         by = [(rows.column(column_index(rows.schema, name)), up) for name, up in self._by]
         if self._latest_first:
@@ -166,7 +170,7 @@ class RankedRows:
         return sorted_rows([(pa.array(of_key), True), *by])
 
     def _write(self, rows: pa.RecordBatch, numbers: Ints, counts: Ints) -> None:
-        """The rows of these keys, one key after the other."""
+        """Appends the rows of these keys, key by key."""
         self._valid_rows += int(counts.sum() - self._counts[numbers].sum())
         self._starts[numbers] = self._log_rows + np.cumsum(counts) - counts
         self._counts[numbers] = counts
@@ -178,7 +182,7 @@ class RankedRows:
             self._rewrite()
 
     def _rewrite(self) -> None:
-        """Without the rows that are outdated."""
+        """Rewrites the log without outdated rows."""
         keys = self._index.count
         starts, counts, pieces = self._starts[:keys], self._counts[:keys], self._log.pieces
         log = RowLog(_PIECES, self.memory)
@@ -189,8 +193,8 @@ class RankedRows:
         starts -= counts
 
     def _some_keys(self, most_rows: int) -> Iterator[slice]:
-        """The numbers of all keys, in ranges with so many rows, or fewer if they are not all in
-        memory; or of one key.
+        """Yields ranges of key numbers with at most `most_rows` rows, or fewer if rows are paged; a
+        range has at least one key.
         """
         keys, begin = self._index.count, 0
         if self.memory.piece_bytes is not None:
@@ -206,7 +210,7 @@ class RankedRows:
 
 
 def ranges(starts: Ints, counts: Ints) -> Ints:
-    """`counts` numbers from each start on."""
+    """Returns `counts` consecutive numbers from each start on."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     return np.arange(total) + np.repeat(starts - ends + counts, counts)

@@ -1,4 +1,4 @@
-"""The results of merged partials."""
+"""Computes the results of merged partials."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def aggregate_results(
     times: Mapping[str, pa.Array],
     kinds: Mapping[str, pa.Array],
 ) -> pa.RecordBatch:
-    """The key columns, `times` (the window's columns, if any), one column per aggregate, and
-    `kinds` (the column `row_kind`, if any).
+    """Returns the key columns, `times` (the window's columns, if any), one column per aggregate,
+    and `kinds` (the column `row_kind`, if any).
     """
     partials = {name: as_array(merged.column(name)) for item in aggregates for name in item.merge}
     columns = {name: as_array(merged.column(name)) for name in key_columns} | dict(times)
     schema = context.output_schema
     for item in aggregates:
-        # Without analysis, in tests: the type of the partial, and double for what is computed.
+        # Without analysis, in tests: the type of the partial, or double for computed results.
         guess = partials[item.final].type if item.final in partials else pa.float64()
         kind = schema.field(item.name).type if schema is not None else guess
         columns[item.name] = evaluate(item, partials, merged.num_rows, kind)

@@ -1,4 +1,4 @@
-"""Rows that are kept as they come, in few pieces."""
+"""Stores rows in the order of arrival, in few pieces."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from firesteel.operator import ColumnMemory
 from taskexecutor.executor.aggregation.grouping import Ints
 from taskexecutor.executor.column_memory import IN_MEMORY
 
-# A column of texts in one piece cannot have 2 GiB.
+# A string column in one piece is limited to 2 GiB.
 LARGEST_BYTES = 2**30
 
 
 class RowLog:
-    """Batches that are put together as they come, each row a few times: of those that have been put
-    together, the last piece is always the smallest. The pieces themselves never change. None is
-    much larger than the memory's pieces are to be.
+    """Merges batches as they arrive, each row only a few times: after the first `pieces` batches,
+    the last piece is always the smallest. Pieces never change. No piece is much larger than the
+    memory's maximum size.
     """
 
     def __init__(self, pieces: int = 0, memory: ColumnMemory = IN_MEMORY) -> None:
-        """`pieces`: so many are left as they came."""
+        """`pieces`: the number of batches that are kept unmerged."""
         self._pieces: list[pa.RecordBatch] = []
-        self._sizes: list[int] = []  # in bytes; 0 if nobody has asked
+        self._sizes: list[int] = []  # in bytes; 0 if not computed
         self._left = pieces
         self._memory = memory
         self._paged = memory.piece_bytes is not None
 
     @property
     def size_bytes(self) -> int:
-        """0 if all of it may be in memory."""
+        """The size of all pieces; 0 if all state may be in memory."""
         return sum(self._sizes) if self._paged else 0
 
     @property
     def row_bytes(self) -> int:
-        """On average; 1 if all of it may be in memory."""
+        """The average size of a row; 1 if all state may be in memory."""
         rows = sum(piece.num_rows for piece in self._pieces)
         return max(1, self.size_bytes // rows) if rows else 1
 
     def add(self, batch: pa.RecordBatch, size_bytes: int | None = None) -> None:
-        """`size_bytes`: of the batch, if it is known, more or less."""
+        """Adds a batch. `size_bytes` is its approximate size, if known."""
         left = len(self._pieces) < self._left
         if size_bytes is None:
             size_bytes = batch.nbytes if self._paged or not left else 0
@@ -73,7 +73,7 @@ class RowLog:
 def chosen(
     pieces: Sequence[pa.RecordBatch], places: Ints, memory: ColumnMemory = IN_MEMORY
 ) -> list[pa.RecordBatch]:
-    """These rows, which are different ones, in the order in which they are in all pieces."""
+    """Returns the rows at these distinct indices, in their order in the pieces."""
     wanted = memory.full(sum(piece.num_rows for piece in pieces), False, np.bool_)
     wanted[places] = True
     found: list[pa.RecordBatch] = []
@@ -86,7 +86,7 @@ def chosen(
 
 
 def taken(pieces: Sequence[pa.RecordBatch], places: Ints) -> pa.RecordBatch:
-    """These rows, by their places in all pieces."""
+    """Returns the rows at these indices into all pieces."""
     if len(pieces) == 1:
         return pieces[0].take(pa.array(places))
     order = np.argsort(places)

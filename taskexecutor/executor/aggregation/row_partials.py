@@ -1,8 +1,7 @@
-"""Groups rows, each of which gives what it adds to the partial results of its key and pane.
+"""Groups rows by key and pane, and merges each row's contributions to the partial results.
 
-A row's value is a partial result like any, so partial results merge here as they do later. Lists of
-distinct values are made here: pairs of a group and a value are looked up once, however many lists
-of different conditions the value is for.
+A row's contribution is a partial result, so it merges in the same way. Lists of distinct values are
+made here: a pair of a group and a value is looked up once for all lists with different conditions.
 """
 
 from __future__ import annotations
@@ -29,39 +28,39 @@ from taskexecutor.executor.aggregation.merging import merge_column
 from taskexecutor.executor.numbers import as_numpy
 
 _DENSE = 16  # a range of up to this many times the numbers is marked instead of sorted
-_TABLE = 2  # so many times the rows, a table of all combinations of conditions may have
+_TABLE = 2  # maximum size of a table of all combinations of conditions, per row
 
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Values of which lists are made."""
+    """Values that are collected into lists."""
 
-    column: int  # its place; null in rows that do not count
-    lists: tuple[tuple[str, int], ...]  # their names, and the bit of each one's condition
-    bits: int | None  # the place of the column of bits; None: all values count for all lists
+    column: int  # index; null in rows that do not count
+    lists: tuple[tuple[str, int], ...]  # names, and the bit of each condition
+    bits: int | None  # index of the column of bits; None: all values count for all lists
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPartials:
-    """The rows' columns: keys, the time in microseconds if there are panes, and others that are
-    named by their places.
+    """Describes the columns of the rows: keys, the time in microseconds if there are panes, and
+    others that are identified by index.
     """
 
     schema: pa.Schema  # of the result: keys, start and end of the pane, partial columns, row count
-    keys: int  # how many key columns
+    keys: int  # number of key columns
     pane_us: int  # 0 without panes
     offset_us: int  # of the panes
-    merges: Mapping[str, str]  # of the partial columns but the row count
-    # Partial columns, and which column gives them. Of partial columns that are named nowhere, each
-    # row counts 1.
+    merges: Mapping[str, str]  # of the partial columns except the row count
+    # Partial columns and the indices of their source columns. Each row counts 1 for partial columns
+    # that are listed nowhere.
     plain: tuple[tuple[str, int], ...]
     values: tuple[Values, ...]
-    present: tuple[tuple[str, int], ...] = ()  # counts of rows that have a value in a column
+    present: tuple[tuple[str, int], ...] = ()  # counts of rows with a value in a column
     counts: tuple[tuple[str, int], ...] = ()  # counts of rows that meet a condition, by its bit
-    bits: int | None = None  # the place of the column of these bits
+    bits: int | None = None  # index of the column of these bits
 
     def grouped(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """One row per key and pane."""
+        """Returns one row per key and pane."""
         by = rows.columns[: self.keys]
         if self.pane_us:
             by.append(self._panes(rows.column(self.keys)))
@@ -97,12 +96,13 @@ class RowPartials:
 
     def _merged(self, name: str, columns: Mapping[str, pa.Array], groups: Groups) -> pa.Array:
         column, kind = columns[name], self.schema.field(name).type
-        if self.merges[name] == "sum" and pa.types.is_decimal(kind):  # it has more digits than rows
+        # it has more digits than the rows
+        if self.merges[name] == "sum" and pa.types.is_decimal(kind):
             return sum_of_decimals(column, groups, kind)
         return merge_column(self.merges[name], column, groups, columns)
 
     def _panes(self, times_us: pa.Array) -> pa.Array:
-        """The numbers of the panes that the times are in; null where the event time is."""
+        """Returns the pane number of each time; null where the event time is null."""
         nulls = times_us.is_null() if times_us.null_count else None
         times = as_numpy(times_us.fill_null(0) if nulls is not None else times_us)
         panes = (times - self.offset_us if self.offset_us else times) // self.pane_us
@@ -117,7 +117,7 @@ def _of_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _present(column: pa.Array, groups: Groups, counts: pa.Array) -> pa.Array:
-    """How many rows of each group have a value. `counts`: how many there are."""
+    """Counts the rows of each group that have a value. `counts` are the sizes of the groups."""
     if not column.null_count:
         return counts
     valid = as_numpy(column.is_valid())
@@ -127,9 +127,9 @@ def _present(column: pa.Array, groups: Groups, counts: pa.Array) -> pa.Array:
 def _met(
     bits: Ints, wanted: Sequence[tuple[str, int]], groups: Groups
 ) -> Iterator[tuple[str, pa.Array]]:
-    """How many rows of each group have each bit."""
+    """Counts the rows of each group that have each bit."""
     width = max(bit for _, bit in wanted) + 1
-    if groups.count << width <= _TABLE * len(bits):  # one pass for all of them
+    if groups.count << width <= _TABLE * len(bits):  # one pass for all bits
         table = np.bincount(groups.codes << width | bits, minlength=groups.count << width)
         table = table.reshape(groups.count, 1 << width)
         for name, bit in wanted:
@@ -142,7 +142,7 @@ def _met(
 
 
 def _sets(rows: pa.RecordBatch, values: Values, groups: Groups) -> list[tuple[str, pa.Array]]:
-    """The distinct values of each group, once per list."""
+    """Returns the distinct values of each group, once per list."""
     column = rows.column(values.column)
     codes = groups.codes
     bits = as_numpy(rows.column(values.bits)) if values.bits is not None else None
@@ -175,24 +175,26 @@ def _sets(rows: pa.RecordBatch, values: Values, groups: Groups) -> list[tuple[st
 
 
 def _ordered(numbers: Ints, bound: int) -> Ints:
-    """The numbers, which are below `bound`, in their order; of equal ones, one or all."""
+    """Returns the numbers, which are less than `bound`, in ascending order, with or without
+    duplicates.
+    """
     if bound > _DENSE * len(numbers):
-        return np.sort(numbers)  # much quicker than looking them up
+        return np.sort(numbers)  # much faster than marking them
     occurs = np.zeros(bound, np.bool_)
     occurs[numbers] = True
     return np.flatnonzero(occurs)
 
 
 class _Distinct(NamedTuple):
-    """Numbers for values."""
+    """Numbers assigned to values."""
 
     numbers: Ints  # of the values, from 0 on
-    span: int  # which they are below
+    span: int  # exclusive upper bound
     values: Callable[[Ints], pa.Array]  # of numbers
 
 
 def _distinct(column: pa.Array, count: int) -> _Distinct:
-    """`count`: so many times the span must be a number of 64 bits."""
+    """Numbers the values. `count` times the span must fit into 64 bits."""
     numbers = whole_numbers(column)
     if numbers is not None and len(numbers):
         low = int(numbers.min())
@@ -205,7 +207,7 @@ def _distinct(column: pa.Array, count: int) -> _Distinct:
 
 
 def _all_values(column: pa.Array, groups: Groups) -> pa.Array:
-    """The values of each group in the order of the rows, without nulls."""
+    """Returns the values of each group in the order of the rows, without nulls."""
     codes = groups.codes
     if column.null_count:
         valid = np.flatnonzero(as_numpy(column.is_valid()))

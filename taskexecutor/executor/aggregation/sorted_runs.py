@@ -1,4 +1,4 @@
-"""Which numbers a key has, for keys that get more and more of them."""
+"""Maps keys to growing sets of numbers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _AT_ONCE = 262_144  # pairs of a run
 
 
 class SortedRuns:
-    """Pairs of a key and a number, in runs that are sorted by key. A bundle is a new run, and runs
-    are merged when they are of like size: each pair a few times.
+    """Pairs of a key and a number, in runs sorted by key. A bundle becomes a new run, and runs of
+    similar size are merged, so that each pair is merged only a few times.
     """
 
     def __init__(self, memory: ColumnMemory = IN_MEMORY) -> None:
@@ -31,7 +31,7 @@ class SortedRuns:
         self._runs.append(run)
 
     def find(self, keys: Ints) -> tuple[Ints, Ints]:
-        """All pairs of these keys, which are different ones, in no particular order."""
+        """Returns all pairs of these distinct keys, in no particular order."""
         owners, numbers = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for of_run, its in self._runs:
             first = np.searchsorted(of_run, keys, "left")

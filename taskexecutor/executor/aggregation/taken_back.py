@@ -1,7 +1,7 @@
-"""Aggregates of rows that come and go.
+"""Aggregates over changelog input, with insertions and deletions.
 
-What a row gives to a sum is subtracted when it goes, so sums are partial results as any other. What
-it gives to a minimum, a maximum or a number of different values is in `ValueCounts`.
+A deleted row's contribution to a sum is subtracted, so sums are ordinary partial results.
+`ValueCounts` holds the contributions to minima, maxima and distinct counts.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ CAN_BE_TAKEN_BACK = (
     " and bool_or"
 )
 _ENDS = {"min": "min", "max": "max", "first": "min", "last": "max"}
-_VALID = "_valid"  # how many of a sum's values are not null
+_VALID = "_valid"  # number of values of a sum that are not null
 
 
 @dataclass(slots=True)
 class Kept:
-    """What is kept of the rows for some aggregates."""
+    """The state of the rows that some aggregates need."""
 
-    # Partial column -> whether its sum is null if no value is there.
+    # Maps partial columns to whether the sum is null without values.
     sums: dict[str, bool] = field(default_factory=dict)
-    # Partial columns that make a value -> those that are its column of this number in the row with
-    # the least or greatest value.
+    # Maps the partial columns of a value to the columns that read it: the end, least or greatest,
+    # and the index of the value's column.
     ends: dict[tuple[str, ...], dict[str, tuple[str, int]]] = field(default_factory=dict)
     distinct: list[str] = field(default_factory=list)
 
     @property
     def values(self) -> dict[tuple[str, ...], tuple[str, ...]]:
-        """The columns of values, and which ends are asked for."""
+        """The columns of each value, and the required ends."""
         found = {
             columns: tuple(dict.fromkeys(end for end, _ in asked.values()))
             for columns, asked in self.ends.items()
@@ -57,13 +57,15 @@ class Kept:
 
     @property
     def summed(self) -> list[str]:
-        """The columns of `TakenBack.signed` that are partial columns or count their values."""
+        """The columns of `TakenBack.signed` that are partial columns, or count their values."""
         nullable = [name + _VALID for name, is_null in self.sums.items() if is_null]
         return [*self.sums, *self.distinct, *nullable]
 
 
 def kept_of(aggregates: Sequence[AggregateExpression]) -> Kept:
-    """Raises FiresteelError for an aggregate that no row can be taken back from."""
+    """Returns the state that the aggregates need. Raises FiresteelError for an aggregate that
+    cannot be retracted.
+    """
     kept = Kept()
     for item in aggregates:
         ordering = {how.partition(":")[2] for how in item.merge.values()}
@@ -71,8 +73,8 @@ def kept_of(aggregates: Sequence[AggregateExpression]) -> Kept:
             kind, _, other = how.partition(":")
             if name not in item.of_row or not (kind in _ENDS or kind in ("sum", DISTINCT)):
                 raise FiresteelError(
-                    f"aggregate({item.sql!r}): its input has rows that may go away, and no row can"
-                    f" be taken back from this result; what can: {CAN_BE_TAKEN_BACK}"
+                    f"aggregate({item.sql!r}): its input may delete rows, but this aggregate cannot"
+                    f" be retracted; aggregates that can: {CAN_BE_TAKEN_BACK}"
                 )
             if kind == "sum":
                 kept.sums[name] = item.of_row[name].otherwise == "NULL"
@@ -87,8 +89,8 @@ def kept_of(aggregates: Sequence[AggregateExpression]) -> Kept:
 
 
 class TakenBack:
-    """Turns rows that come and go into partial rows whose columns are all sums, and these, merged,
-    into the partial columns of the aggregates.
+    """Converts insertions and deletions to partial rows whose columns are all sums, and these, once
+    merged, to the partial columns of the aggregates.
     """
 
     def __init__(
@@ -99,7 +101,7 @@ class TakenBack:
         operator_name: str,
         memory: ColumnMemory,
     ) -> None:
-        """`schema`: of the rows, with what each gives to the partial columns."""
+        """`schema` is that of the rows, with their contributions to the partial columns."""
         self._kept = kept_of(aggregates)
         self._schema = schema
         self._key_columns = key_columns
@@ -111,14 +113,16 @@ class TakenBack:
         self.merges = dict.fromkeys([*self._kept.summed, ROWS], "sum")
 
     def columns(self, partials: Mapping[str, str]) -> dict[str, str]:
-        """As `merging.columns_of_partials`, of the partial rows. `partials`: those of the input."""
+        """Returns descriptions of the partial rows, like `merging.columns_of_partials`. `partials`
+        are those of the input.
+        """
         return {
             name: partials.get(name) or f"values of {partials[name.removesuffix(_VALID)]}"
             for name in self._kept.summed
         }
 
     def signed(self, batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
-        """The partial rows: what each row adds to the sums, less than nothing if it goes."""
+        """Returns the partial rows: what each row adds to the sums, negated for deletions."""
         rows = pa.Table.from_batches(list(batches)).combine_chunks().to_batches()
         return [self._signed(batch) for batch in rows]
 
@@ -143,8 +147,8 @@ class TakenBack:
             strange = values.filter(pc.invert(pc.is_finite(values)))
         if len(strange):
             raise FiresteelError(
-                f"{self._operator_name}: a value to be added is {strange[0]}, which cannot be"
-                " subtracted again when its row goes; leave such rows out of the sum:"
+                f"{self._operator_name}: cannot add the value {strange[0]}, which cannot be"
+                " subtracted when its row is deleted; exclude such rows from the sum:"
                 " sum(x) FILTER (WHERE NOT isnan(x) AND abs(x) < double('Infinity'))"
             )
         if pa.types.is_duration(values.type):
@@ -156,7 +160,7 @@ class TakenBack:
     def _counted(
         self, rows: pa.RecordBatch, keys: list[pa.Array], signs: Ints
     ) -> dict[str, pa.Array]:
-        """Keeps the values; returns the changes of the numbers of different ones."""
+        """Updates the values and returns the changes of the distinct counts."""
         found: dict[str, pa.Array] = {}
         if not self._values:
             return found
@@ -171,8 +175,8 @@ class TakenBack:
             except Missing as missing:
                 row = rows.slice(int(there[missing.row]), 1).to_pylist()[0]
                 raise FiresteelError(
-                    f"{self._operator_name}: a row goes that is not there: {row}; an operator"
-                    " before must have changed rows or their order"
+                    f"{self._operator_name}: cannot delete a row that does not exist: {row}; an "
+                    "upstream operator must have changed rows or their order"
                 ) from None
             if columns[0] in self._kept.distinct:
                 found[columns[0]] = pa.array(changes)
@@ -184,13 +188,13 @@ class TakenBack:
         return self._keys.numbers([key.take(first) for key in keys])[groups.codes]
 
     def partials(self, merged: pa.RecordBatch) -> Partials:
-        """Of merged partial rows, one per key."""
+        """Returns the partial columns of merged partial rows, one per key."""
         there = as_numpy(merged.column(ROWS))
         if (there < 0).any():
             key = merged.select(self._key_columns).slice(int(np.argmax(there < 0)), 1)
             raise FiresteelError(
-                f"{self._operator_name}: more rows go than are there, of the key"
-                f" {key.to_pylist()[0]}; an operator before must have changed rows or their order"
+                f"{self._operator_name}: more rows are deleted than exist for the key"
+                f" {key.to_pylist()[0]}; an upstream operator must have changed rows or their order"
             )
         rows = merged.filter(pa.array(there > 0)) if not there.all() else merged
         columns = {name: rows.column(name) for name in (*self._key_columns, *self._kept.distinct)}
@@ -210,12 +214,12 @@ class TakenBack:
 
     @property
     def kept_values(self) -> list[tuple[str, ...]]:
-        """The partial columns that make the values that are kept."""
+        """The partial columns of each stored value."""
         return list(self._values)
 
     def frozen(self, columns: tuple[str, ...]) -> Callable[[], pa.Table | None]:
-        """Makes the rows of these values as they are now, in any thread: the keys' columns, the
-        value's, and how often the key has it.
+        """Returns a function that makes the current rows of these values in any thread: the key
+        columns, the value's columns, and the value's count for the key.
         """
         keys, values = self._keys.frozen(), self._values[columns].frozen()
 
@@ -231,7 +235,7 @@ class TakenBack:
         return rows
 
     def restore(self, columns: tuple[str, ...], rows: pa.Table) -> None:
-        """What `frozen` made, of values of which there are none."""
+        """Restores the rows of `frozen`, for values of which there are none."""
         *found, counts = (as_array(column) for column in rows.columns)
         keys = found[: len(self._key_columns)]
         values = found[len(self._key_columns) :]
@@ -239,5 +243,5 @@ class TakenBack:
 
 
 class Partials(NamedTuple):
-    keys: pa.RecordBatch  # all that have changed
-    rows: pa.RecordBatch  # the partial columns of those that have rows
+    keys: pa.RecordBatch  # every changed key
+    rows: pa.RecordBatch  # the partial columns of keys that have rows

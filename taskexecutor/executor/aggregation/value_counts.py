@@ -1,8 +1,9 @@
-"""How often each key has each value, where values come and go: for what cannot be taken back from
-a result, such as a minimum or the number of different values.
+"""Counts the values of each key under insertions and deletions, for aggregates that cannot be
+subtracted, such as a minimum or a distinct count.
 
-A key and a value are a pair with a number. A bundle changes the counts of its pairs. The pair with
-a key's least or greatest value is kept, and looked for among all of the key's only if it has gone.
+A key and a value are a numbered pair. A bundle changes the counts of its pairs. The pair with a
+key's least or greatest value is stored, and is searched for among all pairs of the key only after
+its deletion.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from taskexecutor.executor.numbers import as_numpy
 
 _PIECES = 16
 _LEAST_PAIRS = 65_536
-_AT_ONCE = 262_144  # pairs that are kept when others are forgotten
+_AT_ONCE = 262_144  # pairs copied at a time when deleted pairs are dropped
 COUNT = "_count"  # the last column of a snapshot
 
 
 class Missing(Exception):
-    """A value goes that its key does not have."""
+    """A deleted value does not exist for its key."""
 
     def __init__(self, row: int) -> None:
         super().__init__(f"row {row}")
@@ -36,29 +37,31 @@ class Missing(Exception):
 
 
 class ValueCounts:
-    """Of values of one or more columns, the first of which is never null and orders them."""
+    """Counts values of one or more columns. The first column is never null and determines the
+    order.
+    """
 
     def __init__(self, ends: Sequence[str], memory: ColumnMemory) -> None:
-        """`ends`: which of "min" and "max" are asked for."""
+        """`ends`: the required ends, of "min" and "max"."""
         self._memory = memory
         self._ends = tuple(ends)
         self._clear()
 
     def _clear(self) -> None:
         self._index = KeyIndex(self._memory)
-        # By the number of the pair.
+        # By pair number.
         self._values = RowLog(_PIECES, self._memory)
         self._key_of = np.empty(0, np.int64)
         self._counts = np.zeros(0, np.int64)
         self._pairs = 0
-        self._gone = 0  # pairs whose count is 0
+        self._gone = 0  # pairs with a count of 0
         self._by_key = SortedRuns(self._memory)
-        # By the number of the key: the pair at the end; -1 if the key has no value.
+        # By key number: the pair at the end; -1 if the key has no value.
         self._best = {end: np.empty(0, np.int64) for end in self._ends}
 
     def add(self, keys: Ints, columns: list[pa.Array], signs: Ints) -> Ints:
-        """Values of these keys that come (1) or go (-1), in any order. Returns by how much each row
-        changes the number of different values of its key. Raises Missing.
+        """Inserts (1) or deletes (-1) values of these keys, in any order. Returns by how much each
+        row changes the distinct count of its key. Raises Missing.
         """
         changes = np.zeros(len(keys), np.int64)
         if not len(keys):
@@ -86,8 +89,8 @@ class ValueCounts:
         return changes
 
     def at_end(self, end: str, keys: Ints, column: int, kind: pa.DataType) -> pa.Array:
-        """The least or greatest value of each key; null if it has none. `column`: which of a
-        value's columns, and `kind` its type.
+        """Returns the least or greatest value of each key; null if it has none. `column` is the
+        index of the value's column, `kind` its type.
         """
         if not self._pairs:
             return pa.nulls(len(keys), kind)
@@ -102,8 +105,8 @@ class ValueCounts:
         return values.take(pa.array(places, mask=pairs < 0))
 
     def frozen(self) -> Callable[[], tuple[Ints, list[pa.Array], Ints] | None]:
-        """Makes the number of each pair's key, the columns of its value, and its count, as they
-        are now, in any thread.
+        """Returns a function that makes the current pairs in any thread: their key numbers, the
+        columns of their values, and their counts.
         """
         pieces, counts = self._values.pieces, self._counts[: self._pairs].copy()
         keys = self._key_of[: self._pairs]
@@ -117,11 +120,11 @@ class ValueCounts:
         return make
 
     def restore(self, keys: Ints, columns: list[pa.Array], counts: Ints) -> None:
-        """What `frozen` made. There is none yet."""
+        """Restores the result of `frozen` into an empty instance."""
         self.add(keys, columns, counts)
 
     def _forget(self) -> None:
-        """The pairs that are gone."""
+        """Drops the pairs with a count of 0."""
         pieces, key_of, counts = self._values.pieces, self._key_of, self._counts[: self._pairs]
         self._clear()
         for begin in range(0, len(counts), _AT_ONCE):
@@ -130,7 +133,7 @@ class ValueCounts:
                 self.add(key_of[there], list(taken(pieces, there).columns), counts[there])
 
     def _numbers(self, keys: Ints, columns: list[pa.Array]) -> Ints:
-        """Of different pairs."""
+        """Returns the numbers of distinct pairs."""
         known = self._pairs
         numbers = self._index.numbers([pa.array(keys), *columns])
         new = np.flatnonzero(numbers >= known)
@@ -194,7 +197,7 @@ class _Pairs(NamedTuple):
 
 
 def present(column: pa.Array) -> Ints:
-    """The rows that have a value."""
+    """Returns the rows that have a value."""
     if not column.null_count:
         return np.arange(len(column))
     return np.flatnonzero(as_numpy(column.is_valid()))

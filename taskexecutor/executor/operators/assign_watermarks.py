@@ -1,5 +1,5 @@
-"""Assigns watermarks to a stream: bounded out-of-orderness over a column, or a function of the
-program; and idleness.
+"""Assigns watermarks to a stream: by bounded out-of-orderness of a column, or by a function of the
+program. Also detects idleness.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class AssignWatermarks(StreamOperator):
-    """Emits a watermark after each batch that advances event time; if it is `held`, only when the
+    """Emits a watermark after each batch that advances event time; if `held`, only when the
     upstream operator emits a watermark.
 
-    Upstream watermarks are not forwarded, except the last one. `now_ms`: the wall clock. Time in
-    which the task is paused, because it is ahead of its watermark alignment group, is not idle.
+    Upstream watermarks are not forwarded, except the last one. `now_ms` is the wall clock. Time in
+    which the task is paused, because it is ahead of its watermark alignment group, does not count
+    as idle.
     """
 
     def __init__(
@@ -39,8 +40,8 @@ class AssignWatermarks(StreamOperator):
         self._spec = spec
         self._now_ms = now_ms
         self._reached_us: int | None = None  # until a watermark carries it
-        self._last_ms = 0.0  # when the last batch arrived, without the time paused before
-        self._waiting = False  # a timer will check whether another has arrived
+        self._last_ms = 0.0  # arrival of the last batch, minus earlier pauses
+        self._waiting = False  # a timer checks whether another batch has arrived
         self._idle_ms = None if spec.idle_us is None else max(1, spec.idle_us // 1000)
 
     def open(self) -> None:
@@ -90,7 +91,7 @@ class AssignWatermarks(StreamOperator):
         self.context.timers.register_processing_time(due_ms)
 
     def _reached_by(self, batch: pa.RecordBatch) -> int | None:
-        """The time before which no rows will follow; None if it is unknown."""
+        """Returns the time before which no rows will follow; None if it is unknown."""
         spec = self._spec
         if spec.function is None:
             times = batch.column(column_index(batch.schema, spec.column))
@@ -101,7 +102,7 @@ class AssignWatermarks(StreamOperator):
         return self._us(reached)
 
     def _us(self, reached: Any) -> int | None:
-        if isinstance(reached, pa.Scalar):  # such as the result of pyarrow.compute.min
+        if isinstance(reached, pa.Scalar):  # for example the result of pyarrow.compute.min
             reached = reached.as_py()
         if reached is None:
             return None

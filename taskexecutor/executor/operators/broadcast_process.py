@@ -21,9 +21,7 @@ _BROADCAST = 1
 
 
 class BroadcastProcess(FunctionOperator):
-    """The second input is broadcast: what its rows change is in operator state. `now_ms`: the wall
-    clock.
-    """
+    """The second input is broadcast and updates operator state. `now_ms` is the wall clock."""
 
     inputs = 2
 
@@ -65,7 +63,7 @@ class BroadcastProcess(FunctionOperator):
 
 
 class ReadContext(ProcessContext):
-    """See `firesteel.broadcast_functions.BroadcastReadContext`."""
+    """Implements `firesteel.broadcast_functions.BroadcastReadContext`."""
 
     def __init__(
         self,
@@ -88,12 +86,12 @@ class ReadContext(ProcessContext):
 
 
 class WriteContext(ReadContext):
-    """See `firesteel.broadcast_functions.BroadcastWriteContext`."""
+    """Implements `firesteel.broadcast_functions.BroadcastWriteContext`."""
 
     def apply_to_keyed_state(self, state: Any, function: Callable[[Any, Any], None]) -> None:
         if not isinstance(state, FunctionState):
             raise FiresteelError(
-                "apply_to_keyed_state() takes a state that open() got, such as"
+                "apply_to_keyed_state() takes a state that open() returned, such as"
                 f" context.get_state('total'), not {type(state).__name__} {state!r:.100}"
             )
         try:
@@ -105,12 +103,14 @@ class WriteContext(ReadContext):
 
 
 class BroadcastMap:
-    """See `firesteel.broadcast_functions.BroadcastState`. `kept`: what checkpoints have."""
+    """Implements `firesteel.broadcast_functions.BroadcastState`. `kept` is the checkpointed
+    dictionary.
+    """
 
     def __init__(self, name: str, kept: dict[Any, Any]) -> None:
         self._name = name
         self._kept = kept
-        self.writable = False  # while a row of the broadcast stream is processed
+        self.writable = False  # True while a row of the broadcast stream is processed
 
     def get(self, key: Any) -> Any:
         return self._kept.get(key)
@@ -142,8 +142,8 @@ class BroadcastMap:
     def _written(self, call: str) -> dict[Any, Any]:
         if not self.writable:
             raise FiresteelError(
-                f"{call} of the broadcast state {self._name!r}: it is written in"
-                " process_broadcast_element only, which all subtasks call for the same rows; here,"
-                " the others would not have what this one writes"
+                f"{call} of the broadcast state {self._name!r}: it can only be written in"
+                " process_broadcast_element, which all subtasks call for the same rows;"
+                " otherwise the subtasks' states would differ"
             )
         return self._kept

@@ -12,7 +12,7 @@ from taskexecutor.executor.timing.wall_clock import wall_clock_ms
 
 
 class CoProcess(FunctionOperator):
-    """Both inputs have the same keys. `now_ms`: the wall clock."""
+    """Both inputs have the same keys. `now_ms` is the wall clock."""
 
     inputs = 2
 

@@ -14,12 +14,11 @@ from firesteel.errors import FiresteelError
 
 
 class ShownKeys:
-    """Keys as the program gets them, which is as PySpark's workers give them to functions of rows
-    or, in pandas, of DataFrames: moments in the session's zone, arrays as lists, structs as
-    dictionaries.
+    """Converts keys to the values that PySpark's workers pass to functions of rows or, for pandas,
+    of DataFrames: timestamps in the session's zone, arrays as lists, structs as dictionaries.
 
-    As keys of state, moments are in UTC: two of the hour in which clocks are set back are equal to
-    Python in any other zone. Arrays and structs are tuples, which have hashes.
+    Keys of state hold timestamps in UTC, because in other zones Python considers two timestamps
+    within the hour of a clock change equal. Arrays and structs are tuples, which are hashable.
     """
 
     def __init__(
@@ -32,7 +31,7 @@ class ShownKeys:
     ) -> None:
         self._zone = zone
         self._pandas = pandas
-        self._kinds: list[pa.DataType] | None = None  # None: no array or struct
+        self._kinds: list[pa.DataType] | None = None  # None: no arrays or structs
         if schema is not None:
             kinds = [schema.field(column_index(schema, name)).type for name in key_columns]
             if any(map(pa.types.is_nested, kinds)):
@@ -70,24 +69,24 @@ class ShownKeys:
 
 
 class CurrentKey:
-    """Shared by an operator's state variables, timers and contexts, which all belong to a key."""
+    """The current key, shared by an operator's keyed state variables, timers and contexts."""
 
     __slots__ = ("_missing", "key", "now_ms", "shown_as")
 
     def __init__(self, missing: str = "no key is being processed here") -> None:
-        """`missing`: why there is none, in errors."""
+        """`missing` is the reason in errors about a missing key."""
         self._missing = missing
         self.shown_as: ShownKeys | None = None
         self.key: tuple[Any, ...] | None = None  # None: no key is being processed
         self.now_ms = 0  # processing time of the current batch or timer
 
     def of(self, what: str) -> tuple[Any, ...]:
-        """The key. Raises FiresteelError if none is being processed."""
+        """Returns the key. Raises FiresteelError if none is being processed."""
         if self.key is None:
             raise FiresteelError(f"{what} belongs to a key, and {self._missing}")
         return self.key
 
     def shown(self, what: str) -> tuple[Any, ...]:
-        """The same as the program gets it."""
+        """Returns the key as the program sees it."""
         key = self.of(what)
         return key if self.shown_as is None else self.shown_as(key)

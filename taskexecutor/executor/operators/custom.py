@@ -1,4 +1,4 @@
-"""Operators of the program: what they emit must have the schemas that they declare."""
+"""Operators of the program, whose output must have the declared schemas."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def custom_operator(spec: CustomSpec, name: str) -> StreamOperator:
     operator = spec.factory()
     if not isinstance(operator, StreamOperator):
         raise FiresteelError(
-            f"{name}: the factory made a {type(operator).__name__}; it must make a StreamOperator"
+            f"{name}: the factory returned a {type(operator).__name__}; it must return a "
+            "StreamOperator"
         )
     set_up = operator.setup
 
@@ -33,7 +34,7 @@ def custom_operator(spec: CustomSpec, name: str) -> StreamOperator:
 
 
 class DeclaredOutput:
-    """An Output that checks batches against the declared schemas; None is a schema not known."""
+    """An Output that checks batches against the declared schemas; None is an unknown schema."""
 
     def __init__(
         self,
@@ -54,8 +55,7 @@ class DeclaredOutput:
         if tag not in self._sides:
             known = ", ".join(self._sides) or "none"
             raise FiresteelError(
-                f"{self._name}: emits to a side output {tag!r} that it does not declare; "
-                f"it declares: {known}"
+                f"{self._name}: emits to the undeclared side output {tag!r}; declared: {known}"
             )
         self._output.emit_side(
             tag, self._fitted(batch, self._sides[tag], f" to side output {tag!r}")

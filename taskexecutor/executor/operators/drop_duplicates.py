@@ -1,4 +1,4 @@
-"""Removes duplicates: keeps the first row of each key, for ever or within a time."""
+"""Removes duplicates: keeps the first row of each key, forever or within a time."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from taskexecutor.executor.aggregation.row_log import RowLog
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.windows.contents import event_times
 
-# Kept rows are forgotten in groups, so many for each stretch of `within`.
+# Kept rows expire in groups; `within` spans this many groups.
 _GROUPS = 16
 _TIME = "_time"  # the last column of a snapshot
-_AT_ONCE = 262_144  # restored rows
+_AT_ONCE = 262_144  # rows restored at a time
 
 
 class DropDuplicates(StreamOperator):
-    """Without a time, it numbers the keys: one with a new number has its first row.
+    """Without a time, numbers the keys: the first row of a new key is kept.
 
-    Within a time, it remembers when each key had rows that were kept, as long as rows that are not
-    late can be near them. The rows of a batch are decided in the order of event time.
+    Within a time, remembers the event times of each key's kept rows for as long as rows that are
+    not late can be within the time of them. The rows of a batch are processed in the order of event
+    time.
     """
 
     keeps_event_time = True
@@ -42,8 +43,8 @@ class DropDuplicates(StreamOperator):
         self._within_us = spec.within_us
         self._kept: dict[Any, tuple[int, ...]] = {}  # event times, ascending
         self._group_us = max(1, spec.within_us // _GROUPS)
-        self._ending: dict[int, list[Any]] = {}  # the keys of kept rows, by group
-        self._groups: list[int] = []  # heap
+        self._ending: dict[int, list[Any]] = {}  # keys of kept rows, by group
+        self._groups: list[int] = []  # a heap
         # The same in columns, for snapshots: the keys of kept rows and their times, by group.
         self._logs: defaultdict[int, RowLog] = defaultdict(RowLog)
 
@@ -65,7 +66,7 @@ class DropDuplicates(StreamOperator):
         self._known = KeyIndex(self._memory)
 
     def open(self) -> None:
-        """The rows that were kept are those to be remembered."""
+        """Restores the kept rows."""
         restored = self._state.restored()
         if restored is None:
             return
@@ -79,7 +80,7 @@ class DropDuplicates(StreamOperator):
             self._remember(batch.remove_column(last), keys, as_numpy(batch.column(last)))
 
     def _remember(self, kept: pa.RecordBatch, keys: list[Any], times: Ints) -> None:
-        """Rows that `_kept` does not have yet: of each, the columns of the key."""
+        """Adds rows, given as key columns, that are not in `_kept`."""
         for key, time_us in zip(keys, times.tolist(), strict=True):
             self._kept[key] = tuple(sorted((*self._kept.get(key, ()), time_us)))
         self._note(kept, keys, times)
@@ -122,7 +123,7 @@ class DropDuplicates(StreamOperator):
             self.output.emit(batch.filter(pa.array(first)))
 
     def _new_rows(self, batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """The first row of each key that was not known. It is known now."""
+        """Returns the first row of each new key, and adds these keys."""
         columns = [
             batch.column(column_index(batch.schema, name)) for name in self._spec.key_columns
         ]
@@ -137,7 +138,7 @@ class DropDuplicates(StreamOperator):
     def _first_rows(
         self, batch: pa.RecordBatch, times: Ints
     ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Which rows to keep. Remembers them."""
+        """Returns which rows to keep, and remembers them."""
         places = [column_index(batch.schema, name) for name in self._spec.key_columns]
         key_columns = batch.select(places)
         keys = list(hashable(key_columns.columns))
@@ -157,13 +158,13 @@ class DropDuplicates(StreamOperator):
                 kept[key] = tuple(sorted((*earlier, time_us)))
             first[row] = True
         chosen = np.flatnonzero(first)
-        if len(chosen):  # copied, or they would keep the whole batch
+        if len(chosen):  # copied, so that they do not hold the whole batch
             rows = key_columns.take(pa.array(chosen))
             self._note(rows, [keys[row] for row in chosen.tolist()], times[chosen])
         return first
 
     def _note(self, kept: pa.RecordBatch, keys: list[Any], times: Ints) -> None:
-        """When rows that were kept are to be forgotten."""
+        """Adds kept rows to the groups in which they expire."""
         kept = kept.append_column(_TIME, pa.array(times))
         groups = (times + self._within_us) // self._group_us + 1
         for group in np.unique(groups).tolist():
@@ -175,7 +176,7 @@ class DropDuplicates(StreamOperator):
             self._logs[group].add(kept if len(mine) == len(keys) else kept.take(pa.array(mine)))
 
     def process_watermark(self, watermark: Watermark) -> None:
-        """Forgets rows that are too old to be near those to come, which are after the watermark."""
+        """Forgets rows that no row after the watermark can be close to."""
         next_us = watermark.timestamp_us + 1
         while self._groups and self._groups[0] * self._group_us <= next_us:
             group = heapq.heappop(self._groups)

@@ -1,4 +1,4 @@
-"""Filters rows by a function of the program, on the task's own thread."""
+"""Filters rows by a function of the program, on the task's thread."""
 
 from __future__ import annotations
 

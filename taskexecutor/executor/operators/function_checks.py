@@ -1,4 +1,4 @@
-"""Finds what is wrong with the states of a function of the program before data flows."""
+"""Checks the states of a function of the program before data flows."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ def check_function(
     *,
     keyed: bool = True,
 ) -> None:
-    """Calls `open` and `close` once, without data, as an only subtask. Raises FiresteelError, with
-    the operator's name, if `open` asks for states that cannot be: their names, kinds or schemas are
-    wrong. `keys`: the columns of the key, as Spark's JSON. `keyed`: whether it has any.
+    """Calls `open` and `close` once, without data, as if for a single subtask. Raises
+    FiresteelError that names the operator if `open` requests invalid states: wrong names, kinds or
+    schemas. `keys` are the key columns, as Spark's JSON. `keyed`: whether the function has keys.
 
-    What else `open` raises is left to the task, which is restarted: a server may be away.
+    Other errors of `open` are left to the task, which is restarted: for example, a server may be
+    unavailable.
     """
     backend = HashMapKeyedStateBackend(KeyGroupRange(0, 1), lambda key: 0)
-    task = cast(RuntimeContext, _AnalysedTask(name))  # what a function may see of it
+    task = cast(RuntimeContext, _AnalysedTask(name))  # the function's view of a task
     context = FunctionContext(
         task, backend if keyed else None, current_key_of(function), declared={}, keys=keys
     )

@@ -38,7 +38,7 @@ from taskexecutor.executor.operators.stateful.migration import migration
 from taskexecutor.executor.operators.stateful.row_collector import RowCollector, shown_key
 from taskexecutor.executor.state import KeyedState
 
-# What the backend has of states of these kinds.
+# The Python types in which the backend stores states of these kinds.
 _KEPT: dict[type, tuple[str, type]] = {KeyedList: ("list", list), KeyedMap: ("map", dict)}
 _DECLARED_KINDS: dict[type, StateKind] = {
     KeyedValue: StateKind.VALUE,
@@ -51,7 +51,7 @@ _D = TypeVar("_D", bound=StateDescriptor)
 
 
 class FunctionTimers:
-    """See `firesteel.functions.FunctionTimers`."""
+    """Implements `firesteel.functions.FunctionTimers`."""
 
     def __init__(self, service: TimerService, current: CurrentKey) -> None:
         self._service = service
@@ -100,7 +100,7 @@ def _whole(timestamp_ms: Any, call: str) -> int:
 
 
 class ProcessContext:
-    """See `firesteel.functions.ProcessContext`."""
+    """Implements `firesteel.functions.ProcessContext`."""
 
     def __init__(
         self, current: CurrentKey, times: FunctionTimers, sides: Mapping[str, RowCollector]
@@ -108,10 +108,10 @@ class ProcessContext:
         self._current = current
         self._times = times
         self._sides = sides
-        self.method = ""  # of the function, which is called
+        self.method = ""  # the function's method being called
         self.domain: str | None = None
         self.time_ms: int | None = None  # of the row, or of the timer
-        self.no_time = ""  # why the row has none although the stream has
+        self.no_time = ""  # why the row has no time although the stream has
 
     def timestamp(self) -> int | None:
         if self.no_time:
@@ -141,9 +141,9 @@ class ProcessContext:
 
 
 class FunctionContext:
-    """See `firesteel.functions.FunctionContext`. `declared`: the states with a schema, by name, as
-    JSON; at first those that are restored. `keys`: the columns of the key, as Spark's JSON.
-    `backend`: None if the function has no states per key.
+    """Implements `firesteel.functions.FunctionContext`. `declared` maps names to the states with a
+    schema, as JSON, initially the restored ones. `keys` are the key columns, as Spark's JSON.
+    `backend` is None if the function has no keyed state.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class FunctionContext:
         self._current = current
         self._declared = declared
         self._keys = keys
-        self._states: dict[str, tuple[Any, FunctionState]] = {}  # with how they were asked for
+        self._states: dict[str, tuple[Any, FunctionState]] = {}  # with the arguments of the request
         self._opened = False
 
     @property
@@ -171,7 +171,7 @@ class FunctionContext:
 
     @property
     def expiring(self) -> list[ExpiringVariable]:
-        """The states with a time to live."""
+        """Returns the states with a time to live."""
         return [state.variable for _, state in self._states.values() if hasattr(state, "variable")]
 
     def opened(self) -> None:
@@ -238,7 +238,7 @@ class FunctionContext:
         name, schema, key_schema = described.name, described.type, described.key_type
         ttl = None if described.ttl is None or described.ttl.ttl_ms is None else described.ttl
         if not isinstance(name, str) or not name:
-            raise FiresteelError(f"a state's name is a text that is not empty, not {name!r}")
+            raise FiresteelError(f"a state's name must be a non-empty string, not {name!r}")
         if kind is KeyedMap and (schema is None) != (key_schema is None):
             raise FiresteelError(
                 f"the map state {name!r} has a schema of its"
@@ -249,11 +249,12 @@ class FunctionContext:
             before, state = self._states[name]
             if before[0] is not kind:
                 raise FiresteelError(
-                    f"the state {name!r} is used as a value, a list or a map; take another name"
+                    f"the state {name!r} is already used as a value, a list or a map; choose "
+                    "another name"
                 )
             if before != how:
                 raise FiresteelError(
-                    f"the state {name!r} is used with schemas or times to live that differ"
+                    f"the state {name!r} is used with different schemas or times to live"
                 )
             assert isinstance(state, kind)
             return state
@@ -261,13 +262,15 @@ class FunctionContext:
         if schema is None:
             if ttl is not None:
                 raise FiresteelError(
-                    f"{what}: one with a time to live needs a type, such as"
+                    f"{what}: a state with a time to live needs a type, such as"
                     f" {type(described).__name__}({name!r}, 'BIGINT')"
                 )
             state = kind(self._backend, self._current, name)
         else:
             if self._opened:
-                raise FiresteelError(f"{what}: one with a schema is asked for in open() only")
+                raise FiresteelError(
+                    f"{what}: a state with a schema can only be requested in open()"
+                )
             keys = Values() if key_schema is None else DeclaredValues(key_schema, f"{what}, keys")
             values = DeclaredValues(schema, what)
             if ttl is None:
@@ -288,7 +291,7 @@ class FunctionContext:
         keys: Values,
         ttl_ms: int | None,
     ) -> None:
-        """Makes restored values into those of the schema, and keeps it for savepoints."""
+        """Converts restored values to the current schema, and records the schema for savepoints."""
         now = StateDescription(
             kind=_DECLARED_KINDS[kind],
             keys=self._keys,
@@ -303,7 +306,7 @@ class FunctionContext:
                 raise FiresteelError(f"state {name!r} cannot be restored: {problem}")
             if (convert := migration(before, now, self._current.now_ms)) is not None:
                 entry = entry_name(name)
-                # Values may be more than the memory holds.
+                # Values may exceed the memory.
                 for key in [found.key for found in self._backend.entries(entry)]:
                     kept = convert(self._backend.get(entry, key))
                     if kept is None:  # it has expired
@@ -312,27 +315,29 @@ class FunctionContext:
                         self._backend.put(entry, key, kept)
         elif next(self._backend.entries(entry_name(name)), None) is not None:
             raise FiresteelError(
-                f"state {name!r} has a schema now, and had none in the checkpoint: nobody knows"
-                " whether its values conform. Leave it without one, or take another name"
+                f"state {name!r} has a schema now, and had none in the checkpoint: its values may"
+                " not conform to it. Remove the schema, or choose another name"
             )
         self._declared[name] = now.to_json()
 
     def _check_restored(self, name: str, kind: type[FunctionState], *, declared: bool) -> None:
-        """A map would be read as the list of its keys, a text as that of its letters."""
+        """Raises FiresteelError if the restored state is of another kind: a map would be read as a
+        list of its keys, and a string as its characters.
+        """
         if name in self._declared and not declared:
             before = StateDescription.from_json(self._declared[name])
             raise FiresteelError(
-                f"the state {name!r} that is restored was declared as"
-                f" {before.kind.value} of ({shown(before.values)}); declare it so, or take another"
-                " name"
+                f"the restored state {name!r} was declared as"
+                f" {before.kind.value} of ({shown(before.values)}); declare it so, or choose "
+                "another name"
             )
         entry = next(self._backend.entries(entry_name(name)), None)
         what, expected = _KEPT.get(kind, ("value", object))
         if entry is not None and not isinstance(entry.value, expected):
             raise FiresteelError(
-                f"the state {name!r} that is restored is no {what}, but has"
+                f"the restored state {name!r} is not a {what}: it has"
                 f" {type(entry.value).__name__} {entry.value!r:.100} for the key"
-                f" {shown_key(entry.key)}; take another name"
+                f" {shown_key(entry.key)}; choose another name"
             )
 
 
@@ -343,7 +348,7 @@ def _described(
     schema: Schema | None = None,
     key_schema: Schema | None = None,
 ) -> _D:
-    """The descriptor that a program gives, or that of a name and a schema."""
+    """Returns the descriptor that the program passed, or one made from a name and a schema."""
     if isinstance(given, kind):
         if schema is not None or key_schema is not None:
             raise FiresteelError(

@@ -1,7 +1,7 @@
 """An operator that runs a function with state: one call per row of its inputs and per timer, one
 output batch per input batch.
 
-The loops over rows and timers run once per row of a stream, so they call little.
+The loops over rows and timers run once per row of a stream, so they make few calls.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ EVENT_TIME, PROCESSING_TIME = "event_time", "processing_time"
 
 
 class FunctionOperator(StreamOperator):
-    """What is common to the operators of all such functions, with or without keys."""
+    """Base of the operators of all such functions, with or without keys."""
 
     keeps_event_time = True
 
@@ -55,8 +55,9 @@ class FunctionOperator(StreamOperator):
         times: Sequence[RowTimeSpec | None],
         now_ms: Callable[[], int],
     ) -> None:
-        """`key_columns`: of the first input; None: the function has neither keys nor states of
-        them. `times`: where the rows of each input have their event time. `now_ms`: the wall clock.
+        """`key_columns` are those of the first input; None: the function has neither keys nor keyed
+        state. `times` describe where the rows of each input have their event time. `now_ms` is the
+        wall clock.
         """
         self._function = function
         self._key_columns = key_columns
@@ -65,7 +66,7 @@ class FunctionOperator(StreamOperator):
         self._now_ms = now_ms
         self._open = False
 
-    # -- life
+    # -- life cycle
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
@@ -80,7 +81,7 @@ class FunctionOperator(StreamOperator):
             side_schema = declared(side, context.input_schemas[0])
             if side_schema is None:
                 raise FiresteelError(
-                    f"{self._name}: the schema of its side output {tag!r} is not known; declare one"
+                    f"{self._name}: the schema of its side output {tag!r} is unknown; declare it"
                 )
             self._sides[tag] = RowCollector(
                 side_schema,
@@ -133,8 +134,8 @@ class FunctionOperator(StreamOperator):
         name: str,
         context: ProcessContext,
     ) -> None:
-        """Calls the function's method of this name for each row. `key_columns`: None if it has no
-        key.
+        """Calls the function's method of this name for each row. `key_columns` is None if the input
+        has no key.
         """
         if not batch.num_rows:
             return
@@ -174,14 +175,14 @@ class FunctionOperator(StreamOperator):
     def _times_of(
         self, batch: pa.RecordBatch, input_index: int, context: ProcessContext
     ) -> Iterator[int | None]:
-        """The event time of each row."""
+        """Yields the event time of each row."""
         time, context.no_time = self._row_times[input_index], ""
         if time is None:
             return repeat(None, batch.num_rows)
         index = column_index(batch.schema, time.column)
         if index < 0:
             context.no_time = (
-                f"it is the time in {time.column!r}, the column of the stream's watermarks, and the"
+                f"it is the time in {time.column!r}, the column of the stream's watermarks, but the"
                 f" rows have only {', '.join(batch.schema.names)}; keep the column"
             )
             return repeat(None, batch.num_rows)
@@ -212,8 +213,8 @@ class FunctionOperator(StreamOperator):
         self._end()
 
     def _fire(self, domain: str, timers: Iterable[tuple[int, Any, Any]], per_ms: int) -> None:
-        """`timers`: times, keys and namespaces; firing one may add others. `per_ms`: units of
-        their times in a millisecond.
+        """Fires `timers`: times, keys and namespaces. Firing a timer may add others. `per_ms` is
+        the number of time units in a millisecond.
         """
         name, function, context = "on_timer", self._function.on_timer, self._context
         current, main = self._current, self._main
@@ -234,11 +235,11 @@ class FunctionOperator(StreamOperator):
                 self._emit_rest(name, key, results)
         context.domain = None
 
-    # -- calls of the user's code
+    # -- calls of user code
 
     def _emit_rest(self, name: str, key: Any, results: Iterator[Any]) -> None:
-        """Errors of the function name the key; those of operators further down the chain are left
-        alone.
+        """Emits the remaining results. Errors of the function name the key; those of downstream
+        operators are not changed.
         """
         full = True
         while full:
@@ -262,13 +263,15 @@ class FunctionOperator(StreamOperator):
 def _iterated(results: Any) -> Iterator[Any]:
     if isinstance(results, (str, bytes, dict, Row)) or not hasattr(results, "__iter__"):
         raise FiresteelError(
-            f"it returned {type(results).__name__}, and must return an iterator or None"
+            f"it returned {type(results).__name__}; it must return an iterator or None"
         )
     return iter(results)
 
 
 def current_key_of(function: Any) -> CurrentKey:
-    """The key of a function's states and timers; of one without keys, there is never any."""
+    """Returns the key holder of a function's states and timers. A function without keys never has a
+    key.
+    """
     match function:
         case ProcessFunction():
             place, keyed = "process(...)", "KeyedProcessFunction"
@@ -277,7 +280,7 @@ def current_key_of(function: Any) -> CurrentKey:
         case _:
             return CurrentKey()
     return CurrentKey(
-        f"this function has none: derive it from {keyed}, and call key_by(...) before {place}"
+        f"this function has no keys: derive it from {keyed}, and call key_by(...) before {place}"
     )
 
 

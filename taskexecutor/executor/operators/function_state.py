@@ -1,8 +1,8 @@
-"""The state classes of `firesteel.functions` on a keyed state backend. With a time to live, they
-are those of a StatefulProcessor under the names of PyFlink's methods.
+"""The state classes of `firesteel.functions` on a keyed state backend. States with a time to live
+wrap those of a StatefulProcessor under the names of PyFlink's methods.
 
-A value with a schema is kept as a tuple that conforms to it, as those of a StatefulProcessor; one
-of a single type as a tuple of one.
+A value with a schema is stored as a tuple that conforms to it, as in a StatefulProcessor; a value
+of a single type is stored as a tuple of one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from taskexecutor.executor.state import KeyedState
 
 
 def entry_name(name: str) -> str:
-    """The backend's name for a state of the program."""
+    """Returns the backend's name for a state of the program."""
     return f"user.{name}"
 
 
@@ -38,7 +38,9 @@ Schema: TypeAlias = str | DataType
 
 
 class Values:
-    """What values of a state, or keys of a map, are kept as. Without a schema: as they are."""
+    """The stored form of a state's values, or of a map's keys. Without a schema, they are stored
+    unchanged.
+    """
 
     declared: Any = None  # the columns, as Spark's JSON
 
@@ -49,7 +51,7 @@ class Values:
         return kept
 
     def taken_key(self, key: Any, call: str) -> Any:
-        """A key of a map as it is kept."""
+        """Returns a map's key in its stored form."""
         return self.taken(key, call)
 
 
@@ -60,17 +62,19 @@ class DeclaredValues(Values):
         columns = StructType([StructField("value", kind)]) if self._single else kind
         self._shape = Shape(columns, what)
         self.declared = self._shape.schema.jsonValue()
-        self._conforming: type | None = None  # what single values may be, as far as is known
+        self._conforming: type | None = None  # the type of single values known to conform
 
     def taken(self, value: Any, call: str) -> Any:
-        """Raises FiresteelError, naming the state, if it does not conform to the schema."""
+        """Returns the stored form. Raises FiresteelError, which names the state, if the value does
+        not conform to the schema.
+        """
         if not self._single:
             return self._shape.taken(value, call)
         one = (value,)
         if type(value) is self._conforming:
             return one
         kept = self._shape.taken(one, call)
-        if kept is one:  # the shape looks at the type only
+        if kept is one:  # the shape checks the type only
             self._conforming = type(value)
         return kept
 
@@ -84,8 +88,8 @@ def _type(schema: Schema, what: str) -> DataType:
         return schema
     if not isinstance(schema, str):
         raise FiresteelError(
-            f"{what}: its schema is a type or columns, such as 'BIGINT' or 'n BIGINT, at DATE', or"
-            f" one of Spark's types, not {type(schema).__name__}"
+            f"{what}: its schema must be a type or columns, as in 'BIGINT' or 'n BIGINT, at DATE',"
+            f" or one of Spark's types, not {type(schema).__name__}"
         )
     try:
         return parse_type(schema) or DataType.fromDDL(schema)
@@ -107,7 +111,7 @@ class FunctionState:
         values: Values = _AS_THEY_ARE,
         keys: Values = _AS_THEY_ARE,
     ) -> None:
-        """`keys`: of a map."""
+        """`keys`: the keys of a map."""
         self._backend = backend
         self._current = current
         self._name = name
@@ -121,7 +125,7 @@ class FunctionState:
         return key if key is not None else self._current.of(f"state {self._name!r}")
 
     def all_keys(self) -> list[Any]:
-        """The keys of this subtask that have a value."""
+        """Returns the keys of this subtask that have a value."""
         return [found.key for found in self._backend.entries(self._entry)]
 
     def _load(self) -> Any:
@@ -132,7 +136,7 @@ class FunctionState:
 
 
 class KeyedValue(FunctionState):
-    """See `firesteel.functions.ValueState`."""
+    """Implements `firesteel.functions.ValueState`."""
 
     def value(self) -> Any:
         kept = self._backend.get(self._entry, self._current.key or self._key())
@@ -147,7 +151,7 @@ class KeyedValue(FunctionState):
 
 
 class KeyedList(FunctionState):
-    """See `firesteel.functions.ListState`."""
+    """Implements `firesteel.functions.ListState`."""
 
     def get(self) -> list[Any]:
         return list(map(self._given, self._load() or ()))
@@ -177,7 +181,7 @@ class KeyedList(FunctionState):
 
 
 class KeyedMap(FunctionState):
-    """See `firesteel.functions.MapState`."""
+    """Implements `firesteel.functions.MapState`."""
 
     def get(self, key: Any) -> Any:
         kept = (self._load() or {}).get(self._taken_key(key, "get()"))
@@ -237,12 +241,12 @@ class KeyedMap(FunctionState):
 
 
 class _WithTtl(FunctionState):
-    """Base of states whose values have a time to live. `variable`: one of a StatefulProcessor."""
+    """Base of states whose values have a time to live. `variable` is one of a StatefulProcessor."""
 
     variable: Any
 
     def __init__(self, variable: ExpiringVariable, *, on_read: bool) -> None:
-        """`on_read`: reading a value prolongs its life."""
+        """`on_read`: reading a value renews its time to live."""
         self.variable = variable
         self._on_read = on_read
 
@@ -322,7 +326,7 @@ def with_ttl(
     keys: Values,
     ttl: StateTtlConfig,
 ) -> Any:
-    """The state of this kind, with a time to live."""
+    """Returns the state of this kind, with a time to live."""
     assert ttl.ttl_ms is not None
     on_read = ttl.update_type is StateTtlConfig.UpdateType.OnReadAndWrite
     shape: Any = values  # they convert values as those of a StatefulProcessor do
@@ -335,7 +339,7 @@ def with_ttl(
 
 
 class KeyedReduced:
-    """See `firesteel.functions.ReducingState`."""
+    """Implements `firesteel.functions.ReducingState`."""
 
     def __init__(self, kept: KeyedValue, reduce: Callable[[Any, Any], Any]) -> None:
         self._kept = kept
@@ -353,7 +357,7 @@ class KeyedReduced:
 
 
 class KeyedAggregated:
-    """See `firesteel.functions.AggregatingState`."""
+    """Implements `firesteel.functions.AggregatingState`."""
 
     def __init__(self, kept: KeyedValue, function: AggregateFunction) -> None:
         self._kept = kept
@@ -365,7 +369,7 @@ class KeyedAggregated:
 
     def add(self, value: Any) -> None:
         kept = self._kept.value()
-        # `add` may change it in place, and a snapshot may still have to write what is kept.
+        # `add` may change it in place, and a snapshot may still have to write the stored one.
         before = self._function.create_accumulator() if kept is None else copy.deepcopy(kept)
         self._kept.update(self._function.add(value, before))
 

@@ -1,5 +1,5 @@
-"""What operators share that keep rows of each key in order, and emit what changes; in a batch, what
-is there in the end.
+"""Base of operators that keep the rows of each key in order and emit the changes, or in a batch the
+final result.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from taskexecutor.executor.aggregation.ranked_rows import Ranked, RankedRows
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.runtime_mode import is_batch
 
-BUNDLE_ROWS = 65_536  # rows that wait, or as many as are kept if that is more
-PART_ROWS = 65_536  # of a batch's results, but for keys with more
+BUNDLE_ROWS = 65_536  # waiting rows, if greater than the number of kept rows
+PART_ROWS = 65_536  # rows of a batch's results, except for keys with more rows
 
 
 class KeptRows(StreamOperator):
@@ -37,11 +37,11 @@ class KeptRows(StreamOperator):
 
     @abstractmethod
     def change(self, bundle: pa.RecordBatch) -> None:
-        """Changes the rows by a bundle, and emits what is different then, if `updates`."""
+        """Applies a bundle to the rows, and emits the changes if `updates`."""
 
     @abstractmethod
     def emit_results(self, kept: Ranked) -> None:
-        """Of all rows of some keys, one key after the other."""
+        """Emits the results of all rows of some keys, key by key."""
 
     def open(self) -> None:
         self.updates = not is_batch(self.context)
@@ -68,7 +68,7 @@ class KeptRows(StreamOperator):
             self.change(bundle)
 
     def _bundles(self, waiting: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """All that waits, or some of its keys at a time if that is too much for memory."""
+        """Yields all waiting rows, or some of their keys at a time if they exceed the memory."""
         rows = self._rows
         parts = rows.parts_of(waiting)
         if parts == 1:
@@ -92,8 +92,8 @@ class KeptRows(StreamOperator):
 def changed_by(
     bundle: pa.RecordBatch, rows: OrderedRows, operator_name: str, *, hidden: Container[str] = ()
 ) -> Changed:
-    """Changes `rows` by those of a bundle, which go where its column `row_kind` says so. Raises
-    FiresteelError for one that is not there. `hidden`: columns that this does not show.
+    """Applies a bundle to `rows`; its column `row_kind` marks deletions. Raises FiresteelError for
+    a deleted row that does not exist, without showing `hidden` columns.
     """
     goes = np.zeros(bundle.num_rows, np.bool_)
     place = bundle.schema.get_field_index(ROW_KIND)
@@ -106,6 +106,6 @@ def changed_by(
         row = bundle.slice(missing.row, 1).to_pylist()[0]
         shown = {name: value for name, value in row.items() if name not in hidden}
         raise FiresteelError(
-            f"{operator_name}: a row goes that is not there: {shown}; an operator before must have"
-            " changed rows or their order"
+            f"{operator_name}: cannot delete a row that does not exist: {shown}; an upstream "
+            "operator must have changed rows or their order"
         ) from None

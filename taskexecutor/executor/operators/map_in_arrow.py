@@ -1,7 +1,7 @@
-"""Functions of PySpark's mapInArrow contract, on the task's own thread, without the JVM.
+"""Functions of PySpark's mapInArrow contract, on the task's thread, without the JVM.
 
 The function is called once per batch, with an iterator over that batch. As with Spark's partitions,
-a program cannot rely on how rows are spread over calls.
+a program cannot rely on how rows are distributed over calls.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class MapInArrow(StreamOperator):
 
 
 class CoMapInArrow(StreamOperator):
-    not_checkpointed = "what its two functions share is not: use co_process, which has state"
+    not_checkpointed = "state shared by its two functions: use co_process, which has managed state"
 
     inputs = 2
 
@@ -81,8 +81,8 @@ def _call(
 def fit(
     batch: pa.RecordBatch, schema: pa.Schema, name: str, did: str = "the function yielded"
 ) -> pa.RecordBatch:
-    """`batch` with exactly `schema`: columns matched by name, and cast if no value is lost. Raises
-    FiresteelError, which shows both schemas, otherwise.
+    """Returns `batch` with exactly `schema`: columns are matched by name, and cast if no value is
+    lost. Otherwise raises FiresteelError that shows both schemas.
     """
     if batch.schema.equals(schema):
         return batch
@@ -107,7 +107,9 @@ def fit(
 
 
 def _zones(got: pa.DataType, declared: pa.DataType) -> str | None:
-    """Explains that only one of two timestamps has a zone, at any depth: which moment is meant?"""
+    """Returns the reason if only one of two timestamps has a zone, at any depth: the instant would
+    be ambiguous.
+    """
     if not (pa.types.is_timestamp(got) and pa.types.is_timestamp(declared)):
         wrong = (_zones(*parts) for parts in zip(_parts(got), _parts(declared), strict=False))
         return next(filter(None, wrong), None)
@@ -115,7 +117,7 @@ def _zones(got: pa.DataType, declared: pa.DataType) -> str | None:
         return None
     if got.tz is None:
         return (
-            "its times have no zone, and TIMESTAMP is a moment: give them one, as in"
+            "its times have no zone, and TIMESTAMP is an instant: add a zone, as in"
             " datetime.now(timezone.utc), or declare it TIMESTAMP_NTZ"
         )
     return "its times have a zone, and TIMESTAMP_NTZ has none: declare it TIMESTAMP"

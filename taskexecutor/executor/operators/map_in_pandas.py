@@ -1,4 +1,4 @@
-"""Functions of PySpark's mapInPandas contract, on the task's own thread: one call per batch, as in
+"""Functions of PySpark's mapInPandas contract, on the task's thread: one call per batch, as in
 `map_in_arrow`.
 """
 
@@ -24,7 +24,7 @@ class MapInPandas(StreamOperator):
         schema = context.output_schema or declared(self._spec.schema, known)
         if schema is None:
             raise FiresteelError(
-                f"{context.operator_name}: declare the schema of what the function yields"
+                f"{context.operator_name}: declare the schema of the rows that the function yields"
             )
         self._time_zone = session_zone(context)
         self._frames = FrameCollector(schema, output.emit, context.operator_name, self._time_zone)

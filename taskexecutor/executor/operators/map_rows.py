@@ -1,4 +1,4 @@
-"""Functions of one row, on the task's own thread, without the JVM: `map` and `flat_map`."""
+"""Functions of one row, on the task's thread, without the JVM: `map` and `flat_map`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def results_of(declaration: Any, context: RuntimeContext, output: Output) -> Row
     schema = context.output_schema or declared(declaration, known)
     if schema is None:
         raise FiresteelError(
-            f"{context.operator_name}: declare the schema of what the function returns"
+            f"{context.operator_name}: declare the schema of the rows that the function returns"
         )
     results = RowCollector(schema, output.emit, context.operator_name)
     results.begin("the function")
@@ -64,7 +64,7 @@ class MapRows(StreamOperator):
                 raise FiresteelError(
                     f"{self._name}: the function returned {kind_of(result)} for {shown(row)};"
                     " it must return a Row, a tuple or a dictionary"
-                    + (" (flat_map may leave rows out)" if result is None else "")
+                    + (" (flat_map can drop rows)" if result is None else "")
                 )
             yield result
 

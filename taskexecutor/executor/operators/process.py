@@ -12,7 +12,7 @@ from taskexecutor.executor.timing.wall_clock import wall_clock_ms
 
 
 class Process(FunctionOperator):
-    """`now_ms`: the wall clock."""
+    """`now_ms` is the wall clock."""
 
     def __init__(self, spec: ProcessSpec, now_ms: Callable[[], int] = wall_clock_ms) -> None:
         super().__init__(

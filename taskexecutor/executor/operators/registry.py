@@ -1,4 +1,4 @@
-"""Creates operators: from the specs of a program to what runs in a task's chain."""
+"""Creates the operators of a task's chain from the program's specs."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from firesteel.plan.specs import (
 from taskexecutor.executor.connectors.runtime import sink_runtime, source_runtime
 from taskexecutor.executor.operator_factory import OpenedOperator
 
-# Called with the spec. As names, because a slot loads the operators of its job only: an idle one
-# does without their libraries.
+# Maps specs to constructors by name, so that a slot only imports its job's operators and an idle
+# slot does without their libraries.
 OPERATORS: dict[type[Spec], str] = {
     MapInArrowSpec: "map_in_arrow:MapInArrow",
     MapInPandasSpec: "map_in_pandas:MapInPandas",
@@ -66,8 +66,8 @@ RUN_ON_SPARK = (SourceSpec, ApplySpec, TransformSpec, PartialWindowAggregateSpec
 
 
 def create_operator(group: Sequence[OpenedOperator]) -> StreamOperator:
-    """The operator that does what `group` asks for: one operator, or a linear run of operators that
-    Spark executes as one plan.
+    """Creates the operator of `group`: one operator, or a linear run of operators that Spark
+    executes as one plan.
 
     Raises FiresteelError for a group that cannot be one operator.
     """
@@ -110,6 +110,6 @@ def create_operator(group: Sequence[OpenedOperator]) -> StreamOperator:
 
 
 def operator_class(spec: type[Spec]) -> Callable[[Any], StreamOperator]:
-    """The operator's class, or a function that chooses one."""
+    """Returns the operator's class, or a function that selects one."""
     found: Callable[[Any], StreamOperator] = resolve_name(f"{__package__}.{OPERATORS[spec]}")
     return found

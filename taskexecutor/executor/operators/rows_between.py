@@ -1,4 +1,6 @@
-"""Aggregates of the rows around each row of its key: `key_by(...).rows_between(...)`."""
+"""Aggregates over the neighbouring rows of each row within its key:
+`key_by(...).rows_between(...)`.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,14 @@ from taskexecutor.executor.aggregation.ranked_rows import Flags, Ranked, ranges
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.kept_rows import KeptRows, changed_by
 
-PART_ROWS = 65_536  # whose results are compared at once
-AT_ONCE = 1_048_576  # rows that are aggregated, each as often as it is near another
+PART_ROWS = 65_536  # rows whose results are compared at a time
+AT_ONCE = 1_048_576  # rows aggregated at a time, counted once for each neighbour
 
 
 class RowsBetween(KeptRows):
-    """Keeps all rows. Each flush emits, of all keys or of some at a time, the rows that have gone
-    or get other results as deleted, and then those that have come or have other results now.
-    In a batch, each row comes once, at the end.
+    """Keeps all rows. Each flush emits, for all keys or some at a time, DELETE for rows that are
+    deleted or whose results change, and then INSERT for rows that are new or have new results. In a
+    batch, each row is emitted once, at the end.
     """
 
     _rows: OrderedRows
@@ -80,7 +82,7 @@ class RowsBetween(KeptRows):
         self.output.emit(rows.append_column(ROW_KIND, pa.repeat(kind, rows.num_rows)))
 
     def _window(self, rows: Ordered) -> tuple[Ints, Ints]:
-        """Of each row: the first and last row that its results are about."""
+        """Returns the first and last row that each row's results cover."""
         places = np.arange(rows.rows.num_rows)
         return (
             np.maximum(rows.first, places + self._spec.start),
@@ -88,13 +90,13 @@ class RowsBetween(KeptRows):
         )
 
     def _near(self, rows: Ordered, marked: Flags) -> Flags:
-        """Which rows have a marked one among those that their results are about."""
+        """Returns which rows have a marked row in their range."""
         first, last = self._window(rows)
         before = np.concatenate(([0], np.cumsum(marked)))
         return before[last + 1] > before[first]
 
     def _parts(self, rows: Ordered, places: Ints) -> Iterator[Ints]:
-        """Some of the rows at a time, so that not too many are aggregated at once."""
+        """Yields some of the rows at a time, to limit the number of aggregated rows."""
         first, last = self._window(rows)
         ends = np.cumsum((last - first + 1)[places])
         begin = 0
@@ -105,7 +107,7 @@ class RowsBetween(KeptRows):
             begin = end
 
     def _results(self, rows: Ordered, places: Ints) -> list[pa.Array]:
-        """One column per aggregate, of these rows."""
+        """Returns one column per aggregate, for these rows."""
         schema, parts = self.context.output_schema, []
         for some in self._parts(rows, places):
             first, last = (bounds[some] for bounds in self._window(rows))
@@ -130,7 +132,7 @@ class RowsBetween(KeptRows):
 
 
 def _of_one(values: pa.Array, how: str) -> pa.Array:
-    """What rows give, as partial results: lists of one, of those that are collected."""
+    """Returns each row's partial result; a list of one for collected values."""
     if how != DISTINCT:
         return values
     there = as_numpy(values.is_valid()).astype(np.int32)
@@ -139,7 +141,7 @@ def _of_one(values: pa.Array, how: str) -> pa.Array:
 
 
 def _differ(one: list[pa.Array], other: list[pa.Array]) -> Flags:
-    """Whether results of the same row are others."""
+    """Returns whether the results of the same row differ."""
     rows = len(one[0])
     codes = group([pa.concat_arrays(both) for both in zip(one, other, strict=True)]).codes
     different: Flags = codes[:rows] != codes[rows:]

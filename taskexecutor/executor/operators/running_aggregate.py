@@ -26,18 +26,18 @@ from taskexecutor.executor.aggregation.results import aggregate_results
 from taskexecutor.executor.aggregation.taken_back import TakenBack
 from taskexecutor.executor.runtime_mode import is_batch
 
-# Partial rows that wait; if all state is in memory, twice the number of keys if that is more.
+# Waiting partial rows; if all state is in memory, at least twice the number of keys.
 BUNDLE_ROWS = 262_144
-PART_ROWS = 65_536  # of a batch's results
-MOST_BYTES = 64 * MIB  # of the state that a bundle or a part is about, if not all is in memory
+PART_ROWS = 65_536  # rows of a batch's results
+MOST_BYTES = 64 * MIB  # state that a bundle or a part affects, if state is paged
 
 
 class RunningAggregate(StreamOperator):
     """Holds the partials of all keys. Each flush emits one row per key that the bundle changed: a
     stream of upserts by key. In a batch, each key has one row, at the end.
 
-    If its input is a stream of changes, or its result is to be one, the earlier row of a key goes
-    when another one comes, or none.
+    If the input or the result is a changelog stream, a key's previous row is deleted when its
+    result changes or the key has no rows left.
     """
 
     def __init__(self, spec: RunningAggregateSpec) -> None:
@@ -99,7 +99,7 @@ class RunningAggregate(StreamOperator):
 
         def rows() -> pa.Table | None:
             found = as_table(batches) if (batches := totals()) else None
-            # Keys without rows are forgotten.
+            # Drops keys without rows.
             return found.filter(pc.field(ROWS) > 0) if changes and found is not None else found
 
         self._totals.keep(rows)
@@ -113,7 +113,7 @@ class RunningAggregate(StreamOperator):
             return
         self._waiting.append(batch)
         self._waiting_rows += batch.num_rows
-        # The more there are, the fewer updates.
+        # The more rows wait, the fewer updates are emitted.
         many = self._updates and not self._memory.piece_bytes
         if self._waiting_rows >= max(self._bundle_rows, 2 * self._state.keys if many else 0):
             self.flush()
@@ -133,7 +133,7 @@ class RunningAggregate(StreamOperator):
             self._emit(self._results(changed).results)
 
     def _results(self, changed: pa.RecordBatch) -> _Results:
-        """Of merged rows."""
+        """Returns the results of merged rows."""
         keys = self._spec.key_columns
         asked, rows = changed.select(keys), changed
         if self._changes is not None:
@@ -169,7 +169,7 @@ class RunningAggregate(StreamOperator):
                 self._emit(self._results(rows).results, INSERT if changes else "")
 
     def _at_once(self, rows: int) -> int:
-        """So many rows, or fewer if those of keys are large: lists of values, for example."""
+        """Returns at most `rows`, fewer if the rows of keys are large, such as lists of values."""
         if self._memory.piece_bytes is None:
             return rows
         return min(rows, max(1, MOST_BYTES // self._state.row_bytes))
@@ -180,4 +180,4 @@ class RunningAggregate(StreamOperator):
 
 class _Results(NamedTuple):
     keys: pa.RecordBatch  # that have changed
-    results: pa.RecordBatch  # of those of them that have rows
+    results: pa.RecordBatch  # of those that have rows

@@ -1,4 +1,4 @@
-"""The first rows of each key, as a stream of changes: `key_by(...).top_n(...)`, and the last row of
+"""The first rows of each key as a changelog stream: `key_by(...).top_n(...)`, and the last row of
 each key: `drop_duplicates(..., keep="last")`.
 """
 
@@ -18,12 +18,12 @@ from taskexecutor.executor.operators.windows.contents import RANK
 
 
 class TopN(KeptRows):
-    """Each flush emits, of all keys or of some at a time, the rows that are no longer among the
-    first of their keys, or have another rank, as deleted, and then those that are there now.
-    In a batch, the first rows come once, at the end.
+    """Each flush emits, for all keys or some at a time, DELETE for rows that are no longer among
+    the first of their keys or whose rank changes, and then INSERT for the new ones. In a batch, the
+    first rows are emitted once, at the end.
 
-    If the input is a stream of changes, all of its rows are kept: any may be among the first when
-    others go.
+    If the input is a changelog stream, all of its rows are kept, because any may become one of the
+    first when others are deleted.
     """
 
     def __init__(self, spec: TopNSpec) -> None:
@@ -67,7 +67,7 @@ class TopN(KeptRows):
         self._emit(Ranked(kept.rows.filter(pa.array(first)), kept.ranks[first]), INSERT)
 
     def _first(self, changed: Changed) -> tuple[Ranked, Ranked]:
-        """Those of the first rows that are gone, and those that have come."""
+        """Returns the removed and the new rows among the first."""
         n, (before, after) = self._spec.n, (changed.before, changed.after)
         was, now = (np.arange(len(each.first)) - each.first for each in (before, after))
         same = (was[changed.stayed_before] < n) & (now[changed.stayed_after] < n)

@@ -167,7 +167,11 @@ class Wrong(Alarms):
             "process_broadcast_element failed: state 'total' belongs",
         ),
         (1, lambda f, c: c.get_current_key(), "belongs to a key, and no key is being processed"),
-        (1, lambda f, c: c.apply_to_keyed_state("total", print), "takes a state that open() got"),
+        (
+            1,
+            lambda f, c: c.apply_to_keyed_state("total", print),
+            "takes a state that open() returned",
+        ),
     ],
 )
 def test_what_one_subtask_would_know_alone_is_refused(side: int, call: Any, message: str) -> None:

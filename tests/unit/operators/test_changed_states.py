@@ -269,7 +269,7 @@ def test_what_has_expired_does_not_come_back_without_a_time_to_live() -> None:
     ("kind", "default", "says"),
     [
         (IntegerType(), "x", "the default of 'b' is int and cannot hold str 'x'"),
-        (StructType(), {}, "only numbers, texts and booleans have a default"),
+        (StructType(), {}, "only numbers, strings and booleans can have a default"),
     ],
 )
 def test_a_default_fits_its_column(kind: Any, default: Any, says: str) -> None:

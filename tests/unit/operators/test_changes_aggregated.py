@@ -193,7 +193,10 @@ def test_a_row_that_is_not_there_cannot_go() -> None:
         harness = opened()
         harness.process(batch([((1, 5, 2), "insert")]))
         harness.process(batch([(row, "delete")]))
-        with pytest.raises(FiresteelError, match="a row goes that is not there: .*; an operator"):
+        with pytest.raises(
+            FiresteelError,
+            match="cannot delete a row that does not exist: .*; an upstream operator",
+        ):
             harness.flush()
 
 
@@ -204,7 +207,7 @@ def test_what_cannot_be_subtracted_is_not_added() -> None:
     assert SCHEMA.field(place).type == pa.float64()
     rows = rows.set_column(place, SCHEMA.field(place), pa.array([float("inf")]))
     harness.process(rows)
-    with pytest.raises(FiresteelError, match="a value to be added is inf, .*FILTER"):
+    with pytest.raises(FiresteelError, match="cannot add the value inf, .*FILTER"):
         harness.flush()
 
 
@@ -248,7 +251,7 @@ def test_many_outdated_values_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("expression", ["stddev(x)", "collect_list(x)", "any_value(x)"])
 def test_what_cannot_be_taken_back_is_refused(expression: str) -> None:
-    with pytest.raises(FiresteelError, match="no row can be taken back .*; what can: count,"):
+    with pytest.raises(FiresteelError, match="cannot be retracted; aggregates that can: count,"):
         kept_of(parse_aggregates([expression]))
 
 

@@ -207,7 +207,7 @@ class Broken(CoProcessFunction):
             lambda value, ctx: 1 / 0,
             r"Match: process_element1 failed for key \('a',\): ZeroDivisionError",
         ),
-        (lambda value, ctx: 7, "returned int, and must return an iterator or None"),
+        (lambda value, ctx: 7, "returned int; it must return an iterator or None"),
         (
             lambda value, ctx: [("a", "b")],
             "row of 2 values; expected id string, what string, amount int64",
@@ -245,7 +245,7 @@ def test_state_belongs_to_a_key() -> None:
             context.get_state("n")
             context.get_list_state("n")
 
-    with pytest.raises(FiresteelError, match="'n' is used as a value, a list or a map"):
+    with pytest.raises(FiresteelError, match="'n' is already used as a value, a list or a map"):
         harness_of(Twice())
 
 
@@ -300,10 +300,13 @@ class Opens(CoProcessFunction):
 @pytest.mark.parametrize(
     ("of", "words"),
     [
-        (lambda c: c.get_state("n", 5), "state 'n': its schema is a type or columns"),
-        (lambda c: c.get_state(""), "a state's name is a text that is not empty"),
+        (lambda c: c.get_state("n", 5), "state 'n': its schema must be a type or columns"),
+        (lambda c: c.get_state(""), "a state's name must be a non-empty string"),
         (lambda c: c.get_map_state("m", "INT"), "'m' has a schema of its values only"),
-        (lambda c: (c.get_state("n"), c.get_list_state("n")), "used as a value, a list or a map"),
+        (
+            lambda c: (c.get_state("n"), c.get_list_state("n")),
+            "already used as a value, a list or a map",
+        ),
         (lambda c: c.get_state("n").value(), "state 'n' belongs to a key"),
     ],
 )
@@ -373,12 +376,12 @@ def test_states_with_a_schema_take_what_conforms_to_it() -> None:
     }
     for amount, says in (
         (-1, r"state 'value': update\(\) takes a tuple of 2 \(n bigint, id string\), and got str"),
-        (0, r"state 'late': one with a schema is asked for in open\(\) only"),
+        (0, r"state 'late': a state with a schema can only be requested in open\(\)"),
     ):
         with pytest.raises(FiresteelError, match=says):
             harness.process(order(amount))
     for asked, says in (
-        (declared(value=int), "state 'value': its schema is a type or columns, .*, not type"),
+        (declared(value=int), "state 'value': its schema must be a type or columns, .*, not type"),
         (declared(keys=None), "the map state 'dues' has a schema of its values only"),
     ):
         with pytest.raises(FiresteelError, match=says):
@@ -397,7 +400,7 @@ def test_declared_states_change_as_those_of_processors() -> None:
     for now, says in (
         (declared(amounts="STRING"), "state 'amounts' .*'value' was INT in the checkp.* is STRING"),
         (declared("other BIGINT, id STRING"), "column 'n' .* is gone and 'other' .* is new"),
-        (declared(None), "'value' that is restored was declared as value of \\(n BIGINT"),
+        (declared(None), "restored state 'value' was declared as value of \\(n BIGINT"),
         (declared(keys="STRING"), "keys of the map were .*value BIGINT.* are .*value STRING"),
     ):
         with pytest.raises(FiresteelError, match=says):
@@ -432,10 +435,10 @@ class Kept(CoProcessFunction):
         (
             "get_map_state",
             "get_list_state",
-            r"is no list, but has dict {'a': 1} for the key \('x',\)",
+            r"is not a list: it has dict {'a': 1} for the key \('x',\)",
         ),
-        ("get_state", "get_list_state", "is no list, but has str 'text'"),
-        ("get_list_state", "get_map_state", r"is no map, but has list \[1\]"),
+        ("get_state", "get_list_state", "is not a list: it has str 'text'"),
+        ("get_list_state", "get_map_state", r"is not a map: it has list \[1\]"),
     ],
 )
 def test_a_state_of_another_kind_is_not_read_as_if_it_were_one(

@@ -33,7 +33,7 @@ def emitting(emit: Callable[[Output], None], **declared: Any) -> OperatorHarness
 def test_custom_operators_come_from_their_factory() -> None:
     made = StreamOperator()
     assert create_operator([OpenedOperator(NAMED, CustomSpec(factory=lambda: made), None)]) is made
-    with pytest.raises(FiresteelError, match="mine: the factory made a str"):
+    with pytest.raises(FiresteelError, match="mine: the factory returned a str"):
         create_operator([OpenedOperator(NAMED, CustomSpec(factory=str), None)])
 
 
@@ -65,7 +65,7 @@ def test_columns_are_matched_by_name_and_cast_safely() -> None:
         ),
         (
             lambda o: o.emit_side("even", BATCH),
-            "emits to a side output 'even' that it does not declare; it declares: odd",
+            "emits to the undeclared side output 'even'; declared: odd",
         ),
     ],
 )

@@ -417,7 +417,7 @@ def test_a_row_that_goes_must_be_there() -> None:
     ).open()
     gone = [{"k": 1, "left": 2.0, "row_kind": "delete"}]
     harness.process(pa.RecordBatch.from_pylist(gone, schema=CHANGED[0]), 0)
-    with pytest.raises(FiresteelError, match="left stream goes that is not there: .*'left': 2.0"):
+    with pytest.raises(FiresteelError, match="left stream that does not exist: .*'left': 2.0"):
         harness.flush()
 
 

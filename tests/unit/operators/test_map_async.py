@@ -233,7 +233,7 @@ def test_a_list_is_any_number_of_rows() -> None:
     ("result", "message"),
     [
         (lambda: 1 // 0, r"the function failed for Row\(x=7\): ZeroDivisionError"),
-        (lambda: None, r"returned None for Row\(x=7\).*an empty list leaves the row out"),
+        (lambda: None, r"returned None for Row\(x=7\).*an empty list drops the row"),
         (lambda: 5, r"returned a int for Row\(x=7\); it must return a Row"),
         (lambda: "ab", "returned a str"),
         (lambda: [5], "yielded a int; it must be a Row"),

@@ -100,7 +100,7 @@ def test_rows_without_columns_are_counted() -> None:
 @pytest.mark.parametrize(
     ("function", "flat", "message"),
     [
-        (lambda row: None, False, r"returned None for Row\(x=1, y='a'\);.*flat_map may leave"),
+        (lambda row: None, False, r"returned None for Row\(x=1, y='a'\);.*flat_map can drop"),
         (lambda row: row.x + 1, False, "returned a int for .*a Row, a tuple or a dictionary"),
         (lambda row: (1,), False, "a row of 1 values; expected x int64, y string"),
         (lambda row: {"x": 1}, False, "expected x int64, y string; got x int"),

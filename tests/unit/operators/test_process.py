@@ -456,14 +456,14 @@ def expiring(descriptor: StateDescriptor) -> Any:
         ),
         (
             lambda c: c.get_state(expiring(ValueStateDescriptor("n"))),
-            r"state 'n': one with a time to live needs a type, such as ValueStateDescriptor\('n',",
+            r"state 'n': a state with a time to live needs a type, such as ValueStateDescriptor\('n',",
         ),
         (
             lambda c: (
                 c.get_state(ValueStateDescriptor("n", "INT")),
                 c.get_state(expiring(ValueStateDescriptor("n", "INT"))),
             ),
-            "'n' is used with schemas or times to live that differ",
+            "'n' is used with different schemas or times to live",
         ),
         (lambda c: c.get_map_state(MapStateDescriptor("m", "INT")), "schema of its keys only"),
     ],
@@ -500,8 +500,8 @@ class Broken(KeyedProcessFunction):
     ("how", "words"),
     [
         (lambda value, ctx: 1 / 0, r"process_element failed for key \('a',\): ZeroDivisionError"),
-        (lambda value, ctx: value, "returned Row, and must return an iterator or None"),
-        (lambda value, ctx: {"key": "a"}, "returned dict, and must return an iterator or None"),
+        (lambda value, ctx: value, "returned Row; it must return an iterator or None"),
+        (lambda value, ctx: {"key": "a"}, "returned dict; it must return an iterator or None"),
         (
             lambda value, ctx: [{"key": "a", "what": "b"}],
             r"process_element for key \('a',\) yielded another schema .*got key str, what str",

@@ -179,5 +179,5 @@ def test_results_are_made_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_row_that_is_not_there_cannot_go(first: list[tuple[Row, str]]) -> None:
     harness = opened(-1, 0, CHANGES)
     harness.process(batch([*first, ((0, 1, 1, 2), "delete")]))
-    with pytest.raises(FiresteelError, match="a row goes that is not there: .*'n': 1, 'x': 2}; an"):
+    with pytest.raises(FiresteelError, match="a row that does not exist: .*'n': 1, 'x': 2}; an"):
         harness.flush()

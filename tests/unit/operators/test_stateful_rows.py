@@ -263,7 +263,7 @@ def test_what_is_no_iterator_is_an_error() -> None:
         TransformWithState(spec), [IN], output_schema=OUT, name="yields"
     ).open()
     with pytest.raises(
-        FiresteelError, match=r"for key \('k',\): it returned NoneType, and must return an iterator"
+        FiresteelError, match=r"for key \('k',\): it returned NoneType; it must return an iterator"
     ):
         harness.process(pa.record_batch([["k"]], schema=IN))
     harness.close()

@@ -532,7 +532,7 @@ def test_states_are_declared_in_init_and_once() -> None:
         yield handle.getValueState("s", "n INT")
 
     with pytest.raises(
-        FiresteelError, match=r"state 's': state variables are declared in init\(\) only"
+        FiresteelError, match=r"state 's': state variables can only be declared in init\(\)"
     ):
         Story(Scripted(lambda handle: None, late)).says(1, 1)
 

@@ -200,7 +200,7 @@ def test_a_row_that_goes_must_be_there() -> None:
     spec = TopNSpec(key_columns=("key",), n=1, by=("n",), ascending=(True,))
     harness = OperatorHarness(TopN(spec), [CHANGES]).open()
     harness.process(change_of([(0, 1)], 0, "delete"))
-    with pytest.raises(FiresteelError, match="a row goes that is not there: {'key': 1.0, 'by'"):
+    with pytest.raises(FiresteelError, match="a row that does not exist: {'key': 1.0, 'by'"):
         harness.flush()
 
 

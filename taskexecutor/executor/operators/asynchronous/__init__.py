@@ -1,1 +1,1 @@
-"""Calls of coroutine functions, many at a time: `map_async` (Flink's AsyncWaitOperator)."""
+"""Concurrent calls of coroutine functions: `map_async` (Flink's AsyncWaitOperator)."""

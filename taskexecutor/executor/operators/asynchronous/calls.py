@@ -1,12 +1,12 @@
-"""The calls of one subtask, on an event loop in a thread of the subtask.
+"""The calls of one subtask, on an event loop in a separate thread.
 
-The task's thread feeds rows and markers and takes what is released; the two sides share deques,
-whose ends are atomic, and wake each other: the loop by a mail, the task's thread by
-`call_soon_threadsafe`. All else belongs to the loop's thread.
+The task's thread feeds rows and markers and takes released results. The two sides share deques,
+whose ends are atomic, and wake each other: the loop wakes the task's thread by a mail, the task's
+thread wakes the loop by `call_soon_threadsafe`. All other state belongs to the loop's thread.
 
-A worker makes one call after another, as long as rows and room are there: a task of asyncio per row
-would double the cost of a call. The timeouts of all calls are the same, so they end in the order in
-which the calls have started, and one timer, for the oldest call, is enough.
+A worker makes one call after another while there are rows and capacity: an asyncio task per row
+would double the cost of a call. All calls have the same timeout, so they time out in the order in
+which they started, and one timer, for the oldest call, is enough.
 """
 
 from __future__ import annotations
@@ -37,24 +37,25 @@ from taskexecutor.executor.operators.asynchronous.queues import (
     UnorderedQueue,
 )
 
-_LOOK_S = 0.05  # how often a thread that waits for the loop looks whether the task is cancelled
+# interval at which a thread that waits for the loop checks for the task's cancellation
+_LOOK_S = 0.05
 _GRACE_S = 1.0  # for cancelled calls to end
-_CLOSE_S = 2.0  # for the loop of a cancelled task to end, with the function's close()
-_INTERRUPT_S = 0.5  # for a function that blocks the loop, and is interrupted
+_CLOSE_S = 2.0  # for the loop of a cancelled task to end, including the function's close()
+_INTERRUPT_S = 0.5  # after which a function that blocks the loop is interrupted
 
 
 class CallFailed(Exception):
-    """A call has failed for good; the cause is what the function raised."""
+    """A call has failed permanently; the cause is the function's error."""
 
     def __init__(self, row: Row, error: BaseException, *, timed_out: bool) -> None:
         super().__init__(row)
         self.row = row
         self.error = error
-        self.timed_out = timed_out  # and nothing else is known
+        self.timed_out = timed_out  # with no further error
 
 
 class _Calling:
-    """A batch whose rows are being called. Counts the rows, for their places in it."""
+    """A batch whose rows are being called. Counts the rows to know their indices."""
 
     __slots__ = ("_index", "rows", "source")
 
@@ -82,8 +83,8 @@ class Calls:
         timeouts: Counter,
         retries: Counter,
     ) -> None:
-        """`notify` is called from the loop's thread when something is released or has failed, until
-        `taking` is called. `cancelled`: whether the task is.
+        """The loop's thread calls `notify` when a result is released or a call has failed, and not
+        again before `taking`. `cancelled` returns whether the task is cancelled.
         """
         self._function = spec.function
         self._retry: AsyncRetryStrategy | None = spec.retry
@@ -94,18 +95,19 @@ class Calls:
         self._timeouts, self._retries = timeouts, retries
         self._invoke, self._on_timeout = _functions(spec)
         self.released: deque[Released] = deque()  # for the task's thread
-        self.started = 0  # calls so far
-        self.failure: BaseException | None = None  # the first one; a CallFailed, or a defect
+        self.started = 0  # number of started calls
+        self.failure: BaseException | None = None  # the first failure; a CallFailed, or a defect
         self._incoming: deque[_Calling | Marker] = deque()
-        self._calling: _Calling | None = None  # the batch that calls are made for
+        self._calling: _Calling | None = None  # the batch whose rows are being called
         queue = OrderedQueue if spec.ordered else UnorderedQueue
         self._queue: Queue = queue(self.released.append)
         self._in_flight: dict[Call, None] = {}  # in the order of their deadlines
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching = False  # a timer is set for the oldest call
         self._notified = False
-        self._throttled = False  # no call starts until the task's thread has taken what is released
-        self._ended = False  # no call starts any more
+        # no call starts until the task's thread has taken the released results
+        self._throttled = False
+        self._ended = False  # no more calls start
         self._loop = asyncio.new_event_loop()
         self._opened: Future[None] = Future()
         self._end = asyncio.Event()
@@ -119,7 +121,7 @@ class Calls:
     # -- the task's thread
 
     def open(self, context: Any) -> None:
-        """Starts the loop and calls the function's `open`. Raises what that raises."""
+        """Starts the loop and calls the function's `open`. Raises what `open` raises."""
         self._context = context
         self._thread.start()
         while True:
@@ -132,30 +134,30 @@ class Calls:
                     raise TaskCancelled from None
 
     def feed(self, rows: Any, source: Iterator[Row]) -> None:
-        """Starts calls for these rows as soon as there is room. `rows` comes back in the calls."""
+        """Starts calls for these rows as soon as there is capacity. The calls carry `rows`."""
         self._put(_Calling(rows, source))
 
     def mark(self, marker: Marker) -> None:
         self._put(marker)
 
     def taking(self) -> None:
-        """`released` is about to be taken."""
+        """Called before `released` is read."""
         self._notified = False
 
     def taken(self) -> None:
-        """`released` is empty."""
+        """Called once `released` is empty."""
         if self._throttled:
             self._throttled = False
             self._call_soon(self._fill)
 
     def stop(self) -> None:
-        """No further call starts."""
+        """Prevents further calls from starting."""
         self._ended = True
 
     def close(self) -> None:
         """Cancels the calls in flight, calls the function's `close` and ends the thread. Raises
-        what `close` raises. A function that never leaves a library's code keeps the thread, which
-        costs the slot its process (taskexecutor.executor.job_threads).
+        what `close` raises. If a function never returns from native code, the thread stays, and the
+        slot's process is replaced (taskexecutor.executor.job_threads).
         """
         if not self._thread.is_alive():
             self._loop.close()
@@ -238,7 +240,7 @@ class Calls:
                 task.cancel()
 
     def _fill(self) -> None:
-        """Starts calls while there are rows and room."""
+        """Starts calls while there are rows and capacity."""
         while (call := self._next()) is not None:
             self._start(self._work(call))
 
@@ -254,13 +256,13 @@ class Calls:
             self._notify_soon()
 
     def _next(self) -> Call | None:
-        """The call to start now."""
+        """Returns the next call to start."""
         capacity, queue = self._capacity, self._queue
         if self._ended or queue.outstanding >= capacity:
             return None
         if len(self.released) >= 2 * capacity:
             self._throttled = True
-            if len(self.released) >= 2 * capacity:  # `taken` comes, and sees it
+            if len(self.released) >= 2 * capacity:  # `taken` is going to be called and resumes
                 return None
             self._throttled = False
         while self._calling is None or (call := self._calling.next()) is None:
@@ -323,12 +325,12 @@ class Calls:
         call.result = result
         self._queue.complete(call)
         self._notify_soon()
-        # Several calls may have been released, and this worker starts one.
+        # Several calls may have been released, and this worker starts only one.
         if self._queue.outstanding < self._capacity - 1 and (self._incoming or self._calling):
             self._fill()
 
     def _notify_soon(self) -> None:
-        """The mail goes when the loop has done what is due now: one for many results."""
+        """Sends the mail after the loop's current iteration: one mail for many results."""
         if not self._notified and (self.released or self.failure is not None):
             self._notified = True
             self._loop.call_soon(self._notify)

@@ -1,8 +1,9 @@
-"""`map_async`: rows wait for the results of coroutines, and are in checkpoints while they do.
+"""`map_async`: rows wait for the results of coroutines and are part of checkpoints in the meantime.
 
-The operator takes a whole batch, so that a checkpoint need not wait for its calls, and no further
-input while `capacity` rows wait for theirs to start. A snapshot has the rows whose results are not
-emitted; they are called again after a restore. It has no watermarks: later ones bring the same.
+The operator accepts a whole batch, so that a checkpoint need not wait for its calls, and no further
+input while `capacity` rows wait for their calls to start. A snapshot contains the rows whose
+results are not emitted; they are called again after a restore. It contains no watermarks, since
+later watermarks subsume them.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from taskexecutor.executor.operators.map_rows import kind_of, results_of, shown
 from taskexecutor.executor.operators.stateful.rows import rows_of
 from taskexecutor.executor.spark.session_zone import session_zone
 
-# Rows of a batch in the state's list, which is divided among subtasks item by item.
+# Rows of a batch in one item of the list state, which is distributed over subtasks item by item.
 ITEM_ROWS = 64
-_WAIT_S = 1.0  # a mail comes before
+_WAIT_S = 1.0  # a mail ends the wait earlier
 
 
 class _Pending:
-    """A batch, and which of its rows have their results emitted."""
+    """A batch, and which results of its rows have been emitted."""
 
     __slots__ = ("batch", "emitted", "left")
 
@@ -53,12 +54,12 @@ class MapAsync(StreamOperator):
         self._spec = spec
         self._calls: Calls | None = None
         self._batches: deque[_Pending] = deque()  # with rows whose results are not emitted
-        self._pending = 0  # such rows, and markers between them
+        self._pending = 0  # these rows, and markers between them
         self._accepted = 0  # rows
         self._emitting = False
         self._stopped = False
 
-    # -- life
+    # -- life cycle
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
@@ -159,7 +160,9 @@ class MapAsync(StreamOperator):
         self._emit_released()
 
     def _emit_released(self) -> None:
-        """A mail, which an operator that follows may run while it takes what is emitted here."""
+        """Emits released results. Runs as a mail, which a downstream operator may also run while it
+        processes the emitted rows.
+        """
         calls = self._calls
         if calls is None or self._emitting or self._stopped:
             return
@@ -187,7 +190,7 @@ class MapAsync(StreamOperator):
             self._emitting = False
 
     def _released_rows(self, calls: Calls) -> Iterator[Any]:
-        """The rows of the calls that are released, up to the next marker."""
+        """Yields the rows of released calls, up to the next marker."""
         released, batches = calls.released, self._batches
         while released and isinstance(call := released[0], Call):
             released.popleft()
@@ -204,7 +207,7 @@ class MapAsync(StreamOperator):
                 raise FiresteelError(
                     f"{self._name}: the function returned {kind_of(result)} for {shown(call.row)};"
                     " it must return a Row, a tuple, a dictionary or a list of them"
-                    + (" (an empty list leaves the row out)" if result is None else "")
+                    + (" (an empty list drops the row)" if result is None else "")
                 )
             else:
                 yield from result

@@ -1,8 +1,8 @@
-"""In which order results leave: Flink's ordered and unordered stream element queues.
+"""The order in which results are emitted: Flink's ordered and unordered stream element queues.
 
 A call enters a queue when it starts. It is released once its result may be emitted, together with
-the event-time elements around it: no result passes a watermark that came before or after its row.
-Used on the event loop only.
+the event-time elements around it: no result overtakes a watermark before its row or is overtaken by
+one after it. Used on the event loop only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from firesteel.elements import StreamStatus, Watermark
 
 
 class Call:
-    """A row on its way through the function."""
+    """A row that the function is processing."""
 
     __slots__ = (
         "deadline_s",
@@ -32,14 +32,14 @@ class Call:
     )
 
     def __init__(self, rows: Any, index: int, row: Row) -> None:
-        self.rows = rows  # the batch, and which of its rows it is
+        self.rows = rows  # the batch, and the row's index in it
         self.index = index
         self.row = row
         self.result: Any = None
         self.done = False
         self.timed_out = False
         self.deadline_s = 0.0
-        self.task: Any = None  # in which the function runs
+        self.task: Any = None  # runs the function
         self.segment: Any = None
 
 
@@ -57,16 +57,16 @@ Released: TypeAlias = Call | Marker
 
 
 class Queue(Protocol):
-    outstanding: int  # calls that are not released
+    outstanding: int  # number of calls that are not released
 
     def add(self, call: Call) -> None:
-        """The call starts."""
+        """Adds a call that starts."""
 
     def mark(self, marker: Marker) -> None:
-        """All calls that come before the marker have started."""
+        """Adds a marker. All calls before it have started."""
 
     def complete(self, call: Call) -> None:
-        """The call's result is there."""
+        """Records that the call has its result."""
 
 
 class OrderedQueue:
@@ -104,13 +104,13 @@ class _Segment:
     __slots__ = ("held", "marker", "open")
 
     def __init__(self) -> None:
-        self.open = 0  # calls without a result
-        self.held: list[Call] = []  # those with one, until earlier segments have ended
-        self.marker: Marker | None = None  # at its end
+        self.open = 0  # number of calls without a result
+        self.held: list[Call] = []  # calls with a result, until earlier segments have ended
+        self.marker: Marker | None = None  # ends the segment
 
 
 class UnorderedQueue:
-    """Releases calls as they complete, but none before an earlier marker or after a later one."""
+    """Releases calls as they complete, but not before an earlier marker nor after a later one."""
 
     def __init__(self, release: Callable[[Released], None]) -> None:
         self._release = release

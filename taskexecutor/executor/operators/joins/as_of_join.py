@@ -1,4 +1,4 @@
-"""Joins each row with the version of its key that is valid at its time: `as_of_join`."""
+"""Joins each row with the version of its key that is valid at the row's time: `as_of_join`."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from taskexecutor.executor.operators.joins.versions import Versions, restored
 from taskexecutor.executor.operators.joins.waiting_rows import WaitingRows
 from taskexecutor.executor.operators.windows.contents import event_times
 
-BUNDLE_ROWS = 65_536  # of both sides that wait to be added
-LEAST = 65_536  # versions and keys are there before any is looked for that may be forgotten
+BUNDLE_ROWS = 65_536  # rows of both sides that wait to be added
+LEAST = 65_536  # number of versions and keys below which none are searched for removal
 
 _LEFT, _RIGHT = 0, 1
 _LEAST_TIME = -(2**63)
 
 
 class AsOfJoin(StreamOperator):
-    """Rows of the left stream wait for the watermark of both: then all versions that may be valid
-    at their times have come.
+    """Rows of the left stream wait for the combined watermark: then all versions that may be valid
+    at their times have arrived.
 
-    Of each key, the latest version that is not after the watermark is kept, and all later ones. A
-    late version is valid for the rows that still wait or are to come.
+    The operator keeps each key's latest version up to the watermark, and all later ones. A late
+    version is valid for rows that are waiting or still to arrive.
 
     In a batch, all rows wait for the end of event time, and none is late.
     """
@@ -88,7 +88,7 @@ class AsOfJoin(StreamOperator):
         self._load(self._right_rows.restored())
 
     def _load(self, table: pa.Table | None) -> None:
-        """Versions, of which none are there."""
+        """Loads versions into an empty instance."""
         for found in restored(table) if table is not None else ():
             numbers = numbers_of(self._index, found.rows, self._keys[_RIGHT])
             self._versions.add(found.rows, numbers, found.times, found.deletions)
@@ -98,8 +98,8 @@ class AsOfJoin(StreamOperator):
         self._right_rows.keep(self._versions.frozen(*self._needed()))
 
     def _needed(self) -> tuple[int, int]:
-        """The time until which rows have been joined, and the least time of a version that a row
-        after it may join.
+        """Returns the time up to which rows have been joined, and the least time of a version that
+        a later row may join.
         """
         watermark_us = self._watermark_us
         if self._tolerance_us is None:
@@ -129,7 +129,7 @@ class AsOfJoin(StreamOperator):
         self._bundled_rows = 0
 
     def _add_rows(self, rows: pa.RecordBatch, times: Ints, late: Flags) -> None:
-        if (place := rows.schema.get_field_index(ROW_KIND)) >= 0:  # none of them goes away
+        if (place := rows.schema.get_field_index(ROW_KIND)) >= 0:  # none of them is a deletion
             rows = rows.remove_column(place)
         if late.any():
             self._late.inc(int(late.sum()))
@@ -148,7 +148,7 @@ class AsOfJoin(StreamOperator):
             self._versions.add(rows, numbers, times, deletions)
 
     def _deletions(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, Flags]:
-        """The rows without the column that tells which of them are deletions."""
+        """Returns the rows without the column `row_kind`, and which of them are deletions."""
         place = rows.schema.get_field_index(ROW_KIND)
         if place < 0:
             return rows, np.zeros(rows.num_rows, np.bool_)
@@ -182,8 +182,8 @@ class AsOfJoin(StreamOperator):
             self.output.emit(self._columns.batch(rows, versions, NO_WINDOWS))
 
     def _forget(self) -> None:
-        """Versions that no row to come may join, and the numbers of keys without one, once they may
-        be half of all.
+        """Removes versions that no future row may join, and the numbers of keys without versions,
+        once these may be half of all.
         """
         if self._versions.count + self._index.count < self._forget_at:
             return

@@ -1,4 +1,4 @@
-"""Creates the operator of a join: one that joins rows when both are there, or as of their times."""
+"""Creates the operator of a join: a stream join, or an as-of join."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from taskexecutor.executor.timing.wall_clock import wall_clock_ms
 def join_operator(
     spec: JoinSpec, *, now_ms: Callable[[], int] = wall_clock_ms
 ) -> AsOfJoin | StreamJoin:
-    """`now_ms`: the wall clock."""
+    """`now_ms` is the wall clock."""
     if isinstance(spec.within, AsOfSpec):
         return AsOfJoin(spec)
     return StreamJoin(spec, now_ms=now_ms)

@@ -18,14 +18,16 @@ from taskexecutor.executor.operators.windows.contents import (
     as_timestamps,
 )
 
-NO_WINDOWS: Ints = np.empty(0, np.int64)  # of rows alone
+NO_WINDOWS: Ints = np.empty(0, np.int64)  # for rows without windows
 
 
 class JoinedColumns:
-    """As PySpark's join with names: keys that both sides call the same are there once."""
+    """The columns of PySpark's join on names: a key column that has the same name on both sides
+    occurs once.
+    """
 
     def __init__(self, spec: JoinSpec, left: pa.Schema, right: pa.Schema) -> None:
-        """Raises FiresteelError if the result would have two columns of one name."""
+        """Raises FiresteelError if the result would have two columns of the same name."""
         # Changes of either side change the result; those of versions are part of their history.
         changes = any(ROW_KIND in side.names for side in (left, right))
         self.retracts = spec.retracts or (changes and not isinstance(spec.within, AsOfSpec))
@@ -37,7 +39,7 @@ class JoinedColumns:
         ]
         shared = [(i, j) for i, j in keys if same(left.field(i).name, right.field(j).name)]
         mine, theirs = {i for i, _ in shared}, {j for _, j in shared}
-        # Of each column: its places in the left and the right rows that have it.
+        # Of each column: its index in the left and in the right rows, where they have it.
         self.places: list[tuple[int | None, int | None]] = [
             *shared,
             *((place, None) for place in range(len(left)) if place not in mine),
@@ -53,7 +55,9 @@ class JoinedColumns:
 
     @classmethod
     def of_inputs(cls, spec: JoinSpec, context: RuntimeContext) -> JoinedColumns:
-        """Raises FiresteelError, too, if the schema of an input is not known."""
+        """Returns the columns for the operator's inputs. Also raises FiresteelError if the schema
+        of an input is unknown.
+        """
         left, right = context.input_schemas
         if left is None or right is None:
             raise FiresteelError(
@@ -69,8 +73,8 @@ class JoinedColumns:
         windows: Ints,
         kind: str = INSERT,
     ) -> pa.RecordBatch:
-        """Pairs of rows, or the rows of one side alone (None: the other one). `windows`: their
-        starts, if they have one.
+        """Returns pairs of rows, or rows of one side with nulls for the other side (None).
+        `windows` are their starts, if any.
         """
         rows = max(batch.num_rows for batch in (left, right) if batch is not None)
         columns: list[pa.Array] = []
@@ -89,7 +93,7 @@ class JoinedColumns:
 
 
 def without_kind(schema: pa.Schema) -> pa.Schema:
-    """The columns of the rows that changes are about."""
+    """Returns the schema without `row_kind`."""
     place = schema.get_field_index(ROW_KIND)
     return schema if place < 0 else schema.remove(place)
 
@@ -99,7 +103,7 @@ def _check_names(fields: list[pa.Field]) -> None:
     for field in fields:
         if any(same(field.name, name) for name in names):
             raise FiresteelError(
-                f"the result would have two columns {field.name!r}; rename or drop that of one"
-                f" stream before: with_column_renamed({field.name!r}, ...)"
+                f"the result would have two columns {field.name!r}; rename or drop one of them"
+                f" before the join: with_column_renamed({field.name!r}, ...)"
             )
         names.append(field.name)

@@ -1,4 +1,4 @@
-"""The keys of rows that are joined: a key with a null in any column equals no other."""
+"""The keys of joined rows: a key with a null in any column equals no other key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def columns_of(rows: pa.RecordBatch, names: Sequence[str]) -> list[pa.Array]:
 
 
 def without_key(rows: pa.RecordBatch, names: Sequence[str]) -> Flags:
-    """Which rows equal no other."""
+    """Returns which rows have a null in their key."""
     nulls: Flags = np.zeros(rows.num_rows, np.bool_)
     for column in columns_of(rows, names):
         if column.null_count:
@@ -30,7 +30,7 @@ def without_key(rows: pa.RecordBatch, names: Sequence[str]) -> Flags:
 
 
 def numbers_of(index: KeyIndex, rows: pa.RecordBatch, names: Sequence[str]) -> Ints:
-    """The number of each row's key. New keys get one."""
+    """Returns the number of each row's key. Numbers new keys."""
     keys = columns_of(rows, names)
     groups = group(keys)
     first = pa.array(groups.first_rows())

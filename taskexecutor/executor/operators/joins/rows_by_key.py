@@ -1,7 +1,7 @@
 """The rows of one side of a join, found by key and time.
 
-Rows are in a log, and never move. Which of them a key has is in sorted runs of places in the log,
-so a lookup costs what it finds, however many rows a key has.
+Rows are in a log and never move. Sorted runs of row numbers map keys to rows, so the cost of a
+lookup depends on the result and not on the number of a key's rows.
 """
 
 from __future__ import annotations
@@ -22,37 +22,38 @@ from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.joins.keys import Flags
 from taskexecutor.executor.operators.joins.sorted_runs import Run, between, with_run
 
-_PIECES = 16  # of the log, at least: rows are taken from a few as fast as from one
-PAIRS = 65_536  # are found at a time, or those of one row
+# minimum number of pieces of the log: reading rows from a few pieces is as fast as from one
+_PIECES = 16
+PAIRS = 65_536  # pairs found at a time, unless a single row has more
 # The last columns of a snapshot.
 TIME, ALONE = "__time", "__alone"
 
 
 class Pairs(NamedTuple):
-    queries: Ints  # which of the keys that were asked for
-    places: Ints  # of the rows
+    queries: Ints  # indices into the requested keys
+    places: Ints  # row numbers
 
 
 class RowsByKey:
-    """Rows of any number of keys, each of which has a number."""
+    """Rows of any number of keys, which are numbered."""
 
     def __init__(self, memory: ColumnMemory, *, expiring: bool = False) -> None:
-        """`memory`: where the rows are. The runs and flags are always in memory. `expiring`: rows
-        without a match are found when their time is over.
+        """`memory` holds the rows; the runs and flags are always in memory. `expiring`: `expired`
+        finds rows without a match once their time is over.
         """
         self._log = RowLog(_PIECES, memory)
         self._runs: list[Run] = []
-        # Rows that had no match when they came, as rows of one key; None: nobody asks for them.
+        # Rows without a match on arrival, as rows of a single key; None unless `expiring`.
         self._expiring: list[Run] | None = [] if expiring else None
         self.count = 0
-        # By place: whether the row has had no match, as far as anybody knows.
+        # By row number: whether the row has no match so far.
         self._alone: Flags = np.zeros(0, np.bool_)
-        # By place: whether the row was removed, and how many were.
+        # By row number: whether the row was removed; and the number of removed rows.
         self._removed: Flags = np.zeros(0, np.bool_)
         self.removed = 0
 
     def add(self, rows: pa.RecordBatch, numbers: Ints, times: Ints, alone: Flags) -> None:
-        """`numbers`: of the rows' keys. All rows ever added have the same columns."""
+        """Adds rows with the numbers of their keys. All rows ever added have the same columns."""
         if not rows.num_rows:
             return
         end = self.count + rows.num_rows
@@ -70,7 +71,7 @@ class RowsByKey:
         self.count = end
 
     def find(self, numbers: Ints, low: Ints, high: Ints) -> Iterator[Pairs]:
-        """The rows of each of these keys whose times are from `low` to `high`, some at a time."""
+        """Yields the rows of each of these keys with times from `low` to `high`, some at a time."""
         found = [between(run, numbers, low, high) for run in self._runs]
         if not found:
             return
@@ -97,8 +98,8 @@ class RowsByKey:
         return rows.remove_column(rows.num_columns - 1)
 
     def equal(self, rows: pa.RecordBatch, numbers: Ints) -> Ints:
-        """A different place for each of these rows, where one is that is equal to it in all
-        columns; -1 if there is none. Rows have no time.
+        """Returns for each row the number of a different row that is equal in all columns; -1 if
+        there is none. For rows without time.
         """
         keys = np.unique(numbers)
         none = np.zeros(len(keys), np.int64)
@@ -125,18 +126,18 @@ class RowsByKey:
         return self._alone[places]
 
     def unmatched(self, places: Ints) -> None:
-        """Marks that these rows have no match any more."""
+        """Marks that these rows no longer have a match."""
         self._alone[places] = True
 
     def matched(self, places: Ints) -> Ints:
-        """Marks that these rows have a match; returns those that had none before."""
+        """Marks that these rows have a match. Returns those that had none before."""
         alone = np.unique(places[self._alone[places]])
         self._alone[alone] = False
         return alone
 
     def expired(self, horizon: int) -> Iterator[tuple[pa.RecordBatch, Ints]]:
-        """The rows before a time that have had no match, with their times, some at a time. Each is
-        there once.
+        """Yields the rows before a time that never had a match, with their times, some at a time.
+        Each row is yielded once.
         """
         runs = self._expiring or []
         ends = [int(np.searchsorted(run.times, horizon)) for run in runs]
@@ -155,7 +156,7 @@ class RowsByKey:
             yield rows.remove_column(last), numbers_in(rows.column(last))
 
     def frozen(self, horizon: int) -> Callable[[], pa.Table | None]:
-        """Makes the rows as they are now that are not before a time, in any thread."""
+        """Returns a function that makes the current rows from a time on, in any thread."""
         pieces, alone = self._log.pieces, self._alone[: self.count].copy()
         there = ~self._removed[: self.count]
 
@@ -177,7 +178,7 @@ class Restored(NamedTuple):
 
 
 def restored(table: pa.Table) -> Iterator[Restored]:
-    """What `RowsByKey.frozen` made, in pieces that are not too large."""
+    """Yields the rows of `RowsByKey.frozen`, in pieces of limited size."""
     for batch in table.combine_chunks().to_batches():
         last = batch.num_columns - 1
         times, alone = (as_numpy(batch.column(place)) for place in (last - 1, last))
@@ -185,7 +186,7 @@ def restored(table: pa.Table) -> Iterator[Restored]:
 
 
 def _occurrences(codes: Ints) -> Ints:
-    """How many equal numbers are before each."""
+    """Returns how many equal numbers precede each one."""
     order = np.argsort(codes, kind="stable")
     found = np.empty(len(codes), np.int64)
     found[order] = ranks_of(codes[order])

@@ -1,8 +1,8 @@
-"""Where the rows of many keys are, found by key and time.
+"""Finds the rows of many keys by key and time.
 
-A run has the places of rows, sorted by their keys' numbers, their times and then the places. A
-bundle of rows is a new run, and runs are merged when they are of like size: each row a few times.
-A lookup is a binary search in a few runs, for all keys of a bundle at a time.
+A run holds row numbers, sorted by key number, time and row number. A bundle of rows becomes a new
+run, and runs of similar size are merged, so that each row is merged only a few times. A lookup is a
+binary search in a few runs, for all keys of a bundle together.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LEAST = -(2**63)
 
 
 class Run(NamedTuple):
-    """In the order of keys, then times, then places. Its arrays never change."""
+    """Sorted by key, then time, then row number. Its arrays never change."""
 
     keys: Ints
     times: Ints
@@ -26,7 +26,9 @@ class Run(NamedTuple):
 
 
 def with_run(runs: Sequence[Run], last: Run) -> list[Run]:
-    """`runs` have the places in their order; `last`, those behind them, in the order of places."""
+    """Adds a run. `runs` are in the order of row numbers; `last` holds the row numbers after
+    them.
+    """
     before, like_size = list(runs), [last]
     while before and len(before[-1].keys) <= 2 * sum(len(run.keys) for run in like_size):
         like_size.insert(0, before.pop())
@@ -40,8 +42,8 @@ def merged(runs: Sequence[Run]) -> Run:
 
 
 def between(run: Run, numbers: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]:
-    """For each key: where its rows with times from `low` to `high` begin in the run, and how many
-    there are.
+    """Returns for each key the start and the number of its rows with times from `low` to `high` in
+    the run.
     """
     first, last = _of_keys(run, numbers)
     first, last = (
@@ -52,8 +54,8 @@ def between(run: Run, numbers: Ints, low: Ints, high: Ints) -> tuple[Ints, Ints]
 
 
 def latest(runs: Sequence[Run], numbers: Ints, times: Ints) -> tuple[Ints, Ints]:
-    """The place and the time of each key's latest row that is not after a time; of rows with equal
-    times, the last one. The place is -1 if there is none.
+    """Returns the row number and the time of each key's latest row that is not after a time; of
+    rows with equal times, the last one. The row number is -1 if there is none.
     """
     places = np.full(len(numbers), -1)
     found = np.full(len(numbers), _LEAST)
@@ -68,7 +70,7 @@ def latest(runs: Sequence[Run], numbers: Ints, times: Ints) -> tuple[Ints, Ints]
 
 
 def superseded(run: Run, time: int) -> Ints:
-    """The places of rows that are no key's latest one at this time, nor after it."""
+    """Returns the rows that are not their key's latest at this time or any later one."""
     next_is_not_after = (run.keys[1:] == run.keys[:-1]) & (run.times[1:] <= time)
     places: Ints = run.places[:-1][next_is_not_after]
     return places
@@ -82,7 +84,9 @@ def _of_keys(run: Run, numbers: Ints) -> tuple[Ints, Ints]:
 
 
 def _bisected(times: Ints, wanted: Ints, low: Ints, high: Ints, *, after: bool) -> Ints:
-    """In each range of times, where a time is to be inserted: before or after those equal to it."""
+    """Returns the index at which to insert a time into each range of times: before or after equal
+    times.
+    """
     low, high = low.copy(), high.copy()
     rows = np.flatnonzero(low < high)
     while len(rows):

@@ -30,17 +30,17 @@ from taskexecutor.executor.operators.joins.rows_by_key import RowsByKey, restore
 from taskexecutor.executor.operators.joins.time_bounds import time_bounds
 from taskexecutor.executor.timing.wall_clock import wall_clock_ms
 
-BUNDLE_ROWS = 65_536  # of one side that wait
-LEAST_ROWS = 65_536  # are kept before any is looked for that may be forgotten
+BUNDLE_ROWS = 65_536  # waiting rows of both sides
+LEAST_ROWS = 65_536  # number of rows below which none are searched for removal
 
 _SIDES = ("left", "right")
 
 
 class StreamJoin(StreamOperator):
-    """Holds the rows of both streams. A row is joined with those of the other stream that are
-    there when it comes. If rows without a match are in the result, too, each is there from its
-    arrival on, and goes when its first match comes; between bounds in event time, it comes when
-    the watermark shows that it has none.
+    """Holds the rows of both streams, and joins each row with the rows of the other stream that
+    have arrived before it. In outer joins, a row without a match is emitted on arrival and
+    retracted at its first match. With bounds in event time, it is emitted once the watermark shows
+    that it has no match.
     """
 
     inputs = 2
@@ -50,7 +50,7 @@ class StreamJoin(StreamOperator):
         self._keys = spec.left_keys, spec.right_keys
         self._bounds = time_bounds(spec, now_ms)
         self.keeps_event_time = self._bounds.in_event_time
-        # The sides whose rows come alone when their time is over.
+        # The sides whose unmatched rows are emitted when their time is over.
         self._expiring = [kept and not spec.retracts for kept in spec.keeps]
         delays_us = (
             self._bounds.delay_us(side) if expiring else 0
@@ -88,7 +88,7 @@ class StreamJoin(StreamOperator):
         self._load([state.restored() for state in self._states])
 
     def _load(self, tables: list[pa.Table | None]) -> None:
-        """Rows of both sides, of which none are there."""
+        """Loads rows of both sides into an empty instance."""
         for side, table in enumerate(tables):
             for found in restored(table) if table is not None else ():
                 numbers = self._numbers(side, found.rows)
@@ -107,7 +107,7 @@ class StreamJoin(StreamOperator):
 
     @property
     def _watermark_us(self) -> int:
-        """In a batch, event time ends at once."""
+        """Returns the watermark. In a batch, event time jumps to its end."""
         found = self.context.timers.current_watermark_us
         return found if found == MAX_TIMESTAMP_US or not self._spec.whole else MIN_TIMESTAMP_US
 
@@ -119,7 +119,7 @@ class StreamJoin(StreamOperator):
 
     def process_watermark(self, watermark: Watermark) -> None:
         self._forget()
-        if watermark != MAX_WATERMARK:  # rows that are alone come behind it
+        if watermark != MAX_WATERMARK:  # unmatched rows are emitted after the watermark
             delayed_us = max(watermark.timestamp_us - self._delay_us, MIN_TIMESTAMP_US)
             watermark = Watermark(delayed_us)
         self.output.emit_watermark(watermark)
@@ -158,7 +158,7 @@ class StreamJoin(StreamOperator):
         self._sides[side].add(rows, numbers, times, alone)
 
     def _leave(self, side: int, rows: pa.RecordBatch) -> None:
-        """Rows that are gone, of a join without time."""
+        """Deletes rows, in a join without time."""
         rows, times = self._with_keys(side, rows, np.zeros(rows.num_rows, np.int64), DELETE)
         if not rows.num_rows:
             return
@@ -168,8 +168,9 @@ class StreamJoin(StreamOperator):
         if (places < 0).any():
             unknown = rows.slice(int(np.argmax(places < 0)), 1).to_pylist()[0]
             raise FiresteelError(
-                f"{self.context.operator_name}: a row of the {_SIDES[side]} stream goes that is not"
-                f" there: {unknown}; an operator before must have changed rows or their order"
+                f"{self.context.operator_name}: cannot delete a row of the {_SIDES[side]} stream "
+                "that does"
+                f" not exist: {unknown}; an upstream operator must have changed rows or their order"
             )
         if self._spec.keeps[side]:
             self._emit_alone(side, rows.filter(pa.array(mine.alone(places))), DELETE)
@@ -188,7 +189,7 @@ class StreamJoin(StreamOperator):
                 self._emit_alone(other_side, others.take(found), INSERT)
 
     def _in_time(self, rows: pa.RecordBatch, times: Ints) -> tuple[pa.RecordBatch, Ints]:
-        """Without the late ones."""
+        """Drops late rows."""
         late = self._bounds.late(times, self._watermark_us)
         if not late.any():
             return rows, times
@@ -198,7 +199,9 @@ class StreamJoin(StreamOperator):
     def _with_keys(
         self, side: int, rows: pa.RecordBatch, times: Ints, kind: str
     ) -> tuple[pa.RecordBatch, Ints]:
-        """Without those whose key is null in any column: it equals no other."""
+        """Drops rows whose key has a null, which equals no other key; emits them as unmatched if
+        the join keeps them.
+        """
         nulls = without_key(rows, self._keys[side])
         if not nulls.any():
             return rows, times
@@ -209,7 +212,7 @@ class StreamJoin(StreamOperator):
     def _emit_pairs(
         self, side: int, rows: pa.RecordBatch, places: Ints, windows: Ints, kind: str
     ) -> None:
-        """`rows` of this side, each with that of the other side at its place."""
+        """Emits `rows` of this side, each joined with the other side's row of the given number."""
         both = [rows, self._sides[1 - side].take(places)]
         left, right = both if side == 0 else both[::-1]
         self.output.emit(self._columns.batch(left, right, windows, kind))
@@ -225,8 +228,8 @@ class StreamJoin(StreamOperator):
         return numbers_of(self._index, rows, self._keys[side])
 
     def _forget(self) -> None:
-        """Rows that none to come may join, after they have come alone if they are to, and those
-        that are gone: once they may be half of all.
+        """Emits unmatched rows whose time is over. Then removes deleted rows and those that no
+        future row may join, once these may be half of all.
         """
         watermark_us = self._watermark_us
         for side, kept in enumerate(self._sides):
@@ -250,7 +253,7 @@ class StreamJoin(StreamOperator):
 
 
 def _changes(bundle: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The rows that come and those that go, in their order, without the column that tells."""
+    """Yields runs of insertions and of deletions, in their order, without the column `row_kind`."""
     place = bundle.schema.get_field_index(ROW_KIND)
     if place < 0:
         yield INSERT, bundle

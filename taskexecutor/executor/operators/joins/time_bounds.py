@@ -1,5 +1,5 @@
-"""Which times rows may have to join, and until when they are kept. Pure arithmetic on each row's
-time: what it is depends on the kind of the bounds.
+"""Which times rows must have to join, and how long they are kept. Pure arithmetic on each row's
+time, whose meaning depends on the kind of bounds.
 """
 
 from __future__ import annotations
@@ -23,21 +23,23 @@ class TimeBounds(Protocol):
     in_event_time: bool
 
     def times(self, side: int, rows: pa.RecordBatch, what: str) -> Ints:
-        """Of each row. `what`: the operator, for errors."""
+        """Returns the time of each row. `what` is the operator's name, for errors."""
 
     def reach(self, side: int, times: Ints) -> tuple[Ints, Ints]:
-        """The least and the greatest times of the other side's rows that rows of this side join."""
+        """Returns the least and the greatest time of the other side's rows that rows of this side
+        join.
+        """
 
     def horizon(self, side: int, watermark_us: int) -> int:
-        """The least time of a row of this side that a row to come may join. Rows before it are
-        forgotten.
+        """Returns the least time of a row of this side that a future row may join. Earlier rows are
+        removed.
         """
 
     def late(self, times: Ints, watermark_us: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Which of the rows that come now are late."""
+        """Returns which arriving rows are late."""
 
     def delay_us(self, side: int) -> int:
-        """How far a row of this side may be behind the watermark when its time is over."""
+        """Returns how far a row of this side may be behind the watermark when its time is over."""
 
 
 class Unbounded:
@@ -62,7 +64,7 @@ class Unbounded:
 
 
 class WithinTimeToLive(Unbounded):
-    """The time is that of arrival, in milliseconds of the machine's clock."""
+    """The time is the arrival time, in milliseconds of the machine's clock."""
 
     def __init__(self, spec: TimeToLiveSpec, now_ms: Callable[[], int]) -> None:
         self._ttl_ms = spec.ttl_ms
@@ -85,7 +87,7 @@ class WithinInterval:
 
     def __init__(self, spec: IntervalSpec) -> None:
         self._times = spec.times
-        # How far the other side's rows may be from a row of each side.
+        # The distance of the other side's rows from a row of each side.
         self._reach = (spec.lower_us, spec.upper_us), (-spec.upper_us, -spec.lower_us)
 
     def times(self, side: int, rows: pa.RecordBatch, what: str) -> Ints:
@@ -133,6 +135,6 @@ def time_bounds(spec: JoinSpec, now_ms: Callable[[], int]) -> TimeBounds:
         case TimeToLiveSpec():
             return WithinTimeToLive(spec.within, now_ms)
         case AsOfSpec():
-            raise ValueError("an as-of join finds one row by time, and none between bounds")
+            raise ValueError("an as-of join has no time bounds")
         case None:
             return Unbounded()

@@ -1,4 +1,4 @@
-"""The versions of each key: rows of which each is valid from its time on, until the next one is."""
+"""The versions of each key. A version is valid from its time on, until the next version."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from taskexecutor.executor.operators.joins.sorted_runs import (
     with_run,
 )
 
-_PIECES = 16  # of the log, at least
+_PIECES = 16  # minimum number of pieces of the log
 # The last columns of a snapshot.
 _TIME, _DELETION = "__time", "__deletion"
 
 
 class Versions:
-    """A version may be a deletion: then nothing is valid."""
+    """The versions of all keys. A version may be a deletion: no version is valid after it."""
 
     def __init__(self, memory: ColumnMemory) -> None:
-        """`memory`: where the rows are. What finds them is always in memory."""
+        """`memory` holds the rows; the index is always in memory."""
         self._log = RowLog(_PIECES, memory)
         self._runs: list[Run] = []
-        self._deletions: Flags = np.zeros(0, np.bool_)  # by place
+        self._deletions: Flags = np.zeros(0, np.bool_)  # by row number
         self.count = 0
 
     def add(self, rows: pa.RecordBatch, numbers: Ints, times: Ints, deletions: Flags) -> None:
-        """`numbers`: of the rows' keys. All rows ever added have the same columns."""
+        """Adds rows with the numbers of their keys. All rows ever added have the same columns."""
         if not rows.num_rows:
             return
         end = self.count + rows.num_rows
@@ -52,8 +52,8 @@ class Versions:
         self.count = end
 
     def valid(self, numbers: Ints, times: Ints, tolerance_us: int | None) -> Ints:
-        """The place of the version of each of these keys that is valid at a time, and has been for
-        not longer than the tolerance (None: however long); -1 if there is none.
+        """Returns the row number of the version of each key that is valid at a time, and has been
+        valid for at most the tolerance (None: any time); -1 if there is none.
         """
         places, since = latest(self._runs, numbers, times)
         found = np.flatnonzero(places >= 0)
@@ -64,7 +64,7 @@ class Versions:
         return places
 
     def take(self, places: Ints) -> pa.RecordBatch | None:
-        """Rows of nulls for places that are -1; None if all are."""
+        """Returns rows, with nulls for row numbers of -1; None if all are -1."""
         there = places >= 0
         if not there.any():
             return None
@@ -75,9 +75,9 @@ class Versions:
         return rows.take(pa.array(np.cumsum(there) - 1, mask=~there))
 
     def frozen(self, time: int, horizon: int) -> Callable[[], pa.Table | None]:
-        """Makes the versions as they are now that may be valid after a time, and those not before a
-        horizon, in any thread. Deletions are among them: or what is before them would be valid
-        again if it came late.
+        """Returns a function that makes the current versions in any thread: those that may be valid
+        after `time`, without those before `horizon`. They include deletions: otherwise a late
+        version before a deletion would be valid.
         """
         pieces, runs = self._log.pieces, tuple(self._runs)
 
@@ -100,7 +100,7 @@ class Restored(NamedTuple):
 
 
 def restored(table: pa.Table) -> Iterator[Restored]:
-    """What `Versions.frozen` made, in pieces that are not too large."""
+    """Yields the rows of `Versions.frozen`, in pieces of limited size."""
     for batch in table.combine_chunks().to_batches():
         last = batch.num_columns - 1
         yield Restored(

@@ -14,19 +14,19 @@ from taskexecutor.executor.aggregation.grouping import Ints
 from taskexecutor.executor.aggregation.row_log import LARGEST_BYTES
 from taskexecutor.executor.numbers import as_numpy
 
-_MOST_ROWS = 65_536  # of what is put together
+_MOST_ROWS = 65_536  # rows of a merged piece
 _TIME = "__time"  # the last column of a snapshot
 
 
 class TimedRows(NamedTuple):
-    """In the order of their times."""
+    """Rows in the order of their times."""
 
     rows: pa.RecordBatch
     times: Ints
 
 
 class WaitingRows:
-    """Pieces that are sorted by time: what is due is the beginning of each."""
+    """Pieces sorted by time: due rows are at the start of each piece."""
 
     def __init__(self, memory: ColumnMemory) -> None:
         self._memory = memory
@@ -55,7 +55,7 @@ class WaitingRows:
         self._pieces.append(TimedRows(self._memory.kept(rows), times))
 
     def due(self, time: int) -> list[TimedRows]:
-        """Takes away the rows whose times are not after this one."""
+        """Removes and returns the rows up to this time."""
         due, waiting = [], []
         for piece in self._pieces:
             end = int(np.searchsorted(piece.times, time, "right"))
@@ -68,7 +68,7 @@ class WaitingRows:
         return due
 
     def frozen(self) -> Callable[[], pa.Table | None]:
-        """Makes the rows as they are now, in any thread."""
+        """Returns a function that makes the current rows, in any thread."""
         pieces = tuple(self._pieces)
 
         def make() -> pa.Table | None:
@@ -79,7 +79,7 @@ class WaitingRows:
         return make
 
     def restore(self, table: pa.Table) -> None:
-        """Adds what `frozen` made."""
+        """Adds the rows of `frozen`."""
         for batch in table.to_batches():
             last = batch.num_columns - 1
             self.add(batch.select(range(last)), as_numpy(batch.column(last)))

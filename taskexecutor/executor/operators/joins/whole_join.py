@@ -1,7 +1,7 @@
-"""Joins of two whole streams on Spark: those of a batch.
+"""Joins two bounded streams on Spark, in a batch.
 
-The same rows as a join of streams has at their end. Where a stream has changes (`row_kind`), those
-of its rows that are there at its end are joined.
+The result equals that of a stream join at its end. For a changelog stream (`row_kind`), the rows
+that exist at its end are joined.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 _SIDES = ("left", "right")
-_TIME, _CHANGE = "time", "change"  # columns beside those of the rows, whose names are numbers
+_TIME, _CHANGE = "time", "change"  # additional columns; the names of data columns are numbers
 
 
 def joins_whole(spec: JoinSpec, schema: pa.Schema | None) -> bool:
-    """Whether Spark computes a join, whose result has this schema. It knows fewer types than
-    Arrow, and finds no latest row by time but among pairs of all.
+    """Returns whether Spark computes a join with this result schema. Spark supports fewer types
+    than Arrow, and could only find a latest row by time among all pairs.
     """
     if not spec.whole or isinstance(spec.within, AsOfSpec) or schema is None:
         return False
@@ -42,7 +42,7 @@ def joins_whole(spec: JoinSpec, schema: pa.Schema | None) -> bool:
 
 
 def _is_marked(parts: Sequence[pa.Field] | pa.Schema | pa.DataType) -> bool:
-    """Whether something in it says that it is of another type than it looks, as variants do."""
+    """Returns whether metadata anywhere in it marks another logical type, as for variants."""
     return any(
         part.metadata or (pa.types.is_nested(part.type) and _is_marked(_fields(part.type)))
         for part in parts
@@ -63,7 +63,7 @@ class WholeJoin(WholeRows):
         self._spec = spec
         self._keys = spec.left_keys, spec.right_keys
         self._bounds = time_bounds(spec, wall_clock_ms)
-        self._deleted = [False, False]  # whether rows of a side are gone
+        self._deleted = [False, False]  # whether a side has deletions
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
@@ -71,7 +71,9 @@ class WholeJoin(WholeRows):
         self._columns = JoinedColumns(self._spec, *self._given)
 
     def _spooled_schema(self, number: int, given: pa.Schema) -> pa.Schema:
-        """Numbered columns: those of two streams have the same names, or may differ in case."""
+        """Returns numbered columns, because columns of two streams may have the same name, or names
+        that differ in case.
+        """
         kinds = to_arrow(to_spark(without_kind(given))).types
         fields = [pa.field(_name(number, place), kind) for place, kind in enumerate(kinds)]
         if self._spec.within is not None:
@@ -90,7 +92,7 @@ class WholeJoin(WholeRows):
         return conformed(columns, self._schemas[number])
 
     def _changes(self, number: int, kinds: pa.Array) -> pa.Array:
-        """1 for each row that comes, -1 for one that goes."""
+        """Returns 1 for each insertion and -1 for each deletion."""
         deleted = pc.equal(kinds, DELETE)
         known = pc.or_(deleted, pc.equal(kinds, INSERT))
         if not pc.all(known, skip_nulls=False).as_py():
@@ -146,18 +148,18 @@ class WholeJoin(WholeRows):
         return reduce(and_, found)
 
     def _there(self, number: int, frame: DataFrame) -> DataFrame:
-        """The rows that have come more often than they have gone, as often as that."""
+        """Returns the rows with more insertions than deletions, repeated by the difference."""
         from pyspark.sql import functions as sql
 
         change = _name(number, _CHANGE)
         rows = [name for name in frame.columns if name != change]
         unknown = sql.concat(
             sql.lit(
-                f"{self.context.operator_name}: a row of the {_SIDES[number]} stream goes that is"
-                " not there: "
+                f"{self.context.operator_name}: cannot delete a row of the {_SIDES[number]} stream"
+                " that does not exist: "
             ),
             sql.struct(*rows).cast("string"),
-            sql.lit("; an operator before must have changed rows or their order"),
+            sql.lit("; an upstream operator must have changed rows or their order"),
         )
         counted = frame.groupBy(*rows).agg(sql.sum(change).alias(change))
         checked = sql.when(sql.col(change) < 0, sql.raise_error(unknown).cast("bigint"))

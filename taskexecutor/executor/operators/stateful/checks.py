@@ -1,4 +1,4 @@
-"""Finds what is wrong with a StatefulProcessor before data flows."""
+"""Checks a StatefulProcessor before data flows."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from taskexecutor.executor.timing.timers import TaskTimers
 
 
 def check_processor(spec: TransformWithStateSpec, name: str, keys: Any = None) -> StateDescriptions:
-    """Calls `init` and `close` once, without data. Raises what they raise, with the operator's
-    name; returns the states that `init` declares. `keys`: the columns of the key, as Spark's JSON.
+    """Calls `init` and `close` once, without data, and returns the states that `init` declares.
+    Raises their errors, with the operator's name. `keys` are the key columns, as Spark's JSON.
     """
     current = CurrentKey()
     backend = HashMapKeyedStateBackend(KeyGroupRange(0, 1), lambda key: 0)

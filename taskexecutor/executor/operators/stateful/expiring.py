@@ -1,13 +1,13 @@
-"""State variables with a time to live: a value that is not updated for that long is not returned,
-and removed some time later.
+"""State variables with a time to live: a value that was not updated for that long is no longer
+returned, and is removed some time later.
 
-A value is stored with the processing time at which it expires: (expiry_ms, value); each element of
-a list and each entry of a map has its own. As in PySpark, "now" is the processing time of the
-current batch.
+A value is stored with the processing time at which it expires, as (expiry_ms, value); each element
+of a list and each entry of a map has its own expiry. As in PySpark, "now" is the processing time of
+the current batch.
 
-`sweep` removes expired values, even of keys that never occur again. The backend has timers that say
-when to look at which key, in the order of time. A key that has values has one at the latest a part
-of the TTL after the first of them expires; one that is updated often has few.
+`sweep` removes expired values, also of keys that never occur again. Timers in the backend, in the
+order of time, determine when to check which key. A key with values has a timer at most one part of
+the TTL after its first expiry; a key that is updated often has few timers.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from taskexecutor.executor.timing.timers import Timer
 
 SWEEP_AT_MOST = 10_000  # keys per sweep
 SWEEP_INTERVAL_MS = 1_000  # between sweeps
-_PARTS = 4  # of a TTL: at the end of each, keys are looked at
+_PARTS = 4  # of a TTL; keys are checked at the end of each part
 _SWEEP = "sweep"  # namespace of the timers
-_REMEMBERED = 10_000  # keys that have a timer already
+_REMEMBERED = 10_000  # keys known to have a timer
 
 
 class ExpiringVariable(Variable):
@@ -40,14 +40,14 @@ class ExpiringVariable(Variable):
         super().__init__(current, backend, name, shape)
         self._ttl_ms = ttl_ms
         self._part_ms = max(ttl_ms // _PARTS, 1)
-        self._remembered: set[Key] = set()  # which have a timer at `_remembered_ms`
+        self._remembered: set[Key] = set()  # keys with a timer at `_remembered_ms`
         self._remembered_ms = 0
-        self._swept = False  # a sweep is to come
+        self._swept = False  # a sweep is scheduled
         # Called with the time of the next sweep when there is something to sweep again.
         self.on_first_due: Callable[[int], None] = lambda due_ms: None
 
     def restore(self) -> None:
-        """Keys that were restored without their timers get them."""
+        """Registers timers for keys that were restored without them."""
         due_ms = self._expiries.next_timestamp()
         if due_ms is None:
             for entry in self._backend.entries(self._entry):
@@ -56,7 +56,7 @@ class ExpiringVariable(Variable):
             self._sweep_at(due_ms)
 
     def sweep(self, now_ms: int) -> int | None:
-        """Removes what has expired. Returns when to sweep again; None if there is nothing left."""
+        """Removes expired values. Returns when to sweep again; None if no values are left."""
         for _ in range(SWEEP_AT_MOST):
             timer = self._expiries.pop_due(now_ms)
             if timer is None:
@@ -75,7 +75,7 @@ class ExpiringVariable(Variable):
         return None if next_ms is None else max(next_ms, now_ms + SWEEP_INTERVAL_MS)
 
     def live_keys(self) -> list[Key]:
-        """The keys of this subtask that have a value."""
+        """Returns the keys of this subtask that have a value."""
         now_ms = self._current.now_ms
         return [
             entry.key
@@ -94,7 +94,7 @@ class ExpiringVariable(Variable):
         return -(-expiry_ms // self._part_ms) * self._part_ms
 
     def _look_at(self, key: Key, expiry_ms: int) -> None:
-        """Once this has passed."""
+        """Registers a timer for the key, soon after this expiry."""
         due_ms = self._due_ms(expiry_ms)
         if due_ms != self._remembered_ms or len(self._remembered) >= _REMEMBERED:
             self._remembered.clear()
@@ -120,7 +120,9 @@ class ExpiringVariable(Variable):
         self._look_at(key, self._expiry_ms())
 
     def _live(self, kept: Any, now_ms: int) -> Any:
-        """The part that has not expired: None if there is none, `kept` itself if it is all."""
+        """Returns the part that has not expired: None if there is none, `kept` itself if it is
+        everything.
+        """
         raise NotImplementedError
 
     def _first_expiry_ms(self, kept: Any) -> int:
@@ -128,7 +130,7 @@ class ExpiringVariable(Variable):
 
 
 class Sweeps:
-    """Removes expired values of an operator's variables, by timers in processing time."""
+    """Removes expired values of an operator's variables, by processing-time timers."""
 
     def __init__(self, service: TimerService, variables: Sequence[ExpiringVariable]) -> None:
         self._service = service
@@ -138,7 +140,7 @@ class Sweeps:
             variable.restore()
 
     def fired(self, namespace: Any, now_ms: int) -> bool:
-        """Sweeps if a timer of this namespace is one of these."""
+        """Sweeps, if a timer of this namespace belongs to a variable."""
         if not isinstance(namespace, tuple) or namespace[0] != _SWEEP:
             return False
         again_ms = self._variables[namespace[1]].sweep(now_ms)
@@ -269,7 +271,7 @@ class ExpiringMap(ExpiringVariable, MapState):
                 self.clear()
 
     def _dated_value(self, key: Value, call: str) -> tuple[int, Value] | None:
-        """In constant time, however large the map."""
+        """Takes constant time, regardless of the map's size."""
         user_key = self._keys.taken_key(key, call)
         kept = (self._load() or {}).get(user_key)
         return kept if kept is not None and kept[0] > self._current.now_ms else None

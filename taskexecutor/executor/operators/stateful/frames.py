@@ -1,4 +1,6 @@
-"""Arrow batches to pandas DataFrames and back, as in PySpark's transformWithStateInPandas."""
+"""Converts Arrow batches to pandas DataFrames and back, as in PySpark's
+transformWithStateInPandas.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def to_frame(batch: pa.RecordBatch, time_zone: str) -> pd.DataFrame:
-    """Timestamps become local to `time_zone`, without a zone, at any depth."""
+    """Converts a batch. Timestamps become local to `time_zone`, without a zone, at any depth."""
     import pandas as pd
     from pyspark.sql.conversion import ArrowBatchTransformer
 
@@ -32,11 +34,11 @@ def to_frame(batch: pa.RecordBatch, time_zone: str) -> pd.DataFrame:
 
 
 class FrameCollector:
-    """DataFrames that a function yields, as batches of the declared schema.
+    """Collects the DataFrames that a function yields, as batches of the declared schema.
 
-    Columns are matched by name if their labels are strings, else by position. Frames of the same
-    types are converted together, because converting one costs as much as thousands of rows. See
-    RowCollector.
+    Columns are matched by name if their labels are strings, otherwise by position. Frames of the
+    same types are converted together, because converting one costs as much as thousands of rows.
+    See RowCollector.
     """
 
     def __init__(
@@ -99,7 +101,7 @@ class FrameCollector:
         self._emit(batch)
 
     def _blame(self, frame: pd.DataFrame, origin: Origin | None) -> None:
-        """Raises if this frame cannot be converted."""
+        """Raises FiresteelError if this frame cannot be converted."""
         try:
             self._converted(frame)
         except Exception as error:
@@ -114,7 +116,7 @@ class FrameCollector:
         return pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
 
     def _arranged(self, frame: Any) -> pd.DataFrame:
-        """The frame with its columns in the order of the schema, under the schema's names."""
+        """Returns the frame with the schema's columns, in their order and under their names."""
         import pandas as pd
 
         if not isinstance(frame, pd.DataFrame):

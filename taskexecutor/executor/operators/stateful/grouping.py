@@ -1,4 +1,6 @@
-"""Splits a batch by key, with one pass of hashing and one stable sort, however many keys it has."""
+"""Splits a batch by key, with one pass of hashing and one stable sort, regardless of the number of
+keys.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ _NAN = _NotANumber("nan")
 
 @dataclass(frozen=True, slots=True)
 class KeyedBatch:
-    """The rows of each key side by side, in their order; keys in the order of their first rows."""
+    """The rows of each key are adjacent and in their order; keys are in the order of their first
+    rows.
+    """
 
     keys: list[Key]
     ends: list[int]  # key i has the rows ends[i - 1] <= row < ends[i]
@@ -42,13 +46,13 @@ class KeyedBatch:
 
 
 def by_key(batch: pa.RecordBatch, key_columns: Sequence[str]) -> KeyedBatch:
-    """Raises FiresteelError if the batch lacks a key column."""
+    """Splits a batch by key. Raises FiresteelError if the batch lacks a key column."""
     codes, keys = _codes(batch, _positions(batch, key_columns))
     if len(keys) == 1:
         return KeyedBatch(keys, [batch.num_rows], batch)
     ends = np.cumsum(np.bincount(codes, minlength=len(keys)))
     if not (codes[1:] >= codes[:-1]).all():
-        # numpy sorts 16-bit words by radix, in linear time.
+        # NumPy sorts 16-bit words by radix, in linear time.
         narrow = codes.astype(np.uint16) if len(keys) <= 2**16 else codes
         batch = batch.take(pa.array(np.argsort(narrow, kind="stable")))
     return KeyedBatch(keys, ends.tolist(), batch)
@@ -65,7 +69,7 @@ def _positions(batch: pa.RecordBatch, key_columns: Sequence[str]) -> list[int]:
 def _codes(
     batch: pa.RecordBatch, key_positions: Sequence[int]
 ) -> tuple[npt.NDArray[np.int64], list[Key]]:
-    """The index of each row's key in the list of keys."""
+    """Returns the index of each row's key in the list of keys."""
     first, *others = key_positions
     codes, values = _encoded(batch.column(first))
     keys: list[Key] = [(value,) for value in values]

@@ -1,4 +1,4 @@
-"""The StatefulProcessorHandle that `init` gets: declares state variables and sets timers."""
+"""The StatefulProcessorHandle that `init` receives: declares state variables and sets timers."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class _Declared(NamedTuple):
 
 
 class ProcessorHandle(StatefulProcessorHandle):
-    """`restored`: what the backend's states were when they were written; they become what `init`
-    declares. `keys`: the columns of the key, as Spark's JSON; None if they are not known.
+    """`restored` describes the backend's states as written; they are converted to the declarations
+    of `init`. `keys` are the key columns, as Spark's JSON; None if they are unknown.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class ProcessorHandle(StatefulProcessorHandle):
 
     @property
     def declared(self) -> dict[str, StateDescription]:
-        """The state variables, by name; with those that the program deletes."""
+        """Returns the state variables by name, including those that the program deletes."""
         return {
             **{name: StateDescription(kind=StateKind.DELETED) for name in self._deleted},
             **{
@@ -152,7 +152,7 @@ class ProcessorHandle(StatefulProcessorHandle):
     def deleteIfExists(self, stateName: str) -> None:
         self._deleted.add(stateName)
         declared = self._variables.pop(stateName, None)
-        if declared is None:  # it may be left of an earlier version of the program
+        if declared is None:  # it may be from an earlier version of the program
             Variable(self._current, self._backend, stateName, _NO_SHAPE).delete()
         else:
             declared.variable.delete()
@@ -169,15 +169,17 @@ class ProcessorHandle(StatefulProcessorHandle):
         make: Callable[[Shape, int | None], Variable],
     ) -> Any:
         if not isinstance(name, str) or not name:
-            raise FiresteelError(f"the name of a state variable is a text, not {name!r}")
+            raise FiresteelError(f"the name of a state variable must be a string, not {name!r}")
         if self._initialised:
-            raise FiresteelError(f"state {name!r}: state variables are declared in init() only")
+            raise FiresteelError(f"state {name!r}: state variables can only be declared in init()")
         ttl_ms = self._ttl_ms(name, ttl)
         how = (kind, schema, key_schema, ttl_ms)
         before = self._variables.get(name)
         if before is not None:
             if before.how != how:
-                raise FiresteelError(f"state {name!r} is declared twice, and not in the same way")
+                raise FiresteelError(
+                    f"state {name!r} is declared twice, with different schemas or times to live"
+                )
             return before.variable
         variable = make(Shape(schema, f"state {name!r}"), ttl_ms)
         self._variables[name] = _Declared(how, variable)
@@ -199,7 +201,7 @@ class ProcessorHandle(StatefulProcessorHandle):
         )
 
     def _migrate(self, name: str, variable: Variable, now: StateDescription) -> None:
-        """Makes restored values into those that are declared now."""
+        """Converts restored values to the current declaration."""
         before = self._restored.get(name)
         if before is None or now.replaces:
             return
@@ -213,7 +215,7 @@ class ProcessorHandle(StatefulProcessorHandle):
             return None
         if self._time_mode != PROCESSING_TIME:
             raise FiresteelError(
-                f"state {name!r} has a TTL, and that is processing time; "
+                f"state {name!r} has a TTL, which requires processing time; "
                 f'use time_mode="processing_time" instead of "{self._time_mode}"'
             )
         ttl_ms = operator.index(ttl)

@@ -1,8 +1,8 @@
-"""What a processor's state becomes when a later version of it declares the state differently.
+"""Converts a processor's state when a later version of the processor declares it differently.
 
-Whether it can be restored is decided before (firesteel.common.checkpoints.evolution), so what is
-left is to follow the two declarations: columns by name, new ones with their defaults, and times to
-live.
+`firesteel.common.checkpoints.evolution` has already decided that the state can be restored, so this
+only applies the declarations: columns are matched by name, new columns get their defaults, and
+times to live are adjusted.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Convert: TypeAlias = Callable[[Any], Any]
 
 
 def migration(before: StateDescription, now: StateDescription, now_ms: int) -> Convert | None:
-    """Makes what the backend has under a key into what it is to have: None if all of it has
-    expired. None instead of a function: nothing changes.
+    """Returns a function that converts the backend's value for a key; it returns None if everything
+    has expired. Returns None instead of a function if nothing changes.
 
-    A value that had no time to live gets a whole one. None outlives a new, shorter one.
+    A value without a time to live gets the full one. No value outlives a new, shorter time to live.
     """
     value = _conversion(before.values, now.values)
     if value is None and before.ttl_ms == now.ttl_ms:
@@ -35,7 +35,7 @@ def migration(before: StateDescription, now: StateDescription, now_ms: int) -> C
         latest_ms = now_ms + now.ttl_ms
 
     def one(kept: Any) -> Any:
-        """None: it has expired."""
+        """Returns None if it has expired."""
         expiry_ms, value = kept if was_dated else (latest_ms, kept)
         if was_dated and expiry_ms <= now_ms:
             return None
@@ -57,7 +57,9 @@ def _same(value: Any) -> Any:
 
 
 def _conversion(before: Any, now: Any) -> Convert | None:
-    """Of values of these types, which are Spark's as JSON; nulls stay. None: they stay, too."""
+    """Returns a conversion between values of these types, which are Spark's as JSON. Nulls stay.
+    Returns None if values do not change.
+    """
     match before, now:
         case {"type": "struct"}, {"type": "struct"}:
             return _struct_conversion(before, now)
@@ -74,7 +76,7 @@ def _conversion(before: Any, now: Any) -> Convert | None:
 
 def _struct_conversion(before: Any, now: Any) -> Convert | None:
     places = {field["name"]: place for place, field in enumerate(before["fields"])}
-    fields: list[tuple[int | None, Convert, Any]] = []  # where it was, how it changes, its default
+    fields: list[tuple[int | None, Convert, Any]] = []  # index before, conversion, default
     for field in now["fields"]:
         place = places.get(field["name"])
         if place is None:
@@ -92,7 +94,7 @@ def _struct_conversion(before: Any, now: Any) -> Convert | None:
         found = [
             default if place is None else change(value[place]) for place, change, default in fields
         ]
-        # Structs inside of values are Rows.
+        # Structs within values are Rows.
         return tuple(found) if type(value) is tuple else Row(*names)(*found)
 
     names = [field["name"] for field in now["fields"]]

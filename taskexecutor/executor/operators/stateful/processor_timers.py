@@ -37,8 +37,8 @@ class _Overdue(NamedTuple):
 class ProcessorTimers:
     """Timers of all keys, in milliseconds.
 
-    The set of a key's timers is keyed state, so it is snapshotted and can be listed; the task's
-    timer service has the same timers in the order of time.
+    The set of a key's timers is keyed state, so it is part of snapshots and can be listed; the
+    task's timer service holds the same timers in the order of time.
     """
 
     ENTRY = "timers"
@@ -51,17 +51,17 @@ class ProcessorTimers:
         self._backend = backend
         self._service = service
         kind = EVENT_TIME_TIMERS if time_mode == EVENT_TIME else PROCESSING_TIME_TIMERS
-        # All of them, or there are none: the backend had them in the order of time, too.
+        # Whether the backend restored the ordered timers: it has either all of them or none.
         self._scheduled = backend.timers(kind, saved=False).next_timestamp() is not None
-        # Event-time timers registered for a time that has passed: they fire after the batch, or at
-        # the next watermark. A timer registered by a firing one fires right after it if it is for a
-        # later time, so that a chain of timers catches up. Otherwise it is deferred to the next
-        # occasion, or such timers could fire for ever.
+        # Event-time timers registered for a past time: they fire after the batch, or at the next
+        # watermark. A timer that a firing timer registers fires right after it if it is for a later
+        # time, so that a chain of timers catches up. Otherwise it is deferred to the next occasion,
+        # because such timers could fire forever.
         self._overdue: list[_Overdue] = []  # a heap
         self._deferred: list[_Overdue] = []
         self._registered = 0
         self._firing_ms: int | None = None
-        self._advancing = False  # the timer service is firing, and accepts new timers meanwhile
+        self._advancing = False  # the timer service is firing, and accepts new timers
 
     def restore(self) -> None:
         if self._scheduled:
@@ -71,7 +71,7 @@ class ProcessorTimers:
                 self._add(entry.key, expiry_ms)
 
     def before_snapshot(self) -> None:
-        """What is restored has them in the order of time, as the others."""
+        """Schedules overdue timers, so that a restore finds all timers in the order of time."""
         for timer in (*self._overdue, *self._deferred):
             self._schedule(timer.key, timer.expiry_ms)
 
@@ -113,7 +113,7 @@ class ProcessorTimers:
             self._service.delete_processing_time(expiry_ms, key)
 
     def pending(self) -> Iterator[int]:
-        """Times of the current key's timers, in order."""
+        """Yields the times of the current key's timers, in order."""
         return iter(sorted(self._backend.get(self.ENTRY, self._key()) or ()))
 
     def is_pending(self, key: Key, expiry_ms: int) -> bool:
@@ -131,14 +131,14 @@ class ProcessorTimers:
         self._firing_ms, self._advancing = expiry_ms, advancing
 
     def end_firing(self, key: Key, expiry_ms: int) -> None:
-        """As in PySpark, a timer exists until it has fired: meanwhile it is listed, and cannot be
+        """Removes a timer after it has fired. As in PySpark, until then it is listed, and cannot be
         registered again.
         """
         self._firing_ms, self._advancing = None, False
         self.forget(key, expiry_ms)
 
     def next_overdue(self) -> Timer | None:
-        """None: the rest is deferred to the next occasion."""
+        """Returns the next overdue timer; None if the rest is deferred to the next occasion."""
         while self._overdue:
             overdue = heapq.heappop(self._overdue)
             if self.is_pending(overdue.key, overdue.expiry_ms):

@@ -1,4 +1,4 @@
-"""PySpark Rows to Arrow batches: what a function yields, collected in batches of its schema."""
+"""Collects the PySpark Rows that a function yields into Arrow batches of its schema."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from firesteel.text import text_of
 from taskexecutor.executor.operators.stateful.rows import row_maker
 from taskexecutor.executor.spark.schemas import shown
 
-# Output rows that may wait until the batch they come from has been processed; fewer if the input's
-# rows are large.
+# Output rows that may wait while their input batch is processed; fewer if the input's rows are
+# large.
 MAX_BUFFERED_ROWS = 65_536
 MAX_BUFFERED_BYTES = 64 * MIB
 
 
 def buffered_rows(rows: int, size_bytes: int) -> int:
-    """How many output rows may wait for an input of this size."""
+    """Returns how many output rows may wait for an input of this size."""
     each_bytes = size_bytes // max(rows, 1) + 1
     return max(1, min(MAX_BUFFERED_ROWS, MAX_BUFFERED_BYTES // each_bytes))
 
@@ -35,16 +35,18 @@ class Origin(NamedTuple):
     """Where rows come from."""
 
     function: str  # of the program
-    key: Any  # None: it has none
+    key: Any  # None: there is no key
 
     def __str__(self) -> str:
         return self.function + ("" if self.key is None else f" for key {shown_key(self.key)}")
 
 
 class RowCollector:
-    """Rows that a function yields, as batches of the declared schema, columns matched by name.
+    """Collects the rows that a function yields into batches of the declared schema; columns are
+    matched by name.
 
-    Arrow gets the values as they are; a value that does not fit is an error that names the key.
+    Values are passed to Arrow unchanged; a value that does not fit raises an error that names the
+    key.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class RowCollector:
         name: str,
         how: str = "yielded",
     ) -> None:
-        """`how`: what a function does with a row, in errors."""
+        """`how` is the verb in errors: what a function does with a row."""
         self._how = how
         self._schema = schema
         self._emit = emit
@@ -72,19 +74,21 @@ class RowCollector:
         self.limit = buffered_rows(rows, size_bytes)
 
     def begin(self, function: str, key: Any = None) -> None:
-        """The rows that follow are yielded by `function` for `key`."""
+        """Starts the rows that `function` yields for `key`."""
         self._starts.append(len(self._rows))
         self._origins.append((function, key))
 
     def fill(self, results: Iterator[Any]) -> bool:
-        """Takes results until there are no more (False) or `flush` is due (True)."""
+        """Takes results until there are no more (returns False) or `flush` is due (returns
+        True).
+        """
         rows = self._rows
         rows.extend(islice(results, self.limit - len(rows)))
         return len(rows) >= self.limit
 
     def fill_from(self, results: Iterator[Any], origin: Any) -> bool:
-        """`begin` and `fill` in one, for functions that are called per row. `origin`: a tuple of
-        the function and the key.
+        """Combines `begin` and `fill`, for functions that are called per row. `origin` is a tuple
+        of the function and the key.
         """
         rows = self._rows
         start, limit = len(rows), self.limit
@@ -119,7 +123,7 @@ class RowCollector:
     def _columns(self, rows: list[Any], first: int) -> list[pa.Array]:
         names = self._names
         try:
-            # Plain tuples are by position.
+            # Plain tuples are matched by position.
             alike = set(map(type, rows)) == {tuple} or [row.__fields__ for row in rows].count(
                 names
             ) == len(rows)
@@ -133,7 +137,7 @@ class RowCollector:
         return [self._column(index, column, rows, first) for index, column in enumerate(values)]
 
     def _arranged(self, row: Any, index: int) -> tuple[Any, ...]:
-        """The row's values in the order of the schema."""
+        """Returns the row's values in the order of the schema."""
         if isinstance(row, dict):
             row = row_maker(tuple(map(str, row)))(tuple(row.values()))
         fields = getattr(row, "__fields__", None) or getattr(row, "_fields", None)
@@ -174,7 +178,7 @@ class RowCollector:
                 and not self._unwrap[index]
                 and any(isinstance(value, tuple) for value in values)
             ):
-                # The key, which is a tuple, as the value of a column: Row(id=key, ...), as in
+                # The key, which is a tuple, used as a column's value: Row(id=key, ...), as in
                 # PySpark's examples.
                 self._unwrap[index] = True
                 return self._column(index, values, rows, first)
@@ -183,7 +187,7 @@ class RowCollector:
     def _misfit(
         self, column: int, values: Sequence[Any], rows: list[Any], first: int, error: Exception
     ) -> FiresteelError:
-        """Names the first value that does not fit."""
+        """Returns an error that names the first value that does not fit."""
         field = self._schema.field(column)
         for index, value in enumerate(values):
             try:
@@ -216,8 +220,8 @@ class _Changed(NamedTuple):
 
 
 def _changed(values: Sequence[Any], kind: pa.DataType) -> _Changed | None:
-    """The first value that Arrow would take and change: a fraction in a column of integers, a time
-    without a zone in one of moments.
+    """Returns the first value that Arrow would accept but change: a fraction in an integer column,
+    or a time without a zone in a TIMESTAMP column.
     """
     if pa.types.is_integer(kind):
         if any(issubclass(given, (float, np.floating)) for given in set(map(type, values))):
@@ -232,7 +236,7 @@ def _changed(values: Sequence[Any], kind: pa.DataType) -> _Changed | None:
 
 
 def _lacks_zone(value: Any, kind: pa.DataType) -> bool:
-    """Whether a time without a zone stands, at any depth, for a moment."""
+    """Returns whether a time without a zone stands for an instant, at any depth."""
     if value is None or not has_moments(kind):
         return False
     if pa.types.is_timestamp(kind):
@@ -254,7 +258,7 @@ def _lacks_zone(value: Any, kind: pa.DataType) -> bool:
 
 
 _NO_ZONE = (
-    "the time has no zone, and TIMESTAMP is a moment; give it one, as in"
+    "the time has no zone, and TIMESTAMP is an instant; add a zone, as in"
     " datetime.now(timezone.utc), or declare the column TIMESTAMP_NTZ"
 )
 
@@ -279,8 +283,8 @@ def _unwrapped(value: Any) -> Any:
 
 
 def _plain(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """Converts what PySpark accepts for a nested type (Row, dict) to what Arrow accepts; None if
-    Arrow accepts it as it is.
+    """Returns a conversion from the values that PySpark accepts for a nested type (Row, dict) to
+    those that Arrow accepts; None if none is needed.
     """
     if pa.types.is_struct(kind):
         names = [kind.field(index).name for index in range(kind.num_fields)]

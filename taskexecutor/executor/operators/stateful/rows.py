@@ -1,6 +1,7 @@
-"""Arrow columns to PySpark Rows, at a fraction of the cost of Row's own constructor and accessors.
+"""Converts Arrow columns to PySpark Rows, at a fraction of the cost of Row's constructor and
+accessors.
 
-Their values are those that PySpark's workers give to a StatefulProcessor: Arrow's Python values
+The values are those that PySpark's workers pass to a StatefulProcessor: Arrow's Python values
 (timestamps with their zone, structs as dictionaries, maps as lists of pairs).
 """
 
@@ -22,17 +23,17 @@ from taskexecutor.executor.numbers import as_numpy
 
 
 def row_maker(names: Sequence[str]) -> Callable[[Sequence[Any]], Row]:
-    """A function that makes a Row with these fields of its values."""
+    """Returns a function that makes a Row with these fields from its values."""
     return functools.partial(tuple.__new__, _row_type(tuple(names)))
 
 
 @functools.lru_cache(maxsize=1024)
 def _row_type(names: tuple[str, ...]) -> type[Row]:
-    """A subclass of Row whose fields are attributes of the class, so that making or reading a row
-    looks up no names.
+    """Returns a subclass of Row whose fields are class attributes, so that creating or reading a
+    row looks up no names.
     """
     positions: dict[Any, int] = {index: index for index in range(-len(names), len(names))}
-    for index in reversed(range(len(names))):  # of fields with the same name, the first wins
+    for index in reversed(range(len(names))):  # the first field with a name wins
         positions[names[index]] = index
     plain_get = tuple.__getitem__
     rows_get = Row.__getitem__
@@ -50,7 +51,7 @@ def _row_type(names: tuple[str, ...]) -> type[Row]:
     }
     positional = namedtuple("positional", [f"f{index}" for index in range(len(names))])  # type: ignore[misc]
     for name in names:
-        # A field named count or index does not hide tuple's method, nor does it in PySpark: use
+        # A field named count or index does not hide tuple's method, as in PySpark: use
         # row["count"].
         if not hasattr(Row, name) and not name.startswith("__"):
             members[name] = vars(positional)[f"f{positions[name]}"]
@@ -58,7 +59,7 @@ def _row_type(names: tuple[str, ...]) -> type[Row]:
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
-    """The batch's rows."""
+    """Yields the batch's rows."""
     make = row_maker(batch.schema.names)
     if not batch.num_columns:
         return itertools.repeat(make(()), batch.num_rows)
@@ -66,7 +67,7 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
 
 
 def milliseconds_of(times: pa.Array, shift_us: int = 0) -> list[int | None]:
-    """Timestamps, rounded down, in milliseconds since the epoch."""
+    """Returns timestamps in milliseconds since the epoch, rounded down."""
     us = times.cast(pa.timestamp("us", getattr(times.type, "tz", None)), safe=False)
     values = as_numpy(us.cast(pa.int64()).fill_null(0))
     found: list[int | None] = ((values + shift_us) // 1000).tolist()
@@ -77,7 +78,7 @@ def milliseconds_of(times: pa.Array, shift_us: int = 0) -> list[int | None]:
 
 
 def to_python(column: pa.Array) -> list[Any]:
-    """`column.to_pylist()`, several times faster for flat types."""
+    """Returns `column.to_pylist()`, several times faster for flat types."""
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         if not column.null_count:
@@ -102,11 +103,13 @@ def _times(column: pa.Array) -> list[Any]:
     kind = column.type
     zone = getattr(kind, "tz", None)
     values = as_numpy(column).tolist()
-    if any(isinstance(value, int) for value in values):  # a year that Python's dates cannot have
+    # a year outside the range of Python's dates
+    if any(isinstance(value, int) for value in values):
         return column.to_pylist()  # type: ignore[no-any-return]
     if zone is None:
         return values  # type: ignore[no-any-return]
-    utc = pa.scalar(0, pa.timestamp("us", "UTC")).as_py().tzinfo  # the class that Arrow uses for it
+    # the class that Arrow uses for UTC
+    utc = pa.scalar(0, pa.timestamp("us", "UTC")).as_py().tzinfo
     since = (as_numpy(column) - np.datetime64(0, "us")).tolist()  # faster than replacing the zone
     moment = datetime.datetime(1970, 1, 1, tzinfo=utc).__add__
     moments = [None if each is None else moment(each) for each in since]

@@ -1,8 +1,8 @@
-"""What a state variable may hold: tuples that conform to its declared schema.
+"""The values that a state variable may hold: tuples that conform to its declared schema.
 
-PySpark sends values to the JVM and returns what comes back: copies, with structs as Rows and
-timestamps as naive datetimes of the local zone. Here values look the same, but flat ones without
-timestamps are shared instead of copied: they are immutable.
+PySpark sends values to the JVM and returns copies, with structs as Rows and timestamps as naive
+datetimes of the local zone. Here values look the same, but flat ones without timestamps are shared
+instead of copied, because they are immutable.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from firesteel.errors import FiresteelError
 from firesteel.plan.ddl import parse_ddl
 from taskexecutor.executor.spark.schemas import from_ddl
 
-_load_numpy()  # otherwise PySpark's normalisation ignores numpy's scalars
+_load_numpy()  # otherwise PySpark's normalisation ignores NumPy scalars
 
 _PYTHON_TYPES: dict[type[DataType], type] = {
     BooleanType: bool,
@@ -59,7 +59,7 @@ _PYTHON_TYPES: dict[type[DataType], type] = {
     DecimalType: decimal.Decimal,
     DayTimeIntervalType: datetime.timedelta,
 }
-# A default is JSON, in the metadata of a column.
+# A default is JSON in the metadata of a column.
 _WITH_DEFAULTS = (
     BooleanType,
     ByteType,
@@ -87,25 +87,25 @@ class Shape:
         self._known: set[tuple[type, ...]] = set()
 
     def taken(self, value: Any, call: str) -> tuple[Any, ...]:
-        """`value` as it is stored. Raises FiresteelError, naming the state, if it does not conform
-        to the schema.
+        """Returns `value` in its stored form. Raises FiresteelError, which names the state, if it
+        does not conform to the schema.
         """
         if type(value) is tuple and tuple(map(type, value)) in self._known:
             return value
         return self._checked(value, call)
 
     def taken_key(self, key: Any, call: str) -> tuple[Any, ...]:
-        """A map state's key as it is stored; it must be hashable."""
+        """Returns a map state's key in its stored form, which must be hashable."""
         if not self.flat:
             raise FiresteelError(
                 f"{self._what}: {self._shown()} cannot be keys of a map state: "
                 "no arrays, maps or structs"
             )
-        # PySpark would take a string for a tuple of its characters.
+        # PySpark would treat a string as a tuple of its characters.
         return self.taken((key,) if isinstance(key, str) else key, call)
 
     def given(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
-        """A stored value as the program gets it: changing it does not change the state."""
+        """Returns a stored value as the program gets it: changing it does not change the state."""
         if self._shared:
             return value
         return tuple(
@@ -156,7 +156,9 @@ class _Misfit(Exception):
 
 
 def _kept(value: Any, kind: DataType, name: str) -> Any:
-    """A value as it is stored: plain Python, sharing nothing mutable with the caller."""
+    """Returns a value in its stored form: plain Python objects that share nothing mutable with the
+    caller.
+    """
     value = _normalize_state_value(value)
     if value is None:
         return None
@@ -231,7 +233,7 @@ def _given(value: Any, kind: DataType) -> Any:
 
 
 def _check_default(field: StructField, what: str) -> None:
-    """Of a column that a checkpoint may not have yet."""
+    """Checks the default of a column that a checkpoint may not have yet."""
     if DEFAULT not in (field.metadata or {}):
         return
     value, kind = field.metadata[DEFAULT], field.dataType
@@ -239,8 +241,8 @@ def _check_default(field: StructField, what: str) -> None:
         return
     if not isinstance(kind, _WITH_DEFAULTS):
         raise FiresteelError(
-            f"{what}: {field.name!r} is {kind.simpleString()}, and only numbers, texts and booleans"
-            " have a default; let it be null, and say in the program what that means"
+            f"{what}: {field.name!r} is {kind.simpleString()}; only numbers, strings and booleans"
+            " can have a default; let it be null, and handle null in the program"
         )
     try:
         _plain(value, kind, field.name)
@@ -254,5 +256,5 @@ def _struct_type(schema: Any, what: str) -> StructType:
     if isinstance(schema, str):
         return parse_ddl(schema) or from_ddl(schema)
     raise FiresteelError(
-        f"{what}: its schema is a StructType or a DDL string, not {type(schema).__name__}"
+        f"{what}: its schema must be a StructType or a DDL string, not {type(schema).__name__}"
     )

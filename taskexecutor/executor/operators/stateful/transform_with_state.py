@@ -3,12 +3,12 @@ output batch per input batch.
 
 A processor lives as long as its task: `init` is called when the task opens, `close` when it closes.
 Timers fire between batches: event-time timers when the watermark reaches them, before it is
-forwarded; all that are left when event time ends with bounded input. Late rows are handled like any
-others.
+forwarded; all remaining ones when event time ends with bounded input. Late rows are processed like
+any others.
 
 With an initial state there are two inputs, and the second is read to its end before the first
-(`reads_first`). No checkpoint is taken until then; a task that is restored from a later one reads
-that the second has ended.
+(`reads_first`). No checkpoint is taken until then. A task that is restored from a later checkpoint
+reads the end of the second input immediately.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from taskexecutor.executor.spark.session_zone import session_zone
 from taskexecutor.executor.state import KeyedState
 from taskexecutor.executor.timing.wall_clock import wall_clock_ms
 
-_ROWS, _INITIAL_STATE = 0, 1  # inputs
+_ROWS, _INITIAL_STATE = 0, 1  # input indices
 
 
 class TransformWithState(StreamOperator):
-    """`now_ms`: the wall clock."""
+    """`now_ms` is the wall clock."""
 
     keeps_event_time = True
     keeps_timers = True  # in keyed state
@@ -70,7 +70,7 @@ class TransformWithState(StreamOperator):
             self.reads_first = _INITIAL_STATE
         self._initial_state_read = spec.initial_key_columns is None
 
-    # -- life
+    # -- life cycle
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
@@ -151,7 +151,7 @@ class TransformWithState(StreamOperator):
         self._collector.flush()
 
     def _rows(self, keyed: KeyedBatch) -> Iterator[tuple[Key, Iterator[Any]]]:
-        """Each key with an iterator that makes its Rows."""
+        """Yields each key with an iterator that makes its Rows."""
         batch = in_zone(keyed.batch, self._time_zone)
         columns = [to_python(column) for column in batch.columns]
         make = row_maker(batch.schema.names)
@@ -164,7 +164,7 @@ class TransformWithState(StreamOperator):
             start = end
 
     def _frames(self, keyed: KeyedBatch) -> Iterator[tuple[Key, Iterator[Any]]]:
-        """Each key with an iterator over its DataFrame."""
+        """Yields each key with an iterator over its DataFrame."""
         frame = to_frame(keyed.batch, self._time_zone)
         start = 0
         for key, end in zip(keyed.keys, keyed.ends, strict=True):
@@ -220,7 +220,7 @@ class TransformWithState(StreamOperator):
         self._timers.end_firing(key, expiry_ms)
 
     def _times(self) -> TimerValues:
-        """Processing time stands still within a batch, as in PySpark."""
+        """Returns the timer values. As in PySpark, processing time is constant within a batch."""
         current = self._current
         current.now_ms = max(current.now_ms, self._now_ms())
         if self._spec.time_mode == NONE:
@@ -232,13 +232,13 @@ class TransformWithState(StreamOperator):
             current.now_ms, 0 if watermark_us == MIN_TIMESTAMP_US else watermark_us // 1000
         )
 
-    # -- calls of the user's code
+    # -- calls of user code
 
     def _call(
         self, what: str, function: Callable[..., Iterator[Any]], key: Key, *arguments: Any
     ) -> None:
-        """Errors of the processor name the key; those of operators further down the chain are left
-        alone.
+        """Calls a method and emits its results. Errors of the processor name the key; those of
+        downstream operators are not changed.
         """
         collector = self._collector
         self._current.key = key
@@ -247,7 +247,7 @@ class TransformWithState(StreamOperator):
             results = function(self._shown(key), *arguments)
             if not hasattr(results, "__iter__"):
                 raise FiresteelError(
-                    f"it returned {type(results).__name__}, and must return an iterator"
+                    f"it returned {type(results).__name__}; it must return an iterator"
                 )
             results = iter(results)
             full = collector.fill(results)
@@ -269,7 +269,7 @@ class TransformWithState(StreamOperator):
 
 
 def initialise(processor: StatefulProcessor, handle: ProcessorHandle, name: str) -> None:
-    """Calls `init`; its error names the operator."""
+    """Calls `init`. Its error names the operator."""
     try:
         processor.init(handle)
     except Exception as error:
@@ -289,7 +289,7 @@ def close(processor: StatefulProcessor, name: str) -> None:
 
 
 def _handle_rows(processor: StatefulProcessor) -> Callable[..., Iterator[Any]]:
-    """`handleInputRows`. It may lack the parameter for timer values, as in the examples of
+    """Returns `handleInputRows`. It may lack the parameter for timer values, as in the examples of
     PySpark's documentation.
     """
     function: Callable[..., Iterator[Any]] = processor.handleInputRows

@@ -1,7 +1,7 @@
 """PySpark's ValueState, ListState and MapState on the keyed state backend, for the current key.
 
-Every call is a dictionary look-up or two. The backend holds plain tuples, lists of them and
-dictionaries of them per key; lists and maps are changed in place, which `owned` makes safe for
+Every call takes one or two dictionary lookups. Per key, the backend holds plain tuples, lists of
+them or dictionaries of them; lists and maps are changed in place, which `owned` makes safe for
 snapshots.
 """
 
@@ -24,7 +24,7 @@ Value = tuple[Any, ...]
 
 
 class Variable:
-    """What all kinds of state variables share."""
+    """Base of all kinds of state variables."""
 
     def __init__(self, current: CurrentKey, backend: KeyedState, name: str, shape: Shape) -> None:
         self._current = current
@@ -33,7 +33,7 @@ class Variable:
         self._entry = entry_name(name)
         self._shape = shape
         self._deleted = False
-        # Those of keys whose values have a TTL; or had one, before the program was changed.
+        # Timers of keys whose values have a TTL, or had one before the program changed.
         self._expiries = backend.timers(EXPIRIES + name, saved=False)
 
     @property
@@ -42,12 +42,12 @@ class Variable:
 
     @property
     def map_keys(self) -> Shape | None:
-        """Of a map's own keys."""
+        """The schema of a map's keys."""
         return None
 
     def convert(self, convert: Callable[[Any], Any]) -> None:
-        """Replaces what is kept for each key, before it is used; by None: nothing is."""
-        # Values may be more than the memory holds.
+        """Converts the stored value of each key, before it is used; None removes it."""
+        # Values may exceed the memory.
         for key in [entry.key for entry in self._backend.entries(self._entry)]:
             kept = convert(self._backend.get(self._entry, key))
             if kept is None:
@@ -57,7 +57,7 @@ class Variable:
         self._forget_expiries()
 
     def delete(self) -> None:
-        """Removes the values of all keys; the variable cannot be used any more."""
+        """Removes the values of all keys. The variable cannot be used afterwards."""
         self.purge()
         self._deleted = True
 
@@ -88,15 +88,15 @@ class Variable:
 
 
 def entry_name(state_name: str) -> str:
-    """The backend's name for a state of the program."""
+    """Returns the backend's name for a state of the program."""
     return f"user.{state_name}"
 
 
 class ValueVariable(Variable, ValueState):
     def __init__(self, current: CurrentKey, backend: KeyedState, name: str, shape: Shape) -> None:
         super().__init__(current, backend, name, shape)
-        # The backend's value for the key that was used last. Keys are compared by identity: a miss
-        # only costs a look-up.
+        # The backend's value for the last used key. Keys are compared by identity: a miss only
+        # costs a lookup.
         self._cached_key: Key | None = None
         self._cached: Value | None = None
 

@@ -1,1 +1,1 @@
-"""Windows: which rows belong to which window, when it fires, and what it holds."""
+"""Windows: assignment of rows to windows, firing, and contents."""

@@ -1,7 +1,7 @@
-"""What a window holds: partial results, or the rows themselves.
+"""The contents of windows: partial results, or the rows themselves.
 
-`panes` and `sessions` decide which window a row belongs to and when windows fire, without knowing
-what the windows hold.
+`panes` and `sessions` decide which window a row belongs to and when windows fire, independent of
+the contents.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.timing.missing_time import missing_time
 
 WINDOW_START, WINDOW_END = "window_start", "window_end"
-WINDOW_ID = "window_id"  # of windows without times: which of its key's it is, from 0
+WINDOW_ID = "window_id"  # of windows without times: the window's number within its key, from 0
 RANK = "rank"
 TIME = pa.timestamp("us", "UTC")
 
 
 class Bounds(NamedTuple):
-    """Of each row, in microseconds since the epoch."""
+    """Bounds of each row, in microseconds since the epoch."""
 
     starts: Ints
     ends: Ints
@@ -35,14 +35,14 @@ class Combined(NamedTuple):
     """Rows in the order of their windows."""
 
     rows: pa.Table
-    windows: Ints  # the number of each row's window
+    windows: Ints  # the window number of each row
 
 
 class Contents(Protocol):
     key_columns: tuple[str, ...]
     combines: bool  # whether `combined` merges the rows of a key and window into one
     with_all_keys: bool  # whether `emit` takes the rows of all keys of a window together
-    retracts: bool  # whether `emit` is to be called with results that are no longer valid
+    retracts: bool  # whether `emit` is also called with results that are no longer valid
 
     @property
     def one_window_at_a_time(self) -> bool:
@@ -51,49 +51,53 @@ class Contents(Protocol):
     def setup(self, context: RuntimeContext, output: Output) -> None: ...
 
     def close(self) -> None:
-        """Releases what `emit` has needed."""
+        """Releases the resources of `emit`."""
 
     def meaning(self) -> dict[str, str]:
-        """Of the rows that are kept: see `firesteel.operator.OperatorState.keyed_rows`."""
+        """The meaning of the stored rows: see `firesteel.operator.OperatorState.keyed_rows`."""
 
     def columns(self) -> dict[str, str]:
-        """What those hold whose names say nothing: see there."""
+        """Descriptions of columns whose names have no meaning: see
+        `firesteel.operator.OperatorState.keyed_rows`.
+        """
 
     def bounds(self, batch: pa.RecordBatch) -> Bounds:
-        """The pane or session of each row that has arrived. Contents that keep rows return the
-        row's time and the end of a session that has this row only.
+        """Returns the pane or session of each arrived row. Contents that keep rows return the row's
+        time and the end of a session with this row only.
         """
 
     def gaps(self, batch: pa.RecordBatch) -> Ints | int:
-        """How long a session stays open after each row, in microseconds."""
+        """Returns how long a session stays open after each row, in microseconds."""
 
     def kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns of a batch to keep until its window fires."""
+        """Returns the columns of a batch to keep until its window fires."""
 
     def too_late(self, batch: pa.RecordBatch) -> None:
         """Handles rows that arrived after all their windows were over."""
 
     def combined(self, table: pa.Table, windows: Ints, *, of_one_key: bool = False) -> Combined:
-        """Orders the rows by window, merged if `combines`. `windows`: the number of each row's
-        window. `of_one_key`: no two rows of a window differ in their keys.
+        """Orders the rows by window, and merges them if `combines`. `windows` are the window
+        numbers of the rows. `of_one_key`: all rows of a window have the same key.
         """
 
     def emit(self, table: pa.Table, starts: Ints, ends: Ints, kind: str = INSERT) -> None:
-        """Emits the results of combined rows. `starts` and `ends`: of each row's window.
+        """Emits the results of combined rows. `starts` and `ends` are those of each row's window.
 
-        Contents that retract mark them with `kind`: DELETE for results that were emitted and are
-        no longer valid.
+        Contents that retract results mark them with `kind`: DELETE for emitted results that are no
+        longer valid.
         """
 
 
 def as_int64(times: pa.Array) -> Ints:
-    """Microseconds since the epoch."""
+    """Returns the times in microseconds since the epoch."""
     values: Ints = as_numpy(times.cast(pa.timestamp("us", times.type.tz)).view(pa.int64()))
     return values
 
 
 def event_times(batch: pa.RecordBatch, column: str, what: str) -> Ints:
-    """Microseconds since the epoch. Raises FiresteelError if a row has none."""
+    """Returns event times in microseconds since the epoch. Raises FiresteelError if a row has
+    none.
+    """
     times = batch.column(column_index(batch.schema, column))
     if times.null_count:
         raise FiresteelError(f"{what}: {missing_time(column)}")

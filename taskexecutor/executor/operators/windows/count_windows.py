@@ -1,8 +1,8 @@
-"""Count windows: window n of a key has `size` of its rows, in the order in which they arrive, from
-row n * `slide` on. As PyFlink's `count_window`.
+"""Count windows: window n of a key has `size` of its rows, in the order of arrival, from row n *
+`slide` on. As in PyFlink's `count_window`.
 
-A window fires when it is complete; those that are not when the input ends have no results. A batch
-costs a few calls in Python, however many rows it has.
+A window fires when it is complete; windows that are incomplete when the input ends have no results.
+A batch costs a few calls in Python, regardless of its number of rows.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _NONE = np.empty(0, np.int64)
 
 
 class CountWindows(StreamOperator):
-    """The state is the rows that wait, each with its place in its key's windows, and how many rows
-    each key has had.
+    """The state is the waiting rows, each with its position in its key's windows, and the number of
+    rows that each key has had.
 
-    With a slide longer than the size, rows between two windows are dropped, and places leave them
-    out: window n begins at place n * `step`.
+    If the slide exceeds the size, rows between two windows are dropped and not counted in
+    positions: window n starts at position n * `step`.
     """
 
     def __init__(self, spec: WindowApplySpec, results: Results) -> None:
@@ -45,7 +45,7 @@ class CountWindows(StreamOperator):
         self._size, self._slide = spec.window.size, spec.window.slide
         self._step = min(self._size, self._slide)
         self._results = results
-        self._counts = _NONE  # by the number of a key
+        self._counts = _NONE  # by key number
         self._keys, self._places = _NONE, _NONE  # of each row in the log
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
@@ -126,11 +126,11 @@ class CountWindows(StreamOperator):
         self._places = np.concatenate((self._places, places))
 
     def _done(self, counts: Ints) -> Ints:
-        """How many windows of each key are complete."""
+        """Returns the number of complete windows of each key."""
         return np.maximum((counts - self._size) // self._slide + 1, 0)
 
     def _begin(self) -> Ints:
-        """The place of each key at which its next window starts."""
+        """Returns the position at which each key's next window starts."""
         begin: Ints = self._done(self._counts) * self._step
         return begin
 
@@ -142,8 +142,8 @@ class CountWindows(StreamOperator):
         mine = mine[np.lexsort((self._places[mine], self._keys[mine]))]
         keys = self._keys[mine]
         heads = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
-        fired = keys[heads]  # the keys
-        windows = (after - first)[fired]  # of each
+        fired = keys[heads]  # key numbers
+        windows = (after - first)[fired]  # of each key
         # Windows of one key are in order; the first windows of all keys precede the second ones.
         of_key = np.repeat(np.arange(len(fired)), windows)
         turn = np.arange(len(of_key)) - np.repeat(np.cumsum(windows) - windows, windows)
@@ -158,7 +158,9 @@ class CountWindows(StreamOperator):
             self._results.run(with_window(table, {WINDOW_ID: pa.array(ids)}))
 
     def _cuts(self, turn: Ints) -> list[tuple[int, int]]:
-        """Which windows are computed at a time: at most one of each key, unless all may be."""
+        """Yields the windows that are computed together: at most one of each key, unless all may
+        be.
+        """
         most = max(1, MOST_ROWS // self._size)
         cuts = {*range(0, len(turn), most), len(turn)}
         if not self._results.together:
@@ -166,7 +168,7 @@ class CountWindows(StreamOperator):
         return list(pairwise(sorted(cuts)))
 
     def _drop(self) -> None:
-        """Drops rows that no window needs, once they are more than the others."""
+        """Drops rows that no window needs, once they outnumber the others."""
         alive = self._places >= self._begin()[self._keys]
         if np.count_nonzero(alive) * 2 > len(alive):
             return

@@ -1,5 +1,5 @@
-"""Rows that wait in windows which are not stretches of time alone: how they are found again when
-their windows fire, and where their results come from.
+"""Rows of windows that are not defined by time alone: finds them when their windows fire, and runs
+the computation of the results.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from taskexecutor.executor.aggregation.grouping import Ints, group, one_group
 from taskexecutor.executor.aggregation.key_index import KeyIndex
 from taskexecutor.executor.operators.windows.contents import TIME, WINDOW_ID
 
-MOST_ROWS = 262_144  # of windows that are computed at a time, more or less
+MOST_ROWS = 262_144  # approximate rows of windows that are computed together
 
 
 class Results(Protocol):
-    """Makes results of the rows of windows that fire: `SparkWindows`."""
+    """Computes results of the rows of firing windows: `SparkWindows`."""
 
     @property
     def together(self) -> bool:
-        """Whether `run` may get several windows of a key."""
+        """Whether `run` accepts several windows of a key."""
 
     def setup(self, context: RuntimeContext, output: Output) -> None: ...
 
     def run(self, table: pa.Table) -> None:
-        """`table`: the rows, with their window's columns."""
+        """Computes the results of the rows, which have their window's columns."""
 
     def close(self) -> None: ...
 
 
 class Keys:
-    """Numbers the keys of rows, from 0 in the order in which they come."""
+    """Numbers the keys of rows, from 0 in the order of arrival."""
 
     def __init__(self, key_columns: Sequence[str], memory: ColumnMemory) -> None:
         self.columns = tuple(key_columns)
@@ -58,7 +58,9 @@ class Keys:
         return numbers[groups.codes]
 
     def frozen(self, schema: pa.Schema) -> list[pa.Array]:
-        """The columns of all keys, in the order of their numbers. `schema`: of the rows."""
+        """Returns the columns of all keys, in the order of their numbers. `schema` is that of the
+        rows.
+        """
         found = self._index.frozen()() or []
         return [
             column.cast(schema.field(column_index(schema, name)).type)
@@ -67,7 +69,7 @@ class Keys:
 
 
 def ranks_within(codes: Ints) -> Ints:
-    """How many earlier rows have the same code."""
+    """Returns how many earlier rows have the same code."""
     order = np.argsort(codes, kind="stable")
     ordered = codes[order]
     heads = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
@@ -82,7 +84,7 @@ def window_field(name: str) -> pa.Field:
 
 
 def with_window(table: pa.Table, columns: dict[str, pa.Array]) -> pa.Table:
-    """The rows with their window's columns, instead of those of the same names that they have."""
+    """Returns the rows with their window's columns, which replace columns of the same names."""
     for name, values in columns.items():
         if name in table.schema.names:  # the rows are results of other windows
             table = table.drop_columns([name])

@@ -1,4 +1,4 @@
-"""What contents that keep the rows themselves have in common."""
+"""Base of contents that keep the rows themselves."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class KeptRows:
         self._late = context.counter("numLateRecordsDropped")
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Does nothing."""
 
     def meaning(self) -> dict[str, str]:
         return {

@@ -1,14 +1,14 @@
-"""Tumbling and sliding windows: which windows a row is in, when they fire, which rows are too late.
+"""Tumbling and sliding windows: assigns rows to windows, fires windows, and detects late rows.
 
-Time is cut into panes, side by side, so that every window is a run of whole panes (one, for
-tumbling windows). Rows are kept once, in their pane, however many windows overlap there; a window
-that fires combines its panes. All windows that one watermark passes fire together, in the order of
-time. A batch costs a few calls in Python, however many rows it has. Where state may be larger than
-memory, windows fire some at a time, and rows are combined in parts, each with all rows of some of
-the keys.
+Time is divided into adjacent panes, so that every window consists of whole panes (one, for tumbling
+windows). Rows are stored once, in their pane, regardless of the number of overlapping windows; a
+window that fires combines its panes. All windows that one watermark passes fire together, in the
+order of time. A batch costs a few calls in Python, regardless of its number of rows. If state may
+exceed memory, windows fire some at a time, and rows are combined in parts, each with all rows of
+some of the keys.
 
-The operator holds the panes, not the keyed state backend, which would hold single rows. Panes and
-event time are all of its state: which windows are open, and have fired, follows from them.
+The operator holds the panes itself, because the keyed state backend would hold single rows. Panes
+and event time are its complete state: the open and the fired windows are derived from them.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.windows.contents import Contents
 from taskexecutor.executor.timing.wall_clock import wall_clock_us
 
-# Rows of a pane that wait to be combined, beyond as many as are combined already.
+# Rows of a pane that wait to be combined, in addition to the number of combined rows.
 COMPACT_ROWS = 65_536
-# Rows that are combined before a snapshot, more or less: some tens of milliseconds.
+# Approximate number of rows combined before a snapshot: some tens of milliseconds.
 SNAPSHOT_ROWS = 524_288
-# Of a pane, at least: putting batches together costs as much as combining their rows.
+# Minimum number of pieces of a pane: concatenating batches costs as much as combining their rows.
 _PIECES = 64
 _PANE_START = "_pane_start"
 
@@ -47,7 +47,7 @@ _PANE_START = "_pane_start"
 class _Pane:
     log: RowLog
     rows: int = 0  # in the log
-    combined_rows: int = 0  # of them, one per key
+    combined_rows: int = 0  # of these, combined rows, one per key
 
     def add(self, part: pa.RecordBatch, size_bytes: int | None = None) -> None:
         self.log.add(part, size_bytes)
@@ -77,7 +77,7 @@ class PaneWindows(StreamOperator):
         self._closing: list[int] = []  # heap: ends of open windows
         # Late rows within the allowed lateness, by the end of a window that has fired.
         self._updated: dict[int, list[pa.RecordBatch]] = {}
-        # The rows of these windows before, if their earlier results are to be retracted.
+        # The previous rows of these windows, if their earlier results are to be retracted.
         self._before: dict[int, pa.Table] = {}
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
@@ -106,7 +106,8 @@ class PaneWindows(StreamOperator):
         if pane is None:
             pane = self._panes[start_us] = _Pane(self._new_log())
             heapq.heappush(self._leaving, (int(self._last_end(start_us)), start_us))
-            # In processing time, a window that was over has not fired, or it would be gone.
+            # In processing time, a window that is over has not fired yet; otherwise its pane would
+            # be removed.
             now_us = MIN_TIMESTAMP_US if self._window.processing_time else self._now_us
             for end_us in self._ends(start_us):
                 if end_us - 1 + self._lateness_us > now_us and end_us not in self._fired:
@@ -124,7 +125,7 @@ class PaneWindows(StreamOperator):
     def _with_starts(
         self, panes: Sequence[tuple[int, Sequence[pa.RecordBatch]]]
     ) -> pa.Table | None:
-        """The rows of all panes, with the start of each row's pane as the last column."""
+        """Returns the rows of all panes, with the start of each row's pane as the last column."""
         batches = [
             part.append_column(
                 _PANE_START, pa.array(self._memory.full(part.num_rows, start_us, np.int64))
@@ -136,7 +137,7 @@ class PaneWindows(StreamOperator):
 
     @property
     def _now_us(self) -> int:
-        """The last microsecond that has passed."""
+        """Returns the last microsecond that has passed."""
         return (
             self._clock_us() - 1
             if self._window.processing_time
@@ -183,7 +184,7 @@ class PaneWindows(StreamOperator):
         now_us = self._now_us
         for end_us in self._ends(start_us):
             if end_us - 1 + self._lateness_us <= now_us and not self._window.processing_time:
-                continue  # too late for this window, not for a later one
+                continue  # too late for this window, but not for a later one
             if end_us not in self._fired:
                 self._open(end_us, now_us)
             elif self._retracts_first(end_us):
@@ -195,12 +196,15 @@ class PaneWindows(StreamOperator):
             self._compact(pane)
 
     def _retracts_first(self, end_us: int) -> bool:
-        """Whether a late row is the first of its batch to change results that are out."""
+        """Returns whether this is the batch's first late row that changes emitted results of the
+        window.
+        """
         return self._contents.retracts and self._fired[end_us] and end_us not in self._updated
 
     def _open(self, end_us: int, now_us: int) -> None:
         heapq.heappush(self._closing, end_us)
-        # A window that is over already got allowed late rows: its results are emitted at once.
+        # A window that is already over receives allowed late rows: its results are emitted
+        # immediately.
         self._fired[end_us] = end_us - 1 <= now_us
         if not self._fired[end_us]:
             heapq.heappush(self._firing, end_us)
@@ -218,7 +222,7 @@ class PaneWindows(StreamOperator):
         self._advance(timestamp_ms * 1_000 - 1)
 
     def finish(self) -> None:
-        """Fires the windows that are left when the input ends."""
+        """Fires the remaining windows when the input ends."""
         if self._firing:
             self._advance(max(self._closing))
 
@@ -248,7 +252,7 @@ class PaneWindows(StreamOperator):
                 self._contents.emit(rows, ends - self._window.size_us, ends)
 
     def _together(self, ends_us: Sequence[int]) -> Iterator[Sequence[int]]:
-        """Windows that are combined at once, in the order of time."""
+        """Yields the windows that are combined together, in the order of time."""
         if self._contents.one_window_at_a_time:
             yield from ([end_us] for end_us in ends_us)
             return
@@ -267,7 +271,7 @@ class PaneWindows(StreamOperator):
         yield some_us
 
     def _emit_updates(self) -> None:
-        """Emits the complete results of the late rows' keys once more."""
+        """Emits the complete results of the late rows' keys again."""
         updated, self._updated = self._updated, {}
         before, self._before = self._before, {}
         for end_us in sorted(updated):
@@ -277,7 +281,7 @@ class PaneWindows(StreamOperator):
             self._emit_of(touched, self._combined([end_us])[0], end_us, INSERT)
 
     def _emit_of(self, touched: pa.Table, rows: pa.Table, end_us: int, kind: str) -> None:
-        """Emits the results of those rows of a window whose keys are in `touched`."""
+        """Emits the results of a window's rows whose keys are in `touched`."""
         keys = [column_index(rows.schema, key) for key in self._contents.key_columns]
         if keys:
             mine = members(
@@ -289,13 +293,13 @@ class PaneWindows(StreamOperator):
         self._contents.emit(rows, ends - self._window.size_us, ends, kind)
 
     def _combined(self, ends_us: Sequence[int]) -> tuple[pa.Table, Ints]:
-        """The rows of these windows, and the index of each row's window."""
+        """Returns the rows of these windows, and the window index of each row."""
         return self._combined_at_once(_slices(self._panes_of(ends_us)))
 
     def _panes_of(self, ends_us: Sequence[int]) -> list[tuple[int, _Pane]]:
-        """The panes of these windows, each with the index of the window."""
+        """Returns the panes of these windows, each with the window's index."""
         panes: list[tuple[int, _Pane]] = []
-        # By windows that overlap, or by late rows, for whose keys a window fires again.
+        # By overlapping windows, or by late rows, for whose keys a window fires again.
         combined_again = self._window.pane_us < self._window.size_us or self._lateness_us > 0
         for number, end_us in enumerate(ends_us):
             for start_us in range(end_us - self._window.size_us, end_us, self._window.pane_us):
@@ -308,7 +312,7 @@ class PaneWindows(StreamOperator):
         return panes
 
     def _parts(self, panes: Sequence[tuple[int, _Pane]]) -> int:
-        """In how many parts their rows are to be combined."""
+        """Returns the number of parts in which to combine the rows."""
         whole = self._contents.with_all_keys or not self._contents.key_columns
         if whole or self._memory.piece_bytes is None:
             return 1
@@ -317,8 +321,8 @@ class PaneWindows(StreamOperator):
     def _combined_in_parts(
         self, panes: Sequence[tuple[int, _Pane]]
     ) -> Iterator[tuple[pa.Table, Ints]]:
-        """The combined rows of panes, and of each row the number that is with its pane. All rows of
-        a key are in the same part.
+        """Yields the combined rows of panes, and for each row the number given with its pane. All
+        rows of a key are in the same part.
         """
         parts, slices = self._parts(panes), _slices(panes)
         if parts == 1:
@@ -348,18 +352,18 @@ class PaneWindows(StreamOperator):
         pane.log, pane.rows, pane.combined_rows = combined.log, combined.rows, combined.rows
 
     def _compact_some(self) -> None:
-        """Makes a snapshot smaller, and what is written of it, by work that would be due soon."""
+        """Reduces the size of a snapshot, by work that would be due soon."""
         rows = 0
         for pane in self._panes.values():
             if pane.rows > 2 * pane.combined_rows and rows < SNAPSHOT_ROWS:
                 rows += pane.rows
                 self._compact(pane)
 
-    # -- which windows
+    # -- assignment to windows
 
     def _last_end(self, start_us: Any) -> Any:
-        """The end of the last window of a pane, or of each of many. If it is not after the pane's
-        start, the pane is in no window.
+        """Returns the end of the last window of a pane, or of each of many panes. If it is not
+        after the pane's start, the pane belongs to no window.
         """
         return (
             start_us
@@ -368,7 +372,7 @@ class PaneWindows(StreamOperator):
         )
 
     def _ends(self, start_us: int) -> Iterator[int]:
-        """The ends of all windows that a pane is in."""
+        """Yields the ends of all windows that contain a pane."""
         end_us = int(self._last_end(start_us))
         while end_us > start_us:
             yield end_us
@@ -388,7 +392,7 @@ def _floor(time_us: Any, offset_us: int, step_us: int) -> Any:
 
 
 def _by_pane(batch: pa.RecordBatch, starts_us: Ints) -> list[tuple[int, pa.RecordBatch]]:
-    """The batch split by pane, in the order of time."""
+    """Splits the batch by pane, in the order of time."""
     if (starts_us == starts_us[0]).all():
         return [(int(starts_us[0]), batch)]
     if not (starts_us[1:] >= starts_us[:-1]).all():

@@ -1,4 +1,4 @@
-"""Windows of partial results, which are merged as they arrive."""
+"""Window contents of partial results, which are merged as they arrive."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from taskexecutor.executor.operators.windows.contents import (
     as_timestamps,
 )
 
-LARGE_ROWS = 16_384  # windows of at least this size, on average, are merged one by one
+LARGE_ROWS = 16_384  # windows of at least this average size are merged one by one
 _NUMBER = "_window"
 
 
@@ -54,7 +54,7 @@ class PartialContents:
         self._late = context.counter("numLateRecordsDropped")
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Does nothing."""
 
     def meaning(self) -> dict[str, str]:
         return meaning_of_partials(self._aggregates, self._context.input_schemas[0])
@@ -103,8 +103,8 @@ class PartialContents:
         return Combined(pa.Table.from_batches([rows]), found)
 
     def _merged(self, table: pa.Table) -> pa.RecordBatch:
-        """The rows of one window, merged."""
-        table = table.combine_chunks()  # each would cost as much as many rows
+        """Returns the merged rows of one window."""
+        table = table.combine_chunks()  # each chunk would cost as much as many rows
         dense = (
             DensePartials(self.key_columns, self._merges).add(table.to_batches())
             if table.num_rows
@@ -125,6 +125,6 @@ class PartialContents:
 
 
 def _heads(windows: Ints) -> Ints:
-    """Where runs of rows with the same window begin."""
+    """Returns where runs of rows with the same window start."""
     heads: Ints = np.flatnonzero(np.concatenate(([True], windows[1:] != windows[:-1])))
     return heads

@@ -1,5 +1,5 @@
-"""Windows of rows, on which Spark runs when they fire: `window.apply(...)`, and aggregates that
-cannot be split.
+"""Window contents of rows, which Spark processes when the window fires: `window.apply(...)`, and
+aggregates that cannot be split.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from taskexecutor.executor.operators.windows.spark_windows import SparkWindows
 
 
 class RowContents(KeptRows):
-    """Rows as they arrived. `emit` gives them to Spark with their window's start and end as two
-    more columns.
+    """Rows as they arrived. `emit` passes them to Spark with two additional columns: their window's
+    start and end.
 
-    A function gets all windows that fire together, with all keys of this subtask, if its plan keeps
-    windows apart (`windows_together`), else one window at a time (of sessions: all that fire
-    together).
+    If the function's plan keeps windows apart (`windows_together`), the function gets all windows
+    that fire together, with all keys of this subtask; otherwise one window at a time (for sessions:
+    all that fire together).
     """
 
     combines = False

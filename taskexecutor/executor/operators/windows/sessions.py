@@ -1,8 +1,8 @@
-"""Session windows: rows of a key that are at most a gap apart.
+"""Session windows: rows of a key whose distance is at most a gap.
 
-Sessions of single bundles (or single rows) arrive; those that touch are joined, whole columns at a
-time. They wait in one table, which is settled when a session may fire or a row may be too late;
-where state may be larger than memory, in parts, each with all rows of some of the keys.
+Sessions of single bundles (or single rows) arrive; those that touch are merged, column-wise. They
+wait in one table, which is settled when a session may fire or a row may be too late. If state may
+exceed memory, the table is settled in parts, each with all rows of some of the keys.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.windows.contents import Contents
 from taskexecutor.executor.timing.wall_clock import wall_clock_us
 
-SETTLE_ROWS = 262_144  # rows that wait to be settled, beyond as many as are settled already
+SETTLE_ROWS = 262_144  # rows that wait to be settled, in addition to the number of settled rows
 
 _START, _END, _FRESH = "_session_start", "_session_end", "_fresh"
 
 
 class SessionWindows(StreamOperator):
     """A session fires when its end has passed, and again when allowed late rows have joined it: the
-    earlier results of what it is made of are retracted then.
+    earlier results of the merged sessions are retracted then.
 
-    A row is too late if its session, joined with those still open, was over when the row arrived.
+    A row is too late if its session, merged with the open sessions, was over when the row arrived.
     """
 
     keeps_event_time = True
@@ -57,14 +57,15 @@ class SessionWindows(StreamOperator):
         self._contents = contents
         self._lateness_us = allowed_lateness_us
         self._clock_us = clock_us
-        # With the columns _session_start, _session_end and _fresh: the row is in no result yet.
+        # With the columns _session_start, _session_end and _fresh: the row is not part of a result
+        # yet.
         self._waiting: list[pa.RecordBatch] = []
         self._settled: pa.Table | None = None
         self._waiting_rows = 0
-        # What open sessions have emitted, as rows with _session_start and _session_end: to be
-        # retracted when they fire again.
+        # Emitted results of open sessions, with _session_start and _session_end, to be retracted
+        # when the sessions fire again.
         self._emitted: pa.Table | None = None
-        # No session is to fire, or to be dropped, before this time.
+        # No session fires or is dropped before this time.
         self._next_end_us = MAX_TIMESTAMP_US
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
@@ -80,7 +81,9 @@ class SessionWindows(StreamOperator):
         self._results = state.keyed_rows("results", keys, meaning, columns)
 
     def open(self) -> None:
-        """All sessions were open at the snapshot, so they are settled, joined or not."""
+        """Restores the sessions. All were open at the snapshot, so they are settled, merged or
+        not.
+        """
         self._settled, self._emitted = self._rows.restored(), self._results.restored()
         if self._settled is None:
             return
@@ -147,7 +150,7 @@ class SessionWindows(StreamOperator):
             self._settle(over_us, arriving=False)
 
     def finish(self) -> None:
-        """Fires the sessions that are left when the input ends."""
+        """Fires the remaining sessions when the input ends."""
         self._settle(MAX_TIMESTAMP_US, arriving=False)
 
     def close(self) -> None:
@@ -157,8 +160,8 @@ class SessionWindows(StreamOperator):
     # -- sessions
 
     def _settle(self, over_us: int, *, arriving: bool) -> None:
-        """Joins sessions that touch, fires those that are over and fresh, and drops those whose
-        allowed lateness is over too.
+        """Merges sessions that touch, fires those that are over and fresh, and drops those whose
+        allowed lateness is over.
         """
         table = _together(self._settled, self._waiting)
         self._waiting, self._waiting_rows = [], 0
@@ -174,7 +177,7 @@ class SessionWindows(StreamOperator):
         self._next_end_us = min(each.next_end_us for each in found)
 
     def _in_parts(self, table: pa.Table) -> Iterator[tuple[pa.Table, pa.Table | None]]:
-        """The rows, and those that were emitted, of some of the keys at a time."""
+        """Yields the rows and the emitted results of some of the keys at a time."""
         keys, emitted, parts = self._contents.key_columns, self._emitted, 1
         if keys and not self._contents.with_all_keys:
             parts = parts_of(table.nbytes, self._memory)
@@ -246,15 +249,15 @@ class SessionWindows(StreamOperator):
         return _Settled(settled, emitted, next_end_us)
 
     def _kept(self, table: pa.Table) -> pa.Table:
-        """The rows in files, if there is too little memory for them."""
+        """Returns the rows, in files if memory is short."""
         if self._memory.piece_bytes is None:
             return table
         batches = map(self._memory.kept, table.combine_chunks().to_batches())
         return pa.Table.from_batches(batches, table.schema)
 
     def _sessions(self, table: pa.Table, emitted: pa.Table | None) -> Sessions:
-        """The sessions of the rows in `table`, and then of those in `emitted`, which lie within
-        their sessions and so join none.
+        """Returns the sessions of the rows in `table`, followed by those in `emitted`, which are
+        within their sessions and therefore merge none.
         """
         tables = [table] if emitted is None else [table, emitted]
         keys = [
@@ -283,7 +286,7 @@ class SessionWindows(StreamOperator):
 
 
 class _Settled(NamedTuple):
-    """Of some keys."""
+    """Settled sessions of some keys."""
 
     rows: pa.Table
     emitted: pa.Table | None
@@ -291,7 +294,7 @@ class _Settled(NamedTuple):
 
 
 def _with_bounds(rows: pa.Table, starts: Ints, ends: Ints) -> pa.Table:
-    """The rows with the start and the end of their session."""
+    """Returns the rows with the start and the end of their session."""
     return rows.append_column(_START, pa.array(starts)).append_column(_END, pa.array(ends))
 
 

@@ -30,7 +30,7 @@ _log = structlog.get_logger(__name__)
 
 
 class SparkWindows:
-    """The plan is kept if that is sound."""
+    """Runs a plan on Spark. The plan is cached if that is sound."""
 
     def __init__(self, spec: WindowApplySpec) -> None:
         self._spec = spec
@@ -46,7 +46,9 @@ class SparkWindows:
 
     @cached_property
     def together(self) -> bool:
-        """Whether rows of several windows may be run at a time: the plan keeps these apart."""
+        """Whether rows of several windows may be run together, because the plan keeps the windows
+        apart.
+        """
         given, function = self._context.input_schemas[0], self._spec.function
         if function is None or given is None:
             return function is None
@@ -67,8 +69,8 @@ class SparkWindows:
             return False
 
     def run(self, table: pa.Table, kind: str = INSERT) -> None:
-        """Emits the results of rows that have the window's columns. `kind`: the `row_kind` of
-        results that may go away.
+        """Emits the results of rows that have their window's columns. `kind` is the `row_kind` of
+        results that may be retracted.
         """
         engine, context = self._engine, self._context
         if self._plans is None:

@@ -1,4 +1,4 @@
-"""Windows of which the first rows in some order are kept: `window.top_n(...)`."""
+"""Windows that keep their first rows in an order: `window.top_n(...)`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from taskexecutor.executor.operators.windows.kept_rows import KeptRows
 
 
 class TopContents(KeptRows):
-    """At most n rows per key and window; others are dropped as soon as rows are combined."""
+    """At most n rows per key and window. Others are dropped as soon as rows are combined."""
 
     combines = True
     one_window_at_a_time = False
@@ -52,7 +52,7 @@ class TopContents(KeptRows):
         return Combined(table.take(pa.array(order)), windows[order])
 
     def emit(self, table: pa.Table, starts: Ints, ends: Ints, kind: str = INSERT) -> None:
-        """The rows of a key and window follow each other in order: `combined` has sorted them."""
+        """Emits the rows of each key and window in order, as sorted by `combined`."""
         if not table.num_rows:
             return
         ranks = pa.array(ranks_of(starts, ends, self._codes(table)) + 1, pa.int32())
@@ -71,7 +71,7 @@ class TopContents(KeptRows):
             self._output.emit(batch)
 
     def _codes(self, table: pa.Table) -> Ints:
-        """The number of each row's key."""
+        """Returns the number of each row's key."""
         if not self.key_columns:
             return one_group(table.num_rows).codes
         places = [column_index(table.schema, key) for key in self.key_columns]

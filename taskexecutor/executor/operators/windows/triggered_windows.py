@@ -1,8 +1,8 @@
-"""Windows with a trigger of the program: `window(...).trigger(...)`, as Flink's WindowOperator.
+"""Windows with a trigger of the program: `window(...).trigger(...)`, like Flink's WindowOperator.
 
 A pane is a key's part of a window. The trigger is called for each row of each pane, and for the
-timers that it registers; results of all panes that fire with a batch, a watermark or a tick of the
-clock are computed together.
+timers that it registers. The results of all panes that fire with a batch, a watermark or a clock
+tick are computed together.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ from taskexecutor.executor.operators.windows.kept_rows import KeptRows
 from taskexecutor.executor.timing.wall_clock import wall_clock_us
 
 _START, _END, _PANE = "_pane_start", "_pane_end", "_pane"
-_SPARE = 65_536  # rows or keys outside of panes, beyond the number of those in panes
+_SPARE = 65_536  # allowed rows or keys outside of panes, if greater than the number in panes
 
-_PaneId = tuple[int, int, int]  # the number of the key, and the window's start and end
+_PaneId = tuple[int, int, int]  # the key number, and the window's start and end
 
 
 @dataclass(slots=True)
@@ -67,8 +67,8 @@ class _Pane:
     key: int
     start_us: int
     end_us: int
-    window: Any  # what the trigger sees
-    rows: list[int] = field(default_factory=list)  # their numbers in the log
+    window: Any  # the trigger's view of the window
+    rows: list[int] = field(default_factory=list)  # row numbers in the log
     fired: int = 0
     state: dict[str, Any] = field(default_factory=dict)
     event_timers: set[int] = field(default_factory=set)  # milliseconds
@@ -104,14 +104,14 @@ class TriggeredWindows(StreamOperator):
         self._rows = _Rows(spec)
         self._panes: dict[_PaneId, _Pane] = {}
         self._of_key: dict[int, list[_Pane]] = {}  # of sessions
-        self._event_heap: list[tuple[int, _PaneId]] = []  # timers; those deleted stay here
+        self._event_heap: list[tuple[int, _PaneId]] = []  # timers; deleted ones stay
         self._processing_heap: list[tuple[int, _PaneId]] = []
-        self._ends: list[tuple[int, _PaneId]] = []  # of windows of time
+        self._ends: list[tuple[int, _PaneId]] = []  # of time windows
         self._firings: list[_Firing] = []
         self._logged = 0  # rows in the log
-        self._in_panes = 0  # of them, counted once for each pane
+        self._in_panes = 0  # of these, counted once per pane
         self._event_time_ended = False
-        self._ended = False  # timers of processing time are registered no more
+        self._ended = False  # processing-time timers are no longer registered
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
@@ -208,7 +208,7 @@ class TriggeredWindows(StreamOperator):
                 is_late = True
                 for start_us, end_us in windows(place):
                     pane = self._pane_of(key, start_us, end_us, over_us)
-                    if pane is None:  # it is over
+                    if pane is None:  # its window is over
                         continue
                     is_late = False
                     pane.rows.append(first + place)
@@ -235,7 +235,7 @@ class TriggeredWindows(StreamOperator):
     def _windows_of(
         self, batch: pa.RecordBatch, times: Ints | None
     ) -> Callable[[int], Sequence[tuple[int, int]]]:
-        """The windows of each row, by their start and end in microseconds."""
+        """Returns a function of the windows of each row, by start and end in microseconds."""
         window = self._window
         if isinstance(window, GlobalSpec):
             return lambda place: [(0, MAX_TIMESTAMP_US)]
@@ -279,7 +279,7 @@ class TriggeredWindows(StreamOperator):
         return pane
 
     def _session_of(self, key: int, start_us: int, end_us: int, over_us: int) -> _Pane | None:
-        """The session that a row joins, after it has joined those that it touches."""
+        """Returns the session that a row joins, after merging the sessions that the row touches."""
         touched = [
             pane
             for pane in self._of_key.get(key, ())
@@ -346,7 +346,7 @@ class TriggeredWindows(StreamOperator):
         self.output.emit_watermark(watermark)
 
     def _advance(self, watermark_us: int) -> None:
-        """Fires the timers of event time, and closes the windows that are over."""
+        """Fires the event-time timers, and closes the windows that are over."""
         self._event_time_ended = watermark_us >= MAX_TIMESTAMP_US
         self._fire_timers(
             self._event_heap,
@@ -371,7 +371,7 @@ class TriggeredWindows(StreamOperator):
         self._emit()
 
     def finish(self) -> None:
-        """Timers of processing time that are left fire once, as in a batch of Flink's."""
+        """Fires the remaining processing-time timers once, as a batch in Flink does."""
         self._advance(MAX_TIMESTAMP_US)
         self._ended = True
         self._fire_timers(
@@ -418,7 +418,7 @@ class TriggeredWindows(StreamOperator):
             self._wake(time + 1)  # once the millisecond is over, as in Flink
 
     def _wake(self, time_ms: int) -> None:
-        if not self._spec.at_end and time_ms < MAX_TIMESTAMP_US // 1_000:  # it may come
+        if not self._spec.at_end and time_ms < MAX_TIMESTAMP_US // 1_000:  # it may still come
             self.context.timers.register_processing_time(time_ms)
 
     # -- firing
@@ -444,8 +444,8 @@ class TriggeredWindows(StreamOperator):
             self._forget_keys()
 
     def _together(self, firings: Sequence[_Firing]) -> Iterator[list[_Firing]]:
-        """Firings that are computed at a time: of those of one key, or of one window of it if these
-        may be together, at most one.
+        """Yields firings that are computed together: at most one of each key, or of each window of
+        a key if a key's windows may be together.
         """
         by_id = self._spec.window_columns == (WINDOW_ID,)
         turns: list[list[_Firing]] = []
@@ -509,13 +509,13 @@ class TriggeredWindows(StreamOperator):
 
 
 class _Rows(KeptRows):
-    """The times of rows, and where late ones go."""
+    """The times of rows, and the output of late rows."""
 
     def __init__(self, spec: WindowApplySpec) -> None:
         self._spec: WindowApplySpec = spec
 
     def times(self, batch: pa.RecordBatch) -> Ints | None:
-        """In microseconds; None without event time."""
+        """Returns times in microseconds; None without event time."""
         return self.bounds(batch).starts if self._spec.time_column else None
 
 
@@ -585,10 +585,10 @@ def _name_of(name: Any) -> str:
 
 
 def _closed_us(end_us: int) -> int:
-    """When a window is over: triggers see its end in whole milliseconds."""
+    """Returns when a window is over: triggers see its end in whole milliseconds."""
     return -(-end_us // 1_000) * 1_000
 
 
 def _complete_ms(watermark_us: int) -> int:
-    """The last millisecond of which all microseconds have passed."""
+    """Returns the last millisecond that has passed completely."""
     return MAX_TIMESTAMP_MS if watermark_us >= MAX_TIMESTAMP_US else (watermark_us + 1) // 1_000 - 1

@@ -1,4 +1,4 @@
-"""Creates the operator of a window: when it fires, and what it holds."""
+"""Creates the operator of a window from its assigner and its contents."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def window_operator(
     *,
     clock_us: Callable[[], int] = wall_clock_us,
 ) -> PaneWindows | SessionWindows | CountWindows | TriggeredWindows:
-    """`clock_us`: processing time, in microseconds since the epoch."""
+    """`clock_us` is processing time, in microseconds since the epoch."""
     if isinstance(spec, WindowApplySpec) and (spec.trigger or isinstance(spec.window, CountSpec)):
         from taskexecutor.executor.operators.windows.spark_windows import SparkWindows
 
