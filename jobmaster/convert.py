@@ -35,7 +35,7 @@ from firesteel.common.operator_messages import FromOperator, HeldSplit, Operator
 from firesteel.common.rpc.convert import EDGE, ERROR, OPERATOR_EVENT, PARTITION_ID, PROFILE
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.rpc.limits import MAX_PAYLOAD_BYTES, check_size
-from firesteel.common.rpc.mapping import Wire
+from firesteel.common.rpc.mapping import Envelope, Wire
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 from firesteel.text import clipped
@@ -345,36 +345,21 @@ def listed_from_proto(tasks: Iterable[tasks_pb2.ListedTask]) -> tuple[events.Lis
     )
 
 
-def from_resource_manager(
-    message: resource_manager_pb2.ResourceManagerToJobMaster,
-) -> events.Event | None:
-    """None for a message that only shows that the ResourceManager is alive."""
-    match message.WhichOneof("message"):
-        case "not_enough":
-            short = message.not_enough
-            return events.ResourcesShort(
-                sequence=short.sequence,
-                missing=short.missing,
-                growing=short.growing,
-                explanation=short.explanation,
-            )
-        case "slot_holders":
-            holders = message.slot_holders.task_executor_ids
-            return events.SlotHoldersKnown(
-                task_executor_ids=tuple(TaskExecutorId(holder) for holder in holders)
-            )
-        case "vacate":
-            leaving = TaskExecutorId(message.vacate.task_executor_id)
-            if message.vacate.withdrawn:
-                return events.VacateWithdrawn(task_executor_id=leaving)
-            return events.VacateRequested(task_executor_id=leaving, forced=message.vacate.forced)
-        case "task_executor_lost":
-            lost = message.task_executor_lost
-            return events.TaskExecutorLost(
-                task_executor_id=TaskExecutorId(lost.task_executor_id), cause=lost.cause
-            )
-        case _:
-            return None
+FROM_RESOURCE_MANAGER: Envelope[
+    events.Event | None, resource_manager_pb2.ResourceManagerToJobMaster
+] = Envelope(
+    resource_manager_pb2.ResourceManagerToJobMaster,
+    {
+        "registered": None,
+        "heartbeat": None,
+        "not_enough": events.ResourcesShort,
+        "slot_holders": events.SlotHoldersKnown,
+        "vacate": events.VacateRequested,
+        "vacate_withdrawn": events.VacateWithdrawn,
+        "task_executor_lost": events.TaskExecutorLost,
+    },
+    given=("resource_manager_epoch",),
+)
 
 
 def _state(number: int) -> ExecutionState:
@@ -418,27 +403,22 @@ def environment(config: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in config.items() if at_start(key)}
 
 
+_DECLARATION = Wire(
+    commands.DeclareRequirements,
+    resource_manager_pb2.DeclareRequirements,
+    unmapped=("environment",),
+)
+
+
 def declaration(
     command: commands.DeclareRequirements, environment: Mapping[str, str]
 ) -> resource_manager_pb2.DeclareRequirements:
-    return resource_manager_pb2.DeclareRequirements(
-        sequence=command.sequence,
-        environment=environment,
-        requirements=[
-            resource_manager_pb2.ResourceRequirement(
-                profile=PROFILE.encode(required.profile), count=required.count
-            )
-            for required in command.requirements
-        ],
-    )
+    message = _DECLARATION.encode(command)
+    message.environment.update(environment)
+    return message
 
 
-def task_executor_lost(
-    command: commands.ReportTaskExecutorLost,
-) -> resource_manager_pb2.TaskExecutorLost:
-    return resource_manager_pb2.TaskExecutorLost(
-        task_executor_id=command.task_executor_id, cause=command.cause
-    )
+TASK_EXECUTOR_LOST = Wire(commands.ReportTaskExecutorLost, resource_manager_pb2.TaskExecutorLost)
 
 
 class TaskExecutorMessages:

@@ -24,9 +24,12 @@ class ResourceManagerLink:
         to: str | LeaderRetriever,
         settings: JobSettings,
         *,
+        job_id: str,
+        epoch: int,
         registration: resource_manager_pb2.JobMasterRegistration,
         post: Callable[[events.Event], None],
     ) -> None:
+        self._job_id, self._job_master_epoch = job_id, epoch
         self._registration = registration
         self._post = post
         self._epoch = 0  # the highest received on this connection
@@ -81,13 +84,11 @@ class ResourceManagerLink:
             )
             return
         self._epoch = message.resource_manager_epoch
-        event = convert.from_resource_manager(message)
+        event = convert.FROM_RESOURCE_MANAGER.decode(message)
         if event is not None:
             self._post(event)
 
     def _message(self, **message: Any) -> resource_manager_pb2.JobMasterToResourceManager:
         return resource_manager_pb2.JobMasterToResourceManager(
-            job_id=self._registration.job_id,
-            job_master_epoch=self._registration.job_master_epoch,
-            **message,
+            job_id=self._job_id, epoch=self._job_master_epoch, **message
         )

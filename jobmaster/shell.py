@@ -164,9 +164,9 @@ class RunningJob:
             platform.transport,
             leaders.of(Office.RESOURCE_MANAGER, start.resource_manager_address),
             settings,
+            job_id=self.job_id,
+            epoch=self.epoch,
             registration=resource_manager_pb2.JobMasterRegistration(
-                job_id=self.job_id,
-                job_master_epoch=self.epoch,
                 address=address,
                 job_name=self.job_graph.name,
             ),
@@ -320,7 +320,7 @@ class RunningJob:
                 environment = convert.environment(self.job_graph.config)
                 self._resource_manager.declare(convert.declaration(command, environment))
             case commands.ReportTaskExecutorLost():
-                self._resource_manager.report_lost(convert.task_executor_lost(command))
+                self._resource_manager.report_lost(convert.TASK_EXECUTOR_LOST.encode(command))
             case commands.ProbeTaskExecutor():
                 probe = asyncio.create_task(self._probe(command))
                 self._probes.add(probe)

@@ -105,6 +105,7 @@ class Shell:
                 | commands.JobMasterChanged()
                 | commands.SlotHolders()
                 | commands.Vacate()
+                | commands.VacateWithdrawn()
             ):
                 _log_sent(command)
                 if (peer := self.peers.get(command.connection)) is not None:
@@ -199,7 +200,7 @@ def _log_sent(command: Command) -> None:
             log.warning(
                 "TaskExecutor lost", task_executor_id=command.task_executor_id, cause=command.cause
             )
-        case commands.Vacate():
+        case commands.Vacate() | commands.VacateWithdrawn():
             log.info("sent to JobMasters", command=str(command))
         case commands.FreeSlot() | commands.Shutdown():
             log.info("sent to TaskExecutor", command=str(command))

@@ -14,16 +14,17 @@ from firesteel._proto import (
 )
 from firesteel.common.config import Configuration, options
 from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId, VertexId
-from firesteel.common.resources import SlotStatus
 from firesteel.common.rpc.convert import (
     BLOB,
     ERROR,
     PARTITION_ID,
     PROFILE,
+    SLOT_STATUS,
     STORED_PARTITION,
     state_number,
 )
 from firesteel.common.rpc.errors import RemoteProtocolError
+from firesteel.common.rpc.mapping import Codec, Envelope, Kind
 from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
 from taskexecutor.core import commands, events
@@ -38,87 +39,64 @@ def environment_from(values: Mapping[str, str]) -> Environment:
 # ---- ResourceManager
 
 
+_ENVIRONMENT = Codec(None, environment_from)
+_CAUSE = Codec(None, lambda cause: cause or "no cause given")
+_FROM_RESOURCE_MANAGER: Envelope[
+    events.Event | None, resource_manager_pb2.ResourceManagerToTaskExecutor
+] = Envelope(
+    resource_manager_pb2.ResourceManagerToTaskExecutor,
+    {
+        "registered": events.ResourceManagerRegistered,
+        "request_slot": Kind(events.SlotRequested, codecs={"environment": _ENVIRONMENT}),
+        "job_master_changed": events.JobMasterChanged,
+        "free_slot": Kind(events.SlotRevoked, codecs={"cause": _CAUSE}),
+        "heartbeat": None,
+        "shutdown": None,  # which the stream handles
+    },
+)
+
+
 def from_resource_manager(
     message: resource_manager_pb2.ResourceManagerToTaskExecutor,
 ) -> events.Event | None:
-    """None if it does not concern the core: Heartbeat; Shutdown, which the stream handles."""
-    epoch = Epoch(message.resource_manager_epoch)
-    match message.WhichOneof("message"):
-        case "registered":
-            return events.ResourceManagerRegistered(
-                resource_manager_epoch=Epoch(message.registered.resource_manager_epoch)
-            )
-        case "request_slot":
-            request = message.request_slot
-            if not request.allocation_id or not request.job_id or not request.job_master_address:
+    """Returns None for a message that does not concern the core."""
+    event = _FROM_RESOURCE_MANAGER.decode(message)
+    match event:
+        case events.SlotRequested():
+            if not event.allocation_id or not event.job_id or not event.job_master_address:
                 raise RemoteProtocolError(
                     "ResourceManager: RequestSlot without allocation_id, job_id or "
                     "job_master_address"
                 )
-            return events.SlotRequested(
-                resource_manager_epoch=epoch,
-                allocation_id=AllocationId(request.allocation_id),
-                job_id=JobId(request.job_id),
-                slot_index=request.slot_index,
-                profile=PROFILE.decode(request.profile),
-                job_master_address=request.job_master_address,
-                job_master_epoch=Epoch(request.job_master_epoch),
-                environment=environment_from(request.environment),
-            )
-        case "job_master_changed":
-            changed = message.job_master_changed
-            if not changed.job_id or not changed.job_master_address:
+        case events.JobMasterChanged():
+            if not event.job_id or not event.job_master_address:
                 raise RemoteProtocolError(
                     "ResourceManager: JobMasterChanged without job_id or job_master_address"
                 )
-            return events.JobMasterChanged(
-                resource_manager_epoch=epoch,
-                job_id=JobId(changed.job_id),
-                job_master_address=changed.job_master_address,
-                job_master_epoch=Epoch(changed.job_master_epoch),
-            )
-        case "free_slot":
-            return events.SlotRevoked(
-                resource_manager_epoch=epoch,
-                allocation_id=AllocationId(message.free_slot.allocation_id),
-                cause=message.free_slot.cause or "no cause given",
-            )
-        case _:
-            return None
-
-
-def slot_statuses(
-    statuses: tuple[SlotStatus, ...],
-) -> list[resource_manager_pb2.SlotStatus]:
-    return [
-        resource_manager_pb2.SlotStatus(
-            slot_index=status.slot_index,
-            profile=PROFILE.encode(status.profile),
-            allocation_id=status.allocation_id or "",
-            job_id=status.job_id or "",
-            warm=status.warm,
-            problem=status.problem,
-        )
-        for status in statuses
-    ]
+    return event
 
 
 def to_resource_manager(
-    command: commands.AnswerSlotRequest | commands.ReportSlots,
+    command: commands.AnswerSlotRequest | commands.ReportSlots, epoch: Epoch
 ) -> resource_manager_pb2.TaskExecutorToResourceManager:
-    if isinstance(command, commands.AnswerSlotRequest):
-        result = resource_manager_pb2.SlotRequestResult(
-            allocation_id=command.allocation_id, accepted=command.accepted, reason=command.reason
-        )
-        return resource_manager_pb2.TaskExecutorToResourceManager(slot_request_result=result)
-    report = resource_manager_pb2.SlotReport(
-        sequence=command.sequence,
-        slots=slot_statuses(command.slots),
-        stored_partitions=command.stored.partitions,
-        stored_bytes=command.stored.size_bytes,
-        stored_jobs=command.stored_jobs,
-    )
-    return resource_manager_pb2.TaskExecutorToResourceManager(slot_report=report)
+    pb = resource_manager_pb2
+    message = pb.TaskExecutorToResourceManager(epoch=epoch)
+    match command:
+        case commands.AnswerSlotRequest(allocation_id=allocation_id, accepted=True):
+            message.slot_request_accepted.allocation_id = allocation_id
+        case commands.AnswerSlotRequest(allocation_id=allocation_id, reason=reason):
+            message.slot_request_rejected.allocation_id = allocation_id
+            message.slot_request_rejected.reason = reason
+        case commands.ReportSlots():
+            report = pb.SlotReport(
+                sequence=command.sequence,
+                slots=map(SLOT_STATUS.encode, command.slots),
+                stored_partitions=command.stored.partitions,
+                stored_bytes=command.stored.size_bytes,
+                stored_jobs=command.stored_jobs,
+            )
+            message.slot_report.CopyFrom(report)
+    return message
 
 
 # ---- JobMaster

@@ -22,7 +22,7 @@ from firesteel.common.leader import Leaders, Office
 from firesteel.common.metrics import Registry, Sample
 from firesteel.common.process.log_files import slot_logs
 from firesteel.common.rpc import job_logs
-from firesteel.common.rpc.convert import PROFILE
+from firesteel.common.rpc.convert import PROFILE, SLOT_STATUS
 from firesteel.common.service.driver import Driver
 from firesteel.common.service.platform import Platform
 from taskexecutor import convert
@@ -325,10 +325,10 @@ class TaskExecutor:
             address=self.address,
             host=self._host,
             pid=self._platform.processes.pid,
-            worker_id=self._worker_id,
+            worker_id=self._worker_id or None,
             total=PROFILE.encode(self._settings.total),
             default_slot=PROFILE.encode(self._settings.default_slot),
-            slots=convert.slot_statuses(self.core.table.statuses()),
+            slots=map(SLOT_STATUS.encode, self.core.table.statuses()),
             metrics_address=self.metrics_address,
         )
 

@@ -50,7 +50,7 @@ class ResourceManagerStream:
         self._registration = registration
         self._post = post
         self._on_shutdown = on_shutdown
-        self._epoch = 0
+        self._epoch = Epoch(0)
         self._registered = False
         self.link: Link[_ToResourceManager, resource_manager_pb2.ResourceManagerToTaskExecutor] = (
             Link(
@@ -71,9 +71,7 @@ class ResourceManagerStream:
 
     def send_command(self, command: commands.AnswerSlotRequest | commands.ReportSlots) -> None:
         if self._registered:
-            message = convert.to_resource_manager(command)
-            message.resource_manager_epoch = self._epoch
-            self.link.send(message)
+            self.link.send(convert.to_resource_manager(command, self._epoch))
 
     def _connected(self) -> None:
         self.link.send(_ToResourceManager(register=self._registration()))
@@ -89,13 +87,13 @@ class ResourceManagerStream:
             return
         match message.WhichOneof("message"):
             case "registered":
-                if not self._registered or self._epoch != message.registered.resource_manager_epoch:
+                if not self._registered or self._epoch != message.resource_manager_epoch:
                     log.info(
                         "registered",
                         address=self.link.address,
-                        epoch=message.registered.resource_manager_epoch,
+                        epoch=message.resource_manager_epoch,
                     )
-                self._registered, self._epoch = True, message.registered.resource_manager_epoch
+                self._registered, self._epoch = True, Epoch(message.resource_manager_epoch)
             case "shutdown":
                 self._on_shutdown(message.shutdown.cause or "requested by the ResourceManager")
         if (event := convert.from_resource_manager(message)) is not None:

@@ -99,7 +99,14 @@ class Vacate:
     connection: Connection
     task_executor_id: TaskExecutorId
     forced: bool = False
-    withdrawn: bool = False  # the TaskExecutor is no longer to stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VacateWithdrawn:
+    """Notifies a JobMaster that this TaskExecutor does not stop."""
+
+    connection: Connection
+    task_executor_id: TaskExecutorId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +165,7 @@ class ReleaseWorker:
 
 
 ToTaskExecutor = RequestSlot | FreeSlot | Shutdown | JobMasterChanged
-ToJobMaster = NotEnoughResources | TaskExecutorLost | SlotHolders | Vacate
+ToJobMaster = NotEnoughResources | TaskExecutorLost | SlotHolders | Vacate | VacateWithdrawn
 ToStopper = StopProgress | StopEnded | StopRefused
 ToPeer = Welcome | SendHeartbeat | ToTaskExecutor | ToJobMaster
 Command = ToPeer | ToStopper | CloseConnection | ProbeTaskExecutor | RequestWorker | ReleaseWorker

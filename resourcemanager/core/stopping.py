@@ -54,7 +54,11 @@ class Stops:
                 return None
             for connection in self._connected():
                 if connection in executor.stop.told:
-                    self._vacate(connection, executor, withdrawn=True)
+                    self._out.append(
+                        commands.VacateWithdrawn(
+                            connection=connection, task_executor_id=executor.task_executor_id
+                        )
+                    )
             executor.stop = None
             return executor
         return None
@@ -80,7 +84,13 @@ class Stops:
             for connection in self._connected():
                 if connection not in executor.stop.told:
                     executor.stop.told.add(connection)
-                    self._vacate(connection, executor, forced=executor.stop.force)
+                    self._out.append(
+                        commands.Vacate(
+                            connection=connection,
+                            task_executor_id=executor.task_executor_id,
+                            forced=executor.stop.force,
+                        )
+                    )
             if executor.taken == 0 and (executor.stop.force or executor.idle):
                 empty.append(executor)
         return empty
@@ -93,23 +103,6 @@ class Stops:
 
     def _connected(self) -> Iterable[Connection]:
         return [job.connection for job in self._jobs.values() if job.connection is not None]
-
-    def _vacate(
-        self,
-        connection: Connection,
-        executor: TaskExecutor,
-        *,
-        forced: bool = False,
-        withdrawn: bool = False,
-    ) -> None:
-        self._out.append(
-            commands.Vacate(
-                connection=connection,
-                task_executor_id=executor.task_executor_id,
-                forced=forced,
-                withdrawn=withdrawn,
-            )
-        )
 
     def _tell(self, executor: TaskExecutor, stop: Stop) -> None:
         held = Counter(slot.job_id for slot in executor.slots.values() if slot.job_id is not None)

@@ -43,7 +43,7 @@ class Peer:
             )
         if message.WhichOneof("message") == "slot_report":
             return resource_manager_pb2.ResourceManagerToTaskExecutor(
-                resource_manager_epoch=message.resource_manager_epoch,
+                resource_manager_epoch=message.epoch,
                 heartbeat=common_pb2.Heartbeat(),
             )
         return None
@@ -56,15 +56,16 @@ class Peer:
     async def next(
         self, kind: str, where: Callable[[Any], bool] = lambda _: True, timeout_s: float = 60.0
     ) -> Any:
-        """The next message of this kind, from where the last call stopped; others are skipped."""
+        """The next message of a kind that starts so, from where the last call stopped; others are skipped."""
 
         async def wait() -> Any:
             while True:
                 while self._taken < len(self.heard):
                     message = self.heard[self._taken]
                     self._taken += 1
-                    if message.WhichOneof("message") == kind and where(getattr(message, kind)):
-                        return getattr(message, kind)
+                    found = message.WhichOneof("message") or ""
+                    if found.startswith(kind) and where(getattr(message, found)):
+                        return getattr(message, found)
                 self._changed.clear()
                 await self._changed.wait()
 
@@ -108,7 +109,7 @@ class Masters(
             self, request_iterator: Any, context: Any
         ) -> AsyncIterator[Any]:
             masters = self.masters
-            registered = resource_manager_pb2.Registered(resource_manager_epoch=masters.epoch)
+            registered = resource_manager_pb2.Registered()
             yield resource_manager_pb2.ResourceManagerToTaskExecutor(
                 resource_manager_epoch=masters.epoch, registered=registered
             )

@@ -42,8 +42,7 @@ class Cluster:
     async def take_slot(self, allocation: str) -> Any:
         """Asks for slot 0; returns its offer, accepted."""
         self.masters.request_slot(allocation * 32, JOB, 0)
-        result = await self.masters.resource_manager.next("slot_request_result")
-        assert result.accepted, result.reason
+        await self.masters.resource_manager.next("slot_request_accepted")
         offers = await self.masters.job_master.next("offer_slots", timeout_s=180)
         self.masters.tell_task_executor(JOB, slots_answer={"accepted": [allocation * 32]})
         return offers.slots[0]
@@ -285,13 +284,13 @@ async def test_a_process_that_crashes_at_its_start_is_retried_ever_more_rarely(t
             lambda: log.read_text().count("no such thing") >= 3, "the third attempt"
         )
         # It takes requests until it has seen the end of that attempt, too.
-        result, requests = None, 0
+        reason, requests = "", 0
         async with asyncio.timeout(60):
-            while result is None or first_line not in result.reason:
+            while first_line not in reason:
                 cluster.masters.request_slot(f"{requests:032x}", JOB, 0)
-                result = await cluster.masters.resource_manager.next("slot_request_result")
+                answer = await cluster.masters.resource_manager.next("slot_request_")
+                reason = getattr(answer, "reason", "")  # of one that is rejected
                 requests += 1
-        assert not result.accepted
     logged = (tmp_path / "taskexecutor.log").read_text()
     assert logged.count("a slot's process cannot start") == 1
 

@@ -49,6 +49,11 @@ _SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
     StateDescription: st.builds(StateDescription, kind=st.sampled_from(StateKind), keys=_jsons),
     pa.Schema: st.just(pa.schema([("a", pa.int64())])),
 }
+# Of fields whose codec does not take every value.
+_FIELDS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "SlotRevoked": {"cause": st.text(min_size=1)},
+}
+_DECODED_ONLY = {"SlotRequested"}
 
 
 def values(hint: Any) -> st.SearchStrategy[Any]:
@@ -60,6 +65,10 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return st.one_of(of)
     if origin in (dict, Mapping):
         return st.dictionaries(*of, max_size=2)
+    pair = get_args(get_args(hint)[0]) if origin is tuple and len(of) == 1 else ()
+    if len(pair) == 2 and Ellipsis not in pair:
+        pairs = st.dictionaries(*map(values, pair), max_size=2)  # as they are in a map
+        return pairs.map(lambda found: tuple(sorted(found.items())))
     if origin is tuple and len(of) > 1:
         return st.tuples(*of)
     if origin in (list, frozenset, array):
@@ -72,7 +81,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
 
 @cache
 def instances(kind: type) -> st.SearchStrategy[Any]:
-    return st.builds(kind, **{name: values(hint) for name, hint in get_type_hints(kind).items()})
+    fields = {name: values(hint) for name, hint in get_type_hints(kind).items()}
+    return st.builds(kind, **(fields | _FIELDS.get(kind.__name__, {})))
 
 
 def sent(message: Any) -> Any:
@@ -92,7 +102,8 @@ def test_what_is_encoded_is_decoded_to_the_same(wire: Wire[Any, Any], data: st.D
     [
         pytest.param(envelope, name, id=f"{envelope.message.DESCRIPTOR.name}.{name}")
         for envelope in ENVELOPES
-        for name in envelope.kinds
+        for name, kind in envelope.kinds.items()
+        if kind.domain.__name__ not in _DECODED_ONLY
     ],
 )
 @given(st.data())
@@ -165,6 +176,7 @@ def test_an_unknown_enum_value_is_named() -> None:
 
 def test_a_message_without_its_kind_is_named() -> None:
     with pytest.raises(
-        RemoteProtocolError, match="^OperatorEvent: it has no message, or one of an unknown kind$"
+        RemoteProtocolError,
+        match="^OperatorEvent without a message, or with one of an unknown kind$",
     ):
         OPERATOR_EVENT.decode(tasks_pb2.OperatorEvent(job_id="j"))

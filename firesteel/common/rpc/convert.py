@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from firesteel._proto import common_pb2, job_graph_pb2, job_master_pb2, tasks_pb2
+from firesteel._proto import (
+    common_pb2,
+    job_graph_pb2,
+    job_master_pb2,
+    resource_manager_pb2,
+    tasks_pb2,
+)
 from firesteel.common.job_graph import Blob, JobEdge, JobGraph, JobVertex
 from firesteel.common.operator_messages import OperatorEvent
-from firesteel.common.resources import ResourceProfile
+from firesteel.common.resources import ResourceProfile, SlotStatus
 from firesteel.common.results import ResultPartitionId, StoredPartition
 from firesteel.common.rpc.mapping import Wire
 from firesteel.common.states import ExecutionState, JobStatus
@@ -19,6 +25,7 @@ BLOB = Wire(Blob, common_pb2.BlobRef)
 JOB_GRAPH = Wire(JobGraph, job_graph_pb2.JobGraph)
 VERTEX = Wire(JobVertex, job_graph_pb2.JobVertex)
 EDGE = Wire(JobEdge, job_graph_pb2.JobEdge)
+SLOT_STATUS = Wire(SlotStatus, resource_manager_pb2.SlotStatus)
 PARTITION_ID = Wire(ResultPartitionId, tasks_pb2.PartitionId)
 STORED_PARTITION = Wire(StoredPartition, tasks_pb2.StoredPartition)
 OPERATOR_EVENT = Wire(OperatorEvent, tasks_pb2.OperatorEvent)

@@ -155,20 +155,25 @@ class Wire(Generic[T, M]):
 class Envelope(Generic[T, M]):
     """A union of domain types and the message that carries any of them in its oneof, `message`.
 
-    `kinds` is keyed by the oneof's fields. `given` are the fields of the envelope that the caller
-    of `encode` adds as keywords.
+    `kinds` is keyed by the oneof's fields; messages whose kind is None are decoded to None. `given`
+    are the fields of the envelope that the caller of `encode` adds as keywords.
     """
 
     def __init__(
         self,
         message: type[M],
-        kinds: Mapping[str, type | Kind],
+        kinds: Mapping[str, type | Kind | None],
         *,
         context: Sequence[str] = (),
         given: Sequence[str] = (),
     ) -> None:
         self.message, self.context, self.given = message, context, given
-        self.kinds = {k: v if isinstance(v, Kind) else Kind(v) for k, v in kinds.items()}
+        self.kinds = {
+            name: kind if isinstance(kind, Kind) else Kind(kind)
+            for name, kind in kinds.items()
+            if kind is not None
+        }
+        self._ignored = kinds.keys() - self.kinds.keys()
         _ENVELOPES.append(self)
 
     def encode(self, value: T, **given: Any) -> M:
@@ -180,8 +185,8 @@ class Envelope(Generic[T, M]):
     def decode(self, message: M, **context: Any) -> T:
         """Raises RemoteProtocolError for a message of no kind, or of one that is not mapped."""
         kind = message.WhichOneof("message")
-        if kind not in self.decoders:
-            raise _unexpected(self.message.DESCRIPTOR, kind)
+        if kind is None:
+            raise _unexpected(self.message.DESCRIPTOR, "message")
         return self.decoders[kind](message, **context)
 
     @cached_property
@@ -198,10 +203,11 @@ class Envelope(Generic[T, M]):
     @cached_property
     def decoders(self) -> dict[str, Callable[..., T]]:
         parameters = ", ".join(("v", *self.context))
-        return {
-            name: _function(f"{parameters}", f"{fields.decoded}", fields.names, f"m = v.{name}")
+        decoders = {
+            name: _function(parameters, fields.decoded, fields.names, f"m = v.{name}")
             for name, fields in self._fields.items()
         }
+        return decoders | dict.fromkeys(self._ignored, lambda *_, **__: None)
 
     @cached_property
     def _fields(self) -> dict[str, _Fields]:
@@ -210,9 +216,9 @@ class Envelope(Generic[T, M]):
         for name, kind in self.kinds.items():
             sources = {"m": whole.fields_by_name[name].message_type, "v": whole}
             found[name] = _Fields(kind, sources, self.context)
-        own = {field.name for field in whole.fields if field.containing_oneof is None}
-        if unmapped := own.difference(self.given, *(fields.used for fields in found.values())):
-            raise TypeError(f"{whole.name}: no kind has the fields {sorted(unmapped)}")
+        used = self._ignored.union(self.kinds, self.given, *(of.used for of in found.values()))
+        if unmapped := set(whole.fields_by_name) - used:
+            raise TypeError(f"{whole.name}: the fields {sorted(unmapped)} are not mapped")
         return found
 
 
@@ -402,13 +408,11 @@ def _oneof(hint: Any, oneof: OneofDescriptor) -> Codec:
     def decode(message: Any) -> Any:
         kind = message.WhichOneof(oneof.name)
         if kind is None:
-            raise _unexpected(message.DESCRIPTOR, kind)
+            raise _unexpected(message.DESCRIPTOR, oneof.name)
         return decoders[kind](getattr(message, kind))
 
     return Codec(encode, decode)
 
 
-def _unexpected(message: Descriptor, kind: str | None) -> RemoteProtocolError:
-    if kind is None:
-        return RemoteProtocolError(f"{message.name}: it has no message, or one of an unknown kind")
-    return RemoteProtocolError(f"{message.name}: {kind!r} is not expected here")
+def _unexpected(message: Descriptor, oneof: str) -> RemoteProtocolError:
+    return RemoteProtocolError(f"{message.name} without a {oneof}, or with one of an unknown kind")

@@ -86,7 +86,7 @@ class StubResourceManager(resource_manager_pb2_grpc.ResourceManagerServicer):
         )
 
     async def ConnectJobMaster(self, request_iterator: Any, context: Any) -> None:
-        registered = resource_manager_pb2.Registered(resource_manager_epoch=1)
+        registered = resource_manager_pb2.Registered()
         await context.write(
             resource_manager_pb2.ResourceManagerToJobMaster(
                 resource_manager_epoch=1, registered=registered

@@ -71,18 +71,14 @@ def registration(address: str = NOBODY) -> pb.TaskExecutorToResourceManager:
 
 
 def from_job(**message: Any) -> pb.JobMasterToResourceManager:
-    return pb.JobMasterToResourceManager(job_id=JOB, job_master_epoch=1, **message)
+    return pb.JobMasterToResourceManager(job_id=JOB, epoch=1, **message)
 
 
 async def connected(stub: Any) -> tuple[Any, Any]:
     executor, job_master = stub.ConnectTaskExecutor(), stub.ConnectJobMaster()
     await executor.write(registration())
-    assert (await expect(executor, "registered")).resource_manager_epoch == 5
-    await job_master.write(
-        from_job(
-            register=pb.JobMasterRegistration(job_id=JOB, job_master_epoch=1, address="127.0.0.1:2")
-        )
-    )
+    await expect(executor, "registered")
+    await job_master.write(from_job(register=pb.JobMasterRegistration(address="127.0.0.1:2")))
     await expect(job_master, "registered")
     return executor, job_master
 
@@ -106,9 +102,9 @@ async def test_the_slot_protocol_over_grpc(rm: tuple[str, Shell]) -> None:
             assert request.job_master_address == "127.0.0.1:2"
             await executor.write(
                 pb.TaskExecutorToResourceManager(
-                    resource_manager_epoch=5,
-                    slot_request_result=pb.SlotRequestResult(
-                        allocation_id=request.allocation_id, accepted=True
+                    epoch=5,
+                    slot_request_accepted=pb.SlotRequestAccepted(
+                        allocation_id=request.allocation_id
                     ),
                 )
             )

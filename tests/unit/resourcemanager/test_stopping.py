@@ -120,7 +120,7 @@ def test_who_leaves_a_drain_has_it_give_slots_again() -> None:
     stop(rm, "one", request=2)
     assert not rm.handle(events.StopAbandoned(request=1)), "another one waits"
     rm.handle(events.StopAbandoned(request=2))
-    assert [c.withdrawn for c in rm.sent(commands.Vacate)] == [True]
+    assert len(rm.sent(commands.VacateWithdrawn)) == 1
     (request,) = run(rm, "another", 1)
     assert request.connection == rm.connection("one")
     assert first.worker_id in rm.core.workers.known
