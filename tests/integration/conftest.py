@@ -12,7 +12,7 @@ from taskexecutor.executor.spark.warm_up import start_warm
 
 FOLDER = Path(__file__).parent
 MIB = 2**20
-# Those that want another slot than most, at the end and beside each other: each start of a slot
+# Modules that need an unusual slot run last and next to each other: each start of a slot
 # takes as long as ten tests.
 LAST = (
     "test_sequences",  # one core, and then two

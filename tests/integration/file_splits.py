@@ -14,12 +14,12 @@ from firesteel.testing import OperatorHarness
 
 
 def split_of(*files: Path | str) -> str:
-    """Of whole files."""
+    """Returns a split of whole files."""
     return json.dumps(to_json([part for file in files for part in parts_of(file)]))
 
 
 def cut_split(file: Path | str, *bounds: int) -> str:
-    """Of all of a file, cut at these positions."""
+    """Returns a split of a complete file, cut at these positions."""
     return json.dumps(to_json(parts_of(file, bounds)))
 
 

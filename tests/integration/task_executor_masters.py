@@ -1,5 +1,5 @@
 """A minimal ResourceManager and JobMaster in one server. They record what they receive and send
-what a test asks for.
+the messages that a test requests.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Peer:
         self._taken = 0
 
     def beat(self, message: Any) -> Any:
-        """What is answered, so that the TaskExecutor hears from us as often as we from it."""
+        """Returns the answer to a message: every heartbeat is answered."""
         if message.WhichOneof("message") == "heartbeat":
             return job_master_pb2.JobMasterToTaskExecutor(
                 job_id=message.job_id,

@@ -1,5 +1,5 @@
 """Keyed aggregation, in two halves and over kept rows, compared with the same SQL run by Spark
-on all rows at once.
+on all rows together.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def by_spark(
     items: tuple[AggregateExpression, ...],
     window: WindowSpec | None,
 ) -> list[dict[str, Any]]:
-    """All rows at once, with Spark's own windows."""
+    """Aggregates all rows together, with Spark's own windows."""
     from pyspark.sql import functions as sql
 
     match window:
@@ -517,7 +517,7 @@ def test_windows_fire_alike_over_rows_and_over_partials(
 
 
 def _alone(row: dict[str, Any], window: WindowSpec) -> dict[str, Any]:
-    """A row as a partial result of its own."""
+    """Returns a row as a separate partial result."""
     at = row["at"]
     start = at if isinstance(window, SessionSpec) else at - at % window.pane_us
     end = at + window.gap_us if isinstance(window, SessionSpec) else start + window.pane_us

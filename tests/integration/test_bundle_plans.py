@@ -1,4 +1,4 @@
-"""Bundles run by a kept plan give the same rows as by a plan of their own, whatever the plan, the
+"""Bundles run by a cached plan give the same rows as by a fresh plan, whatever the plan, the
 rows and the bundles.
 """
 
@@ -82,7 +82,7 @@ def batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
 def planned(
     engine: SparkEngine, specs: list[Spec], rows: list[dict[str, Any]]
 ) -> tuple[pa.Schema, list[dict[str, Any]]]:
-    """The oracle: by a plan of its own."""
+    """The oracle: runs a fresh plan."""
     with BundleLoader(engine.session, engine.bundles, SCHEMA).dataframe([batch(rows)]) as frame:
         result = composed.apply(frame, specs, cores=engine.cores)
         schema = to_arrow(result.schema)

@@ -35,7 +35,7 @@ def test_rows_come_in_their_order(engine: SparkEngine) -> None:
 
 
 def test_a_reader_that_waits_does_not_keep_others_from_spark(engine: SparkEngine) -> None:
-    """Such as a source whose consumer, in the same slot, runs Spark on the rows it has got."""
+    """Such a reader is a source whose consumer, in the same slot, runs Spark on its rows."""
     scheduler = engine.session._jsc.sc().dagScheduler()
     jobs_before = scheduler.numTotalJobs()
     frame = engine.session.range(0, ROWS, 1, PARTITIONS)
@@ -59,7 +59,7 @@ def test_tasks_go_by_the_sessions_values(engine: SparkEngine, tmp_path: Path) ->
     session = engine.session
     session.conf.set(
         "spark.sql.legacy.json.allowEmptyString.enabled", "true"
-    )  # whoever parses a line asks for it
+    )  # every parser of a line reads it
     try:
         with engine.job_group("group", "test", lambda: False):
             frame = session.read.schema("n INT, _corrupt_record STRING").json(str(tmp_path))

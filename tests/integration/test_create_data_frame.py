@@ -57,7 +57,7 @@ ROWS: list[tuple[list[Any], Any]] = [
 
 
 def rows_of(stream: DataStream, zone: str, *, parallelism: int = 1) -> pa.Table:
-    """What the source's subtasks emit in a slot whose session has this zone."""
+    """Returns the rows that the source's subtasks emit in a slot whose session has this zone."""
     source = cloudpickle.loads(cloudpickle.dumps(stream._node.spec.source))  # type: ignore[union-attr]
     assert isinstance(source, TableSource)
     schema = declared(source.output_schema(), None)

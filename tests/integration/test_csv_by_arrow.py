@@ -172,7 +172,7 @@ COLUMNS = "n LONG, s STRING, t TIMESTAMP"
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a few lines are several blocks, and lines are longer than what is read at first."""
+    """Makes blocks so small that a few lines span several, and lines exceed the first read."""
     monkeypatch.setattr(csv_blocks, "_BLOCK_BYTES", 20)
     monkeypatch.setattr(csv_blocks, "_LINE_BYTES", 3)
     monkeypatch.setattr(bundle_time, "MOST_BYTES", 100)
@@ -241,7 +241,7 @@ class Both:
 
     @property
     def reader(self) -> str:
-        """As users are told."""
+        """Returns the reader as `show --full` names it."""
         return self.harnesses[0].metrics.shown_plan
 
     @property
@@ -284,7 +284,7 @@ def test_any_file_cut_anywhere_is_read_as_by_spark(
     both = Both(engine, tmp_path / "x.csv", **options)
     separator = b"," if "schema" in options else options.get("sep", ",").encode()
 
-    if "schema" in options:  # a line that begins like a file, where a block would end
+    if "schema" in options:  # a line that starts like a file, where a block would end
         both.rows(b"s\n1234\n" + b"g" * 50 + b"\n\xef\xbb\xbf12\n\xef\xbb\xbf3\n" + b"4\n" * 20)
 
     @settings(
@@ -348,7 +348,7 @@ def test_the_content_decides_who_reads(engine: SparkEngine, tmp_path: Path) -> N
 
 
 def test_folders_give_columns_and_files_their_names(engine: SparkEngine, tmp_path: Path) -> None:
-    """A plan that asks for the file is Spark's."""
+    """Spark runs a plan that reads the name of the file."""
     folders = ["day=2024-01-02/k=7", "day=2024-01-03/k=__HIVE_DEFAULT_PARTITION__"]
     schema = "s STRING, n DOUBLE, day DATE, k INT"
     for folder in folders:

@@ -43,7 +43,7 @@ def proxy(postgres: str) -> Iterator[Proxy]:
 
 @pytest.fixture
 def url(postgres: str, proxy: Proxy) -> str:
-    """Of an empty database, through the proxy."""
+    """Returns the URL of an empty database, through the proxy."""
     engine = sa.create_engine(postgres.replace("postgresql://", "postgresql+psycopg2://"))
     with engine.begin() as connection:
         connection.exec_driver_sql("DROP SCHEMA IF EXISTS away CASCADE")

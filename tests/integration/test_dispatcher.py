@@ -40,7 +40,7 @@ from jobmaster.testing import job, operator_id, vertex
 
 PATIENCE_S = 60.0
 
-# The Dispatcher, collecting garbage so often that what it drops is destroyed at once.
+# Runs the Dispatcher with a garbage collector that destroys dropped objects immediately.
 TIDY = """\
 import gc, runpy
 gc.set_threshold(100, 1, 1)
@@ -51,7 +51,7 @@ runpy.run_module("dispatcher", run_name="__main__", alter_sys=True)
 def _command(process: psutil.Process) -> str:
     try:
         return " ".join(process.cmdline())
-    except psutil.Error:  # gone meanwhile
+    except psutil.Error:  # the process has ended
         return ""
 
 
@@ -170,7 +170,7 @@ def test_clients_see_changes_and_an_orderly_end_logs_no_error(dispatcher: Dispat
     assert "Task was destroyed" not in dispatcher.log.read_text()
 
 
-STRAY_CALLS = (  # what asyncio and gRPC print of calls that nobody has ended properly
+STRAY_CALLS = (  # messages of asyncio and gRPC about calls that were not ended properly
     "Task was destroyed",
     "cannot reuse already awaited coroutine",
     "was never retrieved",
@@ -236,7 +236,7 @@ def test_a_killed_dispatcher_adopts_its_jobs_when_it_is_back(dispatcher: Dispatc
         dispatcher.process.wait(PATIENCE_S)
         dispatcher.start()
         dispatcher.client().close()  # until it answers: streams do not wait as long for that
-        assert until_running(client, job_id).vertices, "the watch goes on"
+        assert until_running(client, job_id).vertices, "the watch continues"
         assert master.is_running()
         client.cancel(job_id)
         assert list(client.watch_job(job_id))[-1].status is JobStatus.CANCELED

@@ -341,8 +341,7 @@ def test_every_row_of_a_csv_file_with_one_column_is_there_to_spark(
         assert valid == [True, False, True, False, True], kind
 
 
-# What each format carries, and can be told of rows that Spark itself writes. `INSIDE`: nested types
-# too.
+# The types that each format stores, as Spark itself writes them. `INSIDE` also has nested types.
 FLAT = "n INT, wide DECIMAL(20,3), real DOUBLE, word STRING, day DATE, at TIMESTAMP"
 INSIDE = (
     "bits BINARY, local TIMESTAMP_NTZ, list ARRAY<INT>, "
@@ -401,7 +400,7 @@ def test_every_format_gives_what_spark_read_gives(
     engine: SparkEngine, name: str, data: st.DataObject
 ) -> None:
     """Files that Spark writes from any rows: their rows, one file after the other, or range by
-    range, are those that Spark reads at once.
+    range, are those that Spark reads from all files together.
     """
     schema, options = FORMATS[name]
     fields = {column: VALUES[column] for column in from_ddl(schema).names}

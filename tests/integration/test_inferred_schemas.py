@@ -1,5 +1,5 @@
 """The schema of Parquet files without one: what Spark infers, whatever is in the folder, and where
-one footer tells it, without a job.
+one footer contains it, without a job.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def test_what_a_footer_does_not_tell_spark_says(
 
 
 def test_what_spark_has_written(engine: SparkEngine, tmp_path: Path) -> None:
-    """Its own schema is in the footer, with comments, and with what Parquet does not know."""
+    """The footer contains Spark's schema, with comments and types that Parquet does not have."""
     rows = engine.session.sql(
         "SELECT id, named_struct('a', id) AS p, CAST(id AS BYTE) AS b,"
         " CAST('x' AS VARCHAR(5)) AS v, INTERVAL '1' DAY AS i FROM range(3)"

@@ -55,7 +55,7 @@ FIRST_TABLES = [
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Of an empty database."""
+    """Returns the URL of an empty database."""
     if request.param == "sqlite":
         return JobStore.sqlite_url(tmp_path)
     server: str = request.getfixturevalue("postgres")

@@ -1,4 +1,4 @@
-"""What is found of joins before data flows."""
+"""Schemas and errors of joins, determined before data flows."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_columns_of_joins(tmp_path: Path, engine: SparkEngine) -> None:
     latest = other.drop_duplicates("id", keep="last")
     assert schema_of(one.join(latest, "id"), engine).names == [*names, "row_kind"]
     near = one.interval_join(other, "id", between=("0 s", "1 s"))
-    # The time of its rows is the later one: a window behind it needs no name of a column.
+    # The time of its rows is the later one: a window after it needs no column name.
     windows = near.key_by("place").window(Tumbling("1 h")).aggregate("count(*) AS n")
     assert schema_of(windows, engine).names == ["place", "window_start", "window_end", "n"]
     prices = other.with_column("row_kind", "'insert'")

@@ -1,4 +1,4 @@
-"""Java of our own in a slot's JVM, and Spark's tasks without a scheduler."""
+"""Firesteel's Java code in a slot's JVM, and Spark's tasks without a scheduler."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_rows_of_a_batch_wait_for_their_checkpoint_in_a_file(
     restored = first.checkpoint(1)
     first.process(batch)
     first.close()
-    assert not list(tmp_path.glob("rows-*")), "whoever reads it still has it"
+    assert not list(tmp_path.glob("rows-*")), "an open file stays readable"
     second = attempt(restored)
     ((batch_id, count),) = got
     assert count == 800_000
@@ -142,7 +142,7 @@ def test_dictionaries_are_decoded_where_they_are_declared(engine: SparkEngine) -
 def test_spark_reads_written_parquet_as_if_it_had_written_it(
     engine: SparkEngine, tmp_path: Path, batches: list[pa.RecordBatch]
 ) -> None:
-    """The same types and rows, without being told of a schema."""
+    """Infers the same types and rows without a given schema."""
     schema = to_arrow(to_spark(batches[0].schema))
     batches = [batch.cast(schema) for batch in batches if batch.num_rows]
     folder = Path(tempfile.mkdtemp(dir=tmp_path))

@@ -28,7 +28,7 @@ def plan_of(frame: DataFrame) -> str:
 
 
 CASES: dict[str, tuple[Callable[[DataFrame], DataFrame], int]] = {
-    "a condition behind it": (lambda df: df.selectExpr("n", f"{DIGITS} AS d").where("d <> ''"), 1),
+    "a later condition": (lambda df: df.selectExpr("n", f"{DIGITS} AS d").where("d <> ''"), 1),
     "another condition": (
         lambda df: df.selectExpr("n", "n % 5 AS m", f"{DIGITS} AS d").where("d <> '' AND m > 2"),
         1,
@@ -44,7 +44,7 @@ CASES: dict[str, tuple[Callable[[DataFrame], DataFrame], int]] = {
         ),
         1,
     ),
-    "conditions behind each other": (
+    "consecutive conditions": (
         lambda df: (
             df.selectExpr("n", "s", f"{DIGITS} AS d")
             .where("d <> ''")
@@ -53,7 +53,7 @@ CASES: dict[str, tuple[Callable[[DataFrame], DataFrame], int]] = {
         ),
         1,
     ),
-    "only the condition asks for it": (
+    "only the condition uses it": (
         lambda df: df.withColumn("d", df.s).selectExpr("n", f"{DIGITS} AS d").where("d = '3'"),
         1,
     ),
@@ -87,7 +87,7 @@ def test_a_condition_on_other_columns_is_still_evaluated_first(engine: SparkEngi
 
 
 def test_kept_plans_do_so(engine: SparkEngine) -> None:
-    function, _ = CASES["a condition behind it"]
+    function, _ = CASES["a later condition"]
     chosen = TransformSpec(function=function)
     counted = PartialWindowAggregateSpec(
         key_columns=("d",), window=None, time_column="", aggregates=()

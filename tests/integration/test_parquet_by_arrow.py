@@ -159,7 +159,7 @@ class Both:
 
     @property
     def reader(self) -> str:
-        """As users are told."""
+        """Returns the reader as `show --full` names it."""
         return self.harnesses[0].metrics.shown_plan
 
 
@@ -191,7 +191,7 @@ def test_any_file_cut_anywhere_is_read_as_by_spark(
 
 
 def test_files_of_others_are_read_as_by_spark(engine: SparkEngine, tmp_path: Path) -> None:
-    """Of Spark's and of pandas'; Spark says in a file which calendar its dates are of."""
+    """Files by Spark and by pandas; Spark records in a file which calendar its dates use."""
     session = engine.session
     both = Both(engine, tmp_path / "x.parquet", schema="n LONG, s STRING, day DATE, t TIMESTAMP")
     rows = session.range(0, 1_000, 1, 1).selectExpr(
@@ -414,7 +414,7 @@ def test_statistics_do_not_know_of_nan(engine: SparkEngine, tmp_path: Path) -> N
 
 
 def test_folders_give_columns(engine: SparkEngine, tmp_path: Path) -> None:
-    """Those of the path hide those in the file."""
+    """Columns of the path hide columns of the same name in the file."""
     files = []
     for day in ("2024-01-02", "__HIVE_DEFAULT_PARTITION__"):
         (tmp_path / f"day={day}").mkdir()

@@ -1,5 +1,5 @@
 """Columns that only pass through a plan do not enter Spark, nor do texts that repeat: the rows are
-those of a plan of their own, whatever the plan, the rows and the batches.
+those of a fresh plan, whatever the plan, the rows and the batches.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def row(number: int) -> dict[str, Any]:
     }
 
 
-# Of each program: the columns that Spark is given of a bundle.
+# Each program, with the columns of a bundle that Spark receives.
 PROGRAMS: dict[str, tuple[Function, set[str]]] = {
     "all of them": (lambda df: df, set()),
     "chosen, renamed, twice": (
@@ -171,7 +171,7 @@ class Program:
         return pa.Table.from_batches(list(found), self.schema)
 
     def planned(self, batches: list[pa.RecordBatch]) -> pa.Table:
-        """The oracle: by a plan of its own."""
+        """The oracle: runs a fresh plan."""
         with BundleLoader(self._engine.session, self._engine.bundles, self._schema).dataframe(
             batches
         ) as frame:

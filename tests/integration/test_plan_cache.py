@@ -93,7 +93,7 @@ def test_the_same_program_uses_the_plan_again(engine: SparkEngine) -> None:
     assert second.reused and second.plan is plan
     assert second.run() == rows
     assert first.meter.counts.kept_runs == second.meter.counts.kept_runs == 1
-    third = Job(engine, _added(1))  # meanwhile, another task has the plan
+    third = Job(engine, _added(1))  # another task is using the plan
     assert not third.reused
     assert third.run() == second.run() == rows
     for job in (second, third):
@@ -263,7 +263,7 @@ def test_the_last_plans_are_kept(engine: SparkEngine) -> None:
 
 @pytest.mark.parametrize("aggregates", [["max(x)"], ["sum(x + 1)"]])
 def test_columns_of_files_use_plans_again(engine: SparkEngine, aggregates: list[str]) -> None:
-    """Those that are grouped by Arrow, and those of Spark."""
+    """Covers columns that Arrow groups and columns that Spark groups."""
     found = []
     made = []
     for _ in range(2):

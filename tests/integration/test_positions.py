@@ -73,7 +73,7 @@ def small_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Program:
-    """Of which any number of source subtasks can be made."""
+    """A program from which any number of source subtasks can be created."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ def rows_read(harness: OperatorHarness) -> int:
 
 
 class Seen:
-    """What a source has emitted, and counted."""
+    """The rows that a source has emitted, and its counters."""
 
     def __init__(self, harness: OperatorHarness) -> None:
         self.rows = harness.rows()
@@ -120,7 +120,7 @@ class Seen:
 
 
 def read_to_end(harness: OperatorHarness) -> list[tuple[str, Seen]]:
-    """The positions on the way, with what was emitted before each."""
+    """Returns the positions of the run, with the rows that were emitted before each."""
     operator = operator_of(harness)
     found = [(json.dumps(operator.position()), Seen(harness))]
     while not operator.waiting:
@@ -137,7 +137,7 @@ def check(
     every: int = 1,
     by_arrow: int | range | None = None,
 ) -> int:
-    """Restores a source at each position of a run, or every so many. Returns how many there are.
+    """Restores a source at each position of a run, or at every n-th. Returns their number.
 
     `by_arrow`: how many rows Arrow reads.
     """
@@ -151,7 +151,7 @@ def check(
         found = operator_of(harness).context.counter(stage.ARROW_COUNTER).value
         assert found in by_arrow if isinstance(by_arrow, range) else found == by_arrow
     harness.close()
-    Bundles.read_s, bundle_time.MOST_BYTES = 10.0, 5000  # others than before
+    Bundles.read_s, bundle_time.MOST_BYTES = 10.0, 5000  # different from before
     fresh = {len(positions) // every // 2 * every}
     restored: OperatorHarness | None = None
     for number, (position, before) in list(enumerate(positions))[::every]:

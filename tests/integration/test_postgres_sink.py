@@ -115,7 +115,7 @@ ANY: dict[str, st.SearchStrategy[Any]] = {
     "number": st.integers(-(2**63), 2**63 - 1),
     "single": st.integers(-(2**20), 2**20).map(
         lambda n: n / 8
-    ),  # what it shows of others is shorter than what it keeps
+    ),  # PostgreSQL shows other floats with fewer digits than it stores
     "ratio": st.floats(allow_nan=False),
     "price": st.integers(-(10**11), 10**11).map(lambda n: Decimal(n).scaleb(-3)),
     "text": TEXT,
@@ -425,7 +425,7 @@ def test_rows_are_there_once_when_their_checkpoint_is_complete(
     first.close()
     assert waiting() == 1, "only what a checkpoint may hold is left"
 
-    second = attempt(sink, 1, restored)  # checkpoint 2 was complete, and nobody heard of it
+    second = attempt(sink, 1, restored)  # checkpoint 2 was complete, but its notice was lost
     assert there() == [(1,), (2,), (3,), (4,)]
     second.process(pairs((5, "e")))
     restored = second.checkpoint(3)  # is given up
@@ -433,7 +433,7 @@ def test_rows_are_there_once_when_their_checkpoint_is_complete(
     killed = second.checkpoint(4)  # is complete
     third = attempt(sink, 2, killed)
     with pytest.raises(FiresteelError, match="0 of the 1 rows that a .* another attempt"):
-        second.complete(4)  # it was declared dead, and goes on
+        second.complete(4)  # it was declared dead, and keeps running
     assert there() == [(1,), (2,), (3,), (4,), (5,), (6,), (6,)]
     attempt(sink, 3, lost).close()  # all of it is committed: nothing is committed twice
     assert there() == [(1,), (2,), (3,), (4,), (5,), (6,), (6,)]
@@ -441,7 +441,7 @@ def test_rows_are_there_once_when_their_checkpoint_is_complete(
     second.flush()
     second.checkpoint(5)
     second.close()
-    assert waiting() == 1, "rows that nobody will ever commit"
+    assert waiting() == 1, "rows that will never be committed"
     third.process(pairs((7, "g")))
     third.finish()
     third.checkpoint(5, finished=True)
@@ -479,7 +479,7 @@ def test_a_server_that_is_away_for_a_while_costs_no_row_and_no_restart(
                     waiting.result(60)
                 elif n == 3:
                     proxy.lost.clear()
-                    proxy.lose_answer_to(b"COMMIT")  # it is done, and nobody knows
+                    proxy.lose_answer_to(b"COMMIT")  # it is done, but the answer is lost
                     step(n)
                     assert proxy.lost.is_set()
                 else:

@@ -1,4 +1,4 @@
-"""Random numbers are others in each run of a plan, and in each subtask. Seeds of a program are
+"""Random functions are reseeded for each run of a plan and for each subtask. A program's seeds are
 refused, as their numbers would be the same.
 """
 
@@ -234,7 +234,7 @@ def test_what_is_drawn_or_static_or_runs_once_is_allowed(
     analyzed(add(rows(tmp_path)), engine)
 
 
-# ---- rows that are others when they are made again
+# ---- rows that differ when they are produced again
 
 
 @F.udf("long")

@@ -1,4 +1,4 @@
-"""select, with_column and the like on Spark: their results, and what is refused."""
+"""select, with_column and similar methods on Spark: their results, and refused arguments."""
 
 from __future__ import annotations
 

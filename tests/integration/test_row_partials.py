@@ -316,7 +316,7 @@ WITH_CONDITIONS = [
 _NUMBERS = st.sampled_from([0.0, -0.0, 0.5, -2.0, float("nan"), float("inf"), -float("inf")])
 _TIMES_US = st.builds(
     lambda second, micros: second * 1_000_000 + micros,
-    # Days that begin at 1 o'clock, zones before there were any, and the epoch.
+    # Days that start at 1 o'clock, local mean time, and the epoch.
     st.sampled_from([0, -1, 1_540_695_600, 1_540_695_599, -2_208_988_800, -3_000_000_001])
     | st.integers(-(10**10), 10**10),
     st.sampled_from([0, 1, 999_999]),

@@ -250,7 +250,7 @@ def test_files_to_windows(engine: SparkEngine, tmp_path: Path) -> None:
     assert reader.poll() and reader.operator.waiting  # type: ignore[attr-defined]
     for month in (1, 2):
         read_split(reader, month - 1, split_of(tmp_path / "in" / f"{month}.csv"))
-        assert len(reader.sent) == month + 1  # the next split is asked for before this one is read
+        assert len(reader.sent) == month + 1  # it requests the next split before it reads this one
     reader.deliver(SplitsExhausted())
     assert not reader.poll()
     latest = int(datetime(2013, 2, 2, 23, tzinfo=UTC).timestamp()) * 1_000_000
@@ -443,7 +443,7 @@ def test_nothing_of_a_job_is_left_in_the_session(engine: SparkEngine, tmp_path: 
     surroundings = JobSurroundings(session, engine.jvm_pid, str(tmp_path), [])
     surroundings.configure({"spark.sql.shuffle.partitions": "7", "parallelism.default": "2"})
     assert session.conf.get("spark.sql.shuffle.partitions") == "7"
-    # What its functions do with the session that they find in their DataFrames.
+    # A function changes the session that it finds in its DataFrame.
     session.conf.set("spark.sql.ansi.enabled", "false")
     session.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
     session.range(3).createTempView("numbers")

@@ -38,7 +38,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     processes: list[subprocess.Popen[bytes]] = []
 
     def daemon(kind: str, ready: str, *arguments: str) -> str:
-        """Its log once it is ready."""
+        """Starts a daemon and returns its log once it is ready."""
         log = folder / f"{kind}.log"
         processes.append(started(log, kind, *arguments))
         deadline = time.monotonic() + START_S
@@ -48,7 +48,7 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         return written
 
     try:
-        # A port that it finds itself: nobody else can take it meanwhile.
+        # The daemon picks a port, so that no other process can take it first.
         log = daemon("master.Master", "I have been elected leader", "--port", "0")
         found = re.search(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)", log)
         assert found is not None, log

@@ -38,7 +38,7 @@ def tables(engine: SparkEngine) -> Iterator[StaticTables]:
 
 
 def written(path: Path, prices: dict[int, float]) -> str:
-    """Replaces the file at once."""
+    """Replaces the file in one step."""
     lines = "".join(f'{{"k": {key}, "price": {price}}}\n' for key, price in prices.items())
     path.with_name("new").write_text(lines)
     os.replace(path.with_name("new"), path)
@@ -328,7 +328,7 @@ def test_joins_that_do_not_match_each_row_on_its_own_are_refused(
 
 
 class TestOverJobs:
-    """What one job leaves to the next one of the slot."""
+    """State that one job leaves to the next job in the slot."""
 
     @pytest.fixture(autouse=True)
     def cache(self, engine: SparkEngine) -> Iterator[None]:
@@ -364,7 +364,7 @@ class TestOverJobs:
     def test_what_python_has_computed_is_computed_again(
         self, engine: SparkEngine, tmp_path: Path
     ) -> None:
-        """Its modules may be others in the next job."""
+        """The next job may have different modules."""
         path = written(tmp_path / "prices", {1: 1.5})
         factor = str(tmp_path / "factor")
 

@@ -133,7 +133,7 @@ async def test_a_warm_slot_is_offered_used_again_and_replaced_when_it_dies(clust
     masters = cluster.masters
     first = await cluster.take_slot("1")
 
-    # Given back, the same process serves the next allocation, at once.
+    # Once the slot is returned, the same process serves the next allocation immediately.
     masters.tell_task_executor(JOB, free_slots={"allocation_ids": ["1" * 32], "cause": "done"})
     await cluster.until_free()
     again = await cluster.take_slot("2")
@@ -141,7 +141,7 @@ async def test_a_warm_slot_is_offered_used_again_and_replaced_when_it_dies(clust
 
     stored = await write_result(cluster, "2")
 
-    # kill -9 of its Python: known at once, its JVM goes with it, a new process comes.
+    # kill -9 of its Python: noticed immediately, its JVM ends with it, a new process starts.
     python, jvm = cluster.named("python"), cluster.named("java")
     in_shared_memory = f"firesteel-bundles-{python.pid}-*"
     assert list(temporary.SHARED_MEMORY.glob(in_shared_memory))
@@ -157,7 +157,7 @@ async def test_a_warm_slot_is_offered_used_again_and_replaced_when_it_dies(clust
     files = cluster.directory / "tmp" / first.executor_id
     await until(lambda: not files.exists(), "no files are left")
     assert third.executor_id != first.executor_id
-    # What its task had left is still served, and known.
+    # The results of its task are still served and reported.
     hello = next(m.hello for m in masters.job_master.heard if m.WhichOneof("message") == "hello")
     assert await asyncio.to_thread(rows_of, stored, hello.data_address) == 1000
     report = masters.resource_manager.heard[-1].slot_report
@@ -250,7 +250,7 @@ def rows_of(stored: tasks_pb2.StoredPartition, address: str) -> int:
 
 @pytest.mark.parametrize("cluster", [("heartbeat.timeout=8s",)], indirect=True)
 async def test_a_slot_whose_process_hangs_is_freed_and_gets_a_new_one(cluster):
-    """Its Python or its JVM is stopped, as by a debugger or a signal: nothing answers or ends. It
+    """Its Python or its JVM is stopped, as by a debugger or a signal: it neither answers nor ends. It
     has no task.
     """
     slot = await cluster.take_slot("1")
@@ -269,7 +269,7 @@ async def test_a_slot_whose_process_hangs_is_freed_and_gets_a_new_one(cluster):
 
 
 async def test_a_process_that_crashes_at_its_start_is_retried_ever_more_rarely(tmp_path: Path):
-    """Here because the configured Python is none."""
+    """The configured Python is not a Python interpreter."""
     python = tmp_path / "not-python"
     python.write_text("#!/bin/sh\necho 'no such thing' >&2; exit 3\n")
     python.chmod(0o755)
@@ -283,7 +283,7 @@ async def test_a_process_that_crashes_at_its_start_is_retried_ever_more_rarely(t
         await until(  # at 0, 1 and 3 s
             lambda: log.read_text().count("no such thing") >= 3, "the third attempt"
         )
-        # It takes requests until it has seen the end of that attempt, too.
+        # It accepts requests until it has also seen the end of that attempt.
         reason, requests = "", 0
         async with asyncio.timeout(60):
             while first_line not in reason:

@@ -58,6 +58,6 @@ def test_of_a_column_with_times(
     found = [row for each in plan.run(halves, schema, "test") for row in each.to_pylist()]
     assert found == [{"m": n + 1, "text": f"text {n}"} for n in numbers if n >= least]
     assert plan.latest_us == 10_000
-    # Of a batch, most rows are handed over as they are.
+    # Most rows of a batch are passed on unchanged.
     assert entered == [10_000 if least == 3 else max(0, 10_000 - least)]
     plans.close()

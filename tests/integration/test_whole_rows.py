@@ -87,7 +87,7 @@ def applied(
     inputs: Sequence[tuple[pa.Schema, Sequence[pa.RecordBatch]]],
     following: SparkTransformStage | None = None,
 ) -> pa.Table:
-    """What the operator emits."""
+    """Returns the rows that the operator emits."""
     spec = ApplySpec(function=function, key_columns=((),) * len(inputs))
     operator = ApplyToAll(spec, None, following)
     schemas = [schema for schema, _ in inputs]
@@ -108,7 +108,7 @@ def expected(
     function: Callable[..., DataFrame],
     inputs: Sequence[tuple[pa.Schema, Sequence[pa.RecordBatch]]],
 ) -> pa.Table:
-    """What Spark makes of the same rows."""
+    """Returns Spark's result for the same rows."""
     frames = [
         engine.session.createDataFrame(pa.Table.from_batches(given, schema))
         for schema, given in inputs
@@ -265,7 +265,7 @@ def test_a_join_has_no_hash_table_if_a_side_is_broadcast(
 def test_a_join_sorts_if_a_hash_table_has_no_room_after_all(
     slot: Slot, same: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 200 MB, which the heap may have for such, and both sides are larger."""
+    """The heap may hold 200 MB of such rows; both sides are larger."""
     engine = slot.spark(heap_bytes=512 * 2**20)
     monkeypatch.setattr(LocalTasks, "free_bytes", 2**40)
     count, size, word = 800_000, 100_000, "x" * 200
@@ -295,7 +295,7 @@ def following(schema: pa.Schema, given: pa.Schema, *specs: Spec) -> SparkTransfo
 
 
 def joined_rows(engine: SparkEngine, *specs: Spec) -> tuple[pa.Table, pa.Table]:
-    """What a join and these give, and the same of the join's rows in bundles."""
+    """Returns the rows of a join with these operators, and the same from the join's rows in bundles."""
     inputs = [
         (LEFT, batches(left_rows(600), LEFT, 70)),
         (RIGHT, batches(right_rows(50), RIGHT, 7)),

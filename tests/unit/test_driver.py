@@ -10,7 +10,7 @@ import pytest
 from firesteel.common.service.core import Effects, Tick
 from firesteel.common.service.driver import Driver, MailboxFull
 
-PATIENCE_S = 60.0  # for what certainly happens, only not at once
+PATIENCE_S = 60.0  # for events that certainly happen, but not immediately
 
 
 @dataclass
@@ -154,7 +154,7 @@ async def test_mail_that_keeps_coming_does_not_hold_a_deadline_back() -> None:
 async def test_after_a_pause_mail_that_is_still_in_the_socket_is_handled_before_the_deadline() -> (
     None
 ):
-    """The heartbeat arrives a moment after the process has gone on, its deadline is long past."""
+    """The heartbeat arrives a moment after the process has resumed; its deadline is long past."""
     now = 4.0
     core = Recorder(deadline=5.0)
     driver: Driver[str, str, str] = Driver(

@@ -144,7 +144,7 @@ def test_a_full_disk_says_what_to_do() -> None:
 
 
 class JavaError(Py4JJavaError):
-    """As Py4J raises it, without a JVM behind it."""
+    """An error as Py4J raises it, without a JVM."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -111,8 +111,8 @@ async def test_processes_outlive_their_server(server: ForkServer) -> None:
     assert await asyncio.wait_for(other.wait(), SOON_S) == -signal.SIGKILL
 
 
-async def test_the_server_ends_with_whoever_started_it(service: list[str], tmp_path: Path) -> None:
-    """And its processes with their lifeline."""
+async def test_the_server_ends_with_its_starter(service: list[str], tmp_path: Path) -> None:
+    """Its processes end with their lifeline."""
     starter = tmp_path / "starter.py"
     starter.write_text(
         "import asyncio, json, sys\n"

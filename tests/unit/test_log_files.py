@@ -13,7 +13,7 @@ from firesteel.common.process.log_files import IN_USE_S, prune
 
 MAX_BYTES = 20_000
 PATIENCE_S = 60.0
-# What it starts, like a slot its JVM, writes to the same file all the time.
+# Its child process, like the JVM of a slot, writes to the same file all the time.
 SERVICE = """
 import asyncio, subprocess
 from firesteel.common import logs
@@ -60,7 +60,7 @@ async def test_a_log_that_grew_long_starts_over_for_all_who_write_to_it(tmp_path
         for line in (old.read_text() + log_path.read_text()).splitlines()
         if "number=" in line
     ]
-    assert numbers == list(range(numbers[0], numbers[-1] + 1)), "no line of its own is lost"
+    assert numbers == list(range(numbers[0], numbers[-1] + 1)), "none of its lines is lost"
 
 
 def test_the_newest_logs_are_kept_and_all_that_are_in_use(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from firesteel.common.metrics import Registry, add_process_metrics, parse_ports
 from firesteel.errors import FiresteelError
 
 HOST = "127.0.0.1"
-PATIENCE_S = 60.0  # for what certainly happens, only not at once
+PATIENCE_S = 60.0  # for events that certainly happen, but not immediately
 TASK = {"host": "h", "tm_id": "t", "job_id": "j", "task_attempt_id": "a1"}
 
 

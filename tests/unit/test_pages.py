@@ -23,12 +23,12 @@ MARKDOWN = sorted(
         *(path for name in ("docs", "deploy", "proto") for path in (ROOT / name).rglob("*.md")),
     ]
 )
-# Interfaces that Firesteel calls, and those of tests: their classes tell enough.
+# Interfaces that Firesteel calls, and test interfaces: the docstring of the class is enough.
 INTERFACES = ("firesteel.operator", "firesteel.testing")
 
 
 def anchors(page: Path) -> set[str]:
-    """Of a page's headings, as GitHub makes them."""
+    """Returns the anchors of a page's headings, as GitHub generates them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings}
 
@@ -46,7 +46,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def public(page: str) -> Iterator[tuple[str, Any]]:
-    """The names of a page of the reference, each with what it stands for."""
+    """Yields the names of a page of the reference, each with its object."""
     module = importlib.import_module(page)
     for name in getattr(module, "__all__", None) or vars(module):
         found = getattr(module, name)

@@ -28,7 +28,7 @@ announce_ready(pid=os.getpid(), {facts})
 time.sleep(600)
 """
 
-# A parent that starts a child of its own, which starts a helper that knows nothing of us, as a JVM
+# A parent that starts a child, which starts a helper without a lifeline, as a JVM
 # does not.
 PARENT = """
 import asyncio
@@ -125,7 +125,7 @@ async def test_a_silent_child_is_ended_after_the_ready_timeout(tmp_path: Path) -
         with pytest.raises(StartFailed, match=r"was not ready within 0\.5 s"):
             await start(silent, ready_timeout_s=0.5)
         os.set_blocking(alive.fileno(), True)
-        assert await asyncio.to_thread(alive.read) == b"", "nobody has it open"
+        assert await asyncio.to_thread(alive.read) == b"", "no process has it open"
 
 
 async def test_a_helper_does_not_hide_that_its_child_died_before_it_was_ready() -> None:
@@ -168,7 +168,7 @@ async def test_an_exit_code_is_the_childs_own() -> None:
 async def test_what_a_child_leaves_behind_ends_with_it() -> None:
     for end in ("sys.exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"):
         child = await start(serves(before=HELPER, facts="helper=helper.pid", after=end))
-        await gone(child.ready["helper"])  # nobody waits for the child here
+        await gone(child.ready["helper"])  # nothing waits for the child here
         await child.wait()
 
 

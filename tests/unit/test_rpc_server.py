@@ -1,4 +1,4 @@
-"""Servers: where they listen, and what is said about it."""
+"""Servers: the addresses at which they listen, and their messages about these."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ for fd in os.listdir("/proc/self/fd"):
             os.close(int(fd))
     except OSError:
         pass
-time.sleep(0.2)  # they fail, again and again
+time.sleep(0.2)  # they fail repeatedly
 os._exit(0)
 """
 

@@ -30,7 +30,7 @@ def tunnels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tunnels]:
 
 @pytest.fixture
 async def health(tunnels: Tunnels) -> AsyncIterator[health_pb2_grpc.HealthStub]:
-    """Of a server behind the tunnels."""
+    """Yields a stub of a server that is reached through the tunnels."""
     server = new_server([])
     address = bind(server, "127.0.0.1", 0)
     await server.start()
@@ -44,7 +44,7 @@ async def check(stub: health_pb2_grpc.HealthStub, timeout_s: float = SOON_S) -> 
 
 
 async def check_over_a_new_connection(stub: health_pb2_grpc.HealthStub) -> None:
-    """A call that begins as the old one breaks may still be sent there, and fails with it."""
+    """A call that starts as the old connection breaks may be sent on it and fail with it."""
     async with asyncio.timeout(SOON_S):
         while True:
             try:

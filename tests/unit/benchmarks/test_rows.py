@@ -1,4 +1,4 @@
-"""What becomes of measurements: ratios, goals, tables, out/bench.json, and the exit code."""
+"""Measurements become ratios, goals, tables, out/bench.json and the exit code."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What the engines' results are compared with, against the same computed row by row; and that a
-wrong result is found.
+"""The expected results of the engines equal results computed row by row, and a wrong result is
+detected.
 """
 
 from __future__ import annotations

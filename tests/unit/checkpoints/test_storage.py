@@ -279,7 +279,7 @@ def test_only_an_object_store_has_several_files_written_at_once(
 
     with pytest.raises(StorageError, match="the first"):
         storage.each(fails_first, range(10_000))
-    assert len(begun) < 10_000, "the others are not begun any more"
+    assert len(begun) < 10_000, "the remaining calls do not start"
     here = CheckpointStorage(str(tmp_path)).each(lambda _: threading.get_ident(), range(3))
     assert here == [threading.get_ident()] * 3
 

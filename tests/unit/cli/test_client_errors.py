@@ -1,4 +1,4 @@
-"""Wrong addresses are told clearly, and soon."""
+"""Wrong addresses are reported clearly and soon."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def serve() -> Iterator[Callable[[bytes | None], str]]:
 
 @pytest.fixture
 def dead_address() -> Iterator[str]:
-    """Of a port that is taken, so that nobody else gets it, but at which nobody listens."""
+    """Yields the address of a port that is bound, so that it stays free, but does not listen."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{taken.getsockname()[1]}"

@@ -1,5 +1,5 @@
-"""A client's streams go on when the Dispatcher is back, however long they had nothing to say;
-cancellations reach it, and other calls the one that leads.
+"""A client's streams continue when the Dispatcher is back, however long they were silent;
+cancellations reach it, and other calls reach the leader.
 """
 
 from __future__ import annotations

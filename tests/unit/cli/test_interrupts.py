@@ -17,7 +17,7 @@ from firesteel.common.states import JobStatus
 
 
 class EndlessJob:
-    """What a client tells of a job that runs until it is cancelled."""
+    """A client's view of a job that runs until it is cancelled."""
 
     def __init__(self, *, cancellable: bool) -> None:
         self.cancelled: list[str] = []

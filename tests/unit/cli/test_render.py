@@ -1,4 +1,4 @@
-"""What is printed about jobs and clusters."""
+"""The output of commands about jobs and clusters."""
 
 from __future__ import annotations
 

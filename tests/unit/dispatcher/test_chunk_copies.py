@@ -20,7 +20,7 @@ FIRST = 1
 
 
 class Leaders:
-    """One after the other, each with a directory of its own."""
+    """Successive leaders, each with a separate directory."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -131,9 +131,7 @@ def test_the_next_leader_has_the_files(tmp_path: Path) -> None:
     assert store("third").missing([name, "f" * 32]) == ["f" * 32]
     fourth = store("fourth")
     assert fourth.drop_unneeded([name], now=0.0) == []
-    assert fourth.drop_unneeded([], now=0.0) == [], (
-        "a client may have just been told that it is here"
-    )
+    assert fourth.drop_unneeded([], now=0.0) == [], "a client may have just learned that it is here"
     assert fourth.drop_unneeded([], now=SUBMIT_WITHIN_S + 1) == [name]
     assert store("fifth").missing([name]) == [name]
 

@@ -63,7 +63,7 @@ OTHER = JobId("b" * 32)
 
 
 class Harness:
-    """A core with its clock, and what came out of it last and altogether."""
+    """A core with its clock, its latest commands and all its commands."""
 
     def __init__(
         self, *, spares: int = 1, history: int = 100, jobs: list[Job] | None = None
@@ -502,7 +502,7 @@ def test_after_a_restart_a_job_whose_job_master_does_not_come_back_has_failed() 
 
 
 def assigned(*, recovers: bool = False) -> Harness:
-    """A Dispatcher that finds a running job, and asks for its JobMaster."""
+    """Returns a Dispatcher that finds a running job and requests a JobMaster for it."""
     job = stored()
     job.recovers, job.job_master_address = recovers, "there:1"
     harness = Harness(jobs=[job])
@@ -562,7 +562,7 @@ def test_a_dispatcher_that_could_not_act_for_a_while_asks_again_before_it_gives_
 def test_only_the_job_master_that_has_ended_a_job_hears_that_its_end_is_stored(
     epoch: int, status: JobStatus
 ) -> None:
-    """Whoever hears it deletes the checkpoints."""
+    """The JobMaster that receives the notice deletes the checkpoints."""
     harness = Harness(jobs=[replace(stored(JobStatus.FAILED), epoch=2)])
     harness.register(1, serves=JOB)
     out = harness.report(status, epoch=epoch)
@@ -757,7 +757,7 @@ def test_a_job_without_checkpoints_that_is_being_restarted_is_restarted() -> Non
     (start,) = of(StartJob, harness.process(2))
     assert not start.reconciles
     harness.report(JobStatus.RUNNING, connection=2, epoch=2)
-    assert of(JobEnded, harness.dies(2)), "nobody knows whether tasks run again"
+    assert of(JobEnded, harness.dies(2)), "it is unknown whether tasks run again"
 
 
 def test_after_a_restart_a_job_that_takes_checkpoints_gets_another_job_master() -> None:

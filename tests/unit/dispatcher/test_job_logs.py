@@ -88,7 +88,7 @@ class Hanging(job_logs_pb2_grpc.JobLogsServicer):
 
 
 class Dying(job_logs_pb2_grpc.JobLogsServicer):
-    """A process that is killed while it hands out its lines."""
+    """A process that is killed while it sends its lines."""
 
     async def ReadJobLogs(self, request: Any, context: Any) -> AsyncIterator[Any]:
         yield job_logs_pb2.JobLogLines(lines=[job_logs_pb2.JobLogLine(text="event=first")])

@@ -133,7 +133,7 @@ class JobMaster:
         await stream.done_writing()
 
     async def die(self) -> None:
-        """As nobody's child, and without a word. Nothing listens at its port."""
+        """Ends as an orphan and without a message. Nothing listens at its port."""
         stream = await self._reporting("JOB_RUNNING")
         async with asyncio.timeout(SOON_S):
             while (await stream.read()).WhichOneof("message") != "start":
@@ -157,7 +157,7 @@ async def job_master(dispatcher: Dispatcher) -> AsyncIterator[JobMaster]:
 
 @pytest.fixture
 async def client(dispatcher: Dispatcher) -> AsyncIterator[Client]:
-    """Blocks the calling thread, so it is called in threads of its own."""
+    """Yields a client whose calls block, so tests call it in separate threads."""
     with await asyncio.to_thread(Client, dispatcher.address) as client:
         yield client
 
@@ -246,7 +246,7 @@ async def test_rows_of_an_ended_job_make_room_and_their_readers_learn_it(
         await job_master.send(1, *range(200))
     await job_master.finish()
     rows_kept = values_of(await asyncio.to_thread(client.fetch_table, JOB, SINK))
-    assert rows_kept == list(range(200)), "it was told of the rest"
+    assert rows_kept == list(range(200)), "the client received all rows"
 
 
 @pytest.mark.parametrize("dispatcher", [{"results.max-age": "1 ms"}], indirect=True)

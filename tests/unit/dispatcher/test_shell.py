@@ -1,4 +1,4 @@
-"""What the Dispatcher's shell answers while the core and the store move on."""
+"""The answers of the Dispatcher's shell while the core and the store change."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ async def test_a_job_is_started_once_the_store_can_be_read(tmp_path: Path) -> No
 async def test_who_was_replaced_takes_no_rows(
     store: JobStore, tmp_path: Path, leads: tuple[bool, ...]
 ) -> None:
-    """The next leader has its own count of what is there."""
+    """The next leader counts the stored chunks itself."""
     store.persist([JobAdded(job_id=JOB, name="a job", graph_id="g", start_ms=1)])
     shell = shell_on(store, tmp_path, Leads(leads))
     chunk = AppendResults(

@@ -20,7 +20,7 @@ from taskexecutor.executor.exchange import (
 )
 
 WINDOW_BYTES = 64 * 1024
-PATIENCE_S = 60.0  # for what certainly happens, only not at once
+PATIENCE_S = 60.0  # for events that certainly happen, but not immediately
 JOB = "job"
 RESULT = "result"
 
@@ -169,7 +169,7 @@ def in_thread() -> Iterator[Callable[[Callable[[], None]], Outcome]]:
 
 
 class Outcome:
-    """What became of a body that runs in a thread."""
+    """The outcome of a body that runs in a thread."""
 
     def __init__(self, body: Callable[[], None]) -> None:
         self.error: BaseException | None = None

@@ -1,4 +1,4 @@
-"""Partitions of BLOCKING results: files, served to whoever asks, by another than who wrote them."""
+"""Partitions of BLOCKING results: files that a different process serves than wrote them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ENDS = [MAX_WATERMARK, EndOfData(True), EndOfPartition()]
 
 
 class Store:
-    """What a TaskExecutor does with finished partitions."""
+    """Handles finished partitions as a TaskExecutor does."""
 
     def __init__(self) -> None:
         self.registry = PartitionRegistry(timeout_s=None)

@@ -40,7 +40,7 @@ def barrier(checkpoint_id: int) -> CheckpointBarrier:
 
 
 class Joined:
-    """A sender and a receiver, and what is under way between them in both directions."""
+    """A sender and a receiver, with the messages in flight in both directions."""
 
     def __init__(self, *, batch_rows: int = 100, opened: bool = True) -> None:
         self.sender = SenderChannel("test", window_bytes=WINDOW_BYTES, batch_rows=batch_rows)
@@ -173,7 +173,7 @@ def test_credit_returns_in_steps_and_whenever_the_queue_runs_dry() -> None:
     assert channel.answers == [(300, 0)]
 
 
-def test_a_barrier_behind_the_data_is_acknowledged_when_it_is_taken() -> None:
+def test_a_barrier_after_the_data_is_acknowledged_when_it_is_taken() -> None:
     """Its producer waits for that at its end (spec 001), and no more data will return credit."""
     channel = Joined()
     for event in (EndOfData(), CheckpointBarrier(checkpoint_id=1, timestamp_ms=0)):

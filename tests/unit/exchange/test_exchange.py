@@ -183,7 +183,7 @@ BATCHES = {
 def test_batches_of_every_shape_survive(pair: Any, in_thread: InThread, name: str) -> None:
     partition = pair.partition()
     for batch in BATCHES[name]:
-        partition.emit(batch)  # they wait behind each other: coalesced where that can be
+        partition.emit(batch)  # they queue up and are coalesced where possible
     consumer = pair.consumer()
     producer = in_thread(lambda: finish(partition))
     batches = [e for _, e in consumer.drain() if isinstance(e, pa.RecordBatch)]
@@ -389,7 +389,7 @@ def test_a_producer_that_never_comes_is_a_clear_error(
 
 
 def test_an_address_without_a_process_is_a_clear_error(network: Any) -> None:
-    with socket.socket() as taken:  # so that nobody else gets the port, at which nobody listens
+    with socket.socket() as taken:  # keeps the port, but does not listen
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(
@@ -442,7 +442,7 @@ def test_an_aborted_producer_fails_its_consumers_before_what_is_queued(
 ) -> None:
     partition, consumer = pair.partition(), pair.consumer()
     partition.emit(numbers(0, 1))
-    assert consumer.arrived.wait(60)  # which is set behind what arrives
+    assert consumer.arrived.wait(60)  # it is set after the arrival
     consumer.arrived.clear()
     partition.abort("its task failed: boom")
     assert consumer.arrived.wait(60)
@@ -454,7 +454,7 @@ def test_an_aborted_producer_fails_its_consumers_before_what_is_queued(
     with pytest.raises(ExchangeClosed):
         partition.emit(numbers(0, 1))
     partition.close()
-    with pytest.raises(PartitionFailed, match="boom"):  # a later consumer fails at once, too
+    with pytest.raises(PartitionFailed, match="boom"):  # a later consumer also fails immediately
         pair.consumer().next()
 
 
@@ -532,7 +532,7 @@ def test_release_job_frees_everything(
             not [c for c in psutil.Process().net_connections() if c.raddr and c.raddr.port == port]
         )
     )
-    again, reader = pair.partition(), pair.consumer()  # the same names may be used anew
+    again, reader = pair.partition(), pair.consumer()  # the same names can be used again
     again.emit(numbers(0, 1))
     assert reader.next() == (0, numbers(0, 1))
 

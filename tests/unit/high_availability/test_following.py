@@ -61,7 +61,7 @@ async def test_a_stream_follows_the_leader() -> None:
             await two.resource_manager.next("register")
             registered.append(await posted.get())
             assert stream.link.address == two.address
-            # What it says of itself is older than what was announced of who is there.
+            # Its statement about itself is older than the announced leader.
             found.announced(Leader(stale.address, Epoch(6)))
             await stale.resource_manager.next("register")
     finally:
@@ -84,7 +84,7 @@ async def test_a_leader_of_before_is_passed_over() -> None:
 
 
 class NotLeading(FixedElection):
-    """Leads when it is told to."""
+    """Leads on request."""
 
     def __init__(self) -> None:
         self.leads = False

@@ -38,7 +38,7 @@ SLOT = [
     b"  Traceback (most recent call last):",
     ours(6, "a task ends", " vertex=Sink subtask=0 attempt=0"),
     ours(7, "the job was removed", job=""),
-    b"nobody knows whose",
+    b"of an unknown job",
 ]
 
 

@@ -17,7 +17,7 @@ def line(second: int, what: str, job: str = JOB) -> str:
 
 
 def read(files: Mapping[Path, LogFile], selection: Selection) -> tuple[list[str], list[str]]:
-    """What was logged, and the notices."""
+    """Returns the logged lines and the notices."""
     reader = JobLogReader(selection, lambda: files, follow=False)
     found, notices = [], []
     while (step := reader.step()) is not None:

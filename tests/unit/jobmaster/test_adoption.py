@@ -1,5 +1,5 @@
-"""A JobMaster takes over the tasks of an earlier one, as its core does it: what is reported goes on,
-what is not is restarted, splits have one owner, and checkpoints have one end.
+"""A JobMaster's core takes over the tasks of an earlier JobMaster: reported tasks continue, the
+others restart, each split has one owner, and each checkpoint has one outcome.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def settings(attempts: int = 0, *, checkpoints: bool = True) -> JobSettings:
 
 
 def test_the_dispatcher_has_the_analysis_before_a_task_is_deployed() -> None:
-    """Whoever asks for the job's tasks to be stopped finds them, and so may the next JobMaster."""
+    """A later cancellation finds the job's tasks, and so can the next JobMaster."""
     world = World(graph(), settings())
     world.start()
     for name in ("tm-1", "tm-2"):
@@ -126,9 +126,7 @@ class Handover:
         self.second = self._second()
 
     def tells(self) -> None:
-        """The first JobMaster: what its sources have found, and which tasks have begun, as it is
-        stored.
-        """
+        """Stores the first JobMaster's analysis: the splits of its sources and the started tasks."""
         self.found = found_from_proto(found_to_proto(self.first.core.found))
         self.listed = listed_from_proto(listed_to_proto(self.first.core.listed))
 
@@ -296,7 +294,7 @@ def _cause(world: World) -> str:
 
 
 def places(world: World, executions: Iterable[Execution], received: dict[str, int]) -> list[int]:
-    """Of all the splits that these sources still get."""
+    """Returns the places of all splits that these sources still receive."""
     found = []
     for execution in executions:
         while True:
@@ -485,7 +483,7 @@ def test_a_stored_checkpoint_is_told_to_those_who_do_not_know_and_any_other_is_g
 
 @pytest.mark.parametrize("stored", [True, False])
 def test_a_stop_with_a_savepoint_is_finished_or_given_up(stored: bool) -> None:
-    """All tasks end with one that is stored; after any other, the sources go on."""
+    """All tasks end with a stored savepoint; otherwise the sources continue."""
     handover = Handover()
     savepoint = handover.checkpoint_id + (0 if stored else 1)
     sent = handover.adopt_all(open_checkpoints=(savepoint,), stops_with=savepoint)
@@ -495,8 +493,8 @@ def test_a_stop_with_a_savepoint_is_finished_or_given_up(stored: bool) -> None:
     }
 
 
-def test_a_stop_that_was_under_way_is_asked_for_again() -> None:
-    """Its savepoint has a directory of its own: the dead JobMaster may still write to the other."""
+def test_a_stop_that_was_under_way_is_requested_again() -> None:
+    """The savepoint gets a new directory: the dead JobMaster may still write to the old one."""
     handover = Handover()
     path = "/savepoints/savepoint-abcdef-000000000000"
     begun = handover.checkpoint_id + 1
@@ -562,7 +560,7 @@ def test_a_chunk_that_was_kept_and_not_acknowledged_is_not_kept_again() -> None:
 
 
 def test_a_sink_that_waits_for_an_acknowledgement_gets_it_before_it_answers() -> None:
-    """What it sends ahead of the chunks that are lost is sent again behind them."""
+    """Chunks that it sent ahead of lost ones are sent again after them."""
     handover = Handover()
     (one, _) = handover.first.executions("sink")
     handover.has_collected({one.attempt_id: 3})
@@ -594,7 +592,7 @@ def cancelled(world: World, sent: list[commands.Command]) -> set[str]:
 
 @pytest.mark.parametrize("meanwhile", [True, False])
 def test_a_job_is_canceled_when_all_is_known_and_nothing_runs_any_more(meanwhile: bool) -> None:
-    """The cancel comes meanwhile, or came to the first JobMaster."""
+    """The cancellation arrives during the takeover, or reached the first JobMaster."""
     handover = Handover()
     second = handover.begin(cancels=not meanwhile)
     for name in ("tm-1", "tm-2"):
@@ -705,7 +703,7 @@ def test_all_that_finished_while_nobody_listened_is_the_end() -> None:
 
 
 def test_slots_of_tasks_that_are_not_adopted_are_given_back_first() -> None:
-    """A JobMaster that starts the job anew does not run two attempts in one process."""
+    """A JobMaster that restarts the job does not run two attempts in one process."""
     handover = Handover()
     second = handover.second
     second.start()
@@ -732,7 +730,7 @@ def test_without_checkpoints_the_tasks_tell_all() -> None:
 
 @pytest.mark.parametrize("enabled", [True, False])
 def test_files_are_those_that_the_first_job_master_has_found(enabled: bool) -> None:
-    """Without a checkpoint, too: they are stored with the analysis."""
+    """This also holds without a checkpoint: they are stored with the analysis."""
     handover = Handover(checkpoint=False, enabled=enabled, reads=FILES)
     assert handover.first.core.adoptable
     handover.adopt_all()
@@ -801,7 +799,7 @@ def test_a_source_whose_files_nobody_has_stored_starts_from_the_checkpoint_or_an
 
 @pytest.mark.parametrize("attempts", [0, 1])
 def test_without_checkpoints_a_job_of_which_nothing_is_found_has_failed(attempts: int) -> None:
-    """It begins again only if its restart strategy says so."""
+    """It restarts only if its restart strategy allows it."""
     handover = Handover(checkpoint=False, enabled=False, attempts=attempts)
     second = handover.begin()
     second.post(events.SlotHoldersKnown(task_executor_ids=()))
@@ -969,7 +967,7 @@ def test_a_result_that_is_gone_is_made_of_the_same_splits_by_the_next_job_master
 
 
 def test_a_source_that_is_to_repeat_splits_does_so_under_the_next_job_master() -> None:
-    """It has finished, its result is lost, and its next attempt has begun when the first dies."""
+    """It finished, its result was lost, and its next attempt had started when the first died."""
     handover = BatchHandover(attempts=1)
     done, goes_on = handover.sources
     had = handover.read[done.attempt_id]
@@ -986,8 +984,8 @@ def test_a_source_that_is_to_repeat_splits_does_so_under_the_next_job_master() -
     assert sorted([*had, *handover.read[goes_on.attempt_id], *rest]) == list(range(10))
 
 
-def test_who_has_read_rows_that_may_come_to_others_begins_again() -> None:
-    """Nobody knows that the second source had begun: it may read other splits."""
+def test_readers_of_rows_that_may_be_reassigned_restart() -> None:
+    """The start of the second source is unknown: it may read other splits."""
     handover = BatchHandover(attempts=1)
     readers = handover.run_the_others()
     listed = [

@@ -67,7 +67,7 @@ def test_all_wait_for_those_that_have_no_event_time_yet() -> None:
     assert groups.report("fast", 0, 100) == {"fast0": MIN_TIMESTAMP_US}
     assert groups.report("fast", 1, 50) == {"fast1": MIN_TIMESTAMP_US}
     assert groups.report("slow", 0, 40) == {"fast1": 50, "slow0": 50}, (
-        "fast0, at 100, may not go on yet"
+        "fast0, at 100, may not continue yet"
     )
     assert groups.alignment.next_deadline() == 1.0
     assert groups.note(groups.alignment.tick(1.0)) == {"fast0": 50}, (
@@ -154,7 +154,7 @@ def test_options_that_make_no_sense(alignment: object, problem: str) -> None:
 
 @dataclass
 class Reader:
-    """What is known of a subtask."""
+    """The known state of a subtask."""
 
     watermark_us: int = MIN_TIMESTAMP_US
     idle: bool = False
@@ -220,7 +220,7 @@ def test_no_limit_is_announced_beyond_the_slowest_plus_the_drift_and_in_the_end_
             if other.heard_of and groups.announced[key] < other.watermark_us <= allowed_us(name):
                 raise AssertionError(
                     f"{key} is at {other.watermark_us} and its limit is {groups.announced[key]}; "
-                    "it may go on"
+                    "it may continue"
                 )
             assert not other.heard_of or groups.announced[key] <= allowed_us(name), (
                 "no reader keeps a limit that has fallen"
@@ -253,7 +253,7 @@ def test_no_limit_is_announced_beyond_the_slowest_plus_the_drift_and_in_the_end_
         assert any(
             groups.announced[f"{name}{i}"] >= readers[(name, i)].watermark_us
             for name, i in counting
-        ), "one reader goes on"
+        ), "one reader continues"
 
 
 def report(

@@ -1,4 +1,4 @@
-"""What the JobMaster sends its peers about a job's configuration, and its operators about their
+"""Messages of the JobMaster about a job's configuration, and to operators about their
 alignment group.
 """
 

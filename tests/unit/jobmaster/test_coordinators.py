@@ -364,7 +364,7 @@ def test_paths_are_listed_sorted_without_hidden_files(tmp_path: Path) -> None:
 
 
 def test_what_spark_leaves_out_is_left_out(tmp_path: Path) -> None:
-    """Unless a glob names it. Folders of a column whose name begins with an underscore stay."""
+    """A glob that names it includes it. Folders of a column named with an underscore stay."""
     names = ("_k=1/a", "b", "c._COPYING_", "_SUCCESS", "_temporary/0/d", "e2", "e3")
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""JobGraph -> ExecutionGraph, and the states of what is in it."""
+"""JobGraph -> ExecutionGraph, and the states of its vertices."""
 
 from __future__ import annotations
 

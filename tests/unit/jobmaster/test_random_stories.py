@@ -42,7 +42,7 @@ class TaskExecutor:
         self.tasks: dict[AttemptId, ExecutionState] = {}
         self.slot_of: dict[AttemptId, AllocationId] = {}
         self.partitions: set[ResultPartitionId] = set()
-        # Released while it was away. It is told again if it returns, unless the job has ended.
+        # Released while it was away. The release is resent if it returns, unless the job has ended.
         self.missed: set[ResultPartitionId] = set()
         self.canceling: set[AttemptId] = set()
         self.analyses: list[AllocationId] = []
@@ -166,7 +166,7 @@ class Peers:
                 executor = self.executors.get(command.task_executor_id)
                 if executor is not None and executor.connected:
                     if self.core.graph.status is JobStatus.FINISHED:
-                        assert executor.partitions <= executor.missed, "nobody reads them any more"
+                        assert executor.partitions <= executor.missed, "no task reads them"
                     del self.executors[executor.name]
             case commands.ReleasePartitions():
                 executor = self.executors.get(command.task_executor_id)
@@ -200,7 +200,7 @@ class Peers:
                 pass
 
     def _check_inputs(self, deployed: commands.DeployTasks) -> None:
-        """What a task reads of BLOCKING results is complete."""
+        """Checks that the BLOCKING results that a task reads are complete."""
         for task in deployed.tasks:
             self.attempts[task.vertex_id, task.subtask, task.attempt] = task.attempt_id
             for result in self.core.graph.inputs_of(task.vertex_id):
@@ -333,7 +333,7 @@ class Peers:
 
     def _keep_results(self, executor: TaskExecutor, attempt_id: AttemptId) -> None:
         execution = self.core.graph.attempts.get(attempt_id)
-        if execution is not None:  # else nobody would know of them
+        if execution is not None:  # otherwise they would be unknown
             vertex_id = execution.vertex.job_vertex.vertex.vertex_id
             executor.partitions.update(
                 ResultPartitionId(

@@ -67,7 +67,7 @@ def begun(
 
 
 def deployed(world: World) -> list[str]:
-    """What runs or is about to."""
+    """Returns the names of running tasks and tasks about to run."""
     return [
         f"{e.vertex.job_vertex.vertex.name}{e.vertex.subtask}"
         for e in world.executions()
@@ -76,7 +76,7 @@ def deployed(world: World) -> list[str]:
 
 
 def finish(world: World, *names: str) -> list[commands.Command]:
-    """Of the tasks that run, those of these vertices, or with these names."""
+    """Finishes the running tasks of these vertices, or with these names."""
     found = [
         e
         for e in world.executions()
@@ -193,7 +193,7 @@ def fail(world: World, name: str, unreadable: ResultPartitionId | None = None) -
 
 
 def reconnect(world: World, kept: Iterable[ResultPartitionId]) -> None:
-    """te-1, with its slots and tasks, and what it still keeps."""
+    """Reconnects te-1 with its slots, tasks and kept results."""
     slots = tuple(
         SlotOffer(
             allocation_id=slot.allocation_id,
@@ -290,7 +290,7 @@ def test_what_has_read_rows_that_are_there_goes_on_however_they_were_made() -> N
 
 
 def test_what_is_read_to_its_end_is_kept_for_a_reader_that_is_to_be_restarted() -> None:
-    """It finishes while it is cancelled, because a task behind it has failed."""
+    """It finishes while it is cancelled because a downstream task has failed."""
     world = begun(batch({"a": 1, "b": 1, "c": 1}, pipelined=(1,)), 1)
     finish(world, "a")
     assert deployed(world) == ["b0", "c0"]
@@ -343,7 +343,7 @@ def test_a_lost_task_executor_whose_partitions_are_read_costs_nothing() -> None:
 
 
 def test_partitions_that_wait_for_consumers_without_a_slot_are_produced_again() -> None:
-    """Of all tasks, in batch mode: whatever is lost, only regions are restarted."""
+    """In batch mode, a loss restarts only regions, even if every task is lost."""
     world = begun(batch({"a": 1, "b": 1}), 1)
     finish(world, "a")
     world.post(events.TaskExecutorLost(task_executor_id=TaskExecutorId("te-1"), cause="gone"))

@@ -1,4 +1,4 @@
-"""What a job's master makes of the configuration."""
+"""A JobMaster's settings from the configuration."""
 
 from __future__ import annotations
 

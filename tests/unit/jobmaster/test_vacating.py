@@ -19,7 +19,7 @@ ONE, OTHER = TaskExecutorId("te-1"), TaskExecutorId("te-2")
 
 
 def pipelines(*names: str) -> JobGraph:
-    """From source "a0" to sink "a1", each pipeline in a slot of its own."""
+    """Returns pipelines from source "a0" to sink "a1", each in a separate slot."""
     vertices = [vertex(f"{x}{n}", 1, slot_sharing_group=x) for x in names for n in range(2)]
     graph = job(*vertices)
     return replace(graph, edges=graph.edges[::2])
@@ -127,7 +127,7 @@ def test_what_is_not_there_yet_is_not_taken_away_and_a_drain_can_be_withdrawn() 
     world.post(events.VacateWithdrawn(task_executor_id=ONE))
     assert required(world) == 2
     world.give_slots(OTHER, 1)
-    assert world.of(commands.AnswerSlots)[-1].rejected, "nobody waits for it any more"
+    assert world.of(commands.AnswerSlots)[-1].rejected, "no task waits for it"
     assert {e.state for e in world.executions()} == {S.RUNNING}
 
 

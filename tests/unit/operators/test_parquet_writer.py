@@ -72,7 +72,7 @@ def test_only_values_that_repeat_are_in_dictionaries_and_only_what_shrinks_is_co
         "mostly null": (False, "SNAPPY"),
         "token": (False, "UNCOMPRESSED"),
         "name": (True, "SNAPPY"),
-        # Of parts of nested columns, nothing is known.
+        # There is no information about parts of nested columns.
         "nested.token": (True, "SNAPPY"),
         "list.list.element": (True, "SNAPPY"),
         "nothing": (True, "SNAPPY"),

@@ -70,7 +70,7 @@ class Range(InputPartition):
 
 
 class Reader(DataSourceStreamReader):
-    """10 numbers more each time it is asked, in partitions of 4, until 25."""
+    """Plans 10 more numbers per call, in partitions of 4, up to 25."""
 
     def initialOffset(self) -> dict[str, int]:
         return {"n": 0}
@@ -194,7 +194,7 @@ def test_partitions_are_read_as_rows_or_as_batches(reader: type[Any]) -> None:
     ).open()
     for batch in planner.batches:
         harness.process(batch)
-    assert TaskContext.get() is None, "this is no worker: a Spark could be started here"
+    assert TaskContext.get() is None, "this is not a worker: a Spark could be started here"
     texts = (str(n) if reader is Reader else "in 1" for n in range(25))
     assert harness.rows() == [
         {"n": n, "text": text} for n, text in zip(range(25), texts, strict=True)
@@ -227,7 +227,7 @@ def test_a_planner_goes_on_behind_the_checkpoint_and_commits_it_again() -> None:
     calls.clear()
     again = OperatorHarness(build(PartitionPlan(numbers(BoundedReader))), []).open()
     again.operator.restore(position)  # type: ignore[attr-defined]
-    assert calls == [("commit", {"n": 20})], "it may have failed before it was told"
+    assert calls == [("commit", {"n": 20})], "it may have failed before the notice arrived"
     assert not again.poll()
     reader = OperatorHarness(build(numbers(Reader)), [PARTITION_SCHEMA], output_schema=ARROW).open()
     for partition in again.batches:
@@ -325,7 +325,7 @@ def test_an_offset_that_does_not_advance_behind_its_rows_is_an_error() -> None:
 
 
 class Topic(DataSourceStreamReader):
-    """Each of `plans` is asked for at once; its partitions are lists of times, and all of them of
+    """Returns each of `plans` immediately; its partitions are lists of times, all of them within
     the same ten microseconds.
     """
 
@@ -399,7 +399,7 @@ def test_no_row_of_a_partition_is_late_because_another_was_read_before(
     made = harnesses(env.job_graph(), plan=PARTITION_SCHEMA)
     planner = made["Source: topics plan"]()
     plan(planner, polls=len(plans))
-    assert planner.watermarks_us == list(range(1, len(plans) + 1)), "a mark behind each plan"
+    assert planner.watermarks_us == list(range(1, len(plans) + 1)), "a watermark after each plan"
     turn = itertools.cycle(range(readers))
     dealt: list[list[Any]] = [[] for _ in range(readers)]
     for element in planner.elements:

@@ -1,4 +1,4 @@
-"""Aggregates of the rows around each, against an oracle that orders what is there anew."""
+"""Aggregates of the rows around each row, against an oracle that sorts the rows again."""
 
 from __future__ import annotations
 

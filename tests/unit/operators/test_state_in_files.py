@@ -291,7 +291,7 @@ def test_pieces_of_a_log_stay_small() -> None:
 
 
 def paged() -> CreateKeyedState:
-    """What tasks of a batch have."""
+    """Returns the keyed state of batch tasks."""
     return partial(HashMapKeyedStateBackend, columns=in_files())
 
 

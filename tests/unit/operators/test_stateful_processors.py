@@ -71,7 +71,7 @@ def groups(rows: Rows, key: str = "key") -> dict[Any, Rows]:
 
 
 def as_tester(tester: TwsTester, batches: list[pa.RecordBatch]) -> Rows:
-    """What TwsTester says to the same batches."""
+    """Returns TwsTester's rows for the same batches."""
     seen: Rows = []
     for batch in batches:
         for key, rows in groups(batch.to_pylist()).items():
@@ -84,8 +84,8 @@ READINGS = [("0", 123), ("0", 23), ("1", 33), ("1", 188), ("1", 88)]
 
 
 def documented(method: Any) -> dict[str, Any]:
-    """What the example in the method's documentation defines: nothing of it is changed, and there
-    is no copy of it here.
+    """Returns the names that the example in the method's docstring defines, unchanged, so that the
+    test contains no copy of it.
     """
     names: dict[str, Any] = {"pd": pd}
     for example in doctest.DocTestParser().get_examples(method.__doc__):
@@ -260,7 +260,7 @@ EXPIRED = pa.schema([("key", pa.string()), ("total", pa.int64()), ("expired_ms",
     st.lists(
         st.one_of(
             st.tuples(st.sampled_from("abc"), st.integers(1, 9), st.integers(0, 40_000)),
-            st.integers(1, 15_000),  # event time goes on by so much
+            st.integers(1, 15_000),  # event time advances by this much
         ),
         max_size=40,
     )

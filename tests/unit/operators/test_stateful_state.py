@@ -276,7 +276,7 @@ def test_what_is_older_than_its_ttl_is_gone(
             restored = restored_from(story.harness.state.snapshot())
             story = Story(Scripted(declare, handle), "processing_time", restored)
             story.now_ms = now_ms
-    for later_ms in range(0, 10_000, 500):  # nobody comes any more
+    for later_ms in range(0, 10_000, 500):  # no further row arrives
         story.at(now_ms + later_ms)
     assert story.entries == 0
 
@@ -439,7 +439,7 @@ def test_what_fails_further_down_is_not_blamed_on_the_processor() -> None:
 
 
 def test_few_timers_look_after_expiring_state() -> None:
-    """However often values are updated, and however long that goes on."""
+    """Their number does not grow with the number of updates or with time."""
 
     def handle(states: Any, handle: Any, key: Any, numbers: list[int]) -> Iterator[Any]:
         states.update((numbers[0],))
@@ -464,7 +464,7 @@ def test_few_timers_look_after_expiring_state() -> None:
 def test_timers_and_expiries_go_on_from_a_checkpoint_as_the_backend_has_them(
     tmp_path: Path,
 ) -> None:
-    """Those of a database are restored without a look at each key."""
+    """Timers of a database are restored without reading each key."""
 
     def declare(handle: Any) -> Any:
         return handle.getValueState("s", "n INT", 1_000), handle.getListState("l", "n INT", 4_000)

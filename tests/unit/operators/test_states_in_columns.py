@@ -1,5 +1,5 @@
-"""What windows, aggregates and rows without duplicates say of their state before data flows, and
-whether another program can go on with it.
+"""Windows, aggregates and drop_duplicates declare their state before data flows, which decides
+whether a changed program can restore it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The first rows of keys, as changes, against an oracle that sorts all rows anew."""
+"""The first rows of keys, as changes, against an oracle that sorts all rows again."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_what_is_there_is_what_is_first(
         assert len(new) == len({repr(row) for row in new})
 
 
-# Of each bundle: rows that come (the places of key and value), or one of those that are there goes.
+# Each bundle: rows that arrive (the places of key and value), or the removal of an existing row.
 FLOWS_OF_CHANGES = st.lists(
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)) | st.integers(0, 9), max_size=8),
     max_size=8,
@@ -133,7 +133,7 @@ def test_rows_that_go_make_room_for_others(
         kinds = [row["row_kind"] for row in harness.rows()[before:]]
         assert kinds == sorted(kinds), "deletes come first"
         shown = [{**row, "row_kind": ""} for row in harness.rows()[before:]]
-        assert len(shown) == len({repr(row) for row in shown}), "what stays is not told again"
+        assert len(shown) == len({repr(row) for row in shown}), "unchanged rows are not sent again"
 
 
 @given(

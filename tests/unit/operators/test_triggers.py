@@ -117,7 +117,7 @@ def counted(size: int, slide: int, **more: Any) -> OperatorHarness:
 
 
 def windows_of(harness: OperatorHarness) -> list[tuple[Any, ...]]:
-    """Of each window that has fired: its key, its bounds in milliseconds or its number, the numbers
+    """Returns, for each fired window, its key, its bounds in milliseconds or its number, the numbers
     of its rows.
     """
     found: dict[tuple[Any, ...], list[int]] = {}

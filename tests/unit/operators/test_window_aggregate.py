@@ -42,7 +42,7 @@ Row = tuple[str | None, int, int | None]  # key, time, x
 
 
 def partials(*rows: Row) -> pa.RecordBatch:
-    """What the upstream half makes of one bundle."""
+    """Returns the upstream half's partial results of one bundle."""
     groups: dict[tuple[str | None, int], list[int | None]] = {}
     for key, time, x in rows:
         groups.setdefault((key, time // SIZE_US * SIZE_US), []).append(x)

@@ -49,7 +49,7 @@ Row = tuple[str, int]  # key, time; its number in the stream is its value
 
 
 class Stream:
-    """Feeds rows to a window operator as the upstream half would, and tells what came out since the
+    """Feeds rows to a window operator as the upstream half would, and returns the output since the
     last look.
     """
 

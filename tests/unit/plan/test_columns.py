@@ -53,7 +53,7 @@ def test_return_types_are_parsed_without_a_session(ddl: str, shown: str) -> None
     assert F.udf(lambda value: value, ddl).returnType.simpleString() == shown
 
 
-def test_a_return_type_that_is_none_is_refused() -> None:
+def test_an_unknown_return_type_is_refused() -> None:
     with pytest.raises(InvalidProgram, match=r"'strin' is no type.*StringType\(\)"):
         F.udf(lambda value: value, "strin")
 

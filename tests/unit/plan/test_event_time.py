@@ -1,4 +1,4 @@
-"""Watermarks of joins are held back by what the operators behind them need."""
+"""Watermarks of joins are held back as far as downstream operators require."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def streams(mode: str = "streaming") -> tuple[DataStream, DataStream]:
 
 
 def held_s(stream: DataStream) -> list[int]:
-    """Of the joins of the job, in their order, in seconds."""
+    """Returns by how many seconds each join of the job holds its watermark back, in order."""
     stream.sink_to(DiscardSink())
     specs = [
         cloudpickle.loads(operator.spec)

@@ -1,4 +1,4 @@
-"""What the next job of a program consists of: whatever leads to a sink."""
+"""The next job of a program consists of all operators that lead to a sink."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from firesteel.operator import StreamOperator
 
 
 def planned(env: Environment) -> JobGraph:
-    """Of `env.execute()`."""
+    """Returns the JobGraph of `env.execute()`."""
     graphs: list[JobGraph] = []
     context = ExecutionContext(mode="plan-only", conf=Configuration(), on_job_graph=graphs.append)
     with active(context), pytest.raises(StopProgram):

@@ -1,4 +1,4 @@
-"""From a program to its JobGraph."""
+"""The translation of a program into its JobGraph."""
 
 from __future__ import annotations
 
@@ -386,7 +386,7 @@ def test_a_filter_in_sql_is_part_of_the_plan_and_a_function_is_not() -> None:
 
 
 def aligned(watermarks: Watermarks) -> dict[str, object]:
-    """Of a program with two sources: the coordinator's options of each operator that has one."""
+    """Returns the coordinator options of a program with two sources, by operator."""
     env = Environment()
     env.from_source(
         FileSource("/data/*.csv", format="csv", schema="at TIMESTAMP"),

@@ -45,7 +45,7 @@ for line in sys.stdin:
         print(error_info(error).user_traceback)
 """
 
-# What cloudpickle 3.1.3 does with the name of the code's file, and 3.1.2 does not.
+# Removes the file name of the code, as cloudpickle 3.1.3 does and 3.1.2 does not.
 WITHOUT_FILE_NAMES = """
 import cloudpickle
 from types import CodeType

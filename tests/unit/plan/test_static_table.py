@@ -1,4 +1,4 @@
-"""What is wrong with a static table is said where the program makes it."""
+"""Errors in a static table name the line of the program that creates it."""
 
 from __future__ import annotations
 

@@ -29,19 +29,19 @@ ALL = 10**9
 
 @dataclass
 class Control:
-    """What a test lets the tasks of its job do."""
+    """Controls what the tasks of a test's job may do."""
 
     rows: dict[str, int]  # of each split of a source
     # How far a split may be read, by source and number; the others: to their end.
     limits: dict[tuple[str, int], int] = field(default_factory=dict)
     begun: list[tuple[str, int]] = field(default_factory=list)  # splits, by source and number
-    free: threading.Event = field(default_factory=threading.Event)  # counting waits for nobody
+    free: threading.Event = field(default_factory=threading.Event)  # counting needs no permit
     permits: defaultdict[int, threading.Semaphore] = field(  # a batch each, by subtask
         default_factory=lambda: defaultdict(lambda: threading.Semaphore(0))
     )
     waiting: set[int] = field(default_factory=set)  # subtasks with a batch and without a permit
     restored: list[dict[str, Any]] = field(default_factory=list)  # of each counting subtask
-    # What is in the counting subtasks' lists at last, by attempt and subtask.
+    # The final content of the counting subtasks' lists, by attempt and subtask.
     totals: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def await_permit(self, context: RuntimeContext) -> None:

@@ -1,6 +1,6 @@
 """A job on a cluster in this process: its JobMaster's core, and the real tasks in slots that have
 no Spark. Between them are the real messages, exchange and files of checkpoints; the job store is a
-list. What dies here dies in memory: a slot is cut off, and its tasks are told nothing any more.
+list. A death happens in memory: a slot is cut off, and its tasks receive no further message.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ class JobStore:
 
 
 class SmallCluster:
-    """The JobMaster of one epoch, and its slots. The test's thread is the JobMaster's: what it is
-    told waits until `run_until`.
+    """The JobMaster of one epoch, and its slots. The test's thread is the JobMaster's: its messages
+    wait until `run_until`.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class SmallCluster:
         )
         self.answers: dict[str, commands.AnswerRequest] = {}
         self.stored: list[commands.StoreCheckpoint] = []
-        # What is `delayed` instead of told: messages of coordinators, how checkpoints end.
+        # The messages that are `delayed`: those of coordinators, and notices about checkpoints.
         self.delays: tuple[type[commands.ToTaskExecutor], ...] = ()
         self.delayed: list[commands.ToTaskExecutor] = []
         self.events = 0  # handled
@@ -217,16 +217,16 @@ class SmallCluster:
             self._tell(command)
 
     def states(self, vertex_name: str) -> list[ExecutionState]:
-        """Of the subtasks of the vertex whose name begins so."""
+        """Returns the states of the subtasks of the vertex whose name starts so."""
         return [e.state for e in self.core.graph.executions() if e.name.startswith(vertex_name)]
 
     def deployed(self, vertex_name: str) -> bool:
-        """Whether subtasks of the vertex whose name begins so have run here."""
+        """Returns whether subtasks of the vertex whose name starts so have run here."""
         executions = [e for e in self.core.graph.executions() if e.name.startswith(vertex_name)]
         return not any(execution.restored_finished for execution in executions)
 
     def tasks(self, vertex_name: str) -> list[StreamTask]:
-        """That run, of the vertex whose name begins so."""
+        """Returns the running tasks of the vertex whose name starts so."""
         tasks = [task for slot in self.slots for task in slot.tasks]
         return [task for task in tasks if task.config.vertex.name.startswith(vertex_name)]
 
@@ -234,7 +234,7 @@ class SmallCluster:
         return sum(p.records_out for task in self.tasks(vertex_name) for p in task._partitions)
 
     def await_inbox(self, messages: int) -> None:
-        """They have come; nobody has read them."""
+        """Waits until this many messages have arrived, unread."""
         end = time.monotonic() + PATIENCE_S
         while self._inbox.qsize() < messages:
             assert time.monotonic() < end, f"{self._inbox.qsize()} of {messages} messages"
@@ -267,7 +267,7 @@ class SmallCluster:
                 self._inbox.put(events.SlotsOffered(task_executor_id=who, slots=(slot.offer,)))
 
     def _hear(self, slot: Slot, message: executor_pb2.ExecutorToTaskExecutor) -> None:
-        """From any thread."""
+        """Handles a slot's message. Called from any thread."""
         relayed = of_task_executor.from_executor(slot.offer.executor_id, self.graph.job_id, message)
         if isinstance(relayed, slot_events.ProcessMessageReceived):
             self._inbox.put(from_task_executor(slot.task_executor, relayed.message))
@@ -357,7 +357,7 @@ class SmallCluster:
                 for slot in slots:
                     slot.hear(event.message)
             case _:
-                raise AssertionError(f"nobody here hears {event}")
+                raise AssertionError(f"the small cluster does not handle {event}")
 
     def _store(self, command: commands.StoreCheckpoint) -> events.Event:
         metadata = command.metadata

@@ -70,12 +70,12 @@ def test_rows_count_twice_only_after_a_failure_and_none_is_lost(
             lambda: emitted(cluster, "Source: a") == PARALLELISM * FIRST_ROWS,
             "each subtask of a is in the middle of its first split",
         )
-        # Any two of them: who has begun one asks for another.
+        # Any two of them: a source that has started one requests another.
         first_splits = {split for source, split in control.begun if source == "a"}
         cluster.begin_checkpoint()
         cluster.run_until(
             lambda: barriers(cluster) == [PARALLELISM] * PARALLELISM,
-            "those of a wait, and those of b are behind what fills the exchange",
+            "those of a wait, and those of b follow the rows that fill the exchange",
         )
         control.limits.clear()
         wait_until_full(cluster, "Source: a")

@@ -24,7 +24,7 @@ TAKEN: dict[int, Counter[tuple[int, int]]] = {}  # by subtask
 
 
 class Told(StreamOperator):
-    """Keeps which rows it was told of, and how often."""
+    """Counts how often it received each row."""
 
     def initialize_state(self, state: OperatorState) -> None:
         self.control = CONTROLS[NAME]

@@ -1,4 +1,4 @@
-"""What a job's master and its tasks tell each other comes late: nothing is lost or doubled."""
+"""Messages between a JobMaster and its tasks arrive late: nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_split_that_comes_behind_its_checkpoints_trigger_is_part_of_it(tmp_pat
     with small_cluster(env, store) as cluster:
         cluster.delays = (commands.SendOperatorMessage,)
         cluster.run_until(lambda: set(cluster.states("")) == RUNNING, "all tasks run")
-        cluster.run_until(lambda: len(cluster.delayed) == 2, "both sources have asked for a split")
+        cluster.run_until(lambda: len(cluster.delayed) == 2, "both sources have requested a split")
         cluster.begin_checkpoint()
         sources: Any = [task._kind for task in cluster.tasks("Source")]
         cluster.run_until(
@@ -66,7 +66,7 @@ def test_a_master_that_has_been_replaced_commits_nothing_and_deletes_nothing(
         old.run_until(lambda: old.records_out("Source") == 4 * 40, "all that may be read is read")
         old.delays = (commands.NotifyCheckpoint,)
         assert not old.take_checkpoint().problem
-        assert old.delayed, "nobody has committed"
+        assert old.delayed, "no task has committed"
         old.begin_checkpoint()
         old.await_inbox(len(old.core.graph.attempts))
         with small_cluster(env, store, job_id=old.graph.job_id) as new:

@@ -1,4 +1,4 @@
-"""A job that dies as soon as a checkpoint or savepoint is complete goes on from it: with every
+"""A job that dies as soon as a checkpoint or savepoint is complete restores it: with every
 backend, with barriers that overtake and such that do not, with more subtasks, as many and fewer,
 and when none, some or all subtasks of a source have finished.
 """
@@ -102,7 +102,7 @@ def test_a_job_goes_on_from_what_was_complete_when_it_died(cell: Cell, tmp_path:
 
 
 def finish_some(cluster: SmallCluster, cell: Cell) -> None:
-    """Those of source a that have nothing more to read end with a checkpoint behind that."""
+    """Lets the subtasks of source a that have no split left end with a checkpoint after that."""
     running = {ExecutionState.RUNNING, FINISHED}
     cluster.run_until(lambda: set(cluster.states("")) <= running, "all tasks run")
     for _ in range(100):
@@ -115,8 +115,8 @@ def finish_some(cluster: SmallCluster, cell: Cell) -> None:
 def die_behind_a_checkpoint(
     cluster: SmallCluster, control: Control, cell: Cell, savepoint_path: str
 ) -> CheckpointMetadata:
-    """The counting subtasks have more to do than the exchange takes. Nobody is told that the
-    checkpoint is complete.
+    """Fills the exchange of the counting subtasks. No task is notified that the checkpoint is
+    complete.
     """
     control.free.clear()
     control.limits = {where: n for where, n in control.limits.items() if where[0] == "a"}
@@ -164,7 +164,7 @@ def check_parts(metadata: CheckpointMetadata, cell: Cell) -> None:
 def restored_program(
     cell: Cell, metadata: CheckpointMetadata, cluster: SmallCluster, folder: Path
 ) -> tuple[Any, str]:
-    """The job goes on with its next JobMaster, where that is possible; its id, then. A savepoint is
+    """Continues the job with its next JobMaster where possible and returns its id. A savepoint is
     moved, and all that was beside it is gone.
     """
     more = {}

@@ -1,5 +1,5 @@
-"""A stop with a savepoint at any moment of a short job: it ends with the savepoint, or as if nobody
-had asked; whoever asked knows which, and every row counts once.
+"""A stop with a savepoint at any moment of a short job: the job ends with the savepoint, or as if
+there had been no request; the caller learns which, and every row counts once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What peers send is checked at the door; the error names their fault."""
+"""Messages of peers are validated on receipt; the error names the peer's fault."""
 
 from __future__ import annotations
 

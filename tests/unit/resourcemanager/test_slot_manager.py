@@ -431,7 +431,7 @@ def test_a_task_executor_whose_stream_stays_broken_is_declared_dead_to_every_job
     assert {x.task_executor_id for x in lost} == {executor_id("a")}
     assert [r.connection for r in rm.sent(commands.RequestSlot)] == [
         rm.connection("b")
-    ]  # at once, without being asked
+    ]  # immediately and without a request
     assert rm.core.table.total == 1
 
 

@@ -1,4 +1,4 @@
-"""A TaskExecutor is stopped, at once or once it was drained."""
+"""A TaskExecutor is stopped, immediately or after a drain."""
 
 from __future__ import annotations
 

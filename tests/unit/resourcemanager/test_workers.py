@@ -1,4 +1,4 @@
-"""How many workers the SlotManager asks its driver for, and when it lets them go."""
+"""The number of workers that the SlotManager requests of its driver, and when it releases them."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def test_a_worker_that_never_registers_is_given_up() -> None:
 def test_workers_that_die_young_are_slowed_down() -> None:
     rm, [worker] = cluster(1)
     rm.handle(events.WorkerExited(worker_id=worker, cause="code 1"))
-    [worker] = requested(rm)  # the first time at once
+    [worker] = requested(rm)  # the first time without a delay
     rm.register(worker, worker_id=worker)
     rm.handle(events.WorkerExited(worker_id=worker, cause="code 1"))
     assert requested(rm) == []
@@ -278,7 +278,7 @@ def test_a_released_worker_that_registers_once_more_is_turned_away() -> None:
     assert requested(rm) == []  # as long as it is there, its slots count for the limit
     rm.handle(events.WorkerExited(worker_id=extra, cause="code 0"))
     assert len(requested(rm)) == 1  # another one instead
-    assert rm.core.workers.not_before == 0.0  # its end was no failure
+    assert rm.core.workers.not_before == 0.0  # its end was not a failure
     assert first in rm.core.workers.known
 
 

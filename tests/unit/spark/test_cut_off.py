@@ -21,7 +21,7 @@ def zstandard(text: bytes) -> bytes:
 
 
 SKIPPABLE = b"\x50\x2a\x4d\x18\x03\0\0\0abc"
-# Its content's size is 3, one raw block has it, and a checksum is behind it.
+# A frame with a content size of 3, one raw block and a checksum.
 WITH_CHECKSUM = b"\x28\xb5\x2f\xfd\x24\x03\x19\0\0abcSUM!"
 
 

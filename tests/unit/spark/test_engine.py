@@ -1,4 +1,4 @@
-"""The end of a JVM, played by a process that is none."""
+"""The end of a JVM, for which another program stands in."""
 
 from __future__ import annotations
 

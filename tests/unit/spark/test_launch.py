@@ -14,7 +14,7 @@ from firesteel.errors import FiresteelError
 from taskexecutor.executor.spark.jvm import launch
 from taskexecutor.executor.spark.jvm.launch import GatewayServer, await_gateway
 
-# Names a thread as the JVM does. When it is asked to, it tells that thread's priority and writes the
+# Names a thread as the JVM does. On request, it reports that thread's priority and writes the
 # gateway's file.
 _JVM = """
 import os, pathlib, struct, sys, threading

@@ -10,7 +10,7 @@ from tests.unit.operators.test_csv_regular import Less
 
 
 def _table(rows: int) -> pa.Table:
-    """In three batches, of which the texts have dictionaries of their own."""
+    """Returns a table of three batches whose texts have separate dictionaries."""
     texts = [f"{number % 7}" for number in range(rows)]
     batches = [
         pa.record_batch(

@@ -24,7 +24,7 @@ JOB = JobId(stable_id("job"))
 UPSTREAM = VertexId(stable_id("upstream"))
 DOWNSTREAM = VertexId(stable_id("downstream"))
 HERE = VertexId(stable_id("here"))
-PATIENCE_S = 60.0  # for what certainly happens, only not at once
+PATIENCE_S = 60.0  # for events that certainly happen, but not immediately
 
 
 def batch(*values: int) -> pa.RecordBatch:
@@ -34,7 +34,7 @@ def batch(*values: int) -> pa.RecordBatch:
 def operator(
     name: str, *inputs: tuple[int, ...], spark: bool = False, coordinator_kind: str = ""
 ) -> Operator:
-    """The spec is the name: `operators` of `run` maps it to what is built."""
+    """Returns an operator whose spec is its name: `operators` of `run` maps it to a builder."""
     return Operator(
         operator_id=OperatorId(stable_id(name)),
         name=name,
@@ -197,6 +197,6 @@ class Run:
         )
 
     def sent(self, edge: JobEdge) -> list[Any]:
-        """What the task sent on an out_edge."""
+        """Returns the elements that the task sent on an out_edge."""
         sent: list[Any] = self.exchange.partitions[(edge.result_id, 0, 0)].sent
         return sent

@@ -1,4 +1,4 @@
-"""Tasks whose results are BLOCKING: what they leave, and what they say of what they cannot read."""
+"""Tasks with BLOCKING results: the stored partitions, and errors about unreadable ones."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def new_exchange(tmp_path: Path) -> Iterator[Callable[[], Exchange]]:
 
 
 def written(exchange: Exchange, *batches: pa.RecordBatch) -> Any:
-    """What an upstream task has left."""
+    """Returns the stored partition of an upstream task."""
     partition: Any = exchange.create_partition(
         job_id=JOB,
         result_id=IN.result_id,
@@ -105,7 +105,7 @@ def test_a_task_reads_a_blocking_result_and_leaves_another_which_its_last_report
         assert Path(left.path).stat().st_size == left.size_bytes
         Path(left.path).unlink()
 
-        # The upstream's file is damaged: the failure names the partition, at once.
+        # The upstream task's file is damaged: the failure names the partition immediately.
         Path(stored.path).write_bytes(b"nothing")
         run = task()
         assert run.states[-1] is E.FAILED

@@ -36,7 +36,7 @@ def test_threads_of_before_and_threads_of_the_process_are_not_the_jobs() -> None
     threads = JobThreads()
     registry = PartitionRegistry(timeout_s=60.0)
     watch = threading.Thread(target=registry.close, daemon=True)
-    with registry._changed:  # it waits for the lock: a thread that begins in the exchange
+    with registry._changed:  # it waits for the lock, like a thread that starts in the exchange
         watch.start()
         started = time.monotonic()
         while not _begun(watch) and time.monotonic() - started < 60:

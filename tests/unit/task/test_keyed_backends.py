@@ -1,4 +1,4 @@
-"""What both keyed state backends have to do, against a dictionary."""
+"""Both keyed state backends against a dictionary."""
 
 from __future__ import annotations
 
@@ -204,8 +204,8 @@ class Pending:
 
 
 class History(RuleBasedStateMachine):
-    """State of an operator over its changes, checkpoints, failures, parallelisms and backends. What
-    the registry says is deleted at once.
+    """State of an operator across changes, checkpoints, failures, parallelisms and backends. Files
+    that the registry releases are deleted immediately.
     """
 
     kind = ""
@@ -228,7 +228,7 @@ class History(RuleBasedStateMachine):
         self.start(self.kind, parallelism)
 
     def start(self, kind: str, parallelism: int) -> None:
-        """From the latest checkpoint."""
+        """Starts the subtasks from the latest checkpoint."""
         self.attempt += 1
         create = creator(kind, self.path, layer_bytes=self.layer_bytes)
         self.model = Model()
@@ -613,7 +613,7 @@ def test_state_is_larger_than_memory(folder: Path) -> None:
 
 
 def test_state_in_columns_of_a_batch_has_the_managed_memory_of_its_slot(tmp_path: Path) -> None:
-    """All of its tasks share it, and what they have beyond it is in the directory."""
+    """All of its tasks share it; state beyond it is in the directory."""
     localdir = tmp_path / "local"
     backends = StateBackends(managed_bytes=16 << 20, directory=str(localdir))
     memory, of_another_task = (

@@ -45,7 +45,7 @@ def test_a_timer_registered_twice_fires_once() -> None:
     fired.timers.register_event_time(10, "a", "other namespace")
     fired.timers.advance_watermark(10)
     assert fired.event == [(10, "a", None), (10, "a", "other namespace")]
-    fired.timers.register_event_time(10, "a")  # it is not pending any more
+    fired.timers.register_event_time(10, "a")  # it is no longer pending
     fired.timers.advance_watermark(11)
     assert len(fired.event) == 3
 

@@ -37,7 +37,7 @@ SPEC = WatermarkAlignmentSpec(group="g", max_drift_us=10_000, update_interval_us
 
 
 class Surroundings:
-    """What an alignment has around it; time stands still unless it is moved."""
+    """The surroundings of an alignment; time stands still unless a test advances it."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, bool]] = []
@@ -130,7 +130,7 @@ def test_how_long_it_was_stopped_and_how_far_it_is_ahead() -> None:
     alignment.event(Watermark(20_000))
     world.pass_ms(30)
     assert (alignment.stopped_ms, alignment.drift_ms) == (30, 0), (
-        "it stands, but does not know behind whom"
+        "it stands, but does not know which subtask it waits for"
     )
     alignment.limit(12_000)
     world.pass_ms(5)
@@ -235,8 +235,8 @@ def test_a_source_that_is_ahead_is_not_polled() -> None:
 
 
 def test_what_is_before_a_source_that_is_ahead_waits_too() -> None:
-    """Such as the partitions of a PythonSource: the task takes no input, whichever of its operators
-    is aligned.
+    """An example is the partitions of a PythonSource: the task takes no input, whichever of its
+    operators is aligned.
     """
     journal = Journal()
     spec = AssignWatermarksSpec(column="at", watermark_alignment=SPEC)
@@ -321,7 +321,7 @@ def test_watermarks_behind_a_source_stop_it_and_a_stop_is_not_idleness() -> None
     for _ in range(50):
         pass_ms(20)
     assert harness.elements[1:] == [Watermark(19_999)], (
-        "not idle: there may be more, it is only not asked for"
+        "not idle: there may be more rows that were not requested"
     )
     harness.deliver(WatermarkLimit(limit_us=25_000))
     harness.run_mails()

@@ -122,7 +122,7 @@ def test_any_history_keeps_the_promises(events: list[tuple[int, tuple[str, int]]
                 idle = event.idle
         open_channels = [c for c in range(3) if channel_us[c] != MAX_TIMESTAMP_US]
         if told_us > before_us:
-            # Whoever is active and had kept up before must not be overtaken.
+            # An active channel that had kept up before must not be overtaken.
             assert all(
                 channel_us[c] >= told_us or channel_us[c] < before_us
                 for c in open_channels

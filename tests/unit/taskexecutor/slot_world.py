@@ -1,4 +1,4 @@
-"""A TaskExecutor's core with a clock of its own, and short names for events. Invariants are checked
+"""A TaskExecutor's core with a test clock, and short names for events. Invariants are checked
 after every event.
 """
 

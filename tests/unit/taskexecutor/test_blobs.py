@@ -1,4 +1,4 @@
-"""Files of jobs, from a Dispatcher that is away, stops meanwhile, or is replaced."""
+"""Downloads of job files from a Dispatcher that is unavailable, stops, or is replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a JobMaster says reaches the slots that it is for, whole."""
+"""A JobMaster's messages reach the slots that they address, complete."""
 
 from __future__ import annotations
 

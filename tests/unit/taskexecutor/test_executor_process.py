@@ -1,4 +1,4 @@
-"""What is read of slots' processes: their memory, their exit codes and their logs."""
+"""Readings of slot processes: their memory, exit codes and logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a slot's process collects."""
+"""Garbage collection in a slot's process."""
 
 from __future__ import annotations
 

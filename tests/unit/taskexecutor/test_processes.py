@@ -266,7 +266,7 @@ def test_a_process_that_does_not_get_clean_is_replaced():
     assert [type(c) for c in world.pass_time(10.1)] == [
         commands.KillProcess,
         commands.ReportSlots,
-    ]  # and it is not warm any more
+    ]  # and it is no longer warm
     world.die()
     assert world.reported() == [""]
     assert world.none(commands.ReportSlotLost)

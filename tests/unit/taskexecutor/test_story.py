@@ -1,4 +1,4 @@
-"""What the core remembers of how things came to their states, and what it makes of it."""
+"""The core's history of each entity, which it adds to errors."""
 
 from __future__ import annotations
 

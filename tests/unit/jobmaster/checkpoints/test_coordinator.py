@@ -1,4 +1,4 @@
-"""The CheckpointCoordinator: when checkpoints begin, how they end, which ones are kept."""
+"""The CheckpointCoordinator: when checkpoints start, how they end, which ones are retained."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Coordination:
         return commands
 
     def wait(self) -> list[Command]:
-        """Until the next deadline."""
+        """Advances the time to the next deadline."""
         deadline = self.coordinator.next_deadline()
         assert deadline is not None
         self.now = max(self.now, deadline)
@@ -347,7 +347,7 @@ def test_when_no_task_has_data_left_the_last_checkpoint_does_not_wait() -> None:
     executions = start_over(c.graph)
     c.do(c.coordinator.started(c.now))
     assert [c.do(c.coordinator.data_ended(e, c.now)) for e in executions[:-1]] == [[], []]
-    assert c.coordinator.next_deadline() == 21.0, "it counts anew after a restart"
+    assert c.coordinator.next_deadline() == 21.0, "the interval restarts after a restart"
     (trigger,) = c.do(c.coordinator.data_ended(executions[-1], c.now))
     assert isinstance(trigger, TriggerCheckpoint)
 
@@ -389,7 +389,7 @@ def test_union_list_state_is_all_or_none() -> None:
 
 
 def test_union_list_state_has_no_part_of_a_task_that_would_end_before_the_others() -> None:
-    """Spec 001: its operators finish all at once, or the next checkpoint lacks its part."""
+    """Spec 001: its operators finish together, or the next checkpoint lacks its part."""
     c = Coordination()
     source, *sinks = c.graph.attempts
     for finished in ([True, False], [True, True]):
@@ -475,7 +475,7 @@ def test_nothing_begins_after_a_savepoint_that_stops_the_job_unless_it_is_given_
     c.now += 20.0
     assert not of(c.do(c.coordinator.tick(c.now)), TriggerCheckpoint)
     (given_up,) = of(c.decline(trigger.checkpoint_id), NotifyCheckpoint)
-    assert (given_up.completed, given_up.stops) == (False, True), "its sources go on"
+    assert (given_up.completed, given_up.stops) == (False, True), "its sources continue"
     assert c.complete() == trigger.checkpoint_id + 1
     (trigger,) = of(c.ask("second", stops=True), TriggerCheckpoint)
     c.acknowledge(trigger.checkpoint_id)
@@ -486,11 +486,11 @@ def test_nothing_begins_after_a_savepoint_that_stops_the_job_unless_it_is_given_
     assert again == notice
     c.do(c.coordinator.stopped("a task has failed", c.now))
     c.do(c.coordinator.started(c.now))
-    assert c.complete() == trigger.checkpoint_id + 1, "the job goes on from the savepoint"
+    assert c.complete() == trigger.checkpoint_id + 1, "the job continues after the savepoint"
 
 
 def drained(c: Coordination) -> int:
-    """Up to the savepoint, which begins when no task has data left."""
+    """Runs up to the savepoint, which starts when no task has data left."""
     pending = c.begin()
     sent = c.ask("drain", stops=True, drains=True)
     assert [notice.checkpoint_id for notice in of(sent, NotifyCheckpoint)] == [pending]
@@ -518,7 +518,7 @@ def test_a_drained_job_ends_with_a_savepoint_of_all_its_data() -> None:
     (answer,) = of(sent, AnswerRequest)
     assert (answer.request, answer.failure) == ("drain", "")
     assert of(sent, NotifyCheckpoint)[0].completed
-    assert c.coordinator.next_deadline() is None, "nothing begins any more"
+    assert c.coordinator.next_deadline() is None, "no further checkpoint starts"
 
 
 def test_a_drained_job_whose_savepoint_fails_goes_back_to_its_latest_checkpoint() -> None:
@@ -530,7 +530,7 @@ def test_a_drained_job_whose_savepoint_fails_goes_back_to_its_latest_checkpoint(
 
 
 def test_a_drained_job_that_was_about_to_end_anyway_does_not_fail() -> None:
-    """Its last checkpoint was being stored when it was asked to end with a savepoint."""
+    """Its last checkpoint was being stored when the stop with a savepoint was requested."""
     c = Coordination(interval_s=100.0)
     executions = list(c.graph.executions())
     for execution in executions:

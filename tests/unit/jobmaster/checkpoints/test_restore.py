@@ -149,7 +149,7 @@ def test_the_max_parallelism_of_keyed_state_is_for_good() -> None:
 
 
 def at(*reached_us: int | None) -> CheckpointedOperator:
-    """Its subtasks, each at its event time; some had come to the end of it, or had finished."""
+    """Returns an operator whose subtasks are at these event times; some had reached its end."""
     parts = enumerate(snapshot(n, len(reached_us)) for n in range(len(reached_us)))
     return CheckpointedOperator(
         operator_id=operator_id("a"),

@@ -184,7 +184,7 @@ async def test_after_an_ambiguous_answer_the_row_is_asked_for_until_it_is_known(
 
 
 async def test_a_superseded_master_deletes_nothing(world: World) -> None:
-    """What it has written may be what its successor begins from."""
+    """Its successor may restore the files that it has written."""
     world.dispatcher.errors = [UNKNOWN, TAKEN]
     assert await world.complete(1) == events.Superseded()
     assert await world.files() == [f"{JOB}/chk-1/_metadata"]
@@ -193,7 +193,7 @@ async def test_a_superseded_master_deletes_nothing(world: World) -> None:
 async def test_what_failed_checkpoints_have_left_is_deleted_when_a_later_one_is_complete(
     world: World, tmp_path: Path
 ) -> None:
-    """A process that died told nobody of its files."""
+    """A process that died could not report its files."""
     job = CheckpointStorage(str(tmp_path)).at(JOB)
     await world.complete(3)
     others = ["chk-x/a", "other/a", "shared/a"]

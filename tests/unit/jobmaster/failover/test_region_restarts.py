@@ -27,7 +27,7 @@ BOOM = ErrorInfo(summary="boom")
 
 
 def pipelines(*names: str) -> JobGraph:
-    """From source "a0" to sink "a1", each pipeline in a slot of its own."""
+    """Returns pipelines from source "a0" to sink "a1", each in a separate slot."""
     vertices = [
         vertex(f"{name}{n}", 1, coordinator=SEQUENCE if n == 0 else None, slot_sharing_group=name)
         for name in names
@@ -57,7 +57,7 @@ def of_pipeline(world: World, name: str) -> list[Execution]:
 
 
 def fail(world: World, name: str) -> list[commands.Command]:
-    """Its source fails, and its sink is cancelled."""
+    """Fails the pipeline's source; its sink is cancelled."""
     sent = world.report(world.executions(f"{name}0"), S.FAILED, error=BOOM)
     return [*sent, *world.report(world.executions(f"{name}1"), S.CANCELED)]
 
@@ -381,7 +381,7 @@ def test_individual_tasks_are_restarted_without_their_neighbours() -> None:
     ]
     again = world.executions()[1]
     world.report([again], S.RUNNING)
-    assert ask_split(again) == asked, "it begins anew"
+    assert ask_split(again) == asked, "it starts from the beginning"
 
 
 @pytest.mark.parametrize(

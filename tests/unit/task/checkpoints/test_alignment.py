@@ -159,7 +159,7 @@ class Model:
                     self.aligned.append(checkpoint_id)
                     for channel, sent in self.sent.items():
                         assert sent >= checkpoint_id or channel in self.ended
-                        assert sent <= checkpoint_id, "nothing behind the barrier was taken"
+                        assert sent <= checkpoint_id, "nothing after the barrier was taken"
                 case GivenUp() | Overtake():
                     pass
 
@@ -184,7 +184,7 @@ def test_in_any_order_a_snapshot_is_taken_exactly_between_what_is_before_and_beh
     if model.alignment.aligning is None:
         assert not model.held
     else:
-        assert any(c not in model.held for c in open_channels), "somebody can still go on"
+        assert any(c not in model.held for c in open_channels), "one channel can still be read"
 
 
 @given(st.integers(2, 4), st.data())

@@ -1,4 +1,4 @@
-"""Joins that are restored, with as many subtasks or others, go on as if nothing had been."""
+"""Restored joins, with the same or another parallelism, continue as if never interrupted."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Windows, aggregates and rows without duplicates that are restored, with as many subtasks or
-others, go on as if nothing had been.
+"""Restored windows, aggregates and drop_duplicates, with the same or another parallelism, continue
+as if never interrupted.
 """
 
 from __future__ import annotations
@@ -417,7 +417,7 @@ def test_rows_that_were_late_are_late_again(tmp_path: Path) -> None:
     vertex.restore(vertex.checkpoint(), 3)
     for restored in (True, False):
         vertex.process(rows_of(("a", 5), ("b", 5)))
-        vertex.watermark(3 if restored else 11)  # event time goes on where it was
+        vertex.watermark(3 if restored else 11)  # event time continues where it was
         assert [row["n"] for row in vertex.rows()] == [1]
     assert vertex.late == 4
     vertex.end()
@@ -475,7 +475,7 @@ SUMS = pa.schema([("key", pa.string()), ("_p0_sum", pa.int64()), ("_rows", pa.in
 def test_rows_of_another_meaning_are_refused(
     before: Callable[[], StreamOperator], after: Callable[[], StreamOperator], says: str
 ) -> None:
-    """Their columns fit, and results would be wrong."""
+    """Their columns fit, but the results would be wrong."""
     operator = before()
     schema = SUMS if isinstance(operator, RunningAggregate) else PLAIN
     harness = OperatorHarness(operator, [schema]).open()

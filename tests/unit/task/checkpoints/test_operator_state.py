@@ -14,7 +14,7 @@ SCHEMA = pa.schema([("n", pa.int64())])
 
 
 class Offsets(StreamOperator):
-    """Lists what has come; goes on, of all offsets, for its own."""
+    """Lists the rows that it received; after a restore, continues its own offsets."""
 
     def initialize_state(self, state: OperatorState) -> None:
         self.pending = state.list_state("pending")

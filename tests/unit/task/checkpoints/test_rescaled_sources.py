@@ -87,7 +87,7 @@ class Subtasks:
 def test_every_split_is_read_once_and_in_order(tmp_path: Path, parallelism: int) -> None:
     storage = CheckpointStorage(str(tmp_path))
     first = Subtasks(storage, [None] * 3)
-    for subtask in (2, 1, 0, 0, 1, 2, 2, 2, 0, 0, 1):  # all have begun, and have one that waits
+    for subtask in (2, 1, 0, 0, 1, 2, 2, 2, 0, 0, 1):  # each reads one split and has another
         first.poll(subtask)
     checkpoint = first.checkpoint()
     before = [number for subtask in range(3) for number in first.batches(subtask)]

@@ -261,7 +261,7 @@ def test_a_source_sends_the_barrier_when_it_is_triggered(checkpoints: Checkpoint
         out_edges=[OUT],
         restored=restored,
     ).run()
-    assert again.sent(OUT)[0] == batch(2), "it goes on where it was"
+    assert again.sent(OUT)[0] == batch(2), "it continues where it was"
 
 
 def test_a_source_that_had_finished_reads_nothing_again(checkpoints: Checkpoints) -> None:
@@ -277,7 +277,7 @@ def test_a_source_that_had_finished_reads_nothing_again(checkpoints: Checkpoints
 
 
 def test_what_had_finished_says_nothing_again_and_stays_finished(checkpoints: Checkpoints) -> None:
-    """Invariant 15: also in checkpoints that are taken before its task has ended once more."""
+    """Invariant 15: this includes checkpoints taken before its task has ended again."""
     journal = Journal()
     names = ("src", "sum")
     run = Run(
@@ -336,7 +336,7 @@ def finishing_source(checkpoints: Checkpoints, journal: Journal) -> Run:
 def test_a_task_closes_when_a_checkpoint_holds_what_finish_has_done(
     checkpoints: Checkpoints,
 ) -> None:
-    """Spec 001: the first notice of any checkpoint that began after finish() will do."""
+    """Spec 001: the first notice of any checkpoint that started after finish() suffices."""
     journal = Journal()
     run = finishing_source(checkpoints, journal)
     run.task.trigger_checkpoint(barrier(1))
@@ -439,7 +439,7 @@ def test_an_operator_that_waits_for_a_mail_is_not_interrupted_by_a_checkpoint(
     checkpoints.acknowledged()
     assert "mail.ran" in waited[0]
     sent = run.sent(out_edge("out", 1))
-    assert sent.index(barrier(1)) > 0, "behind the batch that was in the middle"
+    assert sent.index(barrier(1)) > 0, "after the batch that was in progress"
     run.task.cancel()
     run.join()
 

@@ -53,7 +53,7 @@ class SlowSink(StreamOperator):
         self.begun = threading.Event()  # with the first batch
 
     def initialize_state(self, state: OperatorState) -> None:
-        self.taken = state.list_state("taken")  # begins with what is restored
+        self.taken = state.list_state("taken")  # starts with the restored rows
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         self.begun.set()
@@ -104,7 +104,7 @@ def new_exchange() -> Iterator[Callable[[], Exchange]]:
 
 
 def await_(condition: Callable[[], object]) -> None:
-    """For what certainly happens, in another thread that tells nobody."""
+    """Polls for a condition that another thread certainly makes true without an event."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline
@@ -172,7 +172,7 @@ def test_behind_a_full_exchange_it_overtakes_and_every_row_counts_once(
     kind: Any = first.sink.task._kind
     await_(lambda: kind._gates[0].arrived)
     first.sink_operator.permits.release()
-    if barrier is PATIENT:  # the next step begins behind its time
+    if barrier is PATIENT:  # the next step starts after its deadline
         await_(lambda: kind._alignment.deadline)
         await_(lambda: kind._alignment.deadline <= time.monotonic())
         first.sink_operator.permits.release()
@@ -221,7 +221,7 @@ def fed_by_hand(
 
 
 def overtaken(exchange: Exchange, answers: Answers, sink: SlowSink) -> tuple[Run, Any, Any]:
-    """A sink that has a barrier of the first of its producers, and the row behind it."""
+    """Returns a sink that has received its first producer's barrier and the row after it."""
     edge = in_edge("link")
     run = fed_by_hand(exchange, answers, sink, edge)
     ahead, behind = (run.producer(edge, subtask, producers=2) for subtask in range(2))

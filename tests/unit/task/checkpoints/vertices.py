@@ -95,7 +95,7 @@ class Vertex:
         )
 
     def restore(self, checkpoint: CheckpointedOperator, parallelism: int) -> None:
-        """The subtasks fail; others begin."""
+        """Fails the subtasks and starts new ones."""
         for subtask in self.subtasks:
             subtask.close()
         self._before += self.subtasks
