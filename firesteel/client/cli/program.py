@@ -44,9 +44,9 @@ class Ran:
 def run_program(path: Path, arguments: Sequence[str], context: ExecutionContext) -> Ran:
     """Runs the file as `__main__` in the context, and closes the context.
 
-    In the mode "plan-only", the program stops at the first job that it executes, and may not use
-    Spark before. Raises ProgramFailed, also for a pipeline that is never executed, JobFailed or
-    JobCanceled.
+    In the mode "plan-only", the program stops at the first job that it executes. Before, it may
+    create DataFrames of Spark, and call none of their actions. Raises ProgramFailed, also for a
+    pipeline that is never executed, JobFailed or JobCanceled.
     """
     deferred_columns.install()  # also for a program that imports PySpark before Firesteel
     plan_only = context.mode == "plan-only"
@@ -85,8 +85,8 @@ def _spark_of(path: Path, context: ExecutionContext, *, refuse: bool) -> Iterato
         finally:
             if spark.refusal and not context.executed:
                 raise ProgramFailed(
-                    "`firesteel info` runs nothing on Spark, and the program creates a"
-                    f" SparkSession before it executes a job: {spark.refusal}"
+                    "`firesteel info` runs nothing on Spark, and the program calls an action of"
+                    f" Spark's before it executes a job: {spark.refusal}"
                 ) from None
 
 

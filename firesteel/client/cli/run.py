@@ -240,9 +240,12 @@ def info(
 ) -> None:
     """Shows a job's plan without running it.
 
-    The program runs up to its first env.execute(), and may not use Spark itself before. The plan:
-    which operators are chained into one vertex, which of them run on Spark, and how vertices are
-    connected.
+    The program runs up to its first env.execute(). Before, it may create a SparkSession and
+    DataFrames of its own; a Spark action (count, collect, show, write, ...) is an error that names
+    its line, and is not run.
+
+    The plan: which operators are chained into one vertex, which of them run on Spark, and how
+    vertices are connected.
     """
     from firesteel.client import render
     from firesteel.client.cli.program import check_syntax, run_program

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
 
 from firesteel.client import execution_context
 from firesteel.client.cli import main
+from firesteel.client.cli import own_spark as own_spark_module
+from firesteel.client.cli.own_spark import SparkRefused, only_reads, own_spark
 from firesteel.client.cli.program import ProgramFailed, run_program
 from firesteel.client.cli.run import _cluster_of, _files, _job_overrides, _recovery
 from firesteel.client.cluster import ClusterDirectory, ClusterState
@@ -161,34 +166,45 @@ def test_a_program_without_a_job_ends_with_its_own_exit_code(job, end: str, code
 
 
 @pytest.mark.parametrize(
-    "session",
+    ("statement", "reads"),
     [
-        "SparkSession.builder.getOrCreate()",
-        "SparkSession.builder.remote('sc://localhost:1').getOrCreate()",
-        "SparkContext('local', 'mine')",
-        "SparkContext.getOrCreate()",
+        ("SELECT 'INSERT INTO t' -- DROP TABLE t", True),
+        ("/* all */ (select 1)", True),
+        ("WITH a AS (SELECT 1) SELECT * FROM a", True),
+        ("WITH a AS (SELECT 1)\n INSERT\n INTO t SELECT * FROM a", False),
+        ("FROM a INSERT OVERWRITE t SELECT *", False),
+        ("create  or replace temporary\nview v AS SELECT 1", True),
+        ("CREATE VIEW v AS SELECT 1", False),
+        ("CREATE TABLE t (a INT)", False),
+        ("DROP TABLE t", False),
+        ("INSERT INTO t VALUES (1)", False),
+        ("SHOW TABLES", True),
+        ("SET x = 1", True),
+        ("CACHE TABLE t", False),
     ],
 )
-@pytest.mark.parametrize("guard", ["except Exception: pass", "finally: unknown.stop()"])
-def test_info_refuses_spark_before_it_does_anything(
-    job, tmp_path: Path, session: str, guard: str
-) -> None:
-    program = job(
-        f"""
-        from pathlib import Path
-        from pyspark import SparkContext
-        from pyspark.sql import SparkSession
-        try:
-            spark = {session}
-            Path({str(tmp_path / "effect")!r}).touch()
-        {guard}
-        """
-    )
-    result = invoke("info", program)
-    assert result.exit_code == 1
-    assert f"a job: job.py, line 6:\n    spark = {session}" in result.output
-    assert "NameError" not in result.output
-    assert not (tmp_path / "effect").exists()
+def test_statements_with_an_effect_are_known(statement: str, reads: bool) -> None:
+    assert only_reads(statement) is reads
+
+
+def test_actions_of_spark_and_spark_connect_exist_and_are_put_back() -> None:
+    names = own_spark_module.ACTIONS | own_spark_module.CONNECT_ACTIONS
+    before = {name: _methods(name) for name in names}
+    with own_spark(Path("job.py"), refuse=True) as spark:
+        connected = SparkSession.builder.remote("sc://127.0.0.1:1").getOrCreate()
+        assert spark.masters == ["Spark Connect"]
+        for name in names:
+            for action in names[name].split():
+                with pytest.raises(SparkRefused):
+                    _methods(name)[action]()
+        with pytest.raises(SparkRefused):
+            connected.sql("DROP TABLE t")
+    assert {name: _methods(name) for name in names} == before
+
+
+def _methods(owner: str) -> dict[str, Any]:
+    module, _, name = owner.rpartition(".")
+    return dict(vars(getattr(importlib.import_module(module), name)))
 
 
 def test_a_program_that_exits_keeps_its_exit_code(job) -> None:
