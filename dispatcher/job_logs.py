@@ -69,13 +69,19 @@ async def cluster_logs(
 
 
 def _nothing_found(request: pb.ReadJobLogsRequest) -> str:
+    of_tasks = job_logs.SELECTION.decode(request).of_tasks
     if request.output:
+        if of_tasks:
+            return (
+                "no log contains output of this task; output of Spark's Python workers names no"
+                f" task, and logs have a limit of length ({options.LOG_MAX_SIZE.key})"
+            )
         return (
             "no log contains output of the job: it printed nothing, or older output was dropped"
             f" ({options.LOG_MAX_SIZE.key})"
         )
     limits = f"logs have a limit of length ({options.LOG_MAX_SIZE.key}) and number"
-    if job_logs.SELECTION.decode(request).of_tasks:
+    if of_tasks:
         return f"no line names this task; {limits} ({options.LOG_MAX.key})"
     return (
         f"no log contains a line of the job: {limits} ({options.LOG_MAX.key}),"

@@ -302,8 +302,8 @@ class Client:
 
         `output`: only what `print()` of streams and of functions has printed. `vertex`: only lines
         that name a vertex whose name has this text in it; `subtask`: only lines that name it,
-        counted from 0. What functions print and Spark logs names no task, and is in neither. Raises
-        JobNotFound, or FiresteelError if the job has no such task.
+        counted from 0. What Spark and its Python workers log and print names no task, and is in
+        neither. Raises JobNotFound, or FiresteelError if the job has no such task.
         """
         vertices: Sequence[str] = ()
         if vertex is not None or subtask is not None:

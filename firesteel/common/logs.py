@@ -4,7 +4,8 @@ where they apply.
 Logging never raises: a line that cannot be written is dropped, see firesteel.common.output.
 
 A process calls `configure` once. A task binds its names with `task_context`; every line inside, of
-this code or through the standard library's `logging`, then has them. A new thread starts without.
+this code or through the standard library's `logging`, then has them, and so has what is printed. A
+new thread starts without.
 What a process that serves one job binds with `bind_process`, all of its lines have.
 """
 
@@ -23,6 +24,7 @@ from typing import Any, TextIO, cast
 _rich = sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
 import structlog  # noqa: E402
 
+from firesteel.common import output  # noqa: E402
 from firesteel.text import text_of  # noqa: E402
 
 if _rich is None:
@@ -125,9 +127,17 @@ def line(event: str) -> bytes:
 
 
 @contextmanager
-def task_context(*, job_id: str, vertex: str, subtask: int, attempt: int) -> Iterator[None]:
-    """Adds the task's names to every line that is logged inside, by this thread or asyncio task."""
-    with bound(job_id=job_id, vertex=vertex, subtask=subtask, attempt=attempt):
+def task_context(
+    *, job_id: str, vertex: str, subtask: int, parallelism: int, attempt: int
+) -> Iterator[None]:
+    """Adds the task's names to every line that this thread or asyncio task logs or prints inside.
+    Of several subtasks, printed lines begin with the number, as "3> ".
+    """
+    names = _logfmt(None, "info", {"vertex": text_of(vertex), "subtask": subtask})
+    with (
+        bound(job_id=job_id, vertex=vertex, subtask=subtask, attempt=attempt),
+        output.printed_by(str(names), f"{subtask + 1}> " if parallelism > 1 else ""),
+    ):
         yield
 
 

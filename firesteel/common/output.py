@@ -8,7 +8,8 @@ be written again, a line says how many are missing.
 The rows of a PrintSink are results: `write_results` raises if they cannot be written.
 
 After `mark_output`, each line of standard output has `OUTPUT_PREFIX`, which distinguishes it from
-other lines of the log, and follows a line with the time that is at most a second older.
+other lines of the log, and follows a line with the time that is at most a second older. Inside
+`printed_by`, the prefix names the task, and the line itself begins with the number of the subtask.
 """
 
 from __future__ import annotations
@@ -21,10 +22,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
 OUTPUT_PREFIX = b"stdout: "
+# As OUTPUT_PREFIX, of a line that a task has printed.
+TASK_PREFIX = re.compile(rb'stdout vertex=(?:"((?:[^"\\]|\\.)*)"|([^\s"]\S*)) subtask=(\d+): ')
 _MARK_INTERVAL_S = 1.0
 _OWN_LINE = re.compile(rb"timestamp=\d\S+Z level=\w+ process=")  # begins a line with its time
 _time_mark: Callable[[], bytes] | None = None
@@ -32,12 +37,16 @@ _marked_at = -_MARK_INTERVAL_S  # when a line with its time was written last
 
 # For both streams, which are one file as a rule. A signal handler may write while its thread does.
 _writing = threading.RLock()
+# Of a stream whose lines have prefixes: no thread writes what another one has printed. A thread
+# that holds it takes `_writing`, never the other way round.
+_printing = threading.RLock()
 
 
 def _after_fork() -> None:
-    """Another thread may have held the lock, and does not exist in the child."""
-    global _writing
+    """Another thread may have held the locks, and does not exist in the child."""
+    global _writing, _printing
     _writing = threading.RLock()
+    _printing = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -48,6 +57,27 @@ def paused() -> Iterator[None]:
     """This process writes nothing to its output meanwhile."""
     with _writing:
         yield
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    names: bytes  # vertex="Source -> Map" subtask=0
+    number: bytes  # "1> " of the first of several subtasks, and empty of a single one
+
+
+_task: ContextVar[_Task | None] = ContextVar("task", default=None)
+
+
+@contextlib.contextmanager
+def printed_by(names: str, number: str) -> Iterator[None]:
+    """What this thread or asyncio task prints inside is a task's: `names` as in its log lines.
+    Printed lines begin with `number`.
+    """
+    token = _task.set(_Task(names.encode(errors="backslashreplace"), number.encode()))
+    try:
+        yield
+    finally:
+        _task.reset(token)
 
 
 class Output(io.RawIOBase):
@@ -96,8 +126,12 @@ class Output(io.RawIOBase):
     def _prefixed(self, content: bytes) -> bytes:
         if not self.prefix or not content:
             return content
-        lines = content[:-1].replace(b"\n", b"\n" + self.prefix) + content[-1:]
-        return lines if self._partial_line else self.prefix + lines
+        task = _task.get()
+        prefix = self.prefix
+        if task is not None:
+            prefix = b"stdout %b: %b" % (task.names, task.number)
+        lines = content[:-1].replace(b"\n", b"\n" + prefix) + content[-1:]
+        return lines if self._partial_line else prefix + lines
 
     def _time_mark(self, content: bytes) -> bytes:
         """What to write before `content`, so that its time is known."""
@@ -141,13 +175,15 @@ class _Stream(io.TextIOWrapper):
         if rest:
             self._unended.text = rest
         if newline:
-            super().write(lines + newline)
+            with _printing:
+                super().write(lines + newline)
         return len(text)
 
     def flush(self) -> None:
-        if rest := self._take_unended():
-            super().write(rest)
-        super().flush()
+        with _printing:
+            if rest := self._take_unended():
+                super().write(rest)
+            super().flush()
 
     def _take_unended(self) -> str:
         unended = getattr(self, "_unended", None)  # None: it is being created
@@ -187,11 +223,18 @@ def _tolerant(stream: TextIO | None, fd: int) -> TextIO:
 
 
 def write_results(lines: str) -> None:
-    """Writes whole lines to standard output. Raises OSError if any line is lost meanwhile."""
+    """Writes whole lines to standard output, without the number of the subtask. Raises OSError if
+    any line is lost meanwhile.
+    """
     stream = sys.stdout
     before = stream.output.failures if isinstance(stream, _Stream) else 0
-    stream.write(lines)
-    stream.flush()
+    task = _task.get()
+    token = _task.set(None if task is None else _Task(task.names, b""))
+    try:
+        stream.write(lines)
+        stream.flush()
+    finally:
+        _task.reset(token)
     if isinstance(stream, _Stream) and stream.output.failures > before:
         failure = stream.output.last_failure
         assert failure is not None

@@ -404,5 +404,6 @@ def _log_context(config: TaskConfig) -> AbstractContextManager[None]:
         job_id=config.job_id,
         vertex=config.vertex.name,
         subtask=config.subtask,
+        parallelism=config.vertex.parallelism,
         attempt=config.attempt,
     )

@@ -52,7 +52,9 @@ def test_run_follows_what_a_job_prints_and_logs_select_it(session: Session, tmp_
     assert printed.pop() == "the program's last line"
     frames = [line for line in printed if line.startswith("a frame of ")]
     assert sum(int(line.rpartition(" ")[2]) for line in frames) == 4, "Spark's workers print"
-    rows = sorted(re.sub(r"^(pandas:)?[12]> ", r"\1", line) for line in set(printed) - set(frames))
+    of_tasks = set(printed) - set(frames)
+    assert all(re.match(r"(pandas:)?[12]> ", line) for line in of_tasks)
+    rows = sorted(re.sub(r"^(pandas:)?[12]> ", r"\1", line) for line in of_tasks)
     assert rows == sorted(
         f"{place}{number}{end}"
         for number in range(4)
@@ -61,8 +63,18 @@ def test_run_follows_what_a_job_prints_and_logs_select_it(session: Session, tmp_
     assert "job FINISHED" in run.stderr
     logs = firesteel("logs", "--output", "-m", session.address, job_id)
     assert sorted(logs.stdout.splitlines()) == sorted(printed)
+    for subtask in ("1", "2"):
+        own = ("logs", "--output", "--subtask", subtask, "-m", session.address, job_id)
+        assert sorted(firesteel(*own).stdout.splitlines()) == sorted(
+            line for line in of_tasks if re.match(rf"(pandas:)?{subtask}> ", line)
+        )
+    sink = firesteel("logs", "--output", "--vertex", "pandas", "-m", session.address, job_id)
+    assert sink.returncode == 1
+    assert "has no vertex 'pandas'" in sink.stderr
+    mapped = firesteel("logs", "--output", "--vertex", "chatty", "-m", session.address, job_id)
+    assert "chatty about 3" in mapped.stdout
     whole = firesteel("logs", "-m", session.address, job_id).stdout
-    assert re.search(r"Z slot-\d+\[\d+\]@\S+ chatty about 3\n", whole)
+    assert re.search(r"Z slot-\d+\[\d+\]@\S+ [12]> chatty about 3\n", whole)
 
 
 def test_a_reader_that_leaves_cancels_the_job(session: Session, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_a_line_is_keys_and_values(log, capsys) -> None:
 
 
 def test_a_task_is_named_in_every_line_below_it(log, capsys) -> None:
-    with logs.task_context(job_id="j", vertex="Map", subtask=1, attempt=0):
+    with logs.task_context(job_id="j", vertex="Map", subtask=1, parallelism=2, attempt=0):
         log.info("one")
         logging.getLogger("some.library").warning("two %s", 2)
     log.info("three")

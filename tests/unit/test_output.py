@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from firesteel.common import output
 from firesteel.common.output import Output
 
 SERVICE = """
@@ -188,3 +189,43 @@ def test_threads_do_not_print_into_each_others_lines() -> None:
         [sys.executable, "-c", PIECES], stdout=subprocess.PIPE, check=True, text=True
     )
     assert done.stdout == ("stdout: another\nstdout: and a second\nstdout: a line\nstdout: an end")
+
+
+OF_TASKS = """
+import sys, threading
+from firesteel.common import logs, output
+output.print_to(1)
+turn = threading.Barrier(3, timeout=60)
+def task(subtask):
+    with logs.task_context(
+        job_id="j", vertex='a "b"', subtask=subtask, parallelism=2, attempt=0
+    ):
+        turn.wait()
+        for number in range(200):
+            print(f"one {number}\\ntwo", end="\\n")
+        output.write_results("a row\\n")
+def single():
+    with logs.task_context(job_id="j", vertex="c", subtask=0, parallelism=1, attempt=0):
+        turn.wait()
+        print("alone")
+    print("no task's")
+threads = [threading.Thread(target=task, args=(n,)) for n in (0, 1)]
+threads.append(threading.Thread(target=single))
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+"""
+
+
+def test_lines_that_a_task_prints_name_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", OF_TASKS], stdout=subprocess.PIPE, check=True, text=True
+    )
+    lines = done.stdout.splitlines()
+    expected = ["stdout vertex=c subtask=0: alone", "stdout: no task's"]
+    for subtask in (0, 1):
+        task = f'stdout vertex="a \\"b\\"" subtask={subtask}: '
+        for number in range(200):
+            expected += [f"{task}{subtask + 1}> one {number}", f"{task}{subtask + 1}> two"]
+        expected.append(f"{task}a row")
+    assert sorted(lines) == sorted(expected)
+    assert all(output.TASK_PREFIX.match(line.encode()) for line in lines if "no task" not in line)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import click
 
 from firesteel.client.cli.arguments import address_option, connect, resolve_job
-from firesteel.errors import FiresteelError
 
 if TYPE_CHECKING:
     from firesteel.client.job_details import LogLine
@@ -26,6 +25,7 @@ _JOB = re.compile(r" job_id=[0-9a-f]{32}")
     "  firesteel logs 8a3f\n"
     "  firesteel logs --follow 'daily departure delays'\n"
     "  firesteel logs --output 8a3f > rows.txt\n"
+    "  firesteel logs --output --subtask 2 8a3f\n"
     "  firesteel logs --vertex Clean --subtask 2 8a3f | grep level=error"
 )
 @click.argument("job", metavar="JOB")
@@ -57,18 +57,13 @@ def logs(
 
     JOB is its id, the beginning of its id, or its name: of several jobs of one name, the newest
     that runs, else the newest. A line begins with its time, its process, and the TaskExecutor of a
-    slot. What functions print and Spark logs belongs to the job, but names no task; of a line
-    without a time, the time is known to a second or so. What is missing, because logs have a
-    limited length, is said on standard error.
+    slot. What Spark and its Python workers log and print (UDFs, mapInPandas in a transform) belongs
+    to the job, but names no task. Of a line without a time, the time is known to a second or so.
+    What is missing, because logs have a limited length, is said on standard error.
 
-    With --output, lines are as the job prints them; rows of print() begin with their subtask, as
-    "3> ", if there are several.
+    With --output, lines are as the job prints them; they begin with their subtask, as "3> ", if
+    there are several.
     """
-    if output and (vertex is not None or subtask is not None):
-        raise FiresteelError(
-            "--output cannot be combined with --vertex or --subtask: it is not known which task has"
-            " printed a line"
-        )
     try:
         with connect(address) as client:
             job_id = resolve_job(client, job, newest=True)

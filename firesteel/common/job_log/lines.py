@@ -5,8 +5,8 @@ traceback, or what functions print, which has a prefix) has the job of the line 
 before it in the same log, and its time unless it starts with its own: a slot's process serves one
 job at a time, names it in every line, and writes such a line before others at least once a second
 (see output.mark_output).
-Only the lines of a traceback also have its vertex and subtask: which task printed a line is not
-known.
+Only the lines of a traceback also have its vertex and subtask. The prefix of a printed line names
+the task in whose thread it was printed; Spark's Python workers do not know theirs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from firesteel.common.logs import LOG_STARTS_OVER, OUTPUT_FOLLOWS
-from firesteel.common.output import OUTPUT_PREFIX
+from firesteel.common.output import OUTPUT_PREFIX, TASK_PREFIX
 
 LINE_MAX_BYTES = 16_384  # of one line that is shown
 
@@ -67,19 +67,24 @@ class JobLines:
         self._process = ""
 
     def find(self, line: bytes) -> Line | None:
-        printed = line.startswith(OUTPUT_PREFIX)
-        if printed:
+        printed = True
+        if by_task := TASK_PREFIX.match(line):
+            of_task = self._of_task(by_task[0])
+            line = line[by_task.end() :]
+        elif line.startswith(OUTPUT_PREFIX):
             line, of_task = line[len(OUTPUT_PREFIX) :], False
-        elif ours := _OURS.match(line):
-            of_task = self._firesteel_line(line, ours)
-            if any(event in line for event in _INTERNAL):
-                return None
-        elif line.startswith(b"  "):  # of a traceback
-            of_task = self._task
         else:
-            of_task = False
-            if _SPARK.match(line):
-                self._advance(line.partition(b" ")[0])
+            printed = False
+            if ours := _OURS.match(line):
+                of_task = self._firesteel_line(line, ours)
+                if any(event in line for event in _INTERNAL):
+                    return None
+            elif line.startswith(b"  "):  # of a traceback
+                of_task = self._task
+            else:
+                of_task = False
+                if _SPARK.match(line):
+                    self._advance(line.partition(b" ")[0])
         if not self._ours or self.time_us < self._selection.after_us:
             return None
         if (self._selection.of_tasks and not of_task) or (self._selection.output and not printed):

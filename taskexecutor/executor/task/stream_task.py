@@ -197,7 +197,11 @@ class StreamTask:
         """
         info = self.info
         with task_context(
-            job_id=info.job_id, vertex=info.task_name, subtask=info.subtask, attempt=info.attempt
+            job_id=info.job_id,
+            vertex=info.task_name,
+            subtask=info.subtask,
+            parallelism=info.parallelism,
+            attempt=info.attempt,
         ):
             failures: list[BaseException] = []
             outcome = _Outcome.FINISHED

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from firesteel.common import logs
 from firesteel.common.job_log.lines import (
     LINE_MAX_BYTES,
@@ -107,6 +109,31 @@ def test_what_the_job_prints_has_a_prefix_which_is_not_shown() -> None:
     assert texts(Selection(job_id=JOB, output=True)) == printed
     assert texts(Selection(job_id=JOB))[1:-1] == printed
     assert texts(Selection(job_id=JOB, subtask=0)) == []
+
+
+def test_what_a_task_prints_names_it() -> None:
+    raw = [
+        ours(3, "serving"),
+        b'stdout vertex="Source: a \\"b\\" -> Map" subtask=2: 3> one',
+        b"stdout vertex=Map subtask=12: 13> two: vertex=Map subtask=2: x",
+        b"stdout vertex=Map subtask=2: 3> ",
+        b"stdout vertex=Map subtask=: of a worker",
+        b"stdout: of another worker",
+    ]
+
+    def texts(**selection: Any) -> list[str]:
+        log = JobLines(Selection(job_id=JOB, output=True, **selection))
+        return [line.text for text in raw if (line := log.find(text)) is not None]
+
+    tasks = ["3> one", "13> two: vertex=Map subtask=2: x", "3> "]
+    assert texts() == [*tasks, "of another worker"]
+    assert texts(subtask=2) == ["3> one", "3> "]
+    assert texts(vertices=["Map"]) == tasks[1:]
+    assert texts(vertices=["Map"], subtask=2) == ["3> "]
+    assert texts(vertices=['Source: a "b" -> Map']) == ["3> one"]
+    with_other_lines = JobLines(Selection(job_id=JOB, subtask=2))
+    found = [line.text for text in raw if (line := with_other_lines.find(text)) is not None]
+    assert found == ["3> one", "3> "]
 
 
 def test_lines_from_a_time_on() -> None:

@@ -17,6 +17,7 @@ are those of the checkpoints.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -168,7 +169,8 @@ class _Epoch:
         self._failure: BaseException | None = None
         self._write = write
         name = f"write {context.operator_name} ({context.task.subtask + 1})"
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        task = contextvars.copy_context()  # its names, for what it logs and prints
+        self._thread = threading.Thread(target=task.run, args=(self._run,), name=name, daemon=True)
         self._thread.start()
 
     def put(self, batch: pa.RecordBatch | None) -> None:
