@@ -232,6 +232,7 @@ def details_without_master(
         start_ms=job.start_ms,
         end_ms=job.end_ms,
         waiting_for=waiting_for,
+        warnings=history.warnings,
     )
 
 

@@ -60,7 +60,8 @@ _jobs = sa.Table(
     sa.Column("restart_history", sa.Text, nullable=False, server_default=""),
     sa.Column("analysis", sa.LargeBinary),  # only until the job has ended
     sa.Column("job_master_address", sa.Text, nullable=False, server_default=""),
-    # A serialised JobHistory: the job's statuses and failures. NULL until a JobMaster reports it.
+    # A serialised JobHistory: the job's statuses, failures and warnings. NULL until a JobMaster
+    # reports it.
     sa.Column("history", sa.LargeBinary),
 )
 

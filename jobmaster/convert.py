@@ -56,7 +56,7 @@ _TEXT_CHARS = 4_000  # of each traceback of a failure
 
 
 def history_to_proto(
-    statuses: Sequence[StatusChange], failures: Iterable[Failure]
+    statuses: Sequence[StatusChange], failures: Iterable[Failure], warnings: Iterable[str]
 ) -> job_master_pb2.JobHistory:
     """Bounded: the first status and the last ones, and the beginnings of tracebacks."""
     kept = statuses
@@ -73,6 +73,7 @@ def history_to_proto(
             )
             for failure in failures
         ],
+        warnings=warnings,
     )
 
 

@@ -237,6 +237,7 @@ class JobMasterProcess:
             collected=collected_by_attempt(start.collected),
             statuses=_statuses(start),
             failures=failures_from_proto(_history(start)),
+            warnings=tuple(_history(start).warnings),
         )
         job = RunningJob(
             start,
@@ -261,7 +262,7 @@ class JobMasterProcess:
         now_ms = int(self._platform.clock.time() * 1000)
         graph, history = start.job_graph, _history(start)
         failed = job_master_pb2.StateTimestamp(state=JobStatus.FAILED.value, timestamp_ms=now_ms)
-        earlier = history_to_proto(_statuses(start), ()).timestamps
+        earlier = history_to_proto(_statuses(start), (), ()).timestamps
         details = job_master_pb2.JobDetails(
             job_id=graph.job_id,
             name=graph.name,
@@ -273,6 +274,7 @@ class JobMasterProcess:
             ],
             start_ms=earlier[0].timestamp_ms if earlier else now_ms,
             end_ms=now_ms,
+            warnings=history.warnings,
         )
         self._rejected = dispatcher_pb2.JobStatusChanged(
             job_id=graph.job_id,

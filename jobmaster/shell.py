@@ -144,7 +144,7 @@ class RunningJob:
         # For the next JobMaster, and the version of the sources' listings that was last reported.
         self._analysis = tasks_pb2.AnalyzeResult.FromString(start.analysis)
         self._reported_version: object = None
-        self._reported_history = (0, 0)  # numbers of its statuses and failures
+        self._reported_history = (0, 0, 0)  # numbers of its statuses, failures and warnings
         self._details: _BuiltDetails | None = None
         self._progress: asyncio.TimerHandle | None = None
         self._collected = CollectedRows(
@@ -461,11 +461,12 @@ class RunningJob:
     def _history(self, *, again: bool) -> bytes:
         """Returns the history; empty if it is unchanged since the last report, which arrived."""
         statuses, exceptions = self.core.graph.timestamps, self.core.exceptions
-        version = (len(statuses), exceptions.version)
+        warnings = self.core.job.warnings
+        version = (len(statuses), exceptions.version, len(warnings))
         if version == self._reported_history and not again:
             return b""
         self._reported_history = version
-        history = convert.history_to_proto(statuses, exceptions.failures)
+        history = convert.history_to_proto(statuses, exceptions.failures, warnings)
         return history.SerializeToString(deterministic=True)
 
     def _for_next_master(self) -> bytes:

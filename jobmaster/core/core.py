@@ -87,9 +87,9 @@ class JobMasterCore:
         self._adoption_timeout_s = settings.adoption_timeout_s
         self._earlier_verdict = recovery.verdict if recovery is not None else None
         self._hosts: dict[TaskExecutorId, str] = {}
-        self._reported: tuple[object, int] = (
+        self._reported: tuple[object, object] = (
             (JobStatus.INITIALIZING, None),
-            self.graph.version,
+            (self.graph.version, len(job.warnings)),
         )
 
     # ---- the core's interface
@@ -397,7 +397,10 @@ class JobMasterCore:
         job.slot_wait.update(now, missing=job.lacks_slots)
         job.declare()
         job.free(self.pool.take_left(), "its TaskExecutor is to stop")
-        reported = ((self.graph.status, self.found_version), self.graph.version)
+        reported = (
+            (self.graph.status, self.found_version),
+            (self.graph.version, len(job.warnings)),
+        )
         if reported[0] != self._reported[0]:
             job.report_status()
         elif reported[1] != self._reported[1]:

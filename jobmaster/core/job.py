@@ -114,7 +114,7 @@ class Job:
         self._collected = recovery.collected
         if recovery.latest is not None:
             self.restore_coordinators(self.graph.vertices)
-        self.warnings: dict[str, None] = {}  # in order
+        self.warnings = dict.fromkeys(recovery.warnings)  # in order
         self.restarts = 0  # of the whole job and of regions
         self.full_restarts = 0
         self.stale_messages = 0  # about unknown attempts or slots

@@ -35,9 +35,10 @@ class Recovery:
     verdict: Verdict | None = None  # on the job's current failure; None: it is not failing
     # The number of stored chunks of each attempt, by collect sink.
     collected: Mapping[OperatorId, Mapping[AttemptId, int]] = field(default_factory=dict)
-    # The job's statuses and failures so far, oldest first.
+    # The job's statuses, failures and warnings so far, oldest first.
     statuses: Sequence[StatusChange] = ()
     failures: Sequence[Failure] = ()
+    warnings: Sequence[str] = ()
     claimed: CompleteCheckpoint | None = None  # taken by another job; owned by this one from now on
 
     @property

@@ -264,7 +264,9 @@ def test_skipped_paths_are_logged_and_shown_once() -> None:
     listed = events.PathsListed(
         operator_id=listing.operator_id, files=(), skipped=("/in/a is a named pipe (FIFO)",)
     )
-    told = world.one(commands.Log, world.post(listed)).text
+    posted = world.post(listed)
+    told = world.one(commands.Log, posted).text
+    assert world.of(commands.ReportProgress, posted), "for the next JobMaster"
     assert "/in/a is a named pipe (FIFO); it is skipped" in told
     assert world.of(commands.Log, world.post(listed)) == []
     assert job_details(world.core, {}, world.now).warnings == [told]

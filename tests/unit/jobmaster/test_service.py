@@ -458,7 +458,7 @@ async def test_a_job_keeps_its_start_and_its_failures_under_several_job_masters(
         Failure(ErrorInfo(summary="first", traceback="x" * 10**6), [ErrorInfo(summary="second")]),
         Failure(ErrorInfo(summary="third", timestamp_ms=9)),
     ]
-    history = history_to_proto(statuses, failures).SerializeToString()
+    history = history_to_proto(statuses, failures, ["a pipe"]).SerializeToString()
     assert len(history) < 10_000
     graph = job(vertex("a", 1))
     graph.config["restart-strategy.type"] = "none"
@@ -478,18 +478,20 @@ async def test_a_job_keeps_its_start_and_its_failures_under_several_job_masters(
     assert [t.timestamp_ms for t in details.timestamps][1:64] == list(range(47, 110))
     reported = job_master_pb2.JobHistory.FromString(final.history)
     assert [failure.primary.summary for failure in reported.failures][:2] == ["first", "third"]
+    assert details.warnings == reported.warnings == ["a pipe"]
 
 
 async def test_a_rejected_job_keeps_its_failures(cluster: Cluster) -> None:
     graph = job(vertex("a", 1))
     graph.config["restart-strategy.type"] = "nonsense"
     failures = [Failure(ErrorInfo(summary="an earlier one"))]
-    history = history_to_proto([StatusChange(JobStatus.RUNNING, 7)], failures)
+    history = history_to_proto([StatusChange(JobStatus.RUNNING, 7)], failures, ["a pipe"])
     await cluster.start_job(graph, history=history.SerializeToString())
     final = await asyncio.wait_for(cluster.dispatcher.until(common_pb2.JOB_FAILED), TIMEOUT_S)
     assert "nonsense" in final.final_details.exceptions[0].summary
     assert final.final_details.exceptions[1].summary == "an earlier one"
     assert final.final_details.start_ms == 7
+    assert final.final_details.warnings == ["a pipe"]
 
 
 async def test_a_job_is_restarted_no_more_often_under_several_job_masters(
