@@ -59,6 +59,11 @@ class CollectedBatches(Generic[Batch]):
         self._output = output
         self._ended = False
 
+    @property
+    def ended(self) -> bool:
+        """Whether all rows have been read, or the job was cancelled."""
+        return self._ended
+
     def __iter__(self) -> Iterator[Batch]:
         return self
 
@@ -156,15 +161,19 @@ def run_collecting(
             " run it without -d, or use another sink"
         )
     client = context.client()
-    job_id = client.submit(job_graph, context.files)
-    submitted()
-    if context.on_submitted is not None:
-        context.on_submitted(job_id, job_graph)
+    with context.cancelling_when_interrupted(client, job_graph.job_id):
+        job_id = client.submit(job_graph, context.files)
+        submitted()
+        if context.on_submitted is not None:
+            context.on_submitted(job_id, job_graph)
     zone = job_graph.config.get(SESSION_TIME_ZONE) or context.conf.spark().get(SESSION_TIME_ZONE)
     in_pandas = functools.partial(_pandas, zone=zone or "UTC")
     convert = in_pandas if kind == "pandas" else _arrow
     output = context.output_of(job_id)
-    return CollectedBatches(client, job_id, operator_id, convert, output, limit)
+    batches = CollectedBatches(client, job_id, operator_id, convert, output, limit)
+    context.collecting[:] = [other for other in context.collecting if not other.ended]
+    context.collecting.append(batches)
+    return batches
 
 
 def first_rows(batches: CollectedBatches[pa.RecordBatch], limit: int) -> pa.Table:

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ from firesteel.client.dropped import say_what_was_dropped
 from firesteel.client.execution_context import ExecutionContext, StopProgram
 from firesteel.client.job_details import JobDetails
 from firesteel.client.job_output import JobOutput
+from firesteel.client.signals import Interrupts, counted_interrupts
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import FiresteelError, JobFailed
@@ -164,7 +164,8 @@ class JobClient:
         return self._client().stop(self.job_id, directory, drain=drain)
 
     def result(self, timeout_s: float | None = None) -> JobResult:
-        """Waits until the job has FINISHED. Ctrl-C cancels the job, as in `execute`.
+        """Waits until the job has FINISHED. Ctrl-C, SIGTERM and SIGHUP cancel the job, as in
+        `execute`.
 
         Raises JobFailed, JobCanceled, or TimeoutError if it has not ended after `timeout_s`; the
         job runs on then, and `result` may be called again.
@@ -172,7 +173,8 @@ class JobClient:
         client = self._client()
         context = self._context
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        with context.ending_quietly(), _counted_interrupts() as interrupts:
+        exits = context.ends_program
+        with context.ending_quietly(), counted_interrupts(exits=exits) as interrupts:
             if context.display is not None:
                 context.display.begin()
             try:
@@ -220,11 +222,12 @@ def submit_job(
     with context.ending_quietly():
         client = context.client()
         begin_s = time.monotonic()
-        job_id = client.submit(job_graph, context.files)
-    submitted()
-    context.unfinished.add(job_id)
-    if context.on_submitted is not None:
-        context.on_submitted(job_id, job_graph)
+        with context.cancelling_when_interrupted(client, job_graph.job_id):
+            job_id = client.submit(job_graph, context.files)
+            submitted()
+            context.unfinished.add(job_id)
+            if context.on_submitted is not None:
+                context.on_submitted(job_id, job_graph)
     return JobClient(
         job_id=job_id,
         name=job_graph.name,
@@ -252,12 +255,12 @@ def _watch(
     client: Client,
     job_id: str,
     context: ExecutionContext,
-    interrupts: _Interrupts,
+    interrupts: Interrupts,
     deadline_s: float | None,
     output: JobOutput | None = None,
 ) -> JobDetails:
-    """Waits until the job has ended and its output is written. Ctrl-C cancels the job; the second
-    one stops waiting.
+    """Waits until the job has ended and its output is written. The first of `interrupts` cancels
+    the job; the second one stops waiting.
 
     Raises KeyboardInterrupt, also after the first one if a cancelled job ends the program,
     TimeoutError, or SystemExit if standard output is closed, which cancels the job.
@@ -304,7 +307,7 @@ def _watch(
             return item
 
 
-def _await_output(output: JobOutput, interrupts: _Interrupts) -> None:
+def _await_output(output: JobOutput, interrupts: Interrupts) -> None:
     """Waits until the output of an ended job is written, unless Ctrl-C is pressed, or nothing is
     written for OUTPUT_SILENT_S.
     """
@@ -336,26 +339,3 @@ def _ask_to_cancel(client: Client, job_id: str, context: ExecutionContext) -> No
         if client.job_details(job_id).status is JobStatus.CANCELED:
             return
         print(f"{error}", file=sys.stderr)  # it has just ended; the watch shows how
-
-
-@dataclass
-class _Interrupts:
-    count: int = 0
-
-
-@contextlib.contextmanager
-def _counted_interrupts() -> Iterator[_Interrupts]:
-    """Counts Ctrl-C instead of raising KeyboardInterrupt anywhere; only in the main thread."""
-    interrupts = _Interrupts()
-    if threading.current_thread() is not threading.main_thread():
-        yield interrupts
-        return
-
-    def count(number: int, frame: FrameType | None) -> None:
-        interrupts.count += 1
-
-    before = signal.signal(signal.SIGINT, count)
-    try:
-        yield interrupts
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import signal
 import sys
@@ -19,6 +20,7 @@ from firesteel.client.files import (
     python_file,
     python_requirements,
 )
+from firesteel.client.signals import INTERRUPTED
 from firesteel.common.config import Configuration
 from firesteel.errors import FiresteelError
 
@@ -33,9 +35,6 @@ if TYPE_CHECKING:
 Mode = Literal["embedded", "remote", "plan-only"]
 
 TASK_EXECUTORS = 2  # of an embedded cluster
-INTERRUPTED = 130  # the exit code of a program that Ctrl-C has ended
-
-
 OUTPUT_END_S = 2.0  # after the end of the cluster
 
 
@@ -56,6 +55,17 @@ class Display(Protocol):
 
     def end(self) -> None:
         """The program no longer waits. May be called twice."""
+
+
+class Rows(Protocol):
+    """The rows of a job, which the program reads."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether all have been read, or the job was cancelled."""
+
+    def close(self) -> None:
+        """Cancels the job if it still runs, and waits for its end."""
 
 
 class StopProgram(BaseException):
@@ -136,6 +146,7 @@ class ExecutionContext:
     executed: list[str] = field(default_factory=list)
     unfinished: set[str] = field(default_factory=set)
     outputs: list[JobOutput] = field(default_factory=list)  # of jobs that have not ended, as a rule
+    collecting: list[Rows] = field(default_factory=list)  # whose rows are read
     graphs: list[StreamGraph] = field(default_factory=list)  # of the program's Environments
     _client: list[Client] = field(default_factory=list)
 
@@ -214,6 +225,28 @@ class ExecutionContext:
                 self.unfinished.clear()  # the user ends the program, and all of its jobs
                 raise SystemExit(INTERRUPTED) from None
             raise
+
+    @contextmanager
+    def cancelling_when_interrupted(self, client: Client, job_id: str) -> Iterator[None]:
+        """A signal inside, while the job is submitted, also cancels the job, if it is to end with
+        its program.
+        """
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit):
+            if self.attached and self.embedded_cluster is None:
+                with contextlib.suppress(FiresteelError):
+                    client.cancel(job_id)
+            raise
+
+    def cancel_collecting(self) -> None:
+        """The program is interrupted: the jobs whose rows it has not read to the end are cancelled
+        with it.
+        """
+        for batches in self.collecting if self.embedded_cluster is None else ():
+            with contextlib.suppress(FiresteelError):
+                batches.close()
+        self.collecting.clear()
 
     def close(self) -> None:
         self._say_what_ends()

@@ -5,6 +5,7 @@ Standard output is left to what the program and its jobs print.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import termios
 import threading
@@ -158,7 +159,8 @@ class LiveDisplay:
                 self._live.stop()
                 self._live = None
                 if self._terminal is not None:
-                    termios.tcsetattr(sys.stdin, termios.TCSANOW, self._terminal)
+                    with contextlib.suppress(termios.error, ValueError):  # it has gone
+                        termios.tcsetattr(sys.stdin, termios.TCSANOW, self._terminal)
 
 
 def _is_terminal(stream: TextIO) -> bool:

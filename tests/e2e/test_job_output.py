@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +76,51 @@ def test_run_follows_what_a_job_prints_and_logs_select_it(session: Session, tmp_
     assert "chatty about 3" in mapped.stdout
     whole = firesteel("logs", "-m", session.address, job_id).stdout
     assert re.search(r"Z slot-\d+\[\d+\]@\S+ [12]> chatty about 3\n", whole)
+
+
+ENDED = {
+    "waits": (
+        "env.from_source(SequenceSource(0, rate_per_s=100)).print()\nenv.execute('endless')\n",
+        "1 RUNNING",
+    ),
+    "reads": (
+        "stream = env.from_source(SequenceSource(0, rate_per_s=100))\n"
+        "for batch in stream.execute_and_collect('endless', iterate='arrow'):\n"
+        "    print('read', batch.num_rows, flush=True)\n",
+        "read ",
+    ),
+}
+
+
+@pytest.mark.parametrize("program", ENDED)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_is_ended_cancels_its_job(
+    session: Session, tmp_path: Path, number: int, program: str
+) -> None:
+    text, begun = ENDED[program]
+    (tmp_path / "job.py").write_text(
+        "from firesteel import Environment\n"
+        "from firesteel.connectors import SequenceSource\n"
+        f"env = Environment()\n{text}"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-m", "firesteel", "run", "-m", session.address, str(tmp_path / "job.py")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        text=True,
+    ) as run:
+        assert run.stdout is not None
+        told = ""
+        while begun not in told:
+            told += (read := run.stdout.readline())
+            assert read, told
+        run.send_signal(number)
+        rest = run.stdout.read()
+        assert run.wait(WARM_S) == 128 + number, rest
+    assert "Traceback" not in rest
+    with pytest.raises(JobCanceled):
+        session.client.wait(re.search(r"JobID (\w+)", told)[1])  # type: ignore[index]
 
 
 def test_a_reader_that_leaves_cancels_the_job(session: Session, tmp_path: Path) -> None:

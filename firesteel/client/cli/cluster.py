@@ -11,6 +11,7 @@ import click
 
 from firesteel.client.cli.arguments import cluster_address, configuration, definitions_option
 from firesteel.client.cluster.directory import ClusterDirectory, ClusterState, default_directory
+from firesteel.client.signals import INTERRUPTED
 from firesteel.common import metrics_targets
 from firesteel.common.config import Configuration, options
 from firesteel.common.high_availability import ZOOKEEPER
@@ -27,7 +28,6 @@ directory_option = click.option(
     help="Folder of its state and logs. [default: $FIRESTEEL_DIR, or ~/.firesteel/cluster]",
 )
 
-INTERRUPTED = 130  # exit code after Ctrl-C, as the shell has it
 SLOTS_TIMEOUT_S = 180.0
 
 

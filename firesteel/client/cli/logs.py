@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from firesteel.client.cli.arguments import address_option, connect, resolve_job
+from firesteel.client.signals import INTERRUPTED
 
 if TYPE_CHECKING:
     from firesteel.client.job_details import LogLine
-
-INTERRUPTED = 130  # exit code after Ctrl-C, as the shell has it
 
 _BEGINNING = re.compile(r"timestamp=\S+Z (level=\w+ )process=\S+ ")  # of lines of Firesteel's
 _JOB = re.compile(r" job_id=[0-9a-f]{32}")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from firesteel.client.cli.own_spark import OwnSpark, SparkRefused, own_spark
 from firesteel.client.execution_context import ExecutionContext, StopProgram, active
+from firesteel.client.signals import is_ending
 from firesteel.common.error_report import error_info
 from firesteel.common.globs import not_readable
 from firesteel.errors import FiresteelError, JobCanceled, JobFailed
@@ -64,8 +65,13 @@ def run_program(path: Path, arguments: Sequence[str], context: ExecutionContext)
             raise
         except FiresteelError as error:
             raise _placed(error, path) from error
+        except KeyboardInterrupt:
+            context.cancel_collecting()
+            raise
         except SystemExit as exit_:
             code = exit_.code
+            if is_ending(code):
+                context.cancel_collecting()
         except Exception as error:
             raise _failed(error, path) from error
     if code in (None, 0) and not context.executed:

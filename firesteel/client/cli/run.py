@@ -17,6 +17,7 @@ from firesteel.client.cli.arguments import (
     definitions_option,
     find_cluster,
 )
+from firesteel.client.signals import INTERRUPTED, exiting, is_ending
 from firesteel.common.config import Configuration, options, parse_definitions
 from firesteel.errors import ClusterUnreachable, FiresteelError, JobCanceled, JobFailed
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from firesteel.client.execution_context import ExecutionContext
     from firesteel.common.job_graph import JobGraph
 
-INTERRUPTED = 130  # exit code after Ctrl-C, as the shell has it
 TARGETS = ("local", "remote")
 
 _PROGRAM = {"ignore_unknown_options": False, "allow_interspersed_args": False}
@@ -137,12 +137,12 @@ def run(
 
     It runs on the cluster that `list` and `show` would find, else on one of its own, which ends
     with the run; a line says which. Without -d, its tasks' states and record counts are shown until
-    it ends; Ctrl-C cancels it, a second Ctrl-C stops waiting.
+    it ends; Ctrl-C, SIGTERM or a closed terminal (SIGHUP) cancels it, a second one stops waiting.
 
     A program that executes no job runs in this process, as `python job.py` does.
 
     The exit code is the program's: 0 if its jobs finished, 1 if one failed, the code that it passes
-    to sys.exit(); or 130 if Ctrl-C cancelled the job.
+    to sys.exit(); or 128 and the signal's number if one cancelled the job: 130 after Ctrl-C.
     """
     from firesteel.client.cli.program import check_syntax, run_program
     from firesteel.client.execution_context import ExecutionContext
@@ -204,7 +204,8 @@ def run(
     else:
         context.embedded_cluster = _embedded_cluster(conf, task_executors, slots)
     try:
-        ran = run_program(job_file, job_arguments, context)
+        with exiting():
+            ran = run_program(job_file, job_arguments, context)
     except JobCanceled as error:
         if display.interrupted:
             click.echo(f"Cancelled job {error.job_id}.")
@@ -219,7 +220,7 @@ def run(
                 f" see `firesteel list -a -m {context.address}`."
             )
         sys.exit(INTERRUPTED)
-    if notice := ran.notice(job_file):
+    if not is_ending(ran.exit_code) and (notice := ran.notice(job_file)):
         click.echo(notice, err=True)
     sys.exit(ran.exit_code)  # type: ignore[arg-type]
 

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from firesteel.client.cli.arguments import address_option, connect
+from firesteel.client.signals import INTERRUPTED
 from firesteel.common.units import counted
 from firesteel.errors import FiresteelError
 
 if TYPE_CHECKING:
     from firesteel.client.client import Client
     from firesteel.client.job_details import StopProgress
-
-INTERRUPTED = 130  # exit code after Ctrl-C, as the shell has it
 
 
 @click.command(

@@ -1,4 +1,4 @@
-"""Ctrl-C in an attached run."""
+"""Ctrl-C, SIGTERM and SIGHUP in an attached run."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from firesteel.client.execution import _counted_interrupts, _Interrupts, _watch
+from firesteel.client.execution import _watch
 from firesteel.client.execution_context import ExecutionContext
 from firesteel.client.job_details import JobDetails
 from firesteel.client.progress import PlainDisplay
+from firesteel.client.signals import Interrupts, counted_interrupts, exiting
 from firesteel.common.config import Configuration
 from firesteel.common.states import JobStatus
 
@@ -34,18 +35,18 @@ class EndlessJob:
         )
 
 
-def interrupted(job: EndlessJob, times: int) -> JobDetails:
+def interrupted(job: EndlessJob, times: int, number: int = signal.SIGINT) -> JobDetails:
     left = [times]
 
     class Pressing(PlainDisplay):
         def update(self, details: JobDetails) -> None:
             while left[0]:
                 left[0] -= 1
-                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(number)
 
     display = Pressing(lambda: "localhost:1")
     context = ExecutionContext(mode="remote", conf=Configuration(), display=display)
-    with _counted_interrupts() as interrupts:
+    with counted_interrupts(exits=True) as interrupts:
         return _watch(job, "a" * 32, context, interrupts, None)  # type: ignore[arg-type]
 
 
@@ -63,12 +64,49 @@ def test_two_at_once_leave_but_the_job_is_cancelled_all_the_same() -> None:
     job._cancellable = True  # ends the thread that reads
 
 
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_sigterm_and_sighup_cancel_the_job_and_end_the_program(number: int, times: int) -> None:
+    job = EndlessJob(cancellable=times == 1)
+    with pytest.raises(SystemExit) as ended:
+        interrupted(job, times, number)
+    assert ended.value.code == 128 + number
+    assert job.cancelled == ["a" * 32]
+    assert signal.getsignal(number) is signal.SIG_DFL
+    job._cancellable = True
+
+
+def test_handlers_of_the_programs_own_and_of_nohup_stay() -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with exiting(), counted_interrupts(exits=False) as interrupts:
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    assert seen == [signal.SIGTERM]
+    assert interrupts.count == 0
+
+
+def test_a_run_that_waits_for_no_job_ends_with_its_finally_clauses() -> None:
+    with pytest.raises(SystemExit) as ended, exiting():
+        signal.raise_signal(signal.SIGTERM)
+    assert ended.value.code == 143
+    with pytest.raises(SystemExit) as ended, exiting(), counted_interrupts(exits=False):
+        signal.raise_signal(signal.SIGTERM)
+    assert ended.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
 def test_a_deadline_leaves_the_job_alone() -> None:
     job = EndlessJob(cancellable=True)
     context = ExecutionContext(mode="remote", conf=Configuration())
     silent = threading.Event()
     job.watch_job = lambda job_id: iter([silent.wait()])  # type: ignore[method-assign,assignment,return-value]
     with pytest.raises(TimeoutError, match=f"job {'a' * 32} has not ended yet; it runs on"):
-        _watch(job, "a" * 32, context, _Interrupts(), deadline_s=0.0)  # type: ignore[arg-type]
+        _watch(job, "a" * 32, context, Interrupts(), deadline_s=0.0)  # type: ignore[arg-type]
     silent.set()
     assert job.cancelled == []

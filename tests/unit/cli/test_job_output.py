@@ -11,11 +11,12 @@ import pytest
 from rich.console import Console
 
 from firesteel.client import job_output
-from firesteel.client.execution import _Interrupts, _watch
+from firesteel.client.execution import _watch
 from firesteel.client.execution_context import ExecutionContext
 from firesteel.client.job_details import JobDetails, LogLine
 from firesteel.client.job_output import JobOutput, write_to_stdout
 from firesteel.client.progress import LiveDisplay, PlainDisplay
+from firesteel.client.signals import Interrupts
 from firesteel.common.config import Configuration
 from firesteel.common.states import JobStatus
 from firesteel.errors import ClusterUnreachable, FiresteelError
@@ -59,7 +60,7 @@ def lines(*texts: str) -> list[LogLine]:
 
 def watched(client: Any, output: JobOutput, display: Any = None) -> JobDetails:
     context = ExecutionContext(mode="remote", conf=Configuration(), display=display)
-    return _watch(client, JOB, context, _Interrupts(), None, output)
+    return _watch(client, JOB, context, Interrupts(), None, output)
 
 
 def test_a_job_is_awaited_until_all_that_it_printed_is_written(

@@ -1,0 +1,103 @@
+"""The signals that end a program: Ctrl-C (SIGINT), SIGTERM, and SIGHUP when its terminal closes.
+
+A job that its program waits for ends with it, whichever of them arrives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
+
+INTERRUPTED = 128 + signal.SIGINT  # exit code after Ctrl-C, as the shell has it
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(slots=True)
+class Interrupts:
+    """The signals that have arrived while a program waits for a job."""
+
+    count: int = 0
+    ending: int = 0  # the first one of ENDING; 0: none
+
+    def add(self, number: int) -> None:
+        self.count += 1
+        if number in ENDING:
+            self.ending = self.ending or number
+            if number == signal.SIGHUP:
+                _leave_terminal()
+
+
+@contextlib.contextmanager
+def counted_interrupts(*, exits: bool) -> Iterator[Interrupts]:
+    """Counts signals instead of raising KeyboardInterrupt or ending the process anywhere; only in
+    the main thread. Afterwards, SIGTERM and SIGHUP end the process: as they would have done, or, if
+    it `exits`, by SystemExit.
+
+    Handlers for SIGTERM and SIGHUP that are the program's own, and SIGHUP under nohup, stay.
+    """
+    interrupts = Interrupts()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupts
+        return
+
+    def count(number: int, frame: FrameType | None) -> None:
+        interrupts.add(number)
+
+    numbers = [number for number in ENDING if signal.getsignal(number) in (signal.SIG_DFL, _exit)]
+    before = {number: signal.signal(number, count) for number in (signal.SIGINT, *numbers)}
+    try:
+        yield interrupts
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if interrupts.ending:
+            if exits:
+                raise SystemExit(128 + interrupts.ending)
+            signal.raise_signal(interrupts.ending)
+
+
+@contextlib.contextmanager
+def exiting() -> Iterator[None]:
+    """SIGTERM and SIGHUP raise SystemExit inside, so that `finally` clauses run; only in the main
+    thread. Handlers of the program's own, and SIGHUP under nohup, stay.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = [number for number in ENDING if signal.getsignal(number) is signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, _exit)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            if signal.getsignal(number) is _exit:
+                signal.signal(number, signal.SIG_DFL)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    if number == signal.SIGHUP:
+        _leave_terminal()
+    raise SystemExit(128 + number)
+
+
+def is_ending(code: object) -> bool:
+    """Whether it is the exit code of a program that one of ENDING has ended."""
+    return code in {128 + number for number in ENDING}
+
+
+def _leave_terminal() -> None:
+    """Writing to a terminal that has gone fails: what follows is dropped instead."""
+    with contextlib.suppress(OSError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        for stream in (sys.__stdout__, sys.__stderr__):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                if os.isatty(stream.fileno()):  # type: ignore[union-attr]
+                    os.dup2(null, stream.fileno())  # type: ignore[union-attr]
+        os.close(null)
