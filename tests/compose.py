@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +15,22 @@ HA_CONFIGURATION = ROOT / "deploy" / "ha" / "config.yaml"
 _FOLDERS = ("/var/lib/firesteel", "/tmp")
 
 
+def comments() -> list[str]:
+    """The commands that the comments of docker-compose.yml give, one a line."""
+    lines = (ROOT / "docker-compose.yml").read_text().splitlines()
+    return [line.removeprefix("#").strip() for line in lines if line.startswith("#     ")]
+
+
+def commands() -> list[str]:
+    """Those of Firesteel's command line."""
+    found = (re.search(r"firesteel (?:run|list|show|cluster) [^()]*", line) for line in comments())
+    return [match[0].strip() for match in found if match]
+
+
 class ComposedService(NamedTuple):
     module: str
     arguments: list[str]
+    environment: dict[str, str]
 
 
 def services(profile: str, directory: Path) -> Iterator[ComposedService]:
@@ -32,7 +46,12 @@ def services(profile: str, directory: Path) -> Iterator[ComposedService]:
         assert service["hostname"] == name
         arguments = [_here(word, name, directory) for word in arguments]
         any_port = ["--port=0"] if "--port" in arguments else []
-        yield ComposedService(module, [*arguments, *any_port])
+        environment = {
+            key: _here(value, name, directory)
+            for key, value in service.get("environment", {}).items()
+            if key != "FIRESTEEL_CONF_DIR"  # what it has is given as options
+        }
+        yield ComposedService(module, [*arguments, *any_port], environment)
 
 
 def _here(word: str, host: str, directory: Path) -> str:

@@ -39,6 +39,7 @@ class Service:
 
     module: str
     arguments: Sequence[str]
+    environment: Mapping[str, str]
     log: Path
     child: BlockingChild | None = None
     starts: int = 0
@@ -183,13 +184,18 @@ class HighlyAvailableCluster:
     def _service(self, number: int, composed: ComposedService) -> Service:
         arguments = (*self.conf.to_arguments(), *composed.arguments)
         log = self.directory / f"{composed.module}-{number}.log"
-        return Service(composed.module, arguments, log)
+        return Service(composed.module, arguments, composed.environment, log)
 
     def _start(self, service: Service) -> None:
         service.child = spawn_blocking(
             [sys.executable, "-m", service.module, *service.arguments],
             log_path=service.log,
-            env={**os.environ, **self.conf.to_environment(), CLUSTER_ID: self._id},
+            env={
+                **os.environ,
+                **self.conf.to_environment(),
+                **service.environment,
+                CLUSTER_ID: self._id,
+            },
             lifeline=self._lifeline,
         )
         service.starts += 1

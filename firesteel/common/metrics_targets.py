@@ -2,7 +2,8 @@
 
 Each writes a file into a folder of the cluster's, in the format of Prometheus's file-based service
 discovery (`file_sd_configs`), and removes it when it ends. A process that takes the place of a dead
-one of the same kind gets its port and its file.
+one of the same kind gets its port and its file. Processes of several hosts, such as containers, may
+share a folder.
 """
 
 from __future__ import annotations
@@ -10,22 +11,25 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
 # In the environment of all processes of a cluster that `firesteel cluster start` or a program has
-# started.
+# started, and of the containers of docker-compose.yml.
 CLUSTER_ID = "FIRESTEEL_CLUSTER_ID"
 FOLDER = "FIRESTEEL_METRICS_TARGETS"
 _PID = "__firesteel_pid"  # Prometheus does not add labels of such names to series
+_HOST = "__firesteel_host"
 
 
 class Target(NamedTuple):
     process: str  # its kind: "dispatcher", "taskexecutor", ...
     address: str  # host:port
     pid: int
+    host: str  # on which `pid` is a process
 
     @property
     def port(self) -> int:
@@ -33,7 +37,8 @@ class Target(NamedTuple):
 
     @property
     def lives(self) -> bool:
-        return psutil.pid_exists(self.pid)
+        """Whether its process runs, as far as this host knows."""
+        return self.host != socket.gethostname() or psutil.pid_exists(self.pid)
 
 
 def targets(folder: Path) -> list[Target]:
@@ -43,7 +48,8 @@ def targets(folder: Path) -> list[Target]:
         with contextlib.suppress(OSError, ValueError, KeyError, IndexError):  # just removed
             (entry,) = json.loads(path.read_text())
             labels = entry["labels"]
-            found.append(Target(labels["process"], entry["targets"][0], int(labels[_PID])))
+            address, pid = entry["targets"][0], int(labels[_PID])
+            found.append(Target(labels["process"], address, pid, labels[_HOST]))
     return found
 
 
@@ -53,10 +59,13 @@ def ports_of_dead(folder: Path, process: str) -> list[int]:
 
 
 def add(folder: Path, process: str, address: str) -> Path:
-    """Writes this process's file. Raises OSError."""
-    target = Target(process, address, os.getpid())
-    path = folder / f"{process}-{target.port}.json"
-    entry = {"targets": [address], "labels": {"process": process, _PID: str(target.pid)}}
+    """Writes this process's file, and creates the folder. Raises OSError."""
+    host = socket.gethostname()
+    target = Target(process, address, os.getpid(), host)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{process}-{host}-{target.port}.json"
+    labels = {"process": process, _PID: str(target.pid), _HOST: host}
+    entry = {"targets": [address], "labels": labels}
     part = path.with_suffix(f".{target.pid}.part")  # replaced as a whole: Prometheus watches it
     part.write_text(json.dumps([entry]))
     part.replace(path)

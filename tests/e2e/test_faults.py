@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from firesteel import Environment, ResourceProfile
 from firesteel.client.cluster import LocalCluster
 from firesteel.client.job_details import JobDetails
 from firesteel.common.config import Configuration
+from firesteel.common.metrics_targets import targets
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.datastream import DataStream
 from firesteel.errors import JobCanceled, JobFailed
@@ -53,6 +55,16 @@ def supervisor_of(directory: Path) -> psutil.Process:
 
 def job_master_of(session: Session, job_id: str) -> psutil.Process:
     return psutil.Process(job_master_pid(session, job_id))
+
+
+def metrics_address(session: Session, process: str, pid: int) -> str:
+    """Where Prometheus finds the process, which serves its metrics there."""
+    found = targets(session.cluster.directory / "metrics")
+    (target,) = (each for each in found if (each.process, each.pid) == (process, pid))
+    with urllib.request.urlopen(f"http://{target.address}/metrics", timeout=PATIENCE_S) as answer:
+        assert b"flink_" in answer.read()
+    assert [each.pid for each in found if each.address == target.address] == [pid]
+    return target.address
 
 
 def attempts_of(details: JobDetails) -> set[str]:
@@ -272,12 +284,15 @@ def test_the_death_of_the_dispatcher_leaves_jobs_running(session: Session) -> No
     job_id = session.submit(endless(1))
     attempts = attempts_of(session.wait_until(job_id, all_running))
     (victim,) = services(session, "dispatcher")
+    served = metrics_address(session, "dispatcher", victim.pid)
     victim.kill()
     for details in session.client.watch_job(job_id):  # the job continues by itself
         if all_running(details):
             break
     eventually(lambda: all_running(session.client.job_details(job_id)), "the job is adopted")
     assert attempts_of(session.client.job_details(job_id)) == attempts, "and was never restarted"
+    (successor,) = services(session, "dispatcher")
+    assert metrics_address(session, "dispatcher", successor.pid) == served
     session.client.cancel(job_id)
     with pytest.raises(JobCanceled):
         session.client.wait(job_id)

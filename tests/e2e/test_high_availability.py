@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -25,14 +26,15 @@ from firesteel.client.client import Client
 from firesteel.client.cluster import LocalCluster
 from firesteel.client.files import python_file
 from firesteel.client.job_details import JobDetails
-from firesteel.common.config import Configuration
+from firesteel.common.config import Configuration, options
 from firesteel.common.ids import Epoch
 from firesteel.common.leader import Leader
 from firesteel.common.process import BlockingChild, StartFailed, spawn_blocking
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.connectors import CollectSink
 from firesteel.errors import ClusterUnreachable
-from tests.e2e.conftest import PATIENCE_S, WARM_S, eventually, job_masters
+from tests.compose import commands
+from tests.e2e.conftest import PATIENCE_S, WARM_S, eventually, firesteel, job_masters
 from tests.e2e.jobs import nothing_left, unbounded
 from tests.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore
 from tests.postgres import Postgres
@@ -320,6 +322,12 @@ def test_a_standby_names_the_leader(zookeeper: ZooKeeper, tmp_path: Path) -> Non
 
             eventually(lambda: f"the leader is {first} (epoch 1)" in refusal(), "it names it")
             assert refusal().startswith("this Dispatcher is a standby, not the leader")
+            cluster_id = cluster.conf.get(options.HA_CLUSTER_ID)
+            (listing,) = (each for each in commands() if " -z " in each)  # of docker-compose.yml
+            here = listing.replace("zookeeper-1:2181/compose", f"{zookeeper.quorum}/{cluster_id}")
+            listed = firesteel(*shlex.split(here)[1:])
+            assert (listed.returncode, listed.stderr) == (0, "")
+            assert "No running jobs." in listed.stdout
             cluster.dispatchers.by_address[first].process.send_signal(signal.SIGTERM)
             eventually(lambda: leads(client), "it leads")
 

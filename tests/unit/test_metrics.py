@@ -3,6 +3,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -188,6 +189,26 @@ def test_a_process_gets_the_port_of_a_dead_one_of_its_kind(tmp_path: Path) -> No
     assert entry["targets"] == [f"127.0.0.1:{port}"]
     (target,) = metrics_targets.targets(tmp_path)
     assert target.lives and target.process == "taskexecutor"
+    elsewhere = file.read_text().replace(socket.gethostname(), "another-container")
+    other = tmp_path / file.name.replace(socket.gethostname(), "another-container")
+    other.write_text(elsewhere.replace(str(os.getpid()), str(ended.pid)))
+    assert other != file
+    assert metrics_targets.ports_of_dead(tmp_path, "taskexecutor") == [], "its ids are not ours"
+    assert len(metrics_targets.targets(tmp_path)) == 2
+
+
+def test_the_dashboard_selects_clusters() -> None:
+    folder = Path(__file__).parents[2] / "deploy" / "grafana" / "dashboards"
+    board = json.loads((folder / "firesteel.json").read_text())
+    (variable,) = board["templating"]["list"]
+    assert variable["name"] == "cluster"
+    for panel in board["panels"]:
+        for target in panel["targets"]:
+            expression = target["expr"]
+            selectors = re.findall(r"\{[^}]*\}", expression)
+            assert selectors and all('cluster=~"$cluster"' in each for each in selectors)
+            without_texts = re.sub(r'"[^"]*"', "", expression)
+            assert not re.search(r"flink_\w+\b(?!\{)", without_texts), expression
 
 
 def test_a_port_outside_of_the_configured_range_is_not_kept() -> None:

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
 
 import click
 import pytest
 
 from firesteel.client.cli import main
+from tests.compose import ROOT, commands, comments
 
-ROOT = Path(__file__).parents[3]
-COMMENTS = [
-    line.removeprefix("#").strip()
-    for line in (ROOT / "docker-compose.yml").read_text().splitlines()
-    if line.startswith("#     ")
-]
-COMMANDS = [
-    found[0]
-    for line in COMMENTS
-    if (found := re.search(r"firesteel (?:run|list|show|cluster) [^()]*", line))
-]
+COMMANDS = commands()
 
 
 def test_there_are_commands() -> None:
@@ -40,5 +30,5 @@ def test_a_command_of_the_comments_is_parsed(command: str, monkeypatch: pytest.M
 
 def test_the_profiles_of_the_comments_are_those_of_the_services() -> None:
     text = (ROOT / "docker-compose.yml").read_text()
-    profiles = {word for line in COMMENTS for word in re.findall(r"--profile (\w+)", line)}
+    profiles = {word for line in comments() for word in re.findall(r"--profile (\w+)", line)}
     assert profiles == set(re.findall(r'profiles: \["(\w+)"\]', text))
