@@ -49,7 +49,9 @@ def targets(folder: Path) -> list[Target]:
             (entry,) = json.loads(path.read_text())
             labels = entry["labels"]
             address, pid = entry["targets"][0], int(labels[_PID])
-            found.append(Target(labels["process"], address, pid, labels[_HOST]))
+            found.append(
+                Target(labels["process"], address, pid, labels.get(_HOST, socket.gethostname()))
+            )
     return found
 
 
