@@ -27,7 +27,9 @@ from resourcemanager.core.fence import Fence
 from resourcemanager.core.jobs import Job, LostExecutor, unmet
 from resourcemanager.core.matching import Need, Plan, match_slots
 from resourcemanager.core.settings import (
+    GRACE_AFTER_PAUSE_S,
     HEARTBEATS_MISSED,
+    PAUSED_S,
     PROCESS_ENDED,
     RECONNECT_GRACE_S,
     REGISTRATION_S,
@@ -65,12 +67,16 @@ class SlotManager:
         self._requests = SlotRequests(self.table, self.jobs, self._timers, self._commands)
         self._stops = Stops(self.table, self.jobs, self._commands)
         self._now = 0.0
+        self._lenient_until = 0.0  # after a pause of this process
         self._started_at = self._heartbeat_at = 0.0
 
     # ------------------------------------------------------------ the core's interface
 
     def handle(self, event: Event, now: float) -> Effects[None, Command]:
         self._now = self.table.now = now
+        deadline = self._timers.next()
+        if deadline is not None and now - deadline >= PAUSED_S:
+            self._lenient_until = now + GRACE_AFTER_PAUSE_S
         self._commands.clear()
         if not isinstance(event, Tick | events.TaskExecutorHeartbeat | events.JobMasterHeartbeat):
             self._history.append((now, event))
@@ -471,7 +477,7 @@ class SlotManager:
             if broken is None:
                 self._lose_executor(executor, "it closed its connection to the ResourceManager")
             else:
-                self._arm(Deadline.EXECUTOR_GRACE, task_executor_id, after_s=RECONNECT_GRACE_S)
+                self._arm(Deadline.EXECUTOR_GRACE, task_executor_id, after_s=self._grace_s)
                 self._commands.append(
                     commands.ProbeTaskExecutor(
                         task_executor_id=task_executor_id, address=executor.address
@@ -483,7 +489,12 @@ class SlotManager:
             if broken is None:
                 self._lose_job(job, "its JobMaster closed its connection")
             else:
-                self._arm(Deadline.JOB_GRACE, job_id, after_s=RECONNECT_GRACE_S)
+                self._arm(Deadline.JOB_GRACE, job_id, after_s=self._grace_s)
+
+    @property
+    def _grace_s(self) -> float:
+        """How long a peer whose stream has broken may take to reconnect."""
+        return max(RECONNECT_GRACE_S, self._lenient_until - self._now)
 
     def _worker_ended(self, worker_id: WorkerId, cause: str) -> None:
         self._cancel(Deadline.WORKER_START, worker_id)
@@ -588,7 +599,7 @@ class SlotManager:
                     executor = self.table.executors[TaskExecutorId(subject)]
                     self._lose_executor(
                         executor,
-                        f"its connection broke and was not back within {RECONNECT_GRACE_S:g} s",
+                        "its connection broke, and it did not reconnect in time",
                     )
                 case Deadline.JOB_GRACE:
                     self._lose_job(self.jobs[JobId(subject)], "its JobMaster's connection broke")

@@ -12,6 +12,11 @@ from resourcemanager.core.workers import WorkerSpec
 HEARTBEATS_MISSED = 2  # in a row: then a JobMaster that found the TaskExecutor dead is believed
 PROCESS_ENDED = "its process has ended: its address no longer has a listener"
 RECONNECT_GRACE_S = 1.0  # a peer whose stream stays broken longer is dead
+# The same after this process was paused for PAUSED_S or longer. Its peers have closed their streams
+# meanwhile, and each may be between two attempts to connect (firesteel.common.rpc.link), which are
+# seconds apart.
+GRACE_AFTER_PAUSE_S = 6.0
+PAUSED_S = 1.0
 REQUEST_TIMEOUT_S = 5.0  # until an unanswered slot request is resent
 REQUESTS_MAX = 3  # times that a slot request is sent before it is abandoned
 # Until a slot whose request failed is retried, if no report clears it earlier.

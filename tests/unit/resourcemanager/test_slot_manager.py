@@ -435,6 +435,27 @@ def test_a_task_executor_whose_stream_stays_broken_is_declared_dead_to_every_job
     assert rm.core.table.total == 1
 
 
+def test_peers_that_left_a_paused_resource_manager_have_time_to_come_back() -> None:
+    rm = Harness()
+    rm.start()
+    rm.register("a", 1)
+    rm.register("b", 1)
+    rm.register_job("job")
+    rm.now += 10.0  # without a Tick: the process was stopped
+    rm.break_stream("a")
+    rm.break_stream("b")
+    rm.advance(4.0)  # as long as an attempt to connect and the pause before it may take
+    assert rm.sent(commands.TaskExecutorLost) == []
+    rm.register("a", 1)
+    rm.advance(2.0)
+    (lost,) = rm.sent(commands.TaskExecutorLost)
+    assert lost.task_executor_id == executor_id("b")
+    rm.break_stream("a")
+    rm.advance(1.0)
+    (lost,) = rm.sent(commands.TaskExecutorLost)
+    assert lost.task_executor_id == executor_id("a"), "no longer: it was paused long ago"
+
+
 def test_a_closed_stream_is_death_at_once() -> None:
     rm = Harness()
     rm.register("a", 1)
