@@ -134,7 +134,7 @@ def test_the_next_job_master_knows_when_the_job_started_and_why_it_failed(
 
 
 @pytest.mark.parametrize("drain", [False, True])
-def test_a_job_that_is_being_stopped_ends_with_a_savepoint_although_its_job_master_dies(
+def test_a_stop_with_a_savepoint_survives_the_job_masters_death(
     session: Session, tmp_path: Path, failpoints: Path, drain: bool
 ) -> None:
     """The JobMaster dies when the savepoint is written but not stored: it is unknown afterwards."""
@@ -168,7 +168,7 @@ def test_a_job_that_is_being_stopped_ends_with_a_savepoint_although_its_job_mast
     assert rows == list(range(len(rows))) and rows, "each that was read, once"
 
 
-def test_files_found_without_a_checkpoint_are_read_once_under_the_next_job_master(
+def test_files_listed_without_a_checkpoint_are_read_once_after_a_takeover(
     session: Session, tmp_path: Path
 ) -> None:
     source = tmp_path / "in"
@@ -246,7 +246,7 @@ def runs(*, read: bool) -> Callable[[JobDetails], bool]:
     return holds
 
 
-def test_a_batch_goes_on_when_its_job_master_and_a_task_executor_die_together(
+def test_a_batch_survives_the_death_of_its_job_master_and_a_task_executor(
     session: Session, tmp_path: Path
 ) -> None:
     """The results that the TaskExecutor kept are produced again."""
@@ -258,7 +258,7 @@ def test_a_batch_goes_on_when_its_job_master_and_a_task_executor_die_together(
         jobs.progress("the death of the JobMaster and a TaskExecutor")
 
 
-def test_a_job_that_was_to_end_failed_is_not_run_again_when_its_job_master_dies(
+def test_a_failing_job_is_not_run_again_when_its_job_master_dies(
     session: Session, tmp_path: Path
 ) -> None:
     """It dies while a task cannot be cancelled yet."""

@@ -453,7 +453,7 @@ def failing(flags: Path, checkpoints: Path) -> Callable[[Arrow], Arrow]:
     return fail
 
 
-def test_windows_and_aggregates_go_on_through_a_failed_task_and_a_killed_process(
+def test_windows_and_aggregates_survive_a_failed_task_and_a_killed_process(
     session: Session, tmp_path: Path
 ) -> None:
     """Rows come in bursts of two seconds, with a pause of three; each second has 1,000."""

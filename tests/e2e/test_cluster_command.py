@@ -247,7 +247,7 @@ def test_ctrl_c_cancels_the_job_and_leaves_nothing_behind(tmp_path: Path) -> Non
         assert alive == []
 
 
-def test_kill_9_of_an_embedded_run_leaves_nothing_behind_and_a_failed_one_only_its_logs(
+def test_a_killed_embedded_run_leaves_nothing_and_a_failed_one_its_logs(
     tmp_path: Path,
 ) -> None:
     job, failing = tmp_path / "job.py", tmp_path / "failing.py"

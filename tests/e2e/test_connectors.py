@@ -53,9 +53,7 @@ def rows_below(folder: Path) -> list[dict[str, Any]]:
     return [row for path in files for row in pq.read_table(path).to_pylist()]
 
 
-def test_new_files_of_a_watched_directory_are_read_once_and_it_must_not_vanish(
-    session: Session, tmp_path: Path
-) -> None:
+def test_new_files_of_a_watched_directory_are_read_once(session: Session, tmp_path: Path) -> None:
     source, out = tmp_path / "in", tmp_path / "out"
     source.mkdir()
     write(source, "0.csv", "0\nnonsense\n")
@@ -108,7 +106,7 @@ def test_each_row_of_a_large_file_and_of_many_small_ones_is_read_once(
     assert found["total"] == sum(range(rows)) + sum(range(files))
 
 
-def test_windows_over_a_watched_directory_fire_though_some_subtasks_have_nothing(
+def test_windows_over_a_watched_directory_fire_despite_empty_subtasks(
     session: Session, in_session: None, tmp_path: Path
 ) -> None:
     env = Environment(parallelism=2)

@@ -188,7 +188,7 @@ def test_an_analysis_that_uses_up_the_heap_fails_its_job_with_the_reason(session
         session.run(env)
 
 
-def test_the_death_of_a_task_executor_fails_its_job_and_another_takes_its_place(
+def test_a_task_executors_death_fails_its_job_and_it_is_replaced(
     session: Session,
 ) -> None:
     """It is replaced immediately, even if it is not a child of the ResourceManager."""

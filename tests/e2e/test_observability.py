@@ -118,7 +118,7 @@ def test_every_process_serves_prometheus_metrics(session: Session) -> None:
     session.client.cancel(job_id)
 
 
-def test_show_tells_what_is_fused_and_where_time_goes_while_a_job_runs_and_afterwards(
+def test_show_reports_fused_operators_and_times_of_running_and_ended_jobs(
     session: Session,
 ) -> None:
     env = Environment(parallelism=2)

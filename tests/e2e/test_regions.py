@@ -42,7 +42,7 @@ def attempts_by_pipeline(details: JobDetails) -> dict[str, set[int]]:
     return found
 
 
-def test_a_killed_process_restarts_its_pipeline_from_the_checkpoint_and_no_other(
+def test_a_killed_process_restarts_only_its_pipeline_from_the_checkpoint(
     session: Session, tmp_path: Path
 ) -> None:
     killed = tmp_path / "killed"
@@ -296,7 +296,7 @@ def test_no_result_is_left_behind_whoever_is_killed(
 
 
 @pytest.mark.parametrize("salt", ["CAST(rand() * 16 AS INT)", "CAST(value % 16 AS INT)"])
-def test_a_consumer_that_has_finished_reads_rows_that_are_made_otherwise_again(
+def test_a_finished_consumer_rereads_rows_that_are_produced_differently(
     session: Session, tmp_path: Path, salt: str
 ) -> None:
     """All results, and the other consumer, go with their TaskExecutors."""

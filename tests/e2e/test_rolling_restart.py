@@ -133,7 +133,7 @@ def started_by_hand(session: Session, folder: Path) -> Iterator[BlockingChild]:
         child.stop()
 
 
-def test_a_drain_that_is_given_up_changes_nothing_and_one_that_is_forced_waits_for_nothing(
+def test_an_abandoned_drain_changes_nothing_and_a_forced_one_never_waits(
     session: Session, tmp_path: Path
 ) -> None:
     with started_by_hand(session, tmp_path) as child:

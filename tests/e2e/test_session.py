@@ -109,7 +109,7 @@ def test_a_waiting_job_can_be_cancelled(session: Session) -> None:
         session.client.wait(job_id)
 
 
-def test_a_task_that_ignores_its_cancellation_ends_with_its_slot_not_with_its_task_executor(
+def test_a_task_that_ignores_cancellation_ends_with_its_slot_only(
     session: Session,
 ) -> None:
     def deaf(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -221,7 +221,7 @@ def crashing() -> Iterator[Postgres]:
     server.close()
 
 
-def test_a_job_outlives_a_crash_of_its_store_and_no_cluster_starts_without_it(
+def test_a_job_survives_a_crash_of_its_store_and_no_cluster_starts_without(
     crashing: Postgres, tmp_path: Path
 ) -> None:
     conf = Configuration.load(
@@ -257,7 +257,7 @@ def test_a_job_outlives_a_crash_of_its_store_and_no_cluster_starts_without_it(
         LocalCluster(conf, task_executors=1, slots=1, directory=folder).__enter__()
 
 
-def test_a_disk_that_is_full_or_gone_fails_checkpoints_and_one_that_damages_them_the_job(
+def test_a_full_disk_fails_checkpoints_and_damaged_files_fail_the_job(
     session: Session, tmp_path: Path
 ) -> None:
     with small_disk(tmp_path / "disk", "16m") as disk:

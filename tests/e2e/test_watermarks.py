@@ -64,7 +64,7 @@ def together(how: str, first: DataStream, second: DataStream, third: DataStream)
 
 
 @pytest.mark.parametrize(("how", "aligned"), [("union", True), ("connect", False)])
-def test_sources_that_have_nothing_hold_back_neither_event_time_nor_their_alignment_group(
+def test_empty_sources_hold_back_neither_event_time_nor_their_group(
     session: Session,
     in_session: None,
     tmp_path: Path,
@@ -153,7 +153,7 @@ def stamped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield batch.append_column("came_ns", pa.array([time.monotonic_ns()] * batch.num_rows))
 
 
-def test_a_fast_source_is_never_further_ahead_of_a_slow_one_than_the_drift_and_a_split(
+def test_a_fast_source_leads_a_slow_one_by_at_most_the_drift_and_a_split(
     session: Session,
     in_session: None,
     tmp_path: Path,

@@ -133,7 +133,7 @@ def test_what_stays_within_keys_is_allowed(
     analyzed(visits(tmp_path).apply(function), engine)
 
 
-def test_a_window_of_its_own_needs_no_column_for_it_and_one_without_keys_none(
+def test_a_window_per_row_needs_no_window_column_and_no_key_columns(
     engine: SparkEngine, tmp_path: Path
 ) -> None:
     by_shop = rows(tmp_path).key_by("shop").window(Tumbling("1 h"))

@@ -180,7 +180,7 @@ STRAY_CALLS = (  # messages of asyncio and gRPC about calls that were not ended 
 
 
 @pytest.mark.parametrize("dispatcher", [("heartbeat.interval=50ms",)], indirect=True)
-def test_calls_that_clients_and_job_masters_break_off_leave_nothing_in_the_log(
+def test_calls_that_peers_break_off_leave_nothing_in_the_log(
     dispatcher: Dispatcher,
 ) -> None:
     with dispatcher.client() as steady:

@@ -660,7 +660,7 @@ def test_other_formats_of_spark_read(engine: SparkEngine, tmp_path: Path) -> Non
     assert found["content"] == b"one\ntwo\n"
 
 
-def test_a_watched_source_needs_a_schema_or_files_and_is_idle_while_it_waits(
+def test_a_watched_source_needs_a_schema_or_files_and_idles_in_between(
     engine: SparkEngine, tmp_path: Path
 ) -> None:
     with pytest.raises(FiresteelError, match="no files yet to infer the schema from"):

@@ -98,7 +98,7 @@ def schema(url: str) -> dict[str, object]:
     return found
 
 
-def test_a_database_from_before_there_were_versions_is_migrated_with_its_rows(url: str) -> None:
+def test_a_database_without_a_version_is_migrated_with_its_rows(url: str) -> None:
     first_release(url)
     store = JobStore(url)
     assert store.epoch == 7
@@ -279,7 +279,7 @@ def test_checkpoints_of_an_ended_job_are_gone_unless_they_are_kept(
     assert store.checkpoints(JOB) == []
 
 
-def test_a_checkpoint_that_was_certainly_not_written_is_told_from_one_that_may_be(
+def test_a_certainly_unwritten_checkpoint_differs_from_a_possibly_written(
     store: JobStore, url: str
 ) -> None:
     def fail(connection: object) -> None:

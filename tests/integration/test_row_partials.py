@@ -348,7 +348,7 @@ _ROWS = st.lists(
         ("Europe/Amsterdam", ["max(struct(small, clock, n)) AS d1", "collect_set(word) AS d2"]),
     ],
 )
-def test_conditions_and_texts_of_times_are_computed_for_columns_that_are_grouped(
+def test_conditions_and_formatted_times_are_computed_for_grouped_columns(
     engine: SparkEngine, monkeypatch: pytest.MonkeyPatch, zone: str, others: list[str]
 ) -> None:
     spec = aggregate_spec(("part", "date", "clock"), None, WITH_CONDITIONS + others)

@@ -136,7 +136,7 @@ def run(
     return states, errors
 
 
-def test_operators_around_spark_open_last_to_first_and_finish_and_close_first_to_last(
+def test_operators_around_spark_open_backwards_and_finish_forwards(
     engine: SparkEngine, tmp_path: Path
 ) -> None:
     journal = Journal()

@@ -295,7 +295,7 @@ async def test_a_process_that_crashes_at_its_start_is_retried_ever_more_rarely(t
     assert logged.count("a slot's process cannot start") == 1
 
 
-async def test_bad_plans_files_and_deployments_are_answered_and_sigterm_leaves_nothing(cluster):
+async def test_bad_plans_and_deployments_are_answered_and_sigterm_leaves_nothing(cluster):
     masters = cluster.masters
     await cluster.take_slot("1")
 

@@ -196,7 +196,7 @@ def test_nothing_is_written_through_a_dispatcher_that_was_replaced(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_checkpoint_whose_answer_dies_with_the_leader_is_known_to_be_stored(
+def test_a_checkpoint_with_an_answer_lost_with_the_leader_is_stored(
     tmp_path: Path, seed: int
 ) -> None:
     """The JobMaster queries the next Dispatcher and deletes nothing before it answers

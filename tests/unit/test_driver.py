@@ -72,7 +72,7 @@ async def run(
 STOP: dict[str, Effects[str, str]] = {"end": Effects(commands=["stop"])}
 
 
-async def test_records_are_saved_before_any_command_and_the_next_event_waits_for_both() -> None:
+async def test_records_are_saved_before_commands_and_the_next_event_waits() -> None:
     core = Recorder(
         {
             "a": Effects(records=["r1", "r2"], commands=["c1", "c2"]),
@@ -151,9 +151,7 @@ async def test_mail_that_keeps_coming_does_not_hold_a_deadline_back() -> None:
     assert core.handled == ["a", (Tick(), 5.5)]
 
 
-async def test_after_a_pause_mail_that_is_still_in_the_socket_is_handled_before_the_deadline() -> (
-    None
-):
+async def test_after_a_pause_waiting_mail_is_handled_before_the_deadline() -> None:
     """The heartbeat arrives a moment after the process has resumed; its deadline is long past."""
     now = 4.0
     core = Recorder(deadline=5.0)
@@ -214,9 +212,7 @@ class Office:
         await self.may_act.wait()
 
 
-async def test_a_leader_that_may_not_act_handles_nothing_and_what_has_come_goes_before_the_tick() -> (
-    None
-):
+async def test_a_leader_that_may_not_act_queues_events_before_the_tick() -> None:
     core, office = Recorder(deadline=1.0), Office()
     driver = Driver(core, execute=lambda _: driver.stop(), clock=lambda: 1.5, permit=office)
     running = asyncio.create_task(driver.run())

@@ -143,7 +143,7 @@ def test_the_log_says_how_many_lines_are_missing(full: io.FileIO, tmp_path: Path
     os.close(disk)
 
 
-def test_what_is_printed_follows_a_line_with_the_time_at_most_one_per_second() -> None:
+def test_printed_text_follows_a_line_with_the_time_at_most_once_a_second() -> None:
     done = subprocess.run(
         [sys.executable, "-c", MARKED],
         stdout=subprocess.PIPE,

@@ -172,7 +172,7 @@ async def test_what_a_child_leaves_behind_ends_with_it() -> None:
         await child.wait()
 
 
-async def test_one_that_has_ended_is_not_killed_again_because_its_pid_may_be_anothers(
+async def test_an_ended_process_is_not_killed_again_since_its_pid_may_be_reused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     child = await start(serves(after="sys.exit(3)"))

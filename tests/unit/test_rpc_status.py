@@ -81,7 +81,7 @@ async def aio_call(address: str) -> grpc.aio.AioRpcError:
         return refused.value
 
 
-def test_the_reasons_are_those_of_the_proto_file_and_have_a_status_code_each() -> None:
+def test_every_reason_of_the_proto_file_has_a_status_code() -> None:
     assert {reason.name for reason in Reason} == set(errors_pb2.Reason.keys())
     assert STATUS_CODES.keys() == set(Reason)
     assert all(re.fullmatch(r"[A-Z][A-Z0-9_]{1,62}", reason.name) for reason in Reason)

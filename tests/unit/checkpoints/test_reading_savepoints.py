@@ -125,7 +125,7 @@ def test_state_in_columns_is_read_under_names_that_say_something(written: Writte
     assert by_shop(saved["once"]["rows"].to_arrow()) == [("a", moment(10)), ("b", moment(20))]
 
 
-def test_states_of_two_streams_have_the_columns_of_their_schema_or_are_read_as_they_are(
+def test_states_of_two_streams_are_read_with_or_without_their_schema(
     written: Written,
 ) -> None:
     spec = CoProcessSpec(

@@ -33,7 +33,7 @@ def test_without_a_cluster_it_is_the_usual_address(directory: ClusterDirectory) 
     assert cluster_address(None, Configuration()) == "localhost:6123"
 
 
-def test_a_cluster_in_the_default_folder_is_found_but_what_is_configured_wins(
+def test_a_cluster_in_the_default_folder_is_found_unless_one_is_configured(
     directory: ClusterDirectory,
 ) -> None:
     directory.acquire()

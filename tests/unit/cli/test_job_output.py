@@ -106,7 +106,7 @@ def test_a_reader_that_is_gone_cancels_the_job_and_ends_the_program_quietly(
     client.ending.set()
 
 
-def test_a_reader_that_leaves_at_the_end_of_the_job_ends_the_program_as_well(
+def test_a_reader_that_leaves_at_the_jobs_end_also_ends_the_program(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     client = Printing(lines("a"))
@@ -176,7 +176,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("stdout_is_terminal", [True, False])
-def test_lines_are_written_above_the_live_table_or_to_where_standard_output_leads(
+def test_lines_go_above_the_live_table_or_to_redirected_output(
     monkeypatch: pytest.MonkeyPatch, stdout_is_terminal: bool
 ) -> None:
     terminal, elsewhere = Terminal(), io.StringIO()

@@ -193,7 +193,7 @@ def moving(
     )
 
 
-def test_rates_are_those_of_the_last_seconds_and_at_the_end_of_the_whole_job() -> None:
+def test_rates_cover_the_last_seconds_and_finally_the_whole_job() -> None:
     paces = Paces()
     vertex_id = details().vertices[0].vertex_id
     assert paces.update(moving(0, 0, 0), 100.0) == {}

@@ -202,7 +202,7 @@ def test_jobs_without_a_spare_wait_for_one_in_order() -> None:
     assert [c.job_id for c in of(StartJob, harness.process(2))] == [OTHER]
 
 
-def test_registering_before_the_start_was_announced_starts_no_process_too_many() -> None:
+def test_an_early_registration_starts_no_extra_process() -> None:
     harness = Harness()
     harness.register(1)
     harness.handle(ProcessStarted(pid=1, log_path="/logs/1.log"))
@@ -222,7 +222,7 @@ def test_a_submission_that_is_repeated_is_answered_with_the_job_that_exists() ->
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_another_program_under_the_id_of_a_job_is_refused_and_touches_nothing(ended: bool) -> None:
+def test_another_program_under_a_taken_job_id_is_refused(ended: bool) -> None:
     harness = Harness().running()
     if ended:
         harness.report(JobStatus.FINISHED)
@@ -369,7 +369,7 @@ def test_a_dead_job_master_fails_its_job_with_exit_code_and_log() -> None:
     assert "/logs/1.log" in ended.failure
 
 
-def test_a_registration_that_arrives_after_the_exit_does_not_revive_the_process() -> None:
+def test_a_registration_after_the_exit_does_not_revive_the_process() -> None:
     harness = Harness().running()
     harness.handle(ProcessExited(pid=1, reason="exit code 1"))
     harness.register(1, connection=2)
@@ -386,7 +386,7 @@ def test_a_final_status_that_arrives_after_the_exit_counts() -> None:
     assert harness.job.status is JobStatus.FINISHED
 
 
-def test_a_job_that_was_being_cancelled_is_cancelled_by_its_job_masters_death() -> None:
+def test_the_death_of_its_job_master_completes_a_cancellation() -> None:
     harness = Harness().running()
     harness.cancel()
     harness.handle(JobMasterDisconnected(connection=1))
@@ -413,7 +413,7 @@ def test_a_broken_stream_that_is_not_is_a_death_notice() -> None:
     assert harness.job.status is JobStatus.FAILED
 
 
-def test_a_job_whose_start_was_lost_with_the_stream_is_started_again_under_the_same_epoch() -> None:
+def test_a_lost_job_start_is_repeated_under_the_same_epoch() -> None:
     harness = Harness()
     harness.process()
     harness.submit()
@@ -476,7 +476,7 @@ def test_after_a_restart_a_running_job_is_adopted_with_its_job_master() -> None:
     assert harness.job.status is JobStatus.CANCELED
 
 
-def test_after_a_restart_a_job_master_that_has_not_reported_gets_its_job_again() -> None:
+def test_after_a_restart_an_unreported_job_master_gets_its_job_again() -> None:
     harness = Harness(jobs=[stored(JobStatus.INITIALIZING)])
     assert [(c.job_id, c.epoch) for c in of(StartJob, harness.register(1))] == [(JOB, 1)]
 
@@ -492,7 +492,7 @@ def test_after_a_restart_a_promised_cancel_is_kept() -> None:
     assert of(AskToCancel, harness.report(JobStatus.RUNNING))
 
 
-def test_after_a_restart_a_job_whose_job_master_does_not_come_back_has_failed() -> None:
+def test_after_a_restart_a_job_whose_job_master_is_gone_fails() -> None:
     harness = Harness(jobs=[stored()])
     harness.pass_time(ADOPTION_GRACE_S)
     assert harness.job.status is JobStatus.FAILED
@@ -516,7 +516,7 @@ def probed(harness: Harness, outcome: JobMasterProbe, epoch: int = 1) -> list[ob
     return harness.handle(JobMasterProbed(job_id=JOB, epoch=epoch, outcome=outcome))
 
 
-def test_after_a_restart_a_job_master_whose_port_is_closed_is_replaced_at_once() -> None:
+def test_after_a_restart_a_job_master_with_a_closed_port_is_replaced() -> None:
     harness = assigned(recovers=True)
     harness.process(2)
     (start,) = of(StartJob, probed(harness, JobMasterProbe.ENDED))
@@ -525,7 +525,7 @@ def test_after_a_restart_a_job_master_whose_port_is_closed_is_replaced_at_once()
     assert harness.job.epoch == 2
 
 
-def test_after_a_restart_a_job_master_that_answers_is_waited_for_however_long_it_takes() -> None:
+def test_after_a_restart_an_answering_job_master_is_awaited_without_limit() -> None:
     harness = assigned()
     for _ in range(100):
         probed(harness, JobMasterProbe.RUNS)
@@ -538,7 +538,7 @@ def test_after_a_restart_a_job_master_that_answers_is_waited_for_however_long_it
     assert harness.job.status is JobStatus.RUNNING
 
 
-def test_after_a_restart_a_job_master_that_is_silent_is_given_up_after_a_while() -> None:
+def test_after_a_restart_a_silent_job_master_is_replaced_after_a_timeout() -> None:
     harness = assigned()
     while harness.job.status is JobStatus.RUNNING:
         probed(harness, JobMasterProbe.SILENT)
@@ -546,7 +546,7 @@ def test_after_a_restart_a_job_master_that_is_silent_is_given_up_after_a_while()
     assert harness.now == 100.0 + ADOPTION_GRACE_S
 
 
-def test_a_dispatcher_that_could_not_act_for_a_while_asks_again_before_it_gives_up() -> None:
+def test_a_dispatcher_that_could_not_act_asks_again_before_it_decides() -> None:
     harness = assigned()
     probed(harness, JobMasterProbe.RUNS)
     harness.now += 2 * ADOPTION_GRACE_S  # without a Tick
@@ -559,7 +559,7 @@ def test_a_dispatcher_that_could_not_act_for_a_while_asks_again_before_it_gives_
 @pytest.mark.parametrize(
     ("epoch", "status"), [(1, JobStatus.FAILED), (2, JobStatus.FINISHED), (1, JobStatus.FINISHED)]
 )
-def test_only_the_job_master_that_has_ended_a_job_hears_that_its_end_is_stored(
+def test_only_the_job_master_that_ended_a_job_learns_that_it_is_stored(
     epoch: int, status: JobStatus
 ) -> None:
     """The JobMaster that receives the notice deletes the checkpoints."""
@@ -702,7 +702,7 @@ def test_a_job_can_be_cancelled_while_it_has_no_job_master() -> None:
     assert [record.status for record in of(JobEnded, out)] == [JobStatus.CANCELED]
 
 
-def test_a_job_without_checkpoints_gets_another_job_master_if_its_tasks_can_be_adopted() -> None:
+def test_without_checkpoints_a_job_with_adoptable_tasks_gets_a_job_master() -> None:
     harness = Harness().running()
     harness.report(JobStatus.RUNNING, analysis=b"found")
     for number in range(1, 2 * JOB_MASTERS_IN_A_ROW):
@@ -760,7 +760,7 @@ def test_a_job_without_checkpoints_that_is_being_restarted_is_restarted() -> Non
     assert of(JobEnded, harness.dies(2)), "it is unknown whether tasks run again"
 
 
-def test_after_a_restart_a_job_that_takes_checkpoints_gets_another_job_master() -> None:
+def test_after_a_restart_a_checkpointed_job_gets_another_job_master() -> None:
     job = stored()
     job.recovers = True
     harness = Harness(jobs=[job])

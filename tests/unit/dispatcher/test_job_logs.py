@@ -295,7 +295,7 @@ async def test_one_that_follows_gets_lines_as_they_come_until_the_job_has_ended(
         assert [text async for text in found] == ["ends"]
 
 
-async def test_all_that_a_job_prints_before_its_end_is_handed_out_however_slowly_it_is_read(
+async def test_a_slow_reader_gets_everything_that_a_job_printed(
     here: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster, "LOOK_INTERVAL_S", 0.0)

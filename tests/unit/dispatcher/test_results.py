@@ -228,7 +228,7 @@ def test_rows_that_are_too_old_are_deleted_whatever_room_there_is() -> None:
     }
 
 
-def test_who_reads_rows_that_were_deleted_gets_the_reason_instead_of_some_of_them(
+def test_a_reader_of_deleted_rows_gets_the_reason_instead_of_a_part(
     results: ResultStore, tmp_path: Path
 ) -> None:
     append(results, 0, b"zero")

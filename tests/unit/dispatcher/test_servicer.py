@@ -438,7 +438,7 @@ class Draining(resource_manager_pb2_grpc.ResourceManagerServicer):
         await context.abort(grpc.StatusCode.CANCELLED, "")
 
 
-async def test_a_resource_manager_that_stops_is_named_to_who_drains_a_task_executor(
+async def test_a_drain_reports_a_resource_manager_that_stops(
     client: Client, dispatcher: Dispatcher
 ) -> None:
     assert dispatcher.shell is not None

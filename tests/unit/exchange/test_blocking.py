@@ -222,7 +222,7 @@ def test_what_all_consumers_get_is_written_once(
         assert rows(reader.drain()) == list(range(100_000))
 
 
-def test_a_consumer_that_comes_early_waits_and_one_without_rows_gets_the_end(
+def test_an_early_consumer_waits_and_one_without_rows_gets_the_end(
     new_exchange: Any, new_pair: Any, store: Store, consuming: Exchange, tmp_path: Path
 ) -> None:
     writer, _ = new_writer(new_exchange, tmp_path)

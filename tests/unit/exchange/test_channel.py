@@ -368,7 +368,7 @@ def test_any_interleaving_keeps_order_loses_nothing_and_respects_the_window(
     )
 
 
-def test_a_recording_holds_what_is_ahead_of_the_barrier_whether_it_waits_or_comes_later() -> None:
+def test_a_recording_holds_queued_and_later_data_ahead_of_the_barrier() -> None:
     c = Joined()
     for start in range(3):
         c.sender.offer(numbers(start, 1), 100)

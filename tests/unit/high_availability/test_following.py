@@ -112,7 +112,7 @@ class Overviews(ResourceManagerServicer):
         yield resource_manager_pb2.ResourceManagerToTaskExecutor(resource_manager_epoch=1)
 
 
-async def test_a_gate_refuses_clients_while_it_may_not_act_and_peers_until_it_leads() -> None:
+async def test_a_gate_refuses_clients_without_a_lease_and_peers_until_it_leads() -> None:
     election = NotLeading()
     refusals = Refusals()
     gate = Gate(ResourceManagerServicer, election, peers=["ConnectTaskExecutor"], refusals=refusals)

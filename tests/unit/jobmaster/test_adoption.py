@@ -358,7 +358,7 @@ def test_each_split_has_one_owner_also_one_that_was_lost_on_its_way() -> None:
     assert sorted(held + rest) == list(range(10))
 
 
-def test_what_is_not_found_in_time_is_restarted_and_nothing_else_is_deployed_before() -> None:
+def test_missing_tasks_are_restarted_before_anything_else_is_deployed() -> None:
     handover = Handover(attempts=1)
     second = handover.begin()
     handover.connect("tm-1")
@@ -397,7 +397,7 @@ def test_a_worker_that_dies_meanwhile_is_not_waited_for() -> None:
     assert second.core.graph.status is not JobStatus.RECONCILING
 
 
-def test_a_job_of_which_nothing_runs_starts_from_its_checkpoint_and_no_attempt_is_used_up() -> None:
+def test_a_job_without_running_tasks_restores_without_using_an_attempt() -> None:
     handover = Handover(attempts=0)
     second = handover.begin()
     second.post(events.SlotHoldersKnown(task_executor_ids=()))
@@ -438,7 +438,7 @@ def test_attempts_that_follow_have_numbers_of_their_own_master() -> None:
     assert {e.attempt for e in second.executions()} == {ATTEMPTS_PER_MASTER}
 
 
-def test_subtasks_that_were_adopted_and_those_that_were_lost_restart_under_one_number() -> None:
+def test_adopted_and_lost_subtasks_restart_under_one_attempt_number() -> None:
     """A sink deletes what lower attempts of any subtask have left, which must not be those beside
     it.
     """
@@ -463,7 +463,7 @@ def test_checkpoints_go_on_under_ids_that_no_other_has() -> None:
     }
 
 
-def test_a_stored_checkpoint_is_told_to_those_who_do_not_know_and_any_other_is_given_up() -> None:
+def test_a_stored_checkpoint_is_announced_and_any_other_is_aborted() -> None:
     handover = Handover()
     latest, begun = handover.checkpoint_id, handover.checkpoint_id + 1
     handover.begin()
@@ -578,7 +578,7 @@ def test_a_sink_that_waits_for_an_acknowledgement_gets_it_before_it_answers() ->
     assert "chunk 5 never arrived" in str(refused.message)
 
 
-def test_without_a_checkpoint_rows_of_attempts_before_those_that_run_are_replaced() -> None:
+def test_without_a_checkpoint_rows_of_earlier_attempts_are_replaced() -> None:
     handover = Handover(checkpoint=False)
     handover.has_collected({AttemptId("an earlier one"): 7})
     handover.adopt_all()
@@ -687,7 +687,7 @@ def test_the_verdict_on_a_failure_is_told_while_the_job_is_failing(attempts: int
     assert verdict_from_json("") is None and handover.recovery.verdict is None
 
 
-def test_a_job_that_is_cancelled_does_not_wait_longer_for_what_nobody_reports() -> None:
+def test_a_cancelled_job_does_not_wait_for_unreported_tasks() -> None:
     handover = Handover()
     second = handover.begin(cancels=True)
     second.pass_time(GRACE_S)
@@ -746,7 +746,7 @@ def test_files_are_those_that_the_first_job_master_has_found(enabled: bool) -> N
     assert [*map(source.split_json, range(10))] == [*map(known.split_json, range(10))]
 
 
-def test_files_that_were_found_since_the_checkpoint_are_told_at_once_and_adopted() -> None:
+def test_files_listed_since_the_checkpoint_are_reported_and_adopted() -> None:
     handover = Handover(reads=WATCHED)
     (told,) = handover.first.of(commands.ReportStatus, listed(handover.first, "abcdefghijk"))
     assert told.status is JobStatus.RUNNING
@@ -789,7 +789,7 @@ def test_a_task_that_reads_a_file_that_is_not_stored_is_restarted(stored: str) -
     assert cancelled(handover.second, handover.second.sent)
 
 
-def test_a_source_whose_files_nobody_has_stored_starts_from_the_checkpoint_or_anew() -> None:
+def test_a_source_without_stored_files_starts_from_the_checkpoint_or_fresh() -> None:
     handover = Handover(checkpoint=False, reads=FILES)
     handover.found = {}
     second = handover.begin()
@@ -808,7 +808,7 @@ def test_without_checkpoints_a_job_of_which_nothing_is_found_has_failed(attempts
     assert second.core.graph.status is (JobStatus.RESTARTING if attempts else JobStatus.FAILED)
 
 
-def test_without_checkpoints_a_source_that_has_finished_meanwhile_tells_what_it_has_read() -> None:
+def test_without_checkpoints_a_finished_source_reports_its_splits() -> None:
     handover = Handover(checkpoint=False, enabled=False)
     second = handover.begin()
     second.post(events.SlotHoldersKnown(task_executor_ids=_BOTH))
@@ -955,7 +955,7 @@ def test_a_batch_goes_on_with_what_has_finished_runs_and_has_not_begun() -> None
     assert not second.core.restarts
 
 
-def test_a_result_that_is_gone_is_made_of_the_same_splits_by_the_next_job_master() -> None:
+def test_the_next_job_master_reproduces_a_lost_result_from_the_same_splits() -> None:
     handover = BatchHandover(attempts=1)
     done, goes_on = handover.sources
     second = handover.take_over("tm-2", running=[goes_on])
@@ -966,7 +966,7 @@ def test_a_result_that_is_gone_is_made_of_the_same_splits_by_the_next_job_master
     assert places(second, [again], {again.attempt_id: 0}) == handover.read[done.attempt_id]
 
 
-def test_a_source_that_is_to_repeat_splits_does_so_under_the_next_job_master() -> None:
+def test_a_source_repeats_its_splits_under_the_next_job_master() -> None:
     """It finished, its result was lost, and its next attempt had started when the first died."""
     handover = BatchHandover(attempts=1)
     done, goes_on = handover.sources
@@ -1002,7 +1002,7 @@ def test_readers_of_rows_that_may_be_reassigned_restart() -> None:
 
 
 @pytest.mark.parametrize("not_repeatable", [(), (SOURCE,)], ids=["repeatable", "not repeatable"])
-def test_the_next_job_master_knows_whose_rows_are_others_when_they_are_made_again(
+def test_the_next_job_master_knows_which_tasks_are_not_repeatable(
     not_repeatable: tuple[OperatorId, ...],
 ) -> None:
     """A reader has finished on tm-1, which is gone with the result of the first source."""

@@ -76,7 +76,7 @@ def test_all_wait_for_those_that_have_no_event_time_yet() -> None:
     assert groups.alignment.next_deadline() is None
 
 
-def test_who_stopped_and_may_go_on_is_told_at_once_the_others_once_per_interval() -> None:
+def test_stopped_readers_are_released_immediately_others_per_interval() -> None:
     groups = Groups(source("fast", 1), source("slow", 1, drift_us=30))
     groups.report("slow", 0, 0)
     assert groups.report("fast", 0, 5) == {"fast0": 10, "slow0": 30}
@@ -178,7 +178,7 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, max_size=40))
-def test_no_limit_is_announced_beyond_the_slowest_plus_the_drift_and_in_the_end_all_readers_have_it(
+def test_limits_never_exceed_the_slowest_reader_plus_the_drift(
     story: list[tuple],
 ) -> None:  # type: ignore[type-arg]
     groups = Groups(

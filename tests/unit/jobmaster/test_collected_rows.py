@@ -103,7 +103,7 @@ async def test_a_chunk_that_is_refused_is_reported_and_leaves_no_gap(sender: Sen
     assert sender.dispatcher.kept == [(0, 0, b"b")]
 
 
-async def test_chunks_follow_those_of_an_earlier_job_master_until_the_job_starts_over(
+async def test_chunks_continue_an_earlier_job_masters_until_the_job_restarts(
     sender: Sender,
 ) -> None:
     earlier = dispatcher_pb2.CollectedChunks(operator_id=SINK, generation=7, chunks=3)

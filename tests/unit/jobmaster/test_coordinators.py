@@ -191,7 +191,7 @@ def test_every_byte_of_every_file_is_in_one_split_in_order(
         assert len(splits) >= 4 * parallelism
 
 
-def test_five_thousand_small_files_make_few_splits_and_a_compressed_one_is_whole() -> None:
+def test_small_files_share_splits_and_a_compressed_one_is_never_cut() -> None:
     enumerator = FileSourceEnumerator(paths=["/x"], parallelism=2, cut=True)
     large = ("y.GZ", "y.gzip", "y.zstd")
     enumerator.paths_listed([*files(*map(str, range(5000))), *files(*large, size=MIB << 12)], 0.0)
@@ -416,7 +416,7 @@ def test_a_name_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
         list_files([str(tmp_path)])
 
 
-def test_watched_files_are_listed_by_time_and_a_directory_that_vanishes_is_named(
+def test_watched_files_are_listed_by_time_and_a_lost_directory_is_named(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "in"

@@ -56,7 +56,7 @@ def test_start_asks_for_slots() -> None:
     assert states(world) == [S.SCHEDULED] * 4
 
 
-def test_nothing_is_analysed_before_all_slots_are_there_nor_deployed_before_the_analysis() -> None:
+def test_analysis_waits_for_all_slots_and_deployment_for_the_analysis() -> None:
     world = two_by_two()
     world.start()
     world.give_slots("te-1", 1)
@@ -148,7 +148,7 @@ def test_a_finish_seen_without_the_reports_before_it_counts() -> None:
 # ---- slots that do not come
 
 
-def test_a_job_without_slots_fails_in_time_saying_how_many_are_missing_and_why() -> None:
+def test_a_job_without_slots_fails_and_says_how_many_are_missing_and_why() -> None:
     world = World(job(vertex("a", 3)), JobSettings(slot_request_timeout_s=5.0))
     world.start()
     world.give_slots("te-1", 1)
@@ -202,7 +202,7 @@ def test_a_slot_lost_before_anything_runs_is_awaited_again() -> None:
 # ---- bad input
 
 
-def test_a_source_path_that_matches_nothing_fails_the_job_before_anything_runs() -> None:
+def test_a_source_path_without_a_match_fails_the_job_before_it_runs() -> None:
     world = World(job(vertex("src", 1, coordinator=("file-source", {"paths": ["/no/*.csv"]}))))
     listing = world.one(commands.ListPaths, world.start())
     assert listing.paths == ("/no/*.csv",)
@@ -373,7 +373,7 @@ def test_a_broken_stream_is_a_death_notice_after_three_seconds() -> None:
     assert "te-1" in world.core.exceptions.newest_first()[0].summary
 
 
-def test_a_broken_stream_of_a_process_that_has_ended_is_a_death_notice_at_once() -> None:
+def test_a_broken_stream_of_an_ended_process_is_an_immediate_death_notice() -> None:
     world = two_by_two()
     world.run(("te-1", 1), ("te-2", 1))
     [dead] = world.of(commands.ProbeTaskExecutor, world.disconnect("te-1"))
@@ -505,7 +505,7 @@ def fail_all(world: World) -> None:
     world.report(others, S.CANCELED)
 
 
-def test_a_restarted_job_goes_through_restarting_and_created_in_its_old_slots() -> None:
+def test_a_restarted_job_passes_restarting_and_created_in_its_old_slots() -> None:
     world = two_by_two(RESTART)
     world.run(("te-1", 2))
     before = [e.slot.allocation_id for e in world.executions() if e.slot]
@@ -658,7 +658,7 @@ def test_splits_go_to_live_attempts_that_request_them() -> None:
     assert world.core.stale_messages
 
 
-def test_after_a_broken_stream_operators_are_asked_to_say_again_what_was_not_answered() -> None:
+def test_after_a_broken_stream_operators_resend_unanswered_messages() -> None:
     source = vertex(
         "src", 2, coordinator=("sequence-source", {"start": 0, "end": 20, "split_rows": 10})
     )

@@ -120,7 +120,7 @@ def test_lazy_from_sources_waits_for_whole_vertices() -> None:
     assert deployed(world) == ["b0", "b1"]
 
 
-def test_lazy_from_sources_restarts_some_subtasks_of_a_vertex_beside_the_others() -> None:
+def test_lazy_from_sources_restarts_single_subtasks_of_a_vertex() -> None:
     world = begun(batch({"a": 2, "b": 2}), 2, scheduling=SchedulingPolicy.LAZY_FROM_SOURCES)
     world.report(world.executions("a")[:1], S.FAILED, error=BOOM)
     assert deployed(world) == ["a0", "a1"], "a1 goes on"
@@ -289,7 +289,7 @@ def test_what_has_read_rows_that_are_there_goes_on_however_they_were_made() -> N
     assert deployed(world) == ["c0", "c1"]
 
 
-def test_what_is_read_to_its_end_is_kept_for_a_reader_that_is_to_be_restarted() -> None:
+def test_a_fully_read_result_is_kept_for_a_reader_that_restarts() -> None:
     """It finishes while it is cancelled because a downstream task has failed."""
     world = begun(batch({"a": 1, "b": 1, "c": 1}, pipelined=(1,)), 1)
     finish(world, "a")
@@ -342,7 +342,7 @@ def test_a_lost_task_executor_whose_partitions_are_read_costs_nothing() -> None:
     assert (attempts(world, "a"), attempts(world, "b")) == ([0], [0])
 
 
-def test_partitions_that_wait_for_consumers_without_a_slot_are_produced_again() -> None:
+def test_lost_partitions_of_consumers_without_a_slot_are_reproduced() -> None:
     """In batch mode, a loss restarts only regions, even if every task is lost."""
     world = begun(batch({"a": 1, "b": 1}), 1)
     finish(world, "a")

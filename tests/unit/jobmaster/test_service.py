@@ -323,7 +323,7 @@ async def test_a_bad_option_of_the_job_fails_it_naming_the_option(cluster: Clust
     assert await asyncio.wait_for(cluster.process.wait(), TIMEOUT_S) == 0
 
 
-async def test_a_checkpoint_that_cannot_be_read_fails_the_job_and_nothing_is_deleted(
+async def test_an_unreadable_checkpoint_fails_the_job_and_nothing_is_deleted(
     cluster: Cluster,
 ) -> None:
     """An older one is there, and is not taken instead."""

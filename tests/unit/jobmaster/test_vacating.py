@@ -62,7 +62,7 @@ def on(world: World, name: TaskExecutorId) -> list[Execution]:
     return [e for e in world.executions() if e.slot and e.slot.task_executor_id == name]
 
 
-def test_a_pipeline_moves_once_its_slot_is_there_and_a_checkpoint_is_complete() -> None:
+def test_a_pipeline_moves_once_it_has_a_slot_and_a_complete_checkpoint() -> None:
     world = running(pipelines("a", "b"), (ONE, 1), (OTHER, 1))
     others = on(world, OTHER)
     sent = vacate(world, ONE)
@@ -119,7 +119,7 @@ def test_a_checkpoint_that_fails_keeps_no_task_where_it_is() -> None:
     assert "the disk is full" in str(world.of(commands.Log, sent))
 
 
-def test_what_is_not_there_yet_is_not_taken_away_and_a_drain_can_be_withdrawn() -> None:
+def test_a_drain_waits_for_replacement_slots_and_can_be_withdrawn() -> None:
     world = running(pipelines("a", "b"), (ONE, 1), (OTHER, 1))
     vacate(world, ONE)
     world.pass_time(5.0)
@@ -147,7 +147,7 @@ def test_a_job_without_checkpoints_is_left_to_end_unless_it_is_forced() -> None:
     assert world.core.graph.status is JobStatus.RUNNING
 
 
-def test_slots_that_are_released_there_are_freed_and_no_others_are_taken_there() -> None:
+def test_a_vacated_task_executor_frees_slots_and_gets_no_new_ones() -> None:
     graph = job(vertex("source", 1), vertex("sink", 1))
     blocking = tuple(replace(e, result_type=ResultType.BLOCKING) for e in graph.edges)
     graph = replace(graph, edges=blocking, batch=True)
@@ -167,7 +167,7 @@ def test_slots_that_are_released_there_are_freed_and_no_others_are_taken_there()
     assert sink[0].slot is not None and sink[0].slot.task_executor_id == OTHER
 
 
-def test_a_forced_drain_has_results_produced_again_and_its_end_is_no_failure() -> None:
+def test_a_forced_drain_reproduces_results_and_is_not_a_failure() -> None:
     graph = job(vertex("source", 1), vertex("sink", 1))
     blocking = tuple(replace(e, result_type=ResultType.BLOCKING) for e in graph.edges)
     graph = replace(graph, edges=blocking, batch=True)

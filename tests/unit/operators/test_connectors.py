@@ -395,7 +395,7 @@ def test_what_is_collected_comes_out_as_it_was(
     assert [event.message.sequence for event in harness.sent] == list(range(len(chunks)))
 
 
-def test_a_row_that_fits_no_message_is_refused_by_its_size_and_the_others_are_sent(
+def test_a_row_too_large_for_a_message_is_refused_and_others_are_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(collect_sink, "CHUNK_BYTES", 1_000)
@@ -499,7 +499,7 @@ def test_a_sequence_is_read_split_by_split_with_one_asked_for_ahead() -> None:
     assert harness.metrics.records_taken == 200_000
 
 
-def test_a_split_whose_request_or_answer_was_lost_is_asked_for_again_and_read_once() -> None:
+def test_a_split_with_a_lost_request_or_answer_is_read_once() -> None:
     harness = OperatorHarness(reading(SequenceSource(0, 200, "n")), []).open()
     harness.poll()
     harness.deliver(Resend())

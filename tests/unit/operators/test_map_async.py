@@ -205,7 +205,7 @@ def test_results_behind_a_slow_call_count_as_in_flight(server: Server) -> None:
     assert server.calls == [1, 2, 3]
 
 
-def test_the_end_of_input_waits_for_calls_and_comes_before_the_end_of_event_time(
+def test_the_end_of_input_waits_for_calls_and_precedes_the_end_of_time(
     server: Server,
 ) -> None:
     with running(server.ask) as harness:

@@ -77,7 +77,7 @@ def test_a_reader_continues_at_a_position(tmp_path: Path) -> None:
         reader.close()
 
 
-def test_a_sink_commits_at_the_end_of_its_input_and_replaces_what_an_earlier_attempt_committed(
+def test_a_sink_commits_at_the_end_and_replaces_an_earlier_attempt(
     tmp_path: Path,
 ) -> None:
     from own_connector import GzipSink

@@ -60,7 +60,7 @@ def table() -> pa.Table:
     )
 
 
-def test_only_values_that_repeat_are_in_dictionaries_and_only_what_shrinks_is_compressed(
+def test_repeated_values_use_dictionaries_and_shrinking_pages_compression(
     tmp_path: Path,
 ) -> None:
     rows = table()
@@ -85,7 +85,7 @@ def test_only_values_that_repeat_are_in_dictionaries_and_only_what_shrinks_is_co
     assert path.stat().st_size < 1.02 * usual.stat().st_size
 
 
-def test_a_dictionary_that_pays_over_many_rows_is_written_though_few_of_them_repeat(
+def test_a_dictionary_is_written_if_it_pays_over_many_rows(
     tmp_path: Path,
 ) -> None:
     users = np.random.default_rng(1).integers(0, 30_000, 120_000) * 1_000_003

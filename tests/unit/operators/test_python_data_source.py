@@ -605,7 +605,7 @@ def test_with_an_interval_rows_are_committed_while_more_come() -> None:
         PythonSink(Memory, commit_interval="0 s")
 
 
-def test_with_checkpoints_each_of_them_is_a_batch_that_is_delivered_again_after_a_failure() -> None:
+def test_each_checkpoint_is_a_batch_that_a_failure_redelivers() -> None:
     sink = PythonSink(Memory, commit_interval="10 s")
     subtask, commits = (make(sink, checkpoints=True) for make in (writer, committer))
 

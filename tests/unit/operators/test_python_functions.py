@@ -78,7 +78,7 @@ def pandas(function: Any, *batches: pa.RecordBatch, output: pa.Schema = SCHEMA) 
     return run(MapInPandas(MapInPandasSpec(function=function)), *batches, output=output)
 
 
-def test_map_in_pandas_is_called_once_per_batch_and_may_yield_any_number_of_frames() -> None:
+def test_map_in_pandas_runs_once_per_batch_and_yields_any_number_of_frames() -> None:
     calls: list[int] = []
 
     def function(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:

@@ -356,7 +356,7 @@ def test_a_timer_that_always_registers_another_ends_with_event_time() -> None:
     story.harness.close()
 
 
-def test_a_timer_that_registers_itself_anew_for_no_later_time_does_not_stop_the_task() -> None:
+def test_a_timer_that_reregisters_itself_for_the_same_time_does_not_block() -> None:
     def handle(states: Any, handle: Any, key: Any, numbers: list[int]) -> Iterator[Any]:
         handle.registerTimer(numbers[0])
         return iter(())
@@ -461,7 +461,7 @@ def test_few_timers_look_after_expiring_state() -> None:
     assert story.harness.timers.processing_time.next_timestamp() is None
 
 
-def test_timers_and_expiries_go_on_from_a_checkpoint_as_the_backend_has_them(
+def test_timers_and_expiries_are_restored_with_every_backend(
     tmp_path: Path,
 ) -> None:
     """Timers of a database are restored without reading each key."""

@@ -254,7 +254,7 @@ def test_a_continuous_trigger_of_a_global_window_ends_with_event_time() -> None:
     assert len(windows_of(harness)) <= 4
 
 
-def test_early_results_in_processing_time_and_the_last_one_at_the_end_of_the_window() -> None:
+def test_early_results_in_processing_time_and_a_final_one_at_the_end() -> None:
     clock = [3]
     harness = triggered(TEN, ContinuousProcessingTimeTrigger.of("5 ms"), clock_ms=clock)
     harness.process(batch(("a", 1, 1), ("b", 2, 2)))
@@ -270,7 +270,7 @@ def test_early_results_in_processing_time_and_the_last_one_at_the_end_of_the_win
     assert len(windows_of(harness)) == 4, "the windows are over"
 
 
-def test_windows_of_processing_time_fire_when_the_clock_has_passed_their_end() -> None:
+def test_processing_time_windows_fire_when_the_clock_passes_their_end() -> None:
     clock = [3]
     window = TumblingSpec(size_us=10 * MS, processing_time=True)
     harness = triggered(window, ProcessingTimeTrigger.create(), clock_ms=clock)

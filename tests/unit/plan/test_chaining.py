@@ -91,7 +91,7 @@ def test_two_sources_never_share_a_chain() -> None:
     assert p.chains() == ["a", "b", "j"]
 
 
-def test_a_source_is_not_chained_to_an_operator_that_is_also_fed_from_elsewhere() -> None:
+def test_a_source_is_not_chained_to_an_operator_with_other_inputs() -> None:
     p = Program()
     shuffled = p.node("s", (p.node("a"), Partitioner.REBALANCE))
     p.node("j", shuffled, p.node("b"), inputs=2)

@@ -30,7 +30,7 @@ def names(graph: JobGraph) -> list[str]:
     return [operator.name for vertex in graph.vertices for operator in vertex.operators]
 
 
-def test_a_program_without_a_sink_names_the_ends_of_its_streams_and_their_lines() -> None:
+def test_a_program_without_a_sink_names_its_streams_ends_and_their_lines() -> None:
     env = Environment()
     numbers = env.from_sequence(0, 10)
     numbers.filter("value > 1")
@@ -46,7 +46,7 @@ def test_a_program_without_a_sink_names_the_ends_of_its_streams_and_their_lines(
     assert "DiscardSink()" in message
 
 
-def test_a_stream_without_a_sink_beside_others_is_not_run_and_execute_says_so() -> None:
+def test_a_stream_without_a_sink_is_not_run_and_execute_reports_it() -> None:
     env = Environment()
     numbers = env.from_sequence(0, 10)
     numbers.filter("value > 1").print()

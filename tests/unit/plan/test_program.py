@@ -56,7 +56,7 @@ def daily_delays(env: Environment) -> JobGraph:
     return env.job_graph("daily")
 
 
-def test_the_partial_aggregate_joins_the_source_and_the_merge_joins_the_sink() -> None:
+def test_the_partial_aggregate_chains_to_the_source_the_merge_to_the_sink() -> None:
     graph = daily_delays(Environment(parallelism=2))
     assert [v.name for v in graph.vertices] == [
         "Source: flights -> Transform -> Window(Tumbling 1 day) partial",
@@ -402,7 +402,7 @@ def aligned(watermarks: Watermarks) -> dict[str, object]:
     }
 
 
-def test_operators_that_assign_watermarks_have_a_coordinator_for_their_alignment() -> None:
+def test_operators_that_assign_watermarks_have_an_alignment_coordinator() -> None:
     group = {"alignment": {"group": "g", "max_drift_us": 60_000_000, "update_interval_us": 50_000}}
     found = aligned(
         Watermarks.bounded("at").with_alignment("g", max_drift="1 min", update_interval="50 ms")

@@ -60,7 +60,7 @@ def test_a_program_is_a_stream_unless_it_says_otherwise() -> None:
         assert result_types(found) == {ResultType.PIPELINED}
 
 
-def test_automatic_is_batch_if_all_sources_end_and_there_is_no_state_to_begin_with() -> None:
+def test_automatic_is_batch_if_all_sources_end_and_no_state_is_restored() -> None:
     assert graph(Environment(mode="automatic")).batch
     assert not graph(Environment(mode="automatic"), end=None).batch
     savepoint = {"execution.state-recovery.path": "/savepoint"}

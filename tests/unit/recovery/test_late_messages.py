@@ -51,7 +51,7 @@ def test_a_split_that_comes_behind_its_checkpoints_trigger_is_part_of_it(tmp_pat
     check_counted_once(tmp_path / "out", control)
 
 
-def test_a_master_that_has_been_replaced_commits_nothing_and_deletes_nothing(
+def test_a_replaced_master_commits_nothing_and_deletes_nothing(
     tmp_path: Path,
 ) -> None:
     """Nor do its tasks, which learn late what the next master's have long committed."""

@@ -251,7 +251,7 @@ def test_a_job_master_that_takes_a_job_over_is_told_who_holds_its_slots() -> Non
     assert rm.sent(commands.SlotHolders) == []
 
 
-def test_who_keeps_results_of_a_job_hears_of_its_next_job_master_and_is_named_to_it() -> None:
+def test_keepers_of_results_and_the_next_job_master_learn_of_each_other() -> None:
     """Although none of its slots is the job's any more."""
     rm = Harness()
     rm.register("a", 1)
@@ -417,7 +417,7 @@ def test_a_broken_stream_that_returns_in_time_changes_nothing() -> None:
     assert rm.sent(commands.TaskExecutorLost) == []
 
 
-def test_a_task_executor_whose_stream_stays_broken_is_declared_dead_to_every_job() -> None:
+def test_a_task_executor_with_a_broken_stream_is_dead_to_every_job() -> None:
     rm = Harness()
     rm.register("a", 1)
     rm.register("b", 1)
@@ -486,7 +486,7 @@ def test_an_executor_that_is_back_before_the_probe_is_not_dead() -> None:
     assert executor_id("a") in rm.core.table.executors
 
 
-def test_what_a_job_master_finds_of_a_silent_executor_is_the_verdict_for_all() -> None:
+def test_a_job_masters_finding_about_a_silent_executor_applies_to_all() -> None:
     rm = Harness(heartbeat_interval_s=2.0, heartbeat_timeout_s=20.0)
     rm.start()
     rm.register("a", 1)
@@ -502,7 +502,7 @@ def test_what_a_job_master_finds_of_a_silent_executor_is_the_verdict_for_all() -
     assert rm.core.table.total == 0
 
 
-def test_an_executor_that_only_one_job_master_cannot_reach_loses_that_jobs_slots_only() -> None:
+def test_an_executor_unreachable_for_one_job_loses_that_jobs_slots_only() -> None:
     rm = Harness(heartbeat_interval_s=2.0, heartbeat_timeout_s=20.0)
     rm.start()
     rm.register("a", 3)
@@ -571,7 +571,7 @@ def test_a_dead_job_masters_requirements_vanish() -> None:
     assert rm.count(FREE) == 1
 
 
-def test_a_job_master_that_reconnects_keeps_its_requirements_and_hears_what_it_missed() -> None:
+def test_a_reconnecting_job_master_keeps_requirements_and_gets_missed_news() -> None:
     rm = Harness()
     rm.register("a", 1)
     rm.register("b", 1)

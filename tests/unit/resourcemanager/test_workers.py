@@ -193,7 +193,7 @@ def test_use_ends_idleness() -> None:
     assert rm.sent(commands.ReleaseWorker) == []
 
 
-def test_workers_that_do_not_start_are_tried_again_with_backoff_and_the_reason_is_sent() -> None:
+def test_workers_that_do_not_start_are_retried_with_a_reported_reason() -> None:
     rm = quiet(initial_workers=1, worker=WORKER)
     rm.start()
     [worker] = requested(rm)
@@ -282,7 +282,7 @@ def test_a_released_worker_that_registers_once_more_is_turned_away() -> None:
     assert first in rm.core.workers.known
 
 
-def test_after_a_restart_living_workers_are_waited_for_and_the_dead_are_replaced() -> None:
+def test_after_a_restart_living_workers_are_awaited_and_dead_ones_replaced() -> None:
     before = WorkerId("worker-1-before")
     rm = quiet(initial_workers=2, worker=WORKER)
     rm.start(before)
@@ -291,7 +291,7 @@ def test_after_a_restart_living_workers_are_waited_for_and_the_dead_are_replaced
     assert len(requested(rm)) == 1, "the other one is gone"
 
 
-def test_after_a_restart_nothing_is_matched_before_it_is_known_what_is_taken() -> None:
+def test_after_a_restart_nothing_is_matched_before_taken_slots_are_known() -> None:
     one, two = WorkerId("worker-1-before"), WorkerId("worker-2-before")
     rm = quiet(initial_workers=2, worker=WORKER)
     rm.start(one, two)
@@ -308,7 +308,7 @@ def test_after_a_restart_nothing_is_matched_before_it_is_known_what_is_taken() -
     assert requested(rm) == []
 
 
-def test_workers_of_before_have_time_again_when_nobody_could_register_for_a_while() -> None:
+def test_earlier_workers_get_more_time_if_none_could_register() -> None:
     """A leader may not act while ZooKeeper does not answer it."""
     before = WorkerId("worker-1-before")
     rm = quiet(initial_workers=1, worker=WORKER, recovery_timeout_s=10.0, heartbeat_interval_s=2.0)

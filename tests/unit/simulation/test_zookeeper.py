@@ -133,7 +133,7 @@ def test_without_a_quorum_no_session_ends_and_no_request_is_answered(site: Site)
     assert "/leader" in site.zookeeper.nodes  # the second was sent then
 
 
-def test_a_process_that_is_paused_beyond_its_session_learns_so_when_it_goes_on(
+def test_a_process_paused_beyond_its_session_learns_so_on_resuming(
     site: Site,
 ) -> None:
     process, _ = site.start()

@@ -37,7 +37,7 @@ def test_copies_take_the_places_of_the_jars_they_copy(tmp_path: Path) -> None:
     ]
 
 
-def test_only_clusters_have_the_jars_of_clusters_behind_those_of_the_archive() -> None:
+def test_only_clusters_add_their_jars_after_those_of_the_archive() -> None:
     local, cluster = class_path().split(":"), class_path("mine.jar", local=False).split(":")
     assert cluster[: len(local)] == local, "the archive is valid for both"
     *more, extra = cluster[len(local) :]

@@ -75,7 +75,7 @@ def written(exchange: Exchange, *batches: pa.RecordBatch) -> Any:
     return partition.stored
 
 
-def test_a_task_reads_a_blocking_result_and_leaves_another_which_its_last_report_names(
+def test_a_task_reads_one_blocking_result_and_reports_another(
     new_exchange: Callable[[], Exchange],
 ) -> None:
     exchange = new_exchange()

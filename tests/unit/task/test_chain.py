@@ -303,7 +303,7 @@ def test_event_time_ends_behind_what_comes_at_the_end() -> None:
     assert run.sent(out) == [batch(1), batch(3), MAX_WATERMARK, EndOfData(True), EndOfPartition()]
 
 
-def test_bundles_are_flushed_before_event_time_advances_and_when_input_runs_dry() -> None:
+def test_bundles_are_flushed_before_event_time_advances_and_on_dry_input() -> None:
     class Bundling(RecordingOperator):
         held: tuple[pa.RecordBatch, ...] = ()
 

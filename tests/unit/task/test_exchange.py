@@ -112,7 +112,7 @@ def test_a_task_that_is_out_of_credit_is_cancelled(
     assert pair.sink.states[-1] is ExecutionState.CANCELED
 
 
-def test_a_task_that_waits_for_credit_shows_as_back_pressured_while_it_waits(
+def test_a_task_that_waits_for_credit_shows_as_back_pressured(
     exchanges: list[Exchange],
 ) -> None:
     pair = Pair(exchanges[0], exchanges[0])  # the sink is not there: the window fills up
@@ -143,7 +143,7 @@ def test_a_task_that_waits_for_credit_shows_as_back_pressured_while_it_waits(
 
 
 @pytest.mark.parametrize("consumer_in_its_process", [True, False])
-def test_a_producer_without_consumers_and_a_consumer_without_producers_can_be_cancelled(
+def test_unconnected_producers_and_consumers_can_be_cancelled(
     exchanges: list[Exchange], consumer_in_its_process: bool
 ) -> None:
     """Also when the job was released over there, so that no answer ever comes."""

@@ -269,9 +269,7 @@ def test_a_failure_in_any_phase_jumps_to_close(phase: str, closed: list[str]) ->
     assert (RUNNING in run.states) == (not phase.endswith(("setup", "initialize_state", "open")))
 
 
-def test_a_failing_close_keeps_no_other_from_being_closed_and_the_first_failure_is_reported() -> (
-    None
-):
+def test_a_failing_close_does_not_prevent_others_and_is_reported() -> None:
     journal = Journal()
     journal.fail_in("map.close", ValueError("first"))
     journal.fail_in("last.close", ValueError("second"))

@@ -111,7 +111,7 @@ def test_a_stop_an_end_and_idleness_are_reported_at_once() -> None:
     assert world.reports() == [(MAX_TIMESTAMP_US, False)], "asked again, it reports again"
 
 
-def test_nothing_is_read_behind_the_first_watermark_before_the_group_is_known() -> None:
+def test_nothing_is_read_past_the_first_watermark_before_the_group_answers() -> None:
     world = Surroundings()
     assert not world.alignment.stopped
     world.alignment.event(Watermark(0))
@@ -354,7 +354,7 @@ def test_watermarks_that_are_held_advance_with_those_of_the_stream_before(ahead:
     assert harness.watermarks_us == [499, MAX_TIMESTAMP_US]
 
 
-def test_a_stream_whose_watermark_was_held_while_it_was_idle_becomes_idle_again() -> None:
+def test_a_stream_held_back_while_idle_becomes_idle_again() -> None:
     clock = Surroundings()
     spec = Watermarks.bounded("at").with_idleness("100 ms").assigner_spec(held=True)
     harness = OperatorHarness(

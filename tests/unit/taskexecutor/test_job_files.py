@@ -37,7 +37,7 @@ def tar_of(path: Path, member: str, content: bytes = b"x") -> Path:
     return path
 
 
-def test_python_files_are_found_through_their_folder_and_zips_through_themselves(tmp_path):
+def test_python_files_are_imported_from_their_folder_and_zips_directly(tmp_path):
     source = tmp_path / "source"
     source.write_text("x = 1")
     paths = lay_files(

@@ -12,7 +12,7 @@ from tests.unit.taskexecutor.slot_world import JM, JOB, PLACE, World
 BLOB = Blob(hash="0" * 32, name="u.py", kind=BlobKind.FILE, size_bytes=1)
 
 
-def test_when_the_job_master_is_gone_its_tasks_are_cancelled_and_its_slots_freed():
+def test_a_lost_job_masters_tasks_are_cancelled_and_its_slots_freed():
     world = World(slots=1)
     world.ready()
     world.give()
@@ -74,7 +74,7 @@ def test_tasks_of_a_job_that_takes_checkpoints_wait_for_its_next_job_master():
     assert world.state() is S.ACTIVE
 
 
-def test_the_end_of_a_task_that_nobody_may_have_heard_of_waits_for_the_next_job_master():
+def test_an_unconfirmed_task_end_waits_for_the_next_job_master():
     world = recovering()
     world.states(t=E.FINISHED)
     world.lose_job_master()

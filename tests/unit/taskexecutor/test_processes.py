@@ -69,7 +69,7 @@ def test_processes_of_free_slots_start_after_a_jobs_first_seconds():
     ]
 
 
-def test_a_dead_process_is_replaced_after_the_seconds_in_which_its_job_goes_on_elsewhere():
+def test_a_dead_process_is_replaced_once_its_job_runs_elsewhere():
     def started(given: list[commands.Command]) -> list[int]:
         return [c.slot_index for c in given if isinstance(c, commands.StartProcess)]
 
@@ -107,7 +107,7 @@ def test_a_process_that_cannot_start_is_retried_with_growing_pauses():
     assert isinstance(world.pass_time(0.2)[0], commands.StartProcess)
 
 
-def test_why_a_process_cannot_start_is_reported_and_logged_once_for_each_cause():
+def test_a_process_that_cannot_start_is_logged_once_per_cause():
     def problem() -> str:
         return world.core.table.statuses()[0].problem
 
@@ -147,7 +147,7 @@ def test_an_idle_process_that_dies_is_replaced_at_once():
     assert world.only(commands.StartProcess).slot_index == 0
 
 
-def test_the_death_of_a_process_is_reported_and_frees_its_slot_for_a_new_one():
+def test_a_processs_death_is_reported_and_frees_its_slot():
     world = World(slots=1)
     world.ready()
     world.give()
@@ -238,7 +238,7 @@ def test_a_slot_whose_process_cannot_start_is_reported_lost_with_the_log():
     assert world.state() is S.FREE
 
 
-def test_a_process_over_its_memory_limit_is_killed_and_both_numbers_reported():
+def test_a_process_over_its_memory_limit_is_killed_with_both_numbers():
     world = World(slots=1)
     world.ready()
     world.give()
@@ -272,7 +272,7 @@ def test_a_process_that_does_not_get_clean_is_replaced():
     assert world.none(commands.ReportSlotLost)
 
 
-def test_a_slot_too_small_for_an_idle_process_is_refused_and_retried_with_growing_pauses():
+def test_a_too_small_slot_is_refused_and_retried_with_backoff():
     world = World(slots=1)
     for pause_s in (1, 2, 4):
         world.ready()

@@ -73,7 +73,7 @@ def test_a_partition_is_taken_over_before_the_job_master_hears_of_it(world: Worl
     assert world.none(commands.TakePartitionsOver)
 
 
-def test_partitions_outlive_their_slot_and_process_and_are_named_when_connected_again(
+def test_partitions_outlive_their_slot_and_are_named_on_reconnection(
     world: World,
 ) -> None:
     finished(world, stored(0), stored(1))

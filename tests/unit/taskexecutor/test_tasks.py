@@ -80,7 +80,7 @@ def test_tasks_fail_if_the_jobs_files_cannot_be_downloaded():
     assert world.state() is S.FREE
 
 
-def test_tasks_cancelled_during_the_download_are_cancelled_after_their_deployment():
+def test_tasks_cancelled_during_a_download_end_after_their_deployment():
     world = World(slots=1)
     world.ready()
     world.give()

@@ -105,7 +105,7 @@ def of(commands: list[Command], kind: type[C]) -> list[C]:
     return [command for command in commands if isinstance(command, kind)]
 
 
-def test_a_checkpoint_is_complete_when_it_is_stored_and_the_tasks_are_told_then() -> None:
+def test_a_checkpoint_completes_when_it_is_stored_and_then_notifies_tasks() -> None:
     c = Coordination()
     checkpoint_id = c.begin()
     source, *sinks = c.graph.attempts
@@ -201,7 +201,7 @@ def test_one_that_waits_for_an_earlier_one_to_be_stored_does_not_expire() -> Non
     assert [store.checkpoint.checkpoint_id for store in of(stored, StoreCheckpoint)] == [second]
 
 
-def test_a_savepoint_is_answered_not_retained_and_never_dropped_but_restored() -> None:
+def test_a_savepoint_is_answered_and_restored_and_never_dropped() -> None:
     c = Coordination()
     c.complete()
     (trigger,) = c.ask("mine")
@@ -233,7 +233,7 @@ def test_a_savepoint_is_always_aligned() -> None:
     assert not trigger.unaligned
 
 
-def test_how_barriers_wait_for_each_other_goes_with_every_trigger_but_a_savepoint_s() -> None:
+def test_every_trigger_except_a_savepoints_carries_the_alignment_timeout() -> None:
     for settings, periodic in (
         ({"unaligned": True}, (True, None, False)),
         ({"unaligned": True, "aligned_timeout_s": 0.25}, (False, 250, False)),
@@ -306,7 +306,7 @@ def test_one_that_takes_too_long_expires_and_says_who_did_not_answer() -> None:
     )
 
 
-def test_a_task_that_finishes_before_it_acknowledged_ends_the_checkpoint_early() -> None:
+def test_a_task_that_finishes_unacknowledged_ends_the_checkpoint_early() -> None:
     c = Coordination()
     checkpoint_id = c.begin()
     source = task(c.graph, "source")
@@ -352,9 +352,7 @@ def test_when_no_task_has_data_left_the_last_checkpoint_does_not_wait() -> None:
     assert isinstance(trigger, TriggerCheckpoint)
 
 
-def test_tasks_that_go_on_while_others_are_restarted_do_not_say_twice_that_their_data_ended() -> (
-    None
-):
+def test_surviving_tasks_do_not_report_their_end_of_data_twice() -> None:
     c = Coordination()
     executions = list(c.graph.executions())
     for execution in executions:
@@ -388,7 +386,7 @@ def test_union_list_state_is_all_or_none() -> None:
     assert not of(c.sent, StoreCheckpoint)
 
 
-def test_union_list_state_has_no_part_of_a_task_that_would_end_before_the_others() -> None:
+def test_union_list_state_lacks_no_part_of_a_task_that_ends_early() -> None:
     """Spec 001: its operators finish together, or the next checkpoint lacks its part."""
     c = Coordination()
     source, *sinks = c.graph.attempts
@@ -449,7 +447,7 @@ def test_a_repeated_acknowledgement_changes_nothing() -> None:
     assert pending.state is CheckpointState.COLLECTING
 
 
-def test_what_an_acknowledgement_wrote_for_a_complete_checkpoint_is_never_deleted() -> None:
+def test_files_of_a_complete_checkpoint_are_never_deleted_by_a_late_answer() -> None:
     c = Coordination()
     complete = c.complete()
     c.begin()
@@ -468,7 +466,7 @@ def test_no_periodic_checkpoint_while_none_is_possible() -> None:
     assert c.coordinator.next_id == 1
 
 
-def test_nothing_begins_after_a_savepoint_that_stops_the_job_unless_it_is_given_up() -> None:
+def test_no_checkpoint_starts_after_a_stopping_savepoint_unless_it_fails() -> None:
     c = Coordination(max_concurrent=3)
     (trigger,) = of(c.ask("first", stops=True), TriggerCheckpoint)
     assert trigger.stops
@@ -521,7 +519,7 @@ def test_a_drained_job_ends_with_a_savepoint_of_all_its_data() -> None:
     assert c.coordinator.next_deadline() is None, "no further checkpoint starts"
 
 
-def test_a_drained_job_whose_savepoint_fails_goes_back_to_its_latest_checkpoint() -> None:
+def test_a_drained_job_with_a_failed_savepoint_restores_its_checkpoint() -> None:
     c = Coordination(tolerable_failures=9)
     savepoint = drained(c)
     sent = c.decline(savepoint)

@@ -245,7 +245,7 @@ def test_the_trigger_says_how_many_splits_its_snapshot_counts_on() -> None:
     assert trigger.splits == {source.attempt_id: 2}
 
 
-def test_a_job_restarts_only_when_it_is_known_which_checkpoint_is_the_latest() -> None:
+def test_a_job_restarts_only_once_its_latest_checkpoint_is_known() -> None:
     made = world()
     trigger = made.one(commands.TriggerCheckpoint, made.pass_time(10.0))
     for execution in made.executions():
@@ -260,7 +260,7 @@ def test_a_job_restarts_only_when_it_is_known_which_checkpoint_is_the_latest() -
     assert all(part is not None for part in restored)
 
 
-def test_the_job_fails_with_too_many_failed_checkpoints_and_says_which_task_declined() -> None:
+def test_too_many_failed_checkpoints_fail_the_job_and_name_the_task() -> None:
     made = world()
     trigger = made.one(commands.TriggerCheckpoint, made.pass_time(10.0))
     (sink,) = made.executions("sink")
@@ -335,7 +335,7 @@ def test_checkpoints_stay_after_the_ends_that_the_retention_names(
     assert dropped is not after_cancel
 
 
-def test_another_master_goes_on_from_the_latest_checkpoint_with_names_of_its_own() -> None:
+def test_another_master_restores_the_latest_checkpoint_with_new_names() -> None:
     first = world()
     ask_split(first, 0)
     complete(first)
@@ -396,7 +396,7 @@ def test_an_interval_without_a_directory_is_refused() -> None:
     assert settings_from(Configuration({})).checkpoints is None
 
 
-def test_a_savepoint_is_answered_when_it_is_complete_and_restored_from_its_own_directory() -> None:
+def test_a_complete_savepoint_is_answered_and_restored_from_its_directory() -> None:
     made = world()
     complete(made)
     made.sent.clear()
@@ -454,7 +454,7 @@ def test_a_job_without_checkpoints_takes_no_savepoint() -> None:
 
 
 @pytest.mark.parametrize("claims", [True, False])
-def test_another_job_begins_from_a_savepoint_and_deletes_it_only_if_it_owns_it(
+def test_another_job_restores_a_savepoint_and_deletes_it_only_if_owned(
     claims: bool,
 ) -> None:
     first = world()

@@ -64,7 +64,7 @@ def test_when_all_sources_have_finished_their_consumers_are_triggered() -> None:
     assert found.finished == {task(graph, "source").vertex.job_vertex.vertex.vertex_id}
 
 
-def test_of_a_pointwise_edge_only_the_consumers_of_finished_producers_are_triggered() -> None:
+def test_on_pointwise_edges_consumers_of_finished_producers_are_triggered() -> None:
     graph = running(job(vertex("a", 3), vertex("b", 3), partitioner=Partitioner.FORWARD))
     finish(task(graph, "a", 1))
     assert names(plan(graph).to_trigger) == ["a (1/3)#0", "a (3/3)#0", "b (2/3)#0"]
@@ -135,7 +135,7 @@ def _running_producers(graph: ExecutionGraph, execution: Execution) -> list[Exec
 
 
 @given(graphs())
-def test_the_tasks_to_trigger_are_the_running_ones_without_a_running_producer(
+def test_running_tasks_without_a_running_producer_are_triggered(
     graph: ExecutionGraph,
 ) -> None:
     expected = [

@@ -128,9 +128,7 @@ def program(**fields: int) -> JobGraph:
     return job(vertex("a", 2, **{"max_parallelism": MAX_PARALLELISM, **fields}))
 
 
-def test_state_of_an_operator_that_the_program_has_not_is_refused_unless_it_may_be_dropped() -> (
-    None
-):
+def test_state_of_a_missing_operator_is_refused_unless_it_may_be_dropped() -> None:
     gone = replace(checkpointed(1, items=1), operator_id=operator_id("old"), name="old", uid="o")
     with pytest.raises(CannotRestore, match=r"state of 'old' \(uid o\), .* 'a' \(without a uid\)"):
         check_fits(program(), [gone])
@@ -183,7 +181,7 @@ def test_subtasks_at_different_event_times_keep_their_number() -> None:
     check_fits(program(), [at(5)])
 
 
-def test_without_uids_another_operator_does_not_get_the_state_of_the_one_that_was_there() -> None:
+def test_without_uids_a_new_operator_does_not_get_the_old_ones_state() -> None:
     check_fits(program(), [checkpointed(1, items=1)])
     with pytest.raises(CannotRestore, match=r"operator 'a' is where 'other' was, .* a uid"):
         check_fits(program(), [replace(checkpointed(1, items=1), name="other")])

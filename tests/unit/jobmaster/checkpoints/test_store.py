@@ -190,7 +190,7 @@ async def test_a_superseded_master_deletes_nothing(world: World) -> None:
     assert await world.files() == [f"{JOB}/chk-1/_metadata"]
 
 
-async def test_what_failed_checkpoints_have_left_is_deleted_when_a_later_one_is_complete(
+async def test_a_complete_checkpoint_deletes_the_files_of_failed_ones(
     world: World, tmp_path: Path
 ) -> None:
     """A process that died could not report its files."""
@@ -216,7 +216,7 @@ async def test_shared_files_that_nothing_refers_to_are_swept(world: World) -> No
     ]
 
 
-async def test_a_claimed_checkpoint_goes_with_the_shared_files_that_are_only_its_own(
+async def test_a_claimed_checkpoint_is_deleted_with_its_unshared_files(
     world: World, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     other = CheckpointStorage(str(tmp_path_factory.mktemp("other job")))

@@ -282,7 +282,7 @@ def complete(world: World) -> int:
     return checkpoint_id
 
 
-def test_a_pipeline_goes_on_from_the_latest_checkpoint_beside_others_that_are_further() -> None:
+def test_a_pipeline_restores_the_latest_checkpoint_beside_running_ones() -> None:
     world = running("a", "b", checkpoints=True)
     for name in "ab":
         ask(world, name)

@@ -121,7 +121,7 @@ def test_a_result_that_cannot_be_read_restarts_its_producers_too(partitioner: Pa
     assert restarted(graph, failure) == [("a", 0), ("a", 1), ("b", 0), ("b", 1), ("c", 1)]
 
 
-def test_where_rows_may_go_elsewhere_consumers_that_have_finished_start_again() -> None:
+def test_finished_consumers_restart_where_rows_may_be_routed_differently() -> None:
     graph = spec_graph(REBALANCE)
     failure = PartitionUnreadable(subtask(graph, "c", 1), partition(graph, 1, 0))
     everything = [(name, n) for name in "abc" for n in range(2)]
@@ -160,7 +160,7 @@ def test_pointwise_edges_divide_a_vertex_unless_it_is_to_stay_whole() -> None:
     assert len(Regions(graph, whole=[v.vertex.vertex_id for v in graph.vertices])) == 1
 
 
-def test_a_lost_task_executor_restarts_what_ran_there_and_what_is_still_to_be_read() -> None:
+def test_a_lost_task_executor_restarts_its_tasks_and_unread_results() -> None:
     graph = graph_of(
         {"a": 2, "b": 2, "c": 1, "d": 1},
         ("a", "b", FORWARD, BLOCKING),
@@ -175,7 +175,7 @@ def test_a_lost_task_executor_restarts_what_ran_there_and_what_is_still_to_be_re
     assert restarted(graph, lost) == [("a", 0), ("b", 0), ("b", 1)]
 
 
-def test_a_consumer_that_waits_for_its_slot_waits_for_the_new_attempt_of_its_producer() -> None:
+def test_a_consumer_without_a_slot_waits_for_its_producers_new_attempt() -> None:
     """a 0 has finished, a 1 fails with it, being in its region."""
     graph = graph_of(
         {"s": 1, "a": 2, "b": 2}, ("s", "a", RESCALE, PIPELINED), ("a", "b", FORWARD, BLOCKING)

@@ -71,7 +71,7 @@ def test_a_newer_barrier_ends_the_older_alignment() -> None:
     assert alignment.on_barrier(C, barrier(2)) == [Aligned(barrier(2)), Release(B), Release(A)]
 
 
-def test_what_was_given_up_elsewhere_releases_its_channels_and_does_not_begin_again() -> None:
+def test_a_checkpoint_aborted_elsewhere_releases_its_channels() -> None:
     alignment = BarrierAlignment([2])
     alignment.on_barrier(A, barrier(1))
     assert alignment.abort(1) == [GivenUp(1), Release(A)]
@@ -81,7 +81,7 @@ def test_what_was_given_up_elsewhere_releases_its_channels_and_does_not_begin_ag
     assert alignment.on_barrier(A, barrier(3)) == [Hold(A)]
 
 
-def test_a_task_whose_producers_have_all_finished_is_triggered_by_the_master() -> None:
+def test_a_task_with_only_finished_producers_is_triggered_by_the_master() -> None:
     alignment = BarrierAlignment([2])
     alignment.on_end(A)
     assert alignment.trigger(barrier(1), NOW) == [], "B's last elements come first"
@@ -165,7 +165,7 @@ class Model:
 
 
 @given(st.integers(1, 4), st.data())
-def test_in_any_order_a_snapshot_is_taken_exactly_between_what_is_before_and_behind(
+def test_in_any_order_a_snapshot_is_taken_exactly_at_the_barriers(
     channels: int, data: st.DataObject
 ) -> None:
     model = Model(channels)

@@ -413,7 +413,7 @@ def test_a_checkpoint_whose_acknowledgement_cannot_be_sent_is_declined(tmp_path:
     run.join()
 
 
-def test_an_operator_that_waits_for_a_mail_is_not_interrupted_by_a_checkpoint(
+def test_an_operator_that_waits_for_mail_is_not_interrupted_by_checkpoints(
     checkpoints: Checkpoints,
 ) -> None:
     """A snapshot in the middle of an element would hold half of it."""
@@ -482,7 +482,7 @@ def test_a_barrier_in_a_job_without_checkpoints_fails_the_task() -> None:
     assert "in a job without checkpoints" in run.errors[0].summary
 
 
-def test_a_source_that_is_stopped_produces_nothing_after_the_barrier_unless_it_is_given_up(
+def test_a_stopped_source_emits_nothing_after_the_barrier(
     checkpoints: Checkpoints,
 ) -> None:
     journal = Journal()
