@@ -250,6 +250,38 @@ def test_a_csv_file_with_its_columns_in_other_places_is_refused(tmp_path: Path) 
     check_header(str(path), source, names, beginning)
 
 
+ODD_HEADERS = (
+    (",a,b", {}),  # as pandas and R write an index
+    ('"",a,b', {}),
+    ("a,,", {}),
+    (" ,a,b", {"ignoreLeadingWhiteSpace": True}),
+    ("a,NA,b", {"nullValue": "NA"}),
+    ('a,"",b', {"emptyValue": "none"}),
+    ("  a, b ,c\t", {}),
+    ('" a ","b ",c', {}),
+    ('"a ""b""",c,d', {}),
+    ('"a ""b""",c,d', {"escape": '"'}),
+    ('"a \\"b\\"",c,d', {}),
+    ('"a, b",c,d', {}),
+    ("a.b,`c`,d e", {}),
+    ("É,日本,İ", {}),
+    ("a,A,a", {}),
+    ("_c1,,_c1", {}),
+)
+
+
+@pytest.mark.parametrize(("header", "options"), ODD_HEADERS, ids=repr)
+def test_a_csv_file_has_the_columns_that_spark_infers_from_it(
+    engine: SparkEngine, tmp_path: Path, header: str, options: dict[str, Any]
+) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text(f"{header}\n1,2,3\n")
+    source = FileSource(str(path), format="csv", header=True, **options)
+    names = engine.session.read.csv(str(path), header=True, **options).columns
+    assert len(names) == 3
+    check_header(str(path), source, names, lambda path, size: Path(path).read_bytes()[:size])
+
+
 def test_odd_files_give_their_rows_or_an_error_that_names_them(
     engine: SparkEngine, tmp_path: Path
 ) -> None:

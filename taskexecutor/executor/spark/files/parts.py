@@ -222,7 +222,7 @@ def check_header(path: str, source: FileSource, names: Sequence[str], beginning:
     found = _header(path, options, beginning)
     if found is None:
         return
-    for place, name in enumerate(map(str.lower, names)):
+    for place, name in enumerate(map(_comparable, names, range(len(names)))):
         if place < len(found) and found[place] == name:
             continue
         inferred = source.schema is None and len(set(found)) == len(found)
@@ -236,11 +236,12 @@ def check_header(path: str, source: FileSource, names: Sequence[str], beginning:
 
 
 def _header(path: str, options: Mapping[str, str], beginning: Beginning) -> list[str] | None:
-    """The header's names in lower case; None if there is none, or only Spark can read it."""
+    """Returns the header's names, comparable; None if there is no header, or only Spark can read it."""
     encoding = options.get("encoding", options.get("charset", "utf-8"))
     separator = options.get("sep", options.get("delimiter", ",")).replace("\\t", "\t")
     quote, comment = options.get("quote", '"'), options.get("comment")
-    if not separator or len(quote) > 1:
+    escape, null = options.get("escape", "\\"), options.get("nullvalue", "")
+    if not separator or len(quote) > 1 or "emptyvalue" in options:
         return None
     try:
         text = beginning(path, _HEADER_BYTES).decode(encoding, "replace")
@@ -257,9 +258,18 @@ def _header(path: str, options: Mapping[str, str], beginning: Beginning) -> list
             return None  # it may go on in the next line
         if not quote or quote not in line:
             row = line.split(separator)
-        elif len(separator) > 1:
+        elif len(separator) > 1 or (escape and escape in line):
             return None
         else:
             row = next(csv.reader([line], delimiter=separator, quotechar=quote))
-        return [name.strip().lower() for name in row]
+            if any(quote in name for name in row):
+                return None  # Spark keeps doubled quotes
+        return [
+            _comparable("" if name == null else name, place) for place, name in enumerate(row)
+        ]
     return None
+
+
+def _comparable(name: str, place: int) -> str:
+    """Spark calls columns without a name `_c0` and the like."""
+    return name.strip().lower() or f"_c{place}"
