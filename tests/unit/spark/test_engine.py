@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,18 @@ def test_a_jvm_may_end_a_while_after_it_was_killed() -> None:
             " is gone: it ended with code 7; see the slot's log for the cause"
         )
         assert not engine.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [(3, r"its heap of 64 MiB is used up"), (52, r"its memory for Arrow buffers.* 64 MiB, is used")],
+)
+def test_a_jvm_that_is_out_of_memory_says_of_which(code: int, reason: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", f"raise SystemExit({code})"]) as process:
+        engine = SparkEngine()
+        engine.heap_bytes = 64 * 2**20
+        engine._jvm = Jvm(process=process, gateway=None)
+        assert re.search(rf" is gone: {reason}", str(engine.lost()))
 
 
 def test_a_jvm_may_end_a_while_after_it_has_broken_its_connections() -> None:

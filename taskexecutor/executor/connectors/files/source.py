@@ -62,12 +62,12 @@ def _schema_of(engine: SparkEngine, source: FileSource) -> StructType:
     paths = _existing_paths(source)
     try:
         schema = _declared_or_inferred(engine, source, paths)
-    except ParseException as error:
-        raise FiresteelError(
-            f"FileSource schema {source.schema!r} does not parse: {summary_of(error)}"
-        ) from error
     except (PySparkException, Py4JJavaError) as error:  # an unknown format is the latter
         summary = summary_of(error)
+        if isinstance(error, ParseException) and source.schema is not None:
+            raise FiresteelError(
+                f"FileSource schema {source.schema!r} does not parse: {summary}"
+            ) from error
         if "DATA_SOURCE_NOT_FOUND" in summary:
             summary = f"there is no such format; Spark has {', '.join(OPTIONS)} ({summary})"
         elif advice := schema_advice(source, paths):

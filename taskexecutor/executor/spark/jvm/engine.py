@@ -46,6 +46,7 @@ _END_S = 5.0  # a JVM that was killed, or has broken its connections, has ended 
 _IDLE_HEAP_FREE = FreeHeap(1, 3)
 _FILLED_HEAP_FREE = FreeHeap(75, 90)
 _OUT_OF_MEMORY = 3  # the exit code of -XX:+ExitOnOutOfMemoryError
+_OUT_OF_BUFFERS = 52  # Spark's exit code, for memory outside of the heap
 
 _ENGINES: dict[int, SparkEngine] = {}  # by session; a process has one
 
@@ -246,17 +247,19 @@ class SparkEngine:
             raise
 
     def _kill_if_context_stopped(self) -> bool:
-        """Kills the JVM if its SparkContext was stopped, by the cluster or by the program: the slot
-        has no use for it.
+        """Returns whether the SparkContext was stopped. Kills the JVM then, since the slot has no use
+        for it, unless the JVM is exiting: its exit code says why.
         """
         if self._jvm is None or self._session is None or not self._jvm.alive:
             return False
         try:
             context: Any = self._session.sparkContext._jsc
             stopped = context is None or context.sc().isStopped()
+            java: Any = self._jvm.gateway.jvm
+            exiting = stopped and java.org.apache.spark.util.ShutdownHookManager.inShutdown()
         except Exception:
             return False  # the JVM is about to end
-        if stopped:
+        if stopped and not exiting:
             self._context_stopped = True
             self._jvm.process.kill()
         return bool(stopped)
@@ -306,6 +309,12 @@ class SparkEngine:
             reason = (
                 f"its heap of {heap_mib} MiB is used up; raise taskmanager.slot.heap.size or use "
                 "smaller bundles"
+            )
+        elif code == _OUT_OF_BUFFERS:
+            reason = (
+                "its memory for Arrow buffers, which is limited to the size of the heap, "
+                f"{heap_mib} MiB, is used up; raise taskmanager.slot.heap.size or use fewer "
+                "columns or smaller bundles"
             )
         elif code is not None and code < 0:
             reason = f"it was killed by signal {-code}"
