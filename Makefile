@@ -4,7 +4,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON_IN_VENV := .venv/bin/python
 READY := .venv/.ready
 
-.PHONY: help setup demo test test-e2e test-rest test-unit sim sim-long chaos fuzz mutants lint lock docs bench clean
+.PHONY: help setup demo test test-e2e test-rest test-unit sim sim-long chaos fuzz mutants lint lock docs reference bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ lint: $(READY) ## ruff, import contracts, strict mypy
 docs: $(READY) ## the reference of the public API, as HTML in build/api
 	@$(PYTHON_IN_VENV) scripts/api_reference.py build/api
 	@echo build/api/index.html
+
+reference: $(READY) ## the generated pages of docs/reference: command line, configuration, metrics
+	@PYTHONPATH=. $(PYTHON_IN_VENV) scripts/reference_pages.py
 
 lock: ## resolve the dependencies anew into requirements.lock
 	@scripts/lock.sh

@@ -151,7 +151,7 @@ _OF_ENVIRONMENTS = {
     "disable_operator_chaining": _set("pipeline.operator-chaining.enabled", "false"),
     **dict.fromkeys(
         ("conf", "config", "configure", "get_config", "get_configuration"),
-        _set("parallelism.default", "2") + ": docs/configuration.md lists the keys",
+        _set("parallelism.default", "2") + ": docs/reference/configuration.md lists the keys",
     ),
     **dict.fromkeys(
         ("set_stream_time_characteristic", "get_stream_time_characteristic"),

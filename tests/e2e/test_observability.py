@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from firesteel import Environment
 from firesteel.client.job_details import JobDetails, LogLine
+from firesteel.common.metric_reference import GROUPS
 from firesteel.common.metrics_targets import targets
 from firesteel.common.states import ExecutionState
 from firesteel.connectors import DiscardSink, SequenceSource
@@ -115,6 +116,13 @@ def test_every_process_serves_prometheus_metrics(session: Session) -> None:
     eventually(
         lambda: "flink_taskmanager_Status_JVM_Memory_Heap_Used" in of_tasks(), "of the slots' JVMs"
     )
+    exposed = {
+        name
+        for process in (dispatcher, manager, *workers)
+        for name in re.findall(r"^(flink_\w+?)(?:\{| )", metrics_of(process), re.M)
+    }
+    documented = {group.prefix + name for group in GROUPS for name in group.metrics}
+    assert exposed - documented == set()
     session.client.cancel(job_id)
 
 

@@ -247,7 +247,7 @@ def test_complete_checkpoints_are_kept_by_id_until_others_subsume_them(store: Jo
 def test_the_documented_query_shows_the_latest_checkpoints(store: JobStore, url: str) -> None:
     for found in (checkpoint(1), checkpoint(2, savepoint=True)):
         store.commit_checkpoint(JOB, 1, found, [])
-    page = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "concepts" / "checkpoints.md").read_text()
     (query,) = re.findall(r"```sql\n(.*?)```", page, re.DOTALL)
     engine = sa.create_engine(url)
     with engine.connect() as connection:

@@ -1,4 +1,4 @@
-"""The documentation's links lead somewhere, and the public API is documented."""
+"""The documentation's links lead somewhere, its pages are readable, and the API is documented."""
 
 from __future__ import annotations
 
@@ -43,6 +43,28 @@ def test_links_lead_somewhere(page: Path) -> None:
         target = page.parent / path if path else page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+def test_the_tests_that_pages_name_exist() -> None:
+    named = {
+        name
+        for page in MARKDOWN
+        for name in re.findall(r"`(test_\w+?)(?:_?\.\.\.)?`", " ".join(page.read_text().split()))
+    }
+    source = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    assert named
+    assert {name for name in named if f"def {name}" not in source} == set()
+
+
+def test_every_page_is_on_an_index() -> None:
+    """A page that no index links to is not found."""
+    linked = {
+        (index.parent / link.partition("#")[0]).resolve()
+        for index in (ROOT / "docs").rglob("index.md")
+        for link in re.findall(r"\]\(([^)\s]+)\)", index.read_text())
+    }
+    pages = {page for page in (ROOT / "docs").rglob("*.md") if page != ROOT / "docs" / "index.md"}
+    assert pages - linked == set()
 
 
 def public(page: str) -> Iterator[tuple[str, Any]]:

@@ -1,8 +1,8 @@
 """Every configuration key that Firesteel reads, with its type, default and meaning.
 
-Keys are those of Flink 2.x where it has one. `python -m firesteel.common.config.reference` prints
-them as docs/configuration.md. Durations are float seconds (`3 min`, `500 ms`, `1.5 s` in files),
-sizes int bytes (`1024m`, `64 kb`).
+Keys are those of Flink 2.x where it has one. `make reference` writes docs/reference/configuration.md
+from them. Durations are float seconds (`3 min`, `500 ms`, `1.5 s` in files), sizes int bytes
+(`1024m`, `64 kb`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Option(Generic[T]):
     choices: tuple[str, ...] = ()  # enum only
     minimum: float | None = None
     maximum: float | None = None
-    section: str = ""  # of docs/configuration.md
+    section: str = ""  # of docs/reference/configuration.md
     # Of the cluster alone, never of a job; and processes get it in their environment, because
     # everybody on a machine sees command lines.
     secret: bool = False
@@ -36,7 +36,7 @@ OPTIONS: dict[str, Option[Any]] = {}
 
 
 class _Section:
-    """A heading of docs/configuration.md, with the options below it."""
+    """A heading of docs/reference/configuration.md, with the options below it."""
 
     def __init__(self, title: str) -> None:
         self._title = title

@@ -1,4 +1,4 @@
-"""docs/configuration.md: all options as a page, which `markdown` returns."""
+"""All options as a page, docs/reference/configuration.md, which `markdown` returns."""
 
 from __future__ import annotations
 
@@ -8,29 +8,34 @@ from typing import Any
 from firesteel.common.config.options import OPTIONS, Option
 from firesteel.common.units import shortest_duration, shortest_size
 
-_HEAD = """# Configuration
+_HEAD = """\
+# Configuration
 
-Every key that Firesteel reads; keys and values are those of Flink 2.x where it has them. They are
-set, the later winning, in `$FIRESTEEL_CONF_DIR/config.yaml` (nested or flat keys), in a program by
-`Environment(configuration={...})`, and by `-D key=value` on the command line. A cluster reads its
-own configuration when it starts; what a program and `run -D` set applies to that job. `spark.*`
-keys go to the SparkSessions of the job's slots. An unknown key is a warning that names the nearest
-known one; a bad value is an error that states what is allowed.
+Keys and values are those of Flink 2.x where Flink has them. Firesteel reads them from these places;
+later ones override earlier ones:
 
-Durations: `500 ms`, `10 s`, `3 min`, `1 d`; a bare number is milliseconds. Sizes: `64 kb`, `1024m`,
-`2 gb`, powers of 1024. Lists: `a;b;c` or `[a, b, c]`.
+1. `$FIRESTEEL_CONF_DIR/config.yaml`, with nested or flat keys,
+2. `Environment(configuration={...})` in a program,
+3. `-D key=value` on the command line.
 
-`python -m firesteel.common.config.reference` prints this page; a test keeps the two in step.
+A cluster reads its own configuration when it starts. The values of a program and of `run -D` apply
+to that job. `spark.*` keys are passed to the SparkSessions of the job's slots. An unknown key is a
+warning that names the nearest known key. An invalid value is an error that states what is allowed.
+
+Durations are `500 ms`, `10 s`, `3 min`, `1 d`; a number without a unit is in milliseconds. Sizes
+are `64 kb`, `1024m`, `2 gb`, in powers of 1024. Lists are `a;b;c` or `[a, b, c]`. Each entry below
+gives the key, its default in parentheses, and its meaning.
+
+`scripts/reference_pages.py` generates this page from `firesteel/common/config/options.py`.
 """
 
 
 def markdown() -> str:
+    """Returns the page, in lines of any length."""
     parts = [_HEAD]
     for section, options in groupby(OPTIONS.values(), key=lambda option: option.section):
-        parts.append(f"\n## {section}\n\n| key | default | meaning |\n|---|---|---|\n")
-        parts += [
-            f"| `{option.key}` | {_default(option)} | {_meaning(option)} |\n" for option in options
-        ]
+        parts.append(f"\n## {section}\n\n")
+        parts += [f"- `{option.key}`{_default(option)}: {_meaning(option)}\n" for option in options]
     return "".join(parts)
 
 
@@ -52,7 +57,7 @@ def default_text(option: Option[Any]) -> str:
 
 def _default(option: Option[Any]) -> str:
     text = default_text(option)
-    return f"`{text}`" if text else ""
+    return f" (`{text}`)" if text else ""
 
 
 def _meaning(option: Option[Any]) -> str:
@@ -61,8 +66,4 @@ def _meaning(option: Option[Any]) -> str:
         if option.choices
         else ""
     )
-    return option.doc.replace("|", "\\|").replace("<", "&lt;") + choices
-
-
-if __name__ == "__main__":
-    print(markdown(), end="")
+    return option.doc.replace("<", "&lt;") + choices

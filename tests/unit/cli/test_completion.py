@@ -1,4 +1,4 @@
-"""Completion in shells, as docs/operating.md sets it up."""
+"""Completion in shells, as docs/how-to/session-cluster.md sets it up."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from firesteel.common.metric_reference import GROUPS
 from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
 from jobmaster.core.failover.restart_strategy import FixedDelay
@@ -22,6 +23,10 @@ def test_a_restarted_job_counts_its_restart_and_shows_both_attempts() -> None:
     }
     assert values["flink_jobmanager_job_numRestarts"] == 1.0
     assert values["flink_jobmanager_job_restartingTime"] == 1000.0
+    (group,) = (group for group in GROUPS if group.prefix == "flink_jobmanager_job_")
+    documented = {group.prefix + name for name in group.metrics}
+    assert {name for name in documented - values.keys() if "heckpoint" not in name} == set()
+    assert values.keys() <= documented
     details = job_details(world.core, {}, world.now)
     failed, current = details.vertices[0].subtasks[0].attempts
     assert (failed.error.summary, failed.attempt, current.attempt) == ("boom", 0, 1)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from firesteel.common.metric_reference import GROUPS
 from firesteel.common.states import ExecutionState
 from firesteel.elements import EndOfData, EndOfPartition, Watermark
 from firesteel.testing import Journal, RecordingOperator
@@ -14,6 +15,11 @@ from taskexecutor.executor.task.meters import TaskMeters
 from taskexecutor.executor.task.metrics import TaskMetricGroup
 from taskexecutor.executor.timing.clock import TaskClock, TimeKind
 from tests.unit.task.runs import Run, batch, in_edge, operator, out_edge, vertex
+
+
+def documented_metrics(prefix: str) -> set[str]:
+    (group,) = (group for group in GROUPS if group.prefix == prefix)
+    return {prefix + name for name in group.metrics}
 
 
 class Clock:
@@ -199,6 +205,10 @@ def test_a_task_counts_records_and_exposes_them_under_their_names() -> None:
         "Shuffle_Netty_Output_Buffers_outPoolUsage",
     ):  # fmt: skip
         assert task + name in seen
+    of_tasks, of_operators = (documented_metrics(prefix) for prefix in (task, op))
+    assert seen.keys() <= of_tasks | of_operators
+    of_checkpoints = {task + "checkpointStartDelayNanos", task + "checkpointAlignmentTime"}
+    assert of_tasks - seen.keys() == of_checkpoints
     final = run.final_metrics
     assert (final.records_in, final.records_out, final.late_records_dropped) == (3, 3, 2)
     assert final.attempt_id == run.config.attempt_id

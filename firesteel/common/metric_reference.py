@@ -1,0 +1,200 @@
+"""The metrics of all processes with their meanings.
+
+`markdown` returns docs/reference/metrics.md.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+_HEAD = """\
+# Metrics
+
+Every process serves its metrics for Prometheus ([monitor jobs](../how-to/monitor.md)). Names and
+labels are those of Flink. All metrics are gauges. Every series has a label `cluster`: the id of the
+cluster in `cluster.json`, or else `high-availability.cluster-id`.
+
+`scripts/reference_pages.py` generates this page from `firesteel/common/metric_reference.py`.
+"""
+
+
+class MetricGroup(NamedTuple):
+    prefix: str
+    title: str
+    labels: tuple[str, ...]
+    text: str
+    metrics: dict[str, str]
+
+
+_REFUSED = "Calls by masters that were replaced. Has the label `sender`."
+_TASK_LABELS = (
+    "job_id",
+    "job_name",
+    "task_id",
+    "task_name",
+    "task_attempt_id",
+    "task_attempt_num",
+    "subtask_index",
+)
+_TIMES = {
+    "busy": "processing",
+    "idle": "waiting for input",
+    "backPressured": "waiting for consumers",
+    "spark": "in Spark",
+    "sparkPlanning": "making plans on Spark",
+    "sparkRunning": "running plans on Spark",
+    "sparkConverting": "moving rows into the JVM and out of it",
+    "sparkReading": "reading files with Arrow",
+    "python": "in Python functions and operators",
+    "exchange": "sending batches",
+}
+_PROCESS = {
+    "CPU_Load": "Share of all cores of the machine, 0 to 1.",
+    "Memory_Heap_Used": "Used heap; the resident memory of a Python process.",
+    "Memory_Heap_Committed": "Committed heap; the resident memory of a Python process.",
+    "Memory_Heap_Max": "Maximum heap; the memory of the machine for a Python process.",
+    "Threads_Count": "Number of threads.",
+}
+
+GROUPS = (
+    MetricGroup(
+        "flink_jobmanager_",
+        "Masters",
+        ("host",),
+        "",
+        {
+            "numRunningJobs": "Jobs that are running.",
+            "numRegisteredTaskManagers": "TaskExecutors that are registered.",
+            "taskSlotsTotal": "Slots of all TaskExecutors.",
+            "taskSlotsAvailable": "Slots that are free.",
+            "numStaleMessagesDropped": "Messages that arrived too late to matter.",
+            "numFencedMessages": _REFUSED,
+        },
+    ),
+    MetricGroup(
+        "flink_jobmanager_job_",
+        "Jobs",
+        ("host", "job_id", "job_name"),
+        "Those of checkpoints exist for jobs with checkpoints and count since the start of the"
+        " job's JobMaster.",
+        {
+            "uptime": "Time in RUNNING since the last start or restart (ms).",
+            "downtime": "Time since the job has been failing or restarting (ms).",
+            "runningTime": "Total time in RUNNING (ms).",
+            "restartingTime": "Total time in RESTARTING (ms).",
+            "cancellingTime": "Total time in CANCELLING (ms).",
+            "numRestarts": "Restarts, including those of regions.",
+            "fullRestarts": "Restarts of the whole job.",
+            "staleMessages": "Messages of earlier attempts that were ignored.",
+            "numberOfCompletedCheckpoints": "Completed checkpoints.",
+            "numberOfFailedCheckpoints": "Failed checkpoints.",
+            "numberOfInProgressCheckpoints": "Checkpoints in progress.",
+            "totalNumberOfCheckpoints": "All of these.",
+            "lastCompletedCheckpointId": "Id of the last completed checkpoint.",
+            "lastCheckpointDuration": "Its duration (ms).",
+            "lastCheckpointSize": "Its size (bytes).",
+            "lastCheckpointCompletedTimestamp": "When it completed (ms since the epoch).",
+        },
+    ),
+    MetricGroup(
+        "flink_taskmanager_",
+        "TaskExecutors",
+        ("host", "tm_id"),
+        "",
+        {
+            "numFencedMessages": _REFUSED,
+            "storedPartitions": "Partitions of blocking results that the TaskExecutor stores.",
+            "storedBytes": "Their size (bytes).",
+        },
+    ),
+    MetricGroup(
+        "flink_taskmanager_job_staticTable_",
+        "Static tables",
+        ("job_id", "slot", "table"),
+        "Exist in each slot for each [static table](static-tables.md) that it has read.",
+        {
+            "age": "Time since the read of the current rows started (ms).",
+            "numFailedRefreshes": "Refreshes that failed.",
+        },
+    ),
+    MetricGroup(
+        "flink_taskmanager_job_task_",
+        "Tasks",
+        _TASK_LABELS,
+        "Busy, idle and back-pressured time add up to 1000 ms per second. The others are parts of"
+        " busy time.",
+        {
+            "numRecordsIn": "Rows received. A source counts all rows that it reads, including"
+            " those that Spark drops.",
+            "numRecordsOut": "Rows emitted.",
+            "numBytesIn": "Bytes received.",
+            "numBytesOut": "Bytes emitted.",
+            "numRecordsInPerSecond": "Rate of rows received.",
+            "numRecordsOutPerSecond": "Rate of rows emitted.",
+            "numBytesInPerSecond": "Rate of bytes received.",
+            "numBytesOutPerSecond": "Rate of bytes emitted.",
+            **{f"{name}TimeMsPerSecond": f"Share of time {what}." for name, what in _TIMES.items()},
+            **{
+                f"accumulate{name[0].upper()}{name[1:]}TimeMs": f"Total time {what} (ms)."
+                for name, what in _TIMES.items()
+            },
+            "isBackPressured": "1 if the task is back-pressured, else 0.",
+            "currentInputWatermark": "Event time of the task (ms since the epoch).",
+            "checkpointStartDelayNanos": "Of the last checkpoint: time until the first barrier"
+            " arrived (ns).",
+            "checkpointAlignmentTime": "Of the last checkpoint: time for aligning barriers (ns).",
+            "Shuffle_Netty_Input_Buffers_inPoolUsage": "Usage of input buffers, 0 to 1.",
+            "Shuffle_Netty_Output_Buffers_outPoolUsage": "Usage of output buffers, 0 to 1.",
+        },
+    ),
+    MetricGroup(
+        "flink_taskmanager_job_task_operator_",
+        "Operators",
+        (*_TASK_LABELS, "operator_id", "operator_name"),
+        "An operator has only the metrics that apply to it, and the counters that your functions"
+        " and operators create with `context.counter(name)`.",
+        {
+            "numRecordsIn": "Rows received.",
+            "numRecordsOut": "Rows emitted.",
+            "numRecordsInPerSecond": "Rate of rows received.",
+            "numRecordsOutPerSecond": "Rate of rows emitted.",
+            "numLateRecordsDropped": "Late rows that windows, joins or `drop_duplicates` dropped.",
+            "numLateVersions": "Late versions of `as_of_join`.",
+            "numMalformedRecordsDropped": 'Rows dropped by `malformed="drop"`.',
+            "numRecordsReadByArrow": "Rows of files that Arrow has read instead of Spark.",
+            "numAsyncRetries": "Retries of `map_async`.",
+            "numAsyncTimeouts": "Timeouts of `map_async`.",
+            "numBundles": "Bundles that went through Spark.",
+            "lastBundleRecords": "Rows of the last bundle.",
+            "meanBundleRecords": "Mean number of rows of a bundle.",
+            "numPlansMade": "Plans made on Spark.",
+            "numKeptPlanRuns": "Runs of plans that were kept.",
+            "watermarkAlignmentDrift": "How far the source is ahead of its group (ms).",
+            "accumulatedPausedTimeMs": "Total time paused for watermark alignment (ms).",
+            "pausedTimeMsPerSecond": "Share of time paused for watermark alignment.",
+        },
+    ),
+    MetricGroup("flink_jobmanager_Status_JVM_", "Processes of masters", ("host",), "", _PROCESS),
+    MetricGroup(
+        "flink_taskmanager_Status_JVM_",
+        "Processes of TaskExecutors and slots",
+        ("host", "tm_id"),
+        "Series of the JVM of a slot have the label `slot`.",
+        {
+            **_PROCESS,
+            "GarbageCollector_All_Count": "Garbage collections of a slot's JVM.",
+            "GarbageCollector_All_Time": "Their total time (ms).",
+        },
+    ),
+)
+
+
+def markdown() -> str:
+    """Returns the page, in lines of any length."""
+    parts = [_HEAD]
+    for group in GROUPS:
+        labels = ", ".join(f"`{label}`" for label in group.labels)
+        parts.append(f"\n## {group.title}\n\nPrefix `{group.prefix}`, labels {labels}.")
+        parts.append(f" {group.text}\n\n" if group.text else "\n\n")
+        parts += [f"- `{name}`: {meaning}\n" for name, meaning in group.metrics.items()]
+    return "".join(parts)
