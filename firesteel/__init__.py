@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-# What fails is raised. gRPC's own lines on standard error, such as a poller's when a process is
-# started beside it, only disturb what a command prints. gRPC reads this when it is imported.
+# Failures are raised as exceptions. gRPC's own lines on standard error, such as those of a poller
+# when a process is started, would only clutter a command's output. gRPC reads this when imported.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 __all__ = [
@@ -134,9 +134,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Loads the public names on first use: a service process imports firesteel without paying for
-    the whole API.
-    """
+    """Loads a public name on first use, so that a service process does not import the whole API."""
     if name in _HOMES:
         import importlib
 

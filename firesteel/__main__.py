@@ -1,4 +1,4 @@
-"""`python -m firesteel` is `firesteel`."""
+"""Makes `python -m firesteel` the same as `firesteel`."""
 
 from firesteel.client.cli import main
 

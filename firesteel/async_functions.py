@@ -1,7 +1,7 @@
-"""Functions that wait for other systems, and how failed calls are repeated: for
+"""Functions that await other systems, and strategies that retry failed calls: for
 `DataStream.map_async`.
 
-Names are PyFlink's (`pyflink.datastream.functions.AsyncFunction`, `async_retry_strategies`).
+Names are those of PyFlink (`pyflink.datastream.functions.AsyncFunction`, `async_retry_strategies`).
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class AsyncContext(Protocol):
 
     @property
     def task(self) -> TaskInfo:
-        """The task that the function runs in."""
+        """The task that runs the function."""
 
     def counter(self, name: str) -> Counter:
-        """A counter, exposed as flink_taskmanager_job_task_operator_<name>."""
+        """Returns a counter, exposed as flink_taskmanager_job_task_operator_<name>."""
 
 
 class AsyncFunction:
@@ -50,14 +50,14 @@ class AsyncFunction:
         """Called once, before any row: connects to the other system."""
 
     async def async_invoke(self, value: Row) -> Any:
-        """Called for each row: returns one row, as a function of `map` does, or a list of any
+        """Called for each row. Returns one row, as a function of `map` does, or a list of any
         number of rows.
         """
         raise NotImplementedError
 
     def timeout(self, value: Row) -> Any:
-        """Called for a row whose call has been cancelled because it took too long: returns what
-        `async_invoke` would return. The default raises TimeoutError, which fails the job.
+        """Called for a row whose call was cancelled because it took too long. Returns a result as
+        `async_invoke` does. The default raises TimeoutError, which fails the job.
         """
         raise TimeoutError
 
@@ -66,9 +66,9 @@ class AsyncFunction:
 
 
 class AsyncRetryStrategy:
-    """Decides whether a call is repeated, and when. Use one of the subclasses.
+    """Decides whether a call is retried, and when. Use one of the subclasses.
 
-    Attempts count from 1. All attempts of a row, and the delays between them, share its timeout.
+    Attempts count from 1. The timeout of a row covers all its attempts and the delays between them.
     """
 
     max_attempts: int
@@ -76,45 +76,48 @@ class AsyncRetryStrategy:
     exception_predicate: Callable[[Exception], bool] | None
 
     def can_retry(self, current_attempts: int) -> bool:
-        """Whether another attempt may follow this one."""
+        """Returns whether another attempt may follow this one."""
         return current_attempts <= self.max_attempts
 
     def delay_s(self, current_attempts: int) -> float:
-        """How many seconds pass between this attempt and the next one."""
+        """Returns the delay between this attempt and the next one, in seconds."""
         raise NotImplementedError
 
     def retries_result(self, result: Any) -> bool:
-        """Whether what the function returned is to be replaced by another attempt's result."""
+        """Returns whether a result must be replaced by that of another attempt."""
         return self.result_predicate is not None and bool(self.result_predicate(result))
 
     def retries_exception(self, error: Exception) -> bool:
-        """Whether the call is repeated after this exception. Without predicates: after any."""
+        """Returns whether the call is retried after this exception. Without predicates: after
+        any.
+        """
         if self.exception_predicate is None:
             return self.result_predicate is None
         return bool(self.exception_predicate(error))
 
     def _check(self, *delays: str) -> None:
-        """Raises InvalidProgram for bad arguments. `delays`: the fields that are durations."""
+        """Raises InvalidProgram for invalid arguments. `delays` names the fields that are
+        durations.
+        """
         name, attempts = type(self).__name__, self.max_attempts
         if not isinstance(attempts, int) or isinstance(attempts, bool) or attempts < 1:
             raise InvalidProgram(
-                f"{name}(max_attempts={attempts!r}): give the number of retries, 1 or more"
+                f"{name}(max_attempts={attempts!r}): specify the number of retries, 1 or more"
             )
         for field in ("result_predicate", "exception_predicate"):
             given = getattr(self, field)
             if given is not None and not callable(given):
-                raise InvalidProgram(f"{name}({field}={given!r}): give a function of one argument")
+                raise InvalidProgram(f"{name}({field}={given!r}): pass a function of one argument")
         for field in delays:
             positive_us(getattr(self, field), f"{field} of {name}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixedDelayRetryStrategy(AsyncRetryStrategy):
-    """Repeats a call up to `max_attempts` times after the first, `delay` apart ("100 ms").
+    """Retries a call up to `max_attempts` times after the first, with a fixed `delay` ("100 ms").
 
-    `exception_predicate` decides which exceptions are worth a retry, `result_predicate` which
-    results. Without either, a call is repeated after any exception. What the last attempt returns
-    or raises counts.
+    `exception_predicate` decides which exceptions are retried, `result_predicate` which results.
+    Without either, a call is retried after any exception. The outcome of the last attempt counts.
     """
 
     max_attempts: int
@@ -126,13 +129,13 @@ class FixedDelayRetryStrategy(AsyncRetryStrategy):
         self._check("delay")
 
     def delay_s(self, current_attempts: int) -> float:
-        """The same after each attempt."""
+        """Returns the same delay after each attempt."""
         return _seconds(self.delay)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExponentialBackoffDelayRetryStrategy(AsyncRetryStrategy):
-    """As `FixedDelayRetryStrategy`, with delays that grow from `initial_delay` by the factor
+    """Like `FixedDelayRetryStrategy`, with delays that grow from `initial_delay` by the factor
     `multiplier` up to `max_retry_delay`.
     """
 
@@ -148,12 +151,12 @@ class ExponentialBackoffDelayRetryStrategy(AsyncRetryStrategy):
         factor = self.multiplier
         if not isinstance(factor, (int, float)) or isinstance(factor, bool) or not factor >= 1:
             raise InvalidProgram(
-                f"ExponentialBackoffDelayRetryStrategy(multiplier={factor!r}): give a number of at"
-                " least 1"
+                f"ExponentialBackoffDelayRetryStrategy(multiplier={factor!r}): specify a number of"
+                " at least 1"
             )
 
     def delay_s(self, current_attempts: int) -> float:
-        """Longer after each attempt."""
+        """Returns a delay that grows with each attempt."""
         initial_s, most_s = _seconds(self.initial_delay), _seconds(self.max_retry_delay)
         try:
             return float(min(most_s, initial_s * self.multiplier ** (current_attempts - 1)))

@@ -1,6 +1,6 @@
-"""Functions that have a stream of rows and what a broadcast stream has told, such as rules.
+"""Functions that process a stream of rows together with a broadcast stream, such as one of rules.
 
-Names are PyFlink's; times are in milliseconds.
+Names are those of PyFlink; times are in milliseconds.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ if TYPE_CHECKING:
 
 
 class BroadcastState(Protocol):
-    """A map that all subtasks have alike. Keys and values are picklable; replace a value with
-    `put`, and never change it in place.
+    """A map with the same content in all subtasks. Keys and values are picklable; replace a value
+    with `put`, and never change it in place.
 
-    `put`, `remove` and `clear` fail the job anywhere but in `process_broadcast_element`: what one
-    subtask wrote otherwise, the others would not have.
+    `put`, `remove` and `clear` fail the job outside `process_broadcast_element`, because other
+    subtasks would not see the change.
     """
 
     def get(self, key: Any) -> Any:
-        """None if there is none."""
+        """Returns the value of a key, or None if the map does not have it."""
 
     def contains(self, key: Any) -> bool:
-        """Whether the map has the key."""
+        """Returns whether the map has the key."""
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """All pairs of key and value."""
+        """Returns all pairs of key and value."""
 
     def keys(self) -> Iterator[Any]:
-        """The map's keys."""
+        """Returns the map's keys."""
 
     def values(self) -> Iterator[Any]:
-        """The map's values."""
+        """Returns the map's values."""
 
     def is_empty(self) -> bool:
-        """Whether the map has no key."""
+        """Returns whether the map has no keys."""
 
     def put(self, key: Any, value: Any) -> None:
         """Sets the value of a key."""
@@ -47,57 +47,59 @@ class BroadcastState(Protocol):
         """Removes a key, if the map has it."""
 
     def clear(self) -> None:
-        """Empties the map."""
+        """Removes all keys."""
 
 
 class BroadcastReadContext(ProcessContext, Protocol):
-    """What a function has at hand while it processes a row or a timer. Without keys, it has no
-    timers.
+    """The context of a function while it processes a row or a timer. In a stream without keys, it
+    has no timers.
     """
 
     def get_broadcast_state(self, name: str) -> BroadcastState:
-        """The state of this name, to read. `broadcast(...)` declares it."""
+        """Returns the state of this name, for reading. `broadcast(...)` declares it."""
 
 
 class BroadcastWriteContext(BroadcastReadContext, Protocol):
-    """What a function has at hand while it processes a row of the broadcast stream: no key."""
+    """The context of a function while it processes a row of the broadcast stream; it has no key."""
 
     def get_broadcast_state(self, name: str) -> BroadcastState:
-        """The state of this name, to read and write."""
+        """Returns the state of this name, for reading and writing."""
 
     def apply_to_keyed_state(self, state: Any, function: Callable[[Any, Any], None]) -> None:
-        """Calls `function(key, state)` for each key of this subtask that has a value of a state
-        that `open` got, in no particular order. It may change the state of the key, and register
-        timers.
+        """Calls `function(key, state)` for each key of this subtask that has a value of `state`,
+        which `open` obtained, in no particular order. The function may change the key's state and
+        register timers.
         """
 
 
 class BroadcastProcessFunction:
-    """Processes a stream without keys, and a broadcast stream: PyFlink's BroadcastProcessFunction.
+    """Processes a stream without keys and a broadcast stream: PyFlink's BroadcastProcessFunction.
 
-    Each subtask has an object of its own, gets its part of the rows, and all rows of the broadcast
-    stream. Those change the broadcast state, in the same way in all subtasks: what
-    `process_broadcast_element` writes must follow from the rows alone. They are in order if the
-    broadcast stream comes from one subtask; of several, each subtask may get them in another order.
+    Each subtask has a separate object, which gets its part of the rows and all rows of the
+    broadcast stream. Rows of the broadcast stream change the broadcast state in the same way in all
+    subtasks: `process_broadcast_element` must derive its writes from these rows alone. They are in
+    order if the broadcast stream comes from one subtask; if it comes from several, their order may
+    differ between subtasks.
 
     Rows are `pyspark.sql.Row`. Methods yield Rows (matched by name) or tuples (by position) of the
-    declared schema, or return None. What the broadcast stream's method yields, each subtask emits.
+    declared schema, or return None. Every subtask emits the rows that its call of
+    `process_broadcast_element` yields.
     """
 
     def open(self, context: FunctionContext) -> None:
-        """Called once, before any row. There are no states per key."""
+        """Called once, before any row. There are no keyed states."""
 
     def process_element(
         self, value: Row, ctx: BroadcastReadContext
     ) -> Iterable[Row | tuple[Any, ...]] | None:
-        """Called for each row of the stream; returns or yields rows, or None."""
+        """Called for each row of the stream. Returns or yields rows, or returns None."""
         raise NotImplementedError
 
     def process_broadcast_element(
         self, value: Row, ctx: BroadcastWriteContext
     ) -> Iterable[Row | tuple[Any, ...]] | None:
-        """Called in each subtask for each row of the broadcast stream; returns or yields rows, or
-        None.
+        """Called in each subtask for each row of the broadcast stream. Returns or yields rows, or
+        returns None.
         """
         raise NotImplementedError
 
@@ -106,11 +108,11 @@ class BroadcastProcessFunction:
 
 
 class KeyedBroadcastProcessFunction(BroadcastProcessFunction):
-    """A BroadcastProcessFunction for a keyed stream, with states and timers per key, as a
-    `CoProcessFunction` has them: PyFlink's KeyedBroadcastProcessFunction.
+    """A BroadcastProcessFunction for a keyed stream, with states and timers per key like those of
+    `CoProcessFunction`: PyFlink's KeyedBroadcastProcessFunction.
     """
 
     def on_timer(
         self, timestamp_ms: int, ctx: BroadcastReadContext
     ) -> Iterable[Row | tuple[Any, ...]] | None:
-        """Called when a timer fires, as that of a `CoProcessFunction`."""
+        """Called when a timer fires, as in `CoProcessFunction`."""

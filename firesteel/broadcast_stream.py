@@ -1,4 +1,4 @@
-"""Checks the arguments of broadcast streams when the program is written."""
+"""Checks the arguments of broadcast streams while the program is built."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from firesteel.plan.specs import BroadcastProcessSpec, RowTimeSpec
 
 
 def checked_names(names: tuple[Any, ...]) -> tuple[str, ...]:
-    """Of broadcast states. Raises InvalidProgram."""
+    """Returns the names of broadcast states. Raises InvalidProgram if they are invalid."""
     for name in names:
         if not isinstance(name, str) or not name or name.startswith("firesteel."):
             raise InvalidProgram(
-                f"broadcast({name!r}): give the names of the states that the rows change, as texts"
-                ' that do not begin with "firesteel.", such as broadcast("rules")'
+                f"broadcast({name!r}): name the states that the rows change with strings that"
+                ' do not start with "firesteel.", such as broadcast("rules")'
             )
     if len(set(names)) < len(names):
         raise InvalidProgram(f"broadcast{names!r}: a state is named twice")
@@ -33,12 +33,12 @@ def process_spec(
     side_outputs: dict[str, Any],
     times: tuple[RowTimeSpec | None, RowTimeSpec | None],
 ) -> BroadcastProcessSpec:
-    """`key_columns`: of the stream that is not broadcast; None: it is not keyed. Raises
-    InvalidProgram.
+    """`key_columns` are those of the stream that is not broadcast, or None if it is not keyed.
+    Raises InvalidProgram.
     """
     if not isinstance(function, BroadcastProcessFunction):
         raise InvalidProgram(
-            "process() takes a BroadcastProcessFunction, or of a keyed stream a"
+            "process() takes a BroadcastProcessFunction, or for a keyed stream a"
             f" KeyedBroadcastProcessFunction, not {type(function).__name__} {function!r}"
         )
     if (key_columns is not None) != isinstance(function, KeyedBroadcastProcessFunction):
@@ -52,7 +52,7 @@ def process_spec(
         raise InvalidProgram(f"process(): {type(function).__name__} {problem}")
     if schema is None:
         raise InvalidProgram(
-            'process() needs the schema of what the function yields, such as "id STRING, count INT"'
+            'process() needs the output schema of the function, such as "id STRING, count INT"'
         )
     return BroadcastProcessSpec(
         function=function,

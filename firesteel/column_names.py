@@ -1,4 +1,4 @@
-"""How a program names a column: as in Spark SQL, upper and lower case are alike."""
+"""Resolves column names as Spark SQL does: case-insensitively."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from firesteel.errors import FiresteelError
 
 
 def meant(name: str, columns: Sequence[str]) -> str | None:
-    """The column that `name` means: that of exactly this name, else the one that differs in upper
-    and lower case only; None if there is none.
+    """Returns the column that `name` denotes: the one with exactly this name, or else the one whose
+    name differs only in case; None if there is none.
 
-    Raises FiresteelError if there are several.
+    Raises FiresteelError if several columns match.
     """
     if name in columns:
         return name
     found = [column for column in columns if same(column, name)]
     if len(found) > 1:
         raise FiresteelError(
-            f"the column {name!r} may be {' or '.join(map(repr, found))}; write it as it is"
+            f"the column {name!r} may be {' or '.join(map(repr, found))}; write it exactly as it is"
         )
     return found[0] if found else None
 
 
 def column_index(schema: pa.Schema, name: str) -> int:
-    """Where the column is that `name` means; -1 if there is none. Raises FiresteelError if there
-    are several.
+    """Returns the index of the column that `name` denotes, or -1 if there is none. Raises
+    FiresteelError if several columns match.
     """
     index: int = schema.get_field_index(name)
     if index >= 0:

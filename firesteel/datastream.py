@@ -1,5 +1,5 @@
-"""Streams and their operators. Names are those of PyFlink's DataStream API; functions are PySpark's
-own, unchanged.
+"""Streams and their operators. Names are those of PyFlink's DataStream API; functions are those of
+PySpark, unchanged.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upstream:
-    """An input of the next operator: the producer, and how its output is partitioned."""
+    """An input of the next operator: the producer and the partitioning of its output."""
 
     node: StreamNode
     partitioner: Partitioner | None = None
@@ -72,7 +72,7 @@ class Upstream:
 
 
 class DataStream(RowOperations["DataStream"], LatestOperator):
-    """A stream of records, in Arrow batches."""
+    """A stream of records in Arrow batches."""
 
     def __init__(
         self,
@@ -84,24 +84,24 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
     ) -> None:
         self._program = program
         self._upstreams = upstreams
-        self._time_columns = time_columns  # event-time columns of the sources it comes from
+        self._time_columns = time_columns  # event-time columns of its sources
         self._node = node
 
-    if not TYPE_CHECKING:  # a type checker knows the members by itself
+    if not TYPE_CHECKING:  # a type checker knows the members
 
         def __getattr__(self, name: str) -> Any:
             no_such_member(type(self), name)
 
     def __getitem__(self, column: object) -> NoReturn:
         raise InvalidProgram(
-            f"stream[{column!r}]: a stream is no DataFrame, and has no columns to hand out; name"
-            ' the column in SQL ("pieces > 1"), in F.col("pieces"), or inside transform(lambda df:'
-            " ...)"
+            f"stream[{column!r}]: a stream is not a DataFrame; columns cannot be accessed by index."
+            ' Name the column in SQL ("pieces > 1"), in F.col("pieces"), or inside'
+            " transform(lambda df: ...)"
         )
 
     def __iter__(self) -> NoReturn:
         raise InvalidProgram(
-            "a stream cannot be iterated over: its rows come while a job runs; use"
+            "a stream cannot be iterated over: its rows arrive while a job runs; use"
             ' execute_and_collect(iterate="arrow"), or map_in_arrow(function) for code per batch'
         )
 
@@ -116,10 +116,10 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         side_outputs: Mapping[str, Any] | None = None,
         uid: str = "",
     ) -> DataStream:
-        """Adds an operator of your own; `factory` creates one per subtask.
+        """Adds a custom operator; `factory` creates one per subtask.
 
-        `schema` is that of its output, by default the input's. `side_outputs` maps the tags that it
-        passes to `output.emit_side` to their schemas (None: the input's).
+        `schema` is the schema of its output; the default is the input's. `side_outputs` maps the
+        tags that the operator passes to `output.emit_side` to their schemas (None: the input's).
         """
         checked_function("operator", factory, 0)
         spec = CustomSpec(
@@ -128,17 +128,17 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         return self._add(name, spec, uid=uid)
 
     def side_output(self, tag: str) -> DataStream:
-        """The side output `tag` of the operator just added.
+        """Returns the side output `tag` of the operator that was just added.
 
-        Late rows and malformed rows are side outputs, and so are those that operators of your own
-        declare. Rows of a side output that nothing reads are dropped. Raises InvalidProgram, here
-        or before data flows, if the operator has no such output.
+        Late rows and malformed rows are side outputs, as are those that custom operators declare.
+        Rows of an unread side output are dropped. Raises InvalidProgram, here or before data flows,
+        if the operator has no such output.
         """
         node = self._node
         if node is None:
             raise InvalidProgram(
-                f"side_output({tag!r}) is of the operator just added:"
-                " call it right after it, not after key_by() or union()"
+                f"side_output({tag!r}) belongs to the operator that was just added:"
+                " call it directly after the operator, not after key_by() or union()"
             )
         known = side_output_tags(node.spec)
         if tag not in known:
@@ -151,17 +151,17 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
     def assign_timestamps_and_watermarks(
         self, watermarks: Watermarks, *, name: str | None = None, uid: str = ""
     ) -> DataStream:
-        """Gives the stream event time, for example that of a column that a transform adds.
+        """Assigns event time to the stream, for example from a column that a transform adds.
 
-        Watermarks from upstream end here. Only sources can be aligned.
+        Watermarks from upstream are discarded. Only sources can be aligned.
         """
         if not isinstance(watermarks, Watermarks):
             raise InvalidProgram(f"watermarks is {watermarks!r}; use Watermarks.bounded(...)")
         if watermarks.alignment is not None:
             raise InvalidProgram(
                 "assign_timestamps_and_watermarks():"
-                f" with_alignment({watermarks.alignment.group!r}) stops sources,"
-                " and this is behind one;"
+                f" with_alignment({watermarks.alignment.group!r}) pauses sources,"
+                " and this operator follows a source;"
                 " pass these watermarks to from_source(..., watermarks=...)"
             )
         return self._assign_watermarks(
@@ -177,14 +177,14 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         name: str | None = None,
         uid: str = "",
     ) -> DataStream:
-        """Applies a `firesteel.ProcessFunction` to the rows, one by one; after `key_by`, a
+        """Applies a `firesteel.ProcessFunction` to each row or, after `key_by`, a
         `firesteel.KeyedProcessFunction`, with states and timers per key.
 
-        `schema` is that of the output: a DDL string, a StructType or an Arrow schema.
+        `schema` is the schema of the output: a DDL string, a StructType or an Arrow schema.
         `side_outputs` maps the tags that the function passes to `ctx.output` to their schemas
         (None: the stream's).
 
-        Raises InvalidProgram for another function, or without a schema. An exception in the
+        Raises InvalidProgram for any other function, or without a schema. An exception in the
         function fails the job with an error that names the key.
         """
         keys = self.key_columns if isinstance(self, KeyedStream) else None
@@ -196,16 +196,17 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
     # -- partitioning
 
     def key_by(self, *columns: str | Column) -> KeyedStream:
-        """Partitions by the values of `columns`: equal keys go to the same subtask.
+        """Partitions the stream by the values of `columns`: records with equal keys go to the same
+        subtask.
 
-        Columns are named as in Spark, where upper and lower case are alike. A key that is computed,
-        such as `F.upper("shop").alias("place")`, becomes one more column of the stream.
+        Column names are case-insensitive, as in Spark. A computed key, such as
+        `F.upper("shop").alias("place")`, becomes an additional column of the stream.
         """
         names, computed = frame_methods.keys(columns)
         return KeyedStream(self if computed is None else self._on_spark(computed, None, ""), names)
 
     def union(self, *others: DataStream) -> DataStream:
-        """The records of all these streams, which have the same schema."""
+        """Returns the records of all these streams, which must have the same schema."""
         for other in others:
             self._check_mine("union", other)
         upstreams = self._upstreams + tuple(u for other in others for u in other._upstreams)
@@ -221,45 +222,45 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         name: str | None = None,
         uid: str = "",
     ) -> DataStream:
-        """Keeps the first record of those that are equal in `columns`, and drops the others.
+        """Keeps the first of the records that are equal in `columns` and drops the others.
 
-        With `within`, a record is dropped only if its event time is less than that from the one of
-        a record that was kept, earlier or later; keys are forgotten once no such record can come.
-        Late records are dropped, too, and counted (numLateRecordsDropped). `on` names the column of
-        event time; the default is the one of the source's watermarks.
+        With `within`, a record is dropped only if its event time is less than this duration away
+        from that of a record that was kept, earlier or later; keys are forgotten once no such
+        record can arrive. Late records are also dropped, and counted (numLateRecordsDropped). `on`
+        names the event-time column; the default is the column of the source's watermarks.
 
-        Without `within`, each key is remembered until the stream ends: for bounded streams, or few
+        Without `within`, each key is kept until the stream ends: use it for bounded streams or few
         keys. The first record is the one that arrives first; within a batch, the one with the
         earliest event time.
 
-        `keep="last"` keeps the latest record instead, by event time or by the column `on`; of equal
-        ones, and if the stream has no event time, the one that arrives last. The result has one
-        more column, `row_kind`: "insert", or "delete" for a record in whose place another one is
-        now. One record per key is kept until the stream ends; of a stream of changes, all that are
-        there.
+        `keep="last"` keeps the latest record instead, by event time or by the column `on`; among
+        equal ones, and in a stream without event time, the one that arrives last. The result has an
+        additional column, `row_kind`: "insert", or "delete" for a record that was replaced. One
+        record per key is kept until the stream ends; in a stream of changes, all current records
+        are kept.
         """
         if len(columns) == 1 and isinstance(columns[0], (list, tuple)):  # as in PySpark
             columns = tuple(columns[0])
         if not columns or not all(isinstance(c, str) and c for c in columns):
             raise InvalidProgram(
-                f"drop_duplicates{columns!r}: give the names of the columns in which duplicates"
-                ' are equal, such as drop_duplicates("id", within="1 hour")'
+                f"drop_duplicates{columns!r}: name the columns that identify duplicates,"
+                ' such as drop_duplicates("id", within="1 hour")'
             )
         if isinstance(self, KeyedStream):
             keys = ", ".join(map(repr, dict.fromkeys((*self.key_columns, *columns))))
             raise InvalidProgram(
-                f"drop_duplicates() takes all columns of the key itself, without key_by(...):"
+                f"drop_duplicates() takes all key columns as arguments, without key_by(...):"
                 f" drop_duplicates({keys})"
             )
         if keep == "last":
             return self._last_records(columns, within, on, name, uid)
         if keep != "first":
-            raise InvalidProgram(f'drop_duplicates(keep={keep!r}): there is "first" and "last"')
+            raise InvalidProgram(f'drop_duplicates(keep={keep!r}): allowed: "first", "last"')
         within_us = 0 if within is None else positive_us(within, "within of drop_duplicates()")
         time_column, shift_us = "", 0
         if within is None and on is not None:
             raise InvalidProgram(
-                f"drop_duplicates(on={on!r}): event time plays no part without within=..."
+                f"drop_duplicates(on={on!r}): event time is not used without within=..."
             )
         if within is not None:
             time_column, shift_us = (
@@ -288,8 +289,8 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
     ) -> DataStream:
         if within is not None:
             raise InvalidProgram(
-                f'drop_duplicates(within={within!r}, keep="last"): a record that is kept can go'
-                " away whenever a later one comes; leave out within"
+                f'drop_duplicates(within={within!r}, keep="last"): a kept record can be replaced'
+                " whenever a later one arrives; omit within"
             )
         by = (on,) if on is not None else ()
         if on is None and self._time_columns:
@@ -309,11 +310,11 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
     def window_all(
         self, window: Window, *, allowed_lateness: Duration = "0 s"
     ) -> WindowedStream[DataStream]:
-        """Groups all records by time, without keys: `key_by(...).window(...)` of a stream with one
-        key.
+        """Groups all records by time, without keys: like `key_by(...).window(...)` on a stream with
+        one key.
 
-        The windows are those of one subtask, whatever the parallelism. Aggregates that can be split
-        are computed partially by all subtasks before it.
+        One subtask computes the windows, whatever the parallelism. Aggregates that can be split are
+        partially computed by all upstream subtasks.
         """
         if isinstance(self, KeyedStream):
             raise InvalidProgram(
@@ -322,8 +323,8 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         return WindowedStream(_WholeStream(self), window, allowed_lateness)
 
     def count_window_all(self, size: int, slide: int | None = None) -> WindowedStream[DataStream]:
-        """Groups all records by their number, without keys: `key_by(...).count_window(...)` of a
-        stream with one key.
+        """Groups all records by their number, without keys: like `key_by(...).count_window(...)` on
+        a stream with one key.
         """
         if isinstance(self, KeyedStream):
             raise InvalidProgram(
@@ -340,17 +341,18 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         name: str | None = None,
         uid: str = "",
     ) -> DataStream:
-        """Applies a DataFrame to DataFrame function to all rows at once, when the stream has ended:
-        on the slot's Spark, with any of its operators (`orderBy`, `dropDuplicates`, window
-        functions, ...). For streams that end, best run as a batch (`Environment(mode="batch")`).
+        """Applies a DataFrame to DataFrame function to all rows together, once the stream has
+        ended: on the slot's Spark, with any of its operators (`orderBy`, `dropDuplicates`, window
+        functions, ...). Use it for bounded streams, preferably in batch mode
+        (`Environment(mode="batch")`).
 
-        Behind `key_by`, each subtask has the rows of its keys. A function that relates rows of
+        After `key_by`, each subtask processes the rows of its keys. A function that relates rows of
         different keys, whose result would depend on the parallelism, is refused before data flows;
-        `across_keys=True` allows it. Without keys, one subtask has all rows, whatever the
+        `across_keys=True` allows it. Without keys, one subtask processes all rows, whatever the
         parallelism.
 
-        The rows wait in files in the slot's temporary folder, and Spark spills there what does not
-        fit into its heap. The job cannot take checkpoints.
+        The rows wait in files in the slot's temporary folder, and Spark spills data there that
+        exceeds its heap. The job cannot take checkpoints.
         """
         checked_function("apply", function)
         given = self if isinstance(self, KeyedStream) else _WholeStream(self)
@@ -368,8 +370,8 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
     def connect(
         self, other: DataStream | BroadcastStream
     ) -> ConnectedStreams | BroadcastConnectedStream:
-        """Connects two streams, of any schemas, to the two inputs of one operator. One of them may
-        be `rules.broadcast("rules")`.
+        """Connects two streams, of any schemas, to the two inputs of one operator. `other` may be a
+        broadcast stream, such as `rules.broadcast("rules")`.
         """
         if isinstance(other, BroadcastStream):
             self._check_mine("connect", other.stream)
@@ -388,31 +390,33 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         uid: str = "",
     ) -> DataStream:
         """Joins each record with the records of `other` whose columns `on` are equal, whenever they
-        come: as PySpark's join of the two streams so far.
+        arrive: like PySpark's join of the two streams so far.
 
-        `on` is a column of both, a list of such columns, or {"seller": "id"} for columns of
-        different names. The result has the columns that both call the same, once and first, then
-        the others of this stream and of `other`; other columns must have different names. Keys that
-        are null match nothing. Where a record of a stream of changes goes (`row_kind`), what it has
-        joined goes, and the result has a `row_kind`.
+        `on` is a column of both streams, a list of such columns, or {"seller": "id"} for columns
+        with different names. The result has the columns that have the same name in both, once and
+        first, then the remaining columns of this stream and of `other`, which must have different
+        names. Null keys match nothing. When a record of a stream of changes is deleted
+        (`row_kind`), its joined rows are deleted, and the result has a `row_kind`.
 
-        `how`: "inner", "left", "right" or "full" (or PySpark's other names of these). All but inner
-        joins have one more column, `row_kind`: a record without a match is in the result at once,
-        as "insert", and comes again as "delete" when its first match does.
+        `how`: "inner", "left", "right" or "full" (or PySpark's other names for these). All except
+        inner joins have an additional column, `row_kind`: a record without a match is in the result
+        immediately, as "insert", and is emitted again as "delete" when its first match arrives.
 
-        Both streams are kept until they end. With `ttl`, records match only those that have arrived
-        less than that before them, by the machine's clock, and older ones are forgotten. In batch
-        mode, Spark joins both as wholes: no record comes again, and `ttl` has no effect.
+        Both streams are kept until they end. With `ttl`, records match only those that arrived less
+        than that duration before them, by the machine's clock, and older ones are forgotten. In
+        batch mode, Spark joins the complete streams: no record is emitted twice, and `ttl` has no
+        effect.
 
-        The result has no event time, with a `ttl` or without: the earlier record of a pair may be
-        from long ago, and its time far behind the watermark. A window behind it, or whatever else
+        The result has no event time, with or without `ttl`: the earlier record of a pair may be
+        old, and its time far behind the watermark. A downstream window, or any other operator that
         needs event time, is refused before data flows, unless `assign_timestamps_and_watermarks`
-        gives the result event time, with as much out-of-orderness as may be between the records of
-        a pair, or `interval_join` bounds that. It may take the times of one stream if the other one
-        ends and has no watermarks (`Tumbling(..., on=...)`); in batch mode, any.
+        assigns event time to the result, with an out-of-orderness that covers the time between the
+        records of a pair, or `interval_join` bounds that time. Event time may come from one stream
+        if the other one is bounded and has no watermarks (`Tumbling(..., on=...)`); in batch mode,
+        from either.
 
-        Raises InvalidProgram for bad arguments; columns are checked before data flows. A join
-        without `ttl` of a stream that never ends gives a warning when the job is submitted.
+        Raises InvalidProgram for invalid arguments; columns are checked before data flows. A join
+        of an unbounded stream without `ttl` causes a warning when the job is submitted.
         """
         spec = joins.join_spec(on, how, ttl)
         return self._joined("join", other, spec, name or f"Join({spec.how}, {_shown(spec)})", uid)
@@ -429,24 +433,25 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         uid: str = "",
     ) -> DataStream:
         """Joins each record with the records of `other` whose columns `on` are equal and whose
-        event times are between the two bounds after its own, both included.
+        event time, relative to its own, is between the two bounds, both inclusive.
 
             bids.interval_join(auctions, on={"auction": "id"}, between=("-1 hour", "0 s"))
 
-        has the auctions that began in the hour before the bid. `times` names the columns of event
-        time of both streams; the default are those of the sources' watermarks. Columns of the
-        result are as in `join`. Records are forgotten when the watermark shows that none to come
-        can match them; late ones are dropped and counted (numLateRecordsDropped).
+        returns the auctions that started in the hour before the bid. `times` names the event-time
+        columns of both streams; the defaults are the columns of the sources' watermarks. The
+        columns of the result are as in `join`. Records are forgotten when the watermark shows that
+        no later record can match them; late records are dropped and counted
+        (numLateRecordsDropped).
 
-        `how`: "inner", "left", "right" or "full". A record without a match is in the result once
-        none can come any more, and stays there: there is no `row_kind`.
+        `how`: "inner", "left", "right" or "full". A record without a match is in the result once no
+        match can arrive, and stays there: there is no `row_kind`.
 
         The event time of a left or right join is that of this or of the other stream, and its
-        watermarks are as far behind as a record waits for a match at most. An inner join has the
-        later time of each pair where all matches of a record are before it, or all after it.
-        Otherwise, the result has no event time. What follows may name any of both streams' columns
-        (`Tumbling(..., on=...)`): then the watermarks are held back by the longest time between the
-        records of a pair.
+        watermarks are delayed by the longest time that a record waits for a match. An inner join
+        has the later time of each pair if all matches of a record precede it, or all follow it.
+        Otherwise, the result has no event time. A downstream operator may name a column of either
+        stream (`Tumbling(..., on=...)`): the watermarks are then delayed by the longest time
+        between the records of a pair.
         """
         self._check_mine("interval_join", other)
         found = joins.event_times("interval_join", times, (self._time_columns, other._time_columns))
@@ -470,10 +475,10 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         """Joins records of the two streams that are in the same tumbling window of event time and
         whose columns `on` are equal.
 
-        `times` names the columns of event time of both streams; the default are those of the
-        sources' watermarks. Columns of the result are as in `join`, with `window_start` and
-        `window_end`. Pairs come as soon as both records are there; a window's records are forgotten
-        when the watermark passes its end, and those that come later are dropped and counted
+        `times` names the event-time columns of both streams; the defaults are the columns of the
+        sources' watermarks. The columns of the result are as in `join`, with `window_start` and
+        `window_end`. Pairs are emitted as soon as both records have arrived. A window's records are
+        forgotten when the watermark passes its end; later ones are dropped and counted
         (numLateRecordsDropped).
 
         `how`: "inner", "left", "right" or "full". A record without a match is in the result when
@@ -497,21 +502,22 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         uid: str = "",
     ) -> DataStream:
         """Joins each record with the version that is valid at its event time: of the records of
-        `other` whose columns `on` are equal, the latest one that is not after it. It is Flink's
+        `other` whose columns `on` are equal, the latest one that is not after it. This is Flink's
         temporal join (FOR SYSTEM_TIME AS OF) and pandas' merge_asof.
 
             sales.as_of_join(prices, on="item", how="left")
 
-        has each sale with the price of its time. `how`: "inner", or "left" for records without a
-        version, too. With `tolerance`, a version is valid for so long at most. Of versions of one
-        key with equal times, the last to arrive is valid. `times` and the columns of the result are
-        as in `interval_join`. If versions have a column `row_kind`, one with "delete" there ends
-        the validity of the one before it, and the column is not in the result.
+        returns each sale with the price at its time. `how`: "inner", or "left", which includes
+        records without a version. With `tolerance`, a version is valid for at most this duration.
+        Among versions of one key with equal times, the last one to arrive is valid. `times` and the
+        columns of the result are as in `interval_join`. If versions have a column `row_kind`, a
+        "delete" there ends the validity of the previous version, and the column is not in the
+        result.
 
         A record waits until the watermarks of both streams have reached its time: a stream of
-        versions that is quiet needs `Watermarks.with_idleness`. Late records are dropped and
-        counted (numLateRecordsDropped). Late versions are counted (numLateVersions), and valid for
-        the records that still wait or are to come. Of each key, the latest version is kept until
+        versions that may be quiet needs `Watermarks.with_idleness`. Late records are dropped and
+        counted (numLateRecordsDropped). Late versions are counted (numLateVersions), and are valid
+        for records that still wait or arrive later. The latest version of each key is kept until
         the stream ends, or for the `tolerance`.
         """
         self._check_mine("as_of_join", other)
@@ -519,7 +525,7 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         spec = joins.as_of_join_spec(on, how, tolerance, found)
         title = name or f"AsOfJoin({spec.how}, {_shown(spec)})"
         joined = self._joined("as_of_join", other, spec, title, uid)
-        # A column that is named here may be behind the watermarks.
+        # A column that is named here may lag behind the watermarks.
         return joined if times is not None else joined._with_time_columns(*self._time_columns)
 
     def _joined(
@@ -529,7 +535,7 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         for stream in (self, other):
             if isinstance(stream, KeyedStream):
                 raise InvalidProgram(
-                    f"{what}() takes the columns that are equal itself, without key_by(...):"
+                    f"{what}() takes the columns to compare as an argument, without key_by(...):"
                     f' {what}(other, on="id")'
                 )
         left, right = self.key_by(*spec.left_keys), other.key_by(*spec.right_keys)
@@ -537,15 +543,15 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         return joined._with_time_columns()
 
     def forward(self) -> DataStream:
-        """Sends from subtask i to subtask i; the parallelisms must be equal."""
+        """Sends records from subtask i to subtask i; the parallelisms must be equal."""
         return self._partitioned(Partitioner.FORWARD)
 
     def rebalance(self) -> DataStream:
-        """Sends round robin to all subtasks."""
+        """Distributes records round-robin to all subtasks."""
         return self._partitioned(Partitioner.REBALANCE)
 
     def rescale(self) -> DataStream:
-        """Sends round robin to a fixed few subtasks, so that less data moves."""
+        """Distributes records round-robin to a fixed few subtasks, so that less data moves."""
         return self._partitioned(Partitioner.RESCALE)
 
     @overload
@@ -557,18 +563,19 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
     def broadcast(self, *states: str) -> DataStream | BroadcastStream:
         """Sends every record to every subtask.
 
-        With the names of states, such as `rules.broadcast("rules")`, the records are to change
-        these, which all subtasks have alike: `stream.connect(...)` takes the result. Raises
-        InvalidProgram for bad names.
+        With names of states, as in `rules.broadcast("rules")`, the records change these states,
+        which are the same in all subtasks: pass the result to `stream.connect(...)`. Raises
+        InvalidProgram for invalid names.
         """
         every = self._partitioned(Partitioner.BROADCAST)
         return BroadcastStream(every, checked_names(states)) if states else every
 
     def exchange(self, kind: Literal["pipelined", "blocking"]) -> Self:
-        """How the next operator, in a task of its own, gets these rows in a batch: as they come, or
-        once they are complete. The default is `execution.batch-shuffle-mode`.
+        """Sets how the next operator, in a separate task, reads these rows in batch mode: while
+        they are produced ("pipelined"), or once they are complete ("blocking"). The default is
+        `execution.batch-shuffle-mode`.
 
-        What pipelined exchanges connect runs at the same time, and starts again together.
+        Operators that pipelined exchanges connect run at the same time, and restart together.
         """
         kinds = [each.name.lower() for each in ResultType]
         if kind not in kinds:
@@ -580,7 +587,7 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
     # -- sinks
 
     def sink_to(self, sink: Sink, *, name: str | None = None, uid: str = "") -> DataStreamSink:
-        """Writes the stream to a sink, one of firesteel.connectors or your own."""
+        """Writes the stream to a sink of firesteel.connectors or a custom one."""
         if not isinstance(sink, Sink):
             raise InvalidProgram(
                 "sink_to() takes a Sink, such as FileSink or CollectSink,"
@@ -600,19 +607,19 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
     def foreach_batch(
         self, function: Callable[[DataFrame, int], None], *, name: str | None = None, uid: str = ""
     ) -> DataStreamSink:
-        """PySpark's foreachBatch: calls `function(df, batch_id)` with a DataFrame of the slot's
-        Spark, valid until the call returns.
+        """Calls `function(df, batch_id)` with a DataFrame of the slot's Spark, which is valid until
+        the call returns: PySpark's foreachBatch.
 
         Each subtask calls it with its own rows, as soon as there are any and its previous call has
         returned. Subtasks call it concurrently: a target that allows one writer needs
-        `set_parallelism(1)`, or one place per `batch_id`. `batch_id` increases and is never used
-        twice, in one subtask or in two.
+        `set_parallelism(1)`, or one place per `batch_id`. `batch_id` increases and is never reused,
+        in one subtask or across subtasks.
 
-        With checkpoints, a batch is what comes between two of them; it is part of the second, and
-        the function is called when that is complete. A job that fails at the wrong moment calls the
-        function again with the same rows and the same `batch_id`, as in Structured Streaming: a
-        function that ignores ids that it has seen, or replaces what they wrote, has each row once.
-        The rows between two checkpoints are held in memory.
+        With checkpoints, a batch contains the rows between two checkpoints; it belongs to the
+        second, and the function is called when that is complete. If the job fails before this is
+        recorded, the function is called again with the same rows and the same `batch_id`, as in
+        Structured Streaming: a function that ignores known ids, or replaces their output, processes
+        each row exactly once. The rows between two checkpoints are held in memory.
         """
         checked_function("foreach_batch", function, 2)
         title = name or titled("Sink: ForeachBatch", function)
@@ -621,10 +628,10 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
     def print(self, prefix: str = "") -> DataStreamSink:
         """Prints the rows, one line each.
 
-        They appear in the terminal, or the notebook's cell, of a program with its embedded
+        The rows appear in the terminal, or in the notebook cell, of a program with its embedded
         cluster. On a session cluster they are in the logs of the slots: `firesteel run --output`
-        follows them, `firesteel logs --output JOB` prints them. With several subtasks, a row has
-        its subtask in front as "3> ", after `prefix` as "prefix:3> ".
+        follows them, and `firesteel logs --output JOB` prints them. With several subtasks, each row
+        is prefixed with its subtask as "3> ", or with `prefix` as "prefix:3> ".
         """
         return self.sink_to(PrintSink(prefix))
 
@@ -653,13 +660,14 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         """Runs the job that `Environment.execute` would run, with this stream, and returns the rows
         of the stream as an Arrow table.
 
-        With `iterate` it returns at once: an iterator over record batches ("arrow") or DataFrames
-        ("pandas") that yields them while the job runs, even if it never ends. Use it in a `with`
-        block, which cancels the job when it is left early. As PySpark's toArrow and toPandas do,
-        Arrow has TIMESTAMPs in UTC, and pandas without zone, local to spark.sql.session.timeZone.
+        With `iterate`, it returns immediately: an iterator over record batches ("arrow") or
+        DataFrames ("pandas") that yields them while the job runs, even if the job never ends. Use
+        it in a `with` block, which cancels the job when it is left early. As in PySpark's toArrow
+        and toPandas, TIMESTAMPs are in UTC in Arrow, and without zone, local to
+        spark.sql.session.timeZone, in pandas.
 
-        With `limit`, the first rows are returned, at most this many, and the job is cancelled once
-        it has produced them. Other sinks of the job are cancelled with it.
+        With `limit`, returns at most this many rows, the first ones, and cancels the job once it
+        has produced them. Other sinks of the job are cancelled with it.
         """
         if limit is not None:
             positive("limit", limit)
@@ -753,13 +761,13 @@ class KeyedStream(DataStream):
         return before._partitioned(Partitioner.HASH, self.key_columns)._add(title, final, uid=uid)
 
     def count_window(self, size: int, slide: int | None = None) -> WindowedStream[DataStream]:
-        """Groups each key's records by their number, in the order in which they arrive: windows of
-        `size` records, one after the other, or one that starts with every `slide` records.
+        """Groups each key's records by their number, in the order in which they arrive: in
+        consecutive windows of `size` records, or in windows that start every `slide` records.
 
-        As PyFlink's `count_window`: a window emits its results when it is complete. Those that are
-        not when the input ends have no results. The results of `WindowedStream.aggregate` have the
-        column `window_id`, the number of the key's window from 0, and so have the rows that the
-        function of `WindowedStream.apply` gets.
+        As in PyFlink's `count_window`, a window emits its results when it is complete. Windows that
+        are incomplete when the input ends have no results. The results of
+        `WindowedStream.aggregate`, and the rows passed to the function of `WindowedStream.apply`,
+        have the column `window_id`, the number of the key's window, starting at 0.
         """
         return WindowedStream(self, Count(size, slide), "0 s")
 
@@ -773,14 +781,14 @@ class KeyedStream(DataStream):
         self, window: Window, *, allowed_lateness: Duration = "0 s"
     ) -> WindowedStream[DataStream]:
         """Groups each key's records by time: `Tumbling`, `Sliding` or `Session`, in event time or
-        processing time. `Global` is one window per key, for a trigger.
+        processing time. `Global` is one window per key, for use with a trigger.
 
         A record that arrives after its window has fired, but before the watermark is
-        `allowed_lateness` past the window's end, makes the window fire again for its key: read the
+        `allowed_lateness` past the window's end, makes the window fire again for its key: treat the
         results as updates by key and window. Where rows may become invalid without being replaced,
-        as those of sessions that late records join, results have a column `row_kind` that is
-        "insert" or "delete". Later records are dropped and counted
-        (numLateRecordsDropped), or sent to a side output by `side_output_late(tag)`.
+        as when a late record merges sessions, results have a column `row_kind` with "insert" or
+        "delete". Later records are dropped and counted (numLateRecordsDropped), or sent to a side
+        output by `side_output_late(tag)`.
         """
         return WindowedStream(self, window, allowed_lateness)
 
@@ -791,19 +799,20 @@ class KeyedStream(DataStream):
         name: str | None = None,
         uid: str = "",
     ) -> DataStream:
-        """A running aggregation: the key columns and one column per expression (SQL text, or a
-        Column such as F.sum("x").alias("s")), over all records of the key so far.
+        """Computes a running aggregation: the key columns and one column per expression (SQL text,
+        or a Column such as F.sum("x").alias("s")), over all records of the key so far.
 
-        The result is a stream of updates by key: after each bundle of records, each watermark and
-        at the end of the input, one row for every key that has changed; the latest row of a key is
-        the valid one. The expressions are those of `WindowedStream.aggregate` that can be split;
+        The result is a stream of updates by key: one row for every changed key after each bundle of
+        records, after each watermark, and at the end of the input. The latest row of a key is the
+        valid one. The expressions are those of `WindowedStream.aggregate` that can be split;
         partial aggregates are computed before the shuffle. Raises InvalidProgram for expressions
         that need all rows of the key, such as percentile(...).
 
-        `changes=True` makes it a stream of changes, which can be aggregated and joined: with the
-        additional column `row_kind`, a key's earlier row comes again with "delete", and its new one
-        with "insert", if they differ. So it is always if the records are changes themselves: then
-        a record that goes is taken back, and a key without records has no row.
+        With `changes=True` the result is a stream of changes, which can be aggregated and joined:
+        it has the additional column `row_kind`, and when a key's row changes, the earlier row is
+        emitted again with "delete" and the new one with "insert". This is always so if the records
+        are changes themselves: a deleted record is then retracted from the aggregates, and a key
+        without records has no row.
         """
         return running_aggregate(self, expressions, changes=changes, name=name, uid=uid)
 
@@ -815,13 +824,13 @@ class KeyedStream(DataStream):
         by: str | Sequence[str],
         ascending: bool | Sequence[bool] = True,
     ) -> RowsBetween[DataStream]:
-        """For each record, those of its key from `start` to `end` places behind it in the order of
-        the columns `by`, as PySpark's `Window.partitionBy(...).orderBy(...).rowsBetween(...)`:
-        `rows_between(-9, 0, by="time").aggregate("avg(price) AS mean")` adds the average of the
-        last ten prices.
+        """For each record, selects the records of its key at positions `start` to `end` relative to
+        it, in the order of the columns `by`, as PySpark's
+        `Window.partitionBy(...).orderBy(...).rowsBetween(...)` does: `rows_between(-9, 0,
+        by="time").aggregate("avg(price) AS mean")` adds the average of the last ten prices.
 
-        `start` is at most 0 and `end` at least 0. Raises InvalidProgram for others, and for a bad
-        `by`.
+        `start` must be at most 0 and `end` at least 0. Raises InvalidProgram otherwise, and for an
+        invalid `by`.
         """
         return RowsBetween(self, start, end, by=by, ascending=ascending)
 
@@ -834,19 +843,19 @@ class KeyedStream(DataStream):
         name: str | None = None,
         uid: str = "",
     ) -> DataStream:
-        """The first `n` records of each key so far in the order of the columns `by`, the largest
-        first: with the additional columns `rank` (1 for the first) and `row_kind`.
+        """Returns the first `n` records of each key so far in the order of the columns `by`, the
+        largest first, with the additional columns `rank` (1 for the first) and `row_kind`.
 
-        It is a stream of changes. After each bundle of records, each watermark and at the end of
-        the input, rows come with the row_kind "delete" that are no longer among the first, or have
-        another rank, with all of their values; then, with "insert", those that are there now. Write
-        them with a PostgresSink in upsert mode whose key are the key columns and `rank`. In a
-        batch, the first rows come once, at the end.
+        The result is a stream of changes. After each bundle of records, after each watermark and at
+        the end of the input, rows that are no longer among the first, or whose rank has changed,
+        are emitted with the row_kind "delete" and all of their values; then the current ones with
+        "insert". Write them to a PostgresSink in upsert mode whose key consists of the key columns
+        and `rank`. In batch mode, the first rows are emitted once, at the end.
 
-        `ascending` and the order are those of `WindowedStream.top_n`. `n` records per key are kept
+        `ascending` and the order are as in `WindowedStream.top_n`. `n` records per key are kept
         until the stream ends. The records may be changes themselves, such as those of
-        `aggregate(..., changes=True)`: when one goes, the next takes its place, so all that are
-        there are kept. Raises InvalidProgram for a bad `n` or `by`.
+        `aggregate(..., changes=True)`: when a record is deleted, the next one takes its place, so
+        all current records are kept. Raises InvalidProgram for an invalid `n` or `by`.
         """
         columns, directions = checked_order(n, by, ascending)
         spec = TopNSpec(key_columns=self.key_columns, n=n, by=columns, ascending=directions)
@@ -864,30 +873,30 @@ class KeyedStream(DataStream):
         name: str | None = None,
         uid: str = "",
     ) -> DataStream:
-        """Runs a PySpark `StatefulProcessor`, unchanged, over Rows: with state and timers per key.
+        """Runs an unchanged PySpark `StatefulProcessor` over Rows, with state and timers per key.
 
         `handleInputRows(key, rows, timerValues)` is called once per key and batch, with the key as
         a tuple and an iterator of `pyspark.sql.Row`, and yields Rows of `output_schema` (a DDL
         string, a StructType or an Arrow schema). It runs in Python on the stream's Arrow batches,
         without the JVM.
 
-        `time_mode` decides what timers mean: "none" (there are none), "processing_time" (the wall
-        clock; states may have a TTL) or "event_time" (they fire when the watermark reaches them,
-        the remaining ones when bounded input ends, as all do in batch mode; late rows are processed
+        `time_mode` sets the time of timers: "none" (no timers), "processing_time" (the wall clock;
+        states may have a TTL) or "event_time" (timers fire when the watermark reaches them,
+        remaining ones when bounded input ends, as all do in batch mode; late rows are processed
         like others). Timers, TTLs and TimerValues are in milliseconds.
 
         `output_mode`: "append" (a row is added to the earlier ones of its key) or "update" (it
         replaces them).
 
-        `initial_state`, keyed by as many columns of the same types, must be bounded: each of its
-        rows is passed to `handleInitialState(key, row, timerValues)` before the first row of this
-        stream is processed.
+        `initial_state`, keyed by the same number of columns of the same types, must be bounded:
+        each of its rows is passed to `handleInitialState(key, row, timerValues)` before the first
+        row of this stream is processed.
 
-        PySpark's names of the arguments (`statefulProcessor`, `outputStructType`, `outputMode`,
-        `timeMode`, `initialState`) and its values ("Append", "EventTime") are taken, too.
+        PySpark's argument names (`statefulProcessor`, `outputStructType`, `outputMode`, `timeMode`,
+        `initialState`) and values ("Append", "EventTime") are also accepted.
 
-        Raises InvalidProgram for bad arguments. An exception in the processor fails the job with an
-        error that names the key.
+        Raises InvalidProgram for invalid arguments. An exception in the processor fails the job
+        with an error that names the key.
         """
         return self._with_state(
             processor, output_schema, output_mode, time_mode, initial_state, name, uid, pandas=False
@@ -905,11 +914,11 @@ class KeyedStream(DataStream):
         name: str | None = None,
         uid: str = "",
     ) -> DataStream:
-        """`transform_with_state` with a processor that takes and yields pandas DataFrames.
+        """Runs `transform_with_state` with a processor that takes and yields pandas DataFrames.
 
-        Per key and batch, `rows` is an iterator over one DataFrame; `handleInitialState` gets a
-        DataFrame, too. Columns of the output are matched by name if their labels are strings, else
-        by position. For many keys with few rows each, Rows are many times faster.
+        Per key and batch, `rows` is an iterator over one DataFrame; `handleInitialState` also gets
+        a DataFrame. Columns of the output are matched by name if their labels are strings,
+        otherwise by position. For many keys with few rows each, Rows are many times faster.
         """
         return self._with_state(
             processor, output_schema, output_mode, time_mode, initial_state, name, uid, pandas=True
@@ -930,7 +939,8 @@ class KeyedStream(DataStream):
         if initial_state is not None:
             if not isinstance(initial_state, KeyedStream):
                 raise InvalidProgram(
-                    f"initial_state is a stream with key_by(), not {type(initial_state).__name__}"
+                    "initial_state must be a stream with key_by(), not"
+                    f" {type(initial_state).__name__}"
                 )
             self._check_mine("transform_with_state", initial_state)
         graph = self._program.graph
@@ -964,7 +974,7 @@ KeyColumns: TypeAlias = "str | Column | tuple[str | Column, ...]"
 
 
 class _WholeStream(DataStream):
-    """All records of a stream at one subtask, as a KeyedStream without key columns."""
+    """All records of a stream in one subtask, as a KeyedStream without key columns."""
 
     key_columns: tuple[str, ...] = ()
 
@@ -1018,7 +1028,7 @@ class ConnectedStreams:
             no_such_member(type(self), name)
 
     def key_by(self, first: KeyColumns, second: KeyColumns) -> ConnectedStreams:
-        """KeyColumns both streams: equal keys of the two go to the same subtask."""
+        """Partitions both streams by key: equal keys of the two go to the same subtask."""
         return ConnectedStreams(
             self._first.key_by(*_columns(first)), self._second.key_by(*_columns(second))
         )
@@ -1049,7 +1059,7 @@ class ConnectedStreams:
         """Applies a `firesteel.CoProcessFunction` to the rows of two keyed streams, with state and
         timers per key.
 
-        `schema` is that of the output: a DDL string, a StructType or an Arrow schema.
+        `schema` is the schema of the output: a DDL string, a StructType or an Arrow schema.
         `side_outputs` maps the tags that the function passes to `ctx.output` to their schemas
         (None: the first stream's).
 
@@ -1063,7 +1073,7 @@ class ConnectedStreams:
             )
         if schema is None:
             raise InvalidProgram(
-                "co_process() needs the schema of what the function yields,"
+                "co_process() needs the output schema of the function,"
                 ' such as "id STRING, count INT"'
             )
         first, second = self._first, self._second
@@ -1094,18 +1104,19 @@ class ConnectedStreams:
         name: str | None = None,
         uid: str = "",
     ) -> DataStream:
-        """Applies a function of two DataFrames to all rows of both streams at once, when they have
+        """Applies a function of two DataFrames to all rows of both streams together, once they have
         ended, such as `lambda orders, lines: orders.join(lines, "order_id")`.
 
-        Both streams are keyed, by as many columns, or neither is. Otherwise as `DataStream.apply`.
+        Both streams must be keyed, by the same number of columns, or neither. Otherwise it works
+        like `DataStream.apply`.
         """
         checked_function("apply", function, 2)
         first, second = self._first, self._second
         keyed = [stream for stream in (first, second) if isinstance(stream, KeyedStream)]
         if len({len(stream.key_columns) for stream in keyed}) + (len(keyed) == 1) > 1:
             raise InvalidProgram(
-                "apply() of two streams takes rows with equal keys from both: call"
-                " connect(...).key_by(first, second), with as many columns for each"
+                "apply() of two streams needs rows with equal keys from both: call"
+                " connect(...).key_by(first, second), with the same number of columns for each"
             )
         keys = tuple(stream.key_columns for stream in keyed) or ((), ())
         spec = ApplySpec(function=function, key_columns=keys, across_keys=across_keys)
@@ -1124,9 +1135,9 @@ class ConnectedStreams:
         side_outputs: Mapping[str, Any] | None = None,
         uid: str = "",
     ) -> DataStream:
-        """Adds a two-input operator of your own (`inputs = 2`).
+        """Adds a custom two-input operator (`inputs = 2`).
 
-        As `DataStream.operator`; the default of schemas is that of the first input.
+        It works like `DataStream.operator`; the default schema is that of the first input.
         """
         checked_function("operator", factory, 0)
         spec = CustomSpec(
@@ -1146,8 +1157,8 @@ class ConnectedStreams:
 
 @dataclass(frozen=True, slots=True)
 class BroadcastStream:
-    """A stream of which every subtask gets every record, to change its broadcast states. For
-    `stream.connect(...)`; `DataStream.broadcast` creates it.
+    """A stream whose every record goes to every subtask, to change broadcast states. Created by
+    `DataStream.broadcast`; pass it to `stream.connect(...)`.
     """
 
     stream: DataStream
@@ -1155,7 +1166,7 @@ class BroadcastStream:
 
 
 class BroadcastConnectedStream:
-    """A stream, and one that is broadcast to its subtasks."""
+    """A stream, connected to another one that is broadcast to its subtasks."""
 
     def __init__(self, first: DataStream, broadcast: BroadcastStream) -> None:
         self._first = first
@@ -1173,11 +1184,11 @@ class BroadcastConnectedStream:
         """Applies a `firesteel.BroadcastProcessFunction` to the rows of both streams, or, if the
         first is keyed, a `KeyedBroadcastProcessFunction`.
 
-        `schema` and `side_outputs` are those of `co_process`. In a stream, rows see what the
-        broadcast stream has told until they come, and event time is that of both streams. In a
-        batch, the broadcast stream is read to its end first, so it needs a source of its own.
+        `schema` and `side_outputs` are as in `co_process`. In streaming mode, rows see the
+        broadcast records that arrived before them, and event time is that of both streams. In batch
+        mode, the broadcast stream is read to its end first, so it needs a separate source.
 
-        Raises InvalidProgram for bad arguments. An exception in the function fails the job.
+        Raises InvalidProgram for invalid arguments. An exception in the function fails the job.
         """
         first, broadcast = self._first, self._broadcast
         keys = first.key_columns if isinstance(first, KeyedStream) else None
@@ -1190,7 +1201,7 @@ class BroadcastConnectedStream:
 
 
 class DataStreamSink(LatestOperator):
-    """The end of a stream."""
+    """The end of a stream, at a sink."""
 
     def __init__(self, program: Program, node: StreamNode) -> None:
         self._program = program
@@ -1207,7 +1218,7 @@ def _columns(columns: KeyColumns) -> tuple[str | Column, ...]:
 
 
 def _row_time(stream: DataStream) -> RowTimeSpec | None:
-    """None if the stream has no event time, or several columns of it."""
+    """Returns None if the stream has no event time, or several event-time columns."""
     if len(stream._time_columns) != 1:
         return None
     column, shift_us = time_column_of(stream._time_columns, "", "")
@@ -1217,5 +1228,5 @@ def _row_time(stream: DataStream) -> RowTimeSpec | None:
 def _side_outputs(side_outputs: Mapping[str, Any] | None) -> dict[str, Any]:
     for tag in side_outputs or {}:
         if not isinstance(tag, str) or not tag:
-            raise InvalidProgram(f"side_outputs: {tag!r} is no tag; a tag is a non-empty string")
+            raise InvalidProgram(f"side_outputs: {tag!r} is not a tag; a tag is a non-empty string")
     return dict(side_outputs or {})

@@ -1,4 +1,4 @@
-"""Durations, as programs give them: strings such as "1 day" or "90 s", or timedeltas."""
+"""Parses durations of programs: strings such as "1 day" or "90 s", or timedeltas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ Duration = str | timedelta
 
 
 def duration_us(duration: Duration, what: str) -> int:
-    """A duration in microseconds. Raises InvalidProgram, naming `what`, if it is invalid."""
+    """Converts a duration to microseconds. Raises InvalidProgram, naming `what`, if it is
+    invalid.
+    """
     if isinstance(duration, timedelta):
         return duration // timedelta(microseconds=1)
     try:
@@ -19,7 +21,7 @@ def duration_us(duration: Duration, what: str) -> int:
     except (ValueError, TypeError, AttributeError):
         raise InvalidProgram(
             f"{what} is {duration!r};"
-            " give a duration such as '1 day', '90 s' or '250 ms', or a timedelta"
+            " specify a duration such as '1 day', '90 s' or '250 ms', or a timedelta"
         ) from None
 
 

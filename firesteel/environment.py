@@ -1,4 +1,4 @@
-"""Environment: the start of a program, and its execution."""
+"""Environment: builds a program and executes it."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
     from firesteel.client.execution import JobClient, JobResult
 
-deferred_columns.install()  # functions and columns at module level, behind this import
+deferred_columns.install()  # enables functions and columns at module level, after this import
 
 
 class _WithHints(type):
-    """Lets the class say what is meant by `Environment.get_execution_environment()`."""
+    """Lets the class explain what replaces `Environment.get_execution_environment()`."""
 
     if not TYPE_CHECKING:
 
@@ -50,10 +50,10 @@ class _WithHints(type):
 
 
 class Environment(metaclass=_WithHints):
-    """Records a program and executes it: embedded, or on the cluster of `firesteel run -m`.
+    """Builds a program and executes it: embedded, or on the cluster of `firesteel run -m`.
 
-    `configuration`: the job's values, such as {"parallelism.default": "2"}; `-D` on the command
-    line overrides them. `mode`: "streaming", "batch" or "automatic" (execution.runtime-mode).
+    `configuration` has the job's options, such as {"parallelism.default": "2"}; `-D` on the command
+    line overrides them. `mode` is "streaming", "batch" or "automatic" (execution.runtime-mode).
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Environment(metaclass=_WithHints):
         if mode is not None:
             own[options.RUNTIME_MODE.key] = _runtime_mode(mode)
 
-    if not TYPE_CHECKING:  # a type checker knows the members by itself
+    if not TYPE_CHECKING:  # a type checker knows the members
 
         def __getattr__(self, name: str) -> Any:
             no_such_member(type(self), name, DataStream)
@@ -86,10 +86,10 @@ class Environment(metaclass=_WithHints):
         name: str | None = None,
         uid: str = "",
     ) -> DataStream:
-        """A stream of the rows of `source`. With `watermarks` it has event time.
+        """Returns a stream of the rows of `source`. With `watermarks`, it has event time.
 
-        A FileSource finds the watermarks of a column itself; all others are assigned by an operator
-        behind the source.
+        A FileSource derives the watermarks of a column itself; for all other sources, an operator
+        after the source assigns them.
         """
         if not isinstance(source, Source):
             raise InvalidProgram(
@@ -124,7 +124,7 @@ class Environment(metaclass=_WithHints):
         watermarks: Watermarks | None = None,
         planner: Source | None = None,
     ) -> DataStream:
-        """`watermarks`: those that the source finds itself."""
+        """`watermarks` are those that the source derives itself."""
         planner = planner or source.planner(marked=False)
         planning = None
         if planner is not None:
@@ -154,8 +154,8 @@ class Environment(metaclass=_WithHints):
         )
 
     def from_sequence(self, start: int, end: int, *, column: str = "value") -> DataStream:
-        """The numbers from `start` up to, but not including, `end`, as Python's range: a column of
-        int64.
+        """Returns a stream of the numbers from `start` to `end`, exclusive, like Python's range, as
+        a column of int64.
         """
         return self.from_source(SequenceSource(start, end, column), name="Sequence")
 
@@ -168,13 +168,13 @@ class Environment(metaclass=_WithHints):
         name: str | None = None,
         uid: str = "",
     ) -> DataStream:
-        """A stream of rows that the program has: tuples, lists, dicts, Rows, or single values of a
+        """Returns a stream of rows in memory: tuples, lists, dicts, Rows, or single values of a
         column `value`.
 
-        `schema`: a DDL string, a StructType, an Arrow schema, or a list of column names; without
-        one, or with names only, the types are inferred, as by `spark.createDataFrame`. A datetime
-        without zone is local to the machine on which the program runs, as it is there. At a
-        parallelism of 1 the rows keep their order. Raises InvalidProgram for rows that do not fit.
+        `schema` is a DDL string, a StructType, an Arrow schema, or a list of column names; without
+        types, they are inferred as by `spark.createDataFrame`. A datetime without zone is local to
+        the machine that runs the program, as it is there. At a parallelism of 1, the rows keep
+        their order. Raises InvalidProgram for rows that do not fit.
         """
         return self._local(
             table_of_rows(rows, schema, prefer_ntz=self._prefers_ntz), watermarks, name, uid
@@ -189,9 +189,10 @@ class Environment(metaclass=_WithHints):
         name: str | None = None,
         uid: str = "",
     ) -> DataStream:
-        """A stream of the rows of a pandas DataFrame, without its index; NaN and NaT are null.
+        """Returns a stream of the rows of a pandas DataFrame, without its index; NaN and NaT are
+        null.
 
-        `schema` as in `from_collection`, with columns in the order of the frame's; without one,
+        `schema` is as in `from_collection`, with columns in the order of the frame's; without one,
         Arrow's types decide, as in `spark.createDataFrame`. Times without zone are local to
         spark.sql.session.timeZone, unless the schema has TIMESTAMP_NTZ. Raises InvalidProgram.
         """
@@ -208,8 +209,8 @@ class Environment(metaclass=_WithHints):
         name: str | None = None,
         uid: str = "",
     ) -> DataStream:
-        """A stream of the rows of an Arrow table, record batch or reader. `schema` and times
-        without zone as in `from_pandas`. Raises InvalidProgram.
+        """Returns a stream of the rows of an Arrow table, record batch or reader. `schema` and
+        times without zone are as in `from_pandas`. Raises InvalidProgram.
         """
         return self._local(
             table_of_arrow(table, schema, prefer_ntz=self._prefers_ntz), watermarks, name, uid
@@ -237,13 +238,12 @@ class Environment(metaclass=_WithHints):
         max_size: str | int = "32 mb",
         allow_empty: bool = False,
     ) -> StaticTable:
-        """Rows beside the stream, to be joined inside transforms:
-        `df.join(table.dataframe(), "key")`.
+        """Returns a table for joins inside transforms: `df.join(table.dataframe(), "key")`.
 
         Each slot of the job calls `read(spark)` when a bundle first needs the table, and keeps its
-        rows; with `refresh`, it reads them again at this interval, and later bundles see the new
-        ones. A table of more than `max_size`, as Arrow data, fails the job, and so does one
-        without rows unless `allow_empty`.
+        rows. With `refresh`, it reads them again at this interval, and later bundles see the new
+        ones. A table of more than `max_size`, as Arrow data, fails the job, as does one without
+        rows unless `allow_empty` is set.
         """
         return StaticTable(
             read, name=name, refresh=refresh, max_size=max_size, allow_empty=allow_empty
@@ -252,8 +252,8 @@ class Environment(metaclass=_WithHints):
     # -- settings
 
     def resource_group(self, name: str, resources: ResourceProfile) -> None:
-        """Registers a resource group: operators with `.resource_group(name)` share slots only among
-        themselves.
+        """Registers a resource group: operators with `.resource_group(name)` share slots only with
+        each other.
         """
         self._program.resource_groups[name] = resources
 
@@ -278,26 +278,25 @@ class Environment(metaclass=_WithHints):
     def job_graph(
         self, job_name: str = "job", *, overrides: dict[str, str] | None = None
     ) -> JobGraph:
-        """The JobGraph of what `execute` would run now. `overrides` win over the program's own
-        configuration.
+        """Returns the JobGraph of the job that `execute` would run now. `overrides` take precedence
+        over the program's configuration.
         """
         return self._program.job_graph(job_name, overrides=overrides)
 
     def execute(self, job_name: str = "job") -> JobResult:
-        """Runs one job of all sinks that no earlier job has run, and of what leads to them;
-        attached, waits for its end.
+        """Runs one job with all sinks that no earlier job has run, and all operators upstream of
+        them; in attached mode, waits for its end.
 
-        Raises InvalidProgram if there is no such sink, JobFailed (the user's traceback first) or
-        JobCanceled.
+        Raises InvalidProgram if there is no such sink, JobFailed (with the user's traceback first)
+        or JobCanceled.
         """
         return self._program.execute(job_name)
 
     def execute_async(self, job_name: str = "job") -> JobClient:
-        """As `execute`, without waiting for the job: returns a handle with its id, status,
-        `result()` and `cancel()`.
+        """Submits the job like `execute`, without waiting for it: returns a handle with its id,
+        status, `result()` and `cancel()`.
 
-        A cluster of the program's own ends with the program, and the job with it: wait for its
-        `result()`.
+        An embedded cluster ends with the program, and so does the job: wait for its `result()`.
         """
         return self._program.execute_async(job_name)
 
@@ -305,7 +304,7 @@ class Environment(metaclass=_WithHints):
 def _runtime_mode(mode: str) -> str:
     modes = [choice.lower() for choice in options.RUNTIME_MODE.choices]
     if not isinstance(mode, str) or mode.lower() not in modes:
-        raise InvalidProgram(f"Environment(mode={mode!r}): there is {', '.join(map(repr, modes))}")
+        raise InvalidProgram(f"Environment(mode={mode!r}): allowed: {', '.join(map(repr, modes))}")
     return mode.upper()
 
 

@@ -1,6 +1,6 @@
-"""Errors that users see: each has one clear message, what is wrong and what to do.
+"""Errors for users: each has one clear message with the problem and the remedy.
 
-Whatever else is raised in a user's job becomes an `ErrorInfo` (`firesteel.common.error_report`).
+Any other exception in a user's job becomes an `ErrorInfo` (`firesteel.common.error_report`).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from firesteel.text import valid_text
 
 
 class FiresteelError(Exception):
-    """One clear message: what is wrong, what to do."""
+    """Base of all errors, with one clear message: the problem and the remedy."""
 
 
 class InvalidProgram(FiresteelError):
-    """The program is wrong; no job can be built of it."""
+    """The program is invalid; no job can be built from it."""
 
 
 class ClusterUnreachable(FiresteelError):
@@ -36,16 +36,16 @@ class SubmissionRejected(FiresteelError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorInfo:
-    """A description of one exception, wherever it was raised. All of its text is valid
-    (`firesteel.text`), so it can always be sent and stored.
+    """Describes an exception, wherever it was raised. All of its text is valid (`firesteel.text`),
+    so it can always be sent and stored.
     """
 
     summary: str  # one line
-    user_traceback: str = ""  # the user's own frames, then the exception; empty if there are none
+    user_traceback: str = ""  # the frames of user code, then the exception; empty if there are none
     traceback: str = ""  # all frames
     timestamp_ms: int = 0
-    location: str = ""  # host, TaskExecutor and slot, where known
-    task_name: str = ""  # "vertex (2/4)#0", where known
+    location: str = ""  # host, TaskExecutor and slot, if known
+    task_name: str = ""  # "vertex (2/4)#0", if known
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -54,12 +54,14 @@ class ErrorInfo:
 
     @property
     def shown(self) -> str:
-        """The user's traceback, else the summary."""
+        """The user's traceback, or else the summary."""
         return self.user_traceback or self.summary
 
 
 class JobFailed(FiresteelError):
-    """The job FAILED. `error` is the failure that ended it; None if the cluster has no record."""
+    """The job FAILED. `error` is the failure that ended it, or None if the cluster has no
+    record.
+    """
 
     def __init__(self, job_id: str, job_name: str = "", error: ErrorInfo | None = None) -> None:
         self.job_id = job_id

@@ -1,7 +1,7 @@
-"""Functions of rows that have side outputs and, per key, states and timers: for `process` and
+"""Functions of rows with side outputs and, per key, states and timers: for `process` and
 `ConnectedStreams.co_process`.
 
-Names are PyFlink's; times are in milliseconds.
+Names are those of PyFlink; times are in milliseconds.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class ValueState(Protocol):
-    """One picklable value per key. Replace it with `update`; never change it in place."""
+    """Holds one picklable value per key. Replace it with `update`; never change it in place."""
 
     def value(self) -> Any:
-        """None if there is none."""
+        """Returns the value, or None if there is none."""
 
     def update(self, value: Any) -> None:
         """Replaces the value."""
@@ -37,10 +37,10 @@ class ValueState(Protocol):
 
 
 class ListState(Protocol):
-    """A list per key."""
+    """Holds a list per key."""
 
     def get(self) -> list[Any]:
-        """A copy; empty if there is none."""
+        """Returns a copy of the list; empty if there is none."""
 
     def __iter__(self) -> Iterator[Any]: ...
 
@@ -54,14 +54,16 @@ class ListState(Protocol):
         """Replaces the list."""
 
     def clear(self) -> None:
-        """Empties the list."""
+        """Removes all elements."""
 
 
 class MapState(Protocol):
-    """A dictionary per key. It also has a dictionary's operators, such as `state[key] = value`."""
+    """Holds a dictionary per key. Supports a dictionary's operators, such as `state[key] =
+    value`.
+    """
 
     def get(self, key: Any) -> Any:
-        """None if there is none."""
+        """Returns the value of a map's key, or None if there is none."""
 
     def put(self, key: Any, value: Any) -> None:
         """Sets the value of a map's key."""
@@ -70,25 +72,25 @@ class MapState(Protocol):
         """Sets the values of several keys."""
 
     def contains(self, key: Any) -> bool:
-        """Whether the map has the key."""
+        """Returns whether the map has the key."""
 
     def remove(self, key: Any) -> None:
         """Removes a key, if the map has it."""
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """All pairs of key and value."""
+        """Returns all pairs of key and value."""
 
     def keys(self) -> Iterator[Any]:
-        """The map's own keys."""
+        """Returns the map's own keys."""
 
     def values(self) -> Iterator[Any]:
-        """The map's values."""
+        """Returns the map's values."""
 
     def is_empty(self) -> bool:
-        """Whether the map has no key."""
+        """Returns whether the map has no keys."""
 
     def clear(self) -> None:
-        """Empties the map."""
+        """Removes all keys."""
 
     def __getitem__(self, key: Any) -> Any: ...
 
@@ -102,23 +104,23 @@ class MapState(Protocol):
 
 
 class ReducingState(Protocol):
-    """One value per key, into which those that are added are combined."""
+    """Holds one value per key and combines added values into it."""
 
     def get(self) -> Any:
-        """None if nothing was added."""
+        """Returns the value, or None if nothing was added."""
 
     def add(self, value: Any) -> None:
-        """Combines the value with the one that is kept."""
+        """Combines the value with the stored one."""
 
     def clear(self) -> None:
         """Removes the value."""
 
 
 class AggregatingState(Protocol):
-    """One accumulator per key."""
+    """Holds one accumulator per key."""
 
     def get(self) -> Any:
-        """The result of the values that were added; None if there are none."""
+        """Returns the result of the added values, or None if there are none."""
 
     def add(self, value: Any) -> None:
         """Adds the value to the accumulator."""
@@ -128,30 +130,32 @@ class AggregatingState(Protocol):
 
 
 class FunctionContext(Protocol):
-    """The argument of `open`: PyFlink's RuntimeContext. A state is that of the key being processed;
-    `open` has none.
+    """The argument of `open`: PyFlink's RuntimeContext. A state belongs to the key being processed;
+    in `open` there is no key.
 
     States are described by descriptors (see `firesteel.state`), or by a name and a schema.
     """
 
     @property
     def task(self) -> TaskInfo:
-        """The task that the function runs in."""
+        """The task that runs the function."""
 
     def get_state(
         self, state: ValueStateDescriptor | str, schema: str | DataType | None = None
     ) -> ValueState:
-        """The value state of this name; created on first use.
+        """Returns the value state of this name, which is created on first use.
 
-        `schema`, in `open` only: the type of its values, such as "BIGINT", or columns, of which
-        values are tuples: "pieces BIGINT, at DATE". Then other values are refused, a savepoint
-        shows columns, and a later program may add columns or widen types.
+        `schema`, allowed only in `open`, is the type of its values, such as "BIGINT", or their
+        columns, if values are tuples: "pieces BIGINT, at DATE". With a schema, other values are
+        refused, a savepoint shows columns, and a later program may add columns or widen types.
         """
 
     def get_list_state(
         self, state: ListStateDescriptor | str, schema: str | DataType | None = None
     ) -> ListState:
-        """The list state of this name; created on first use. `schema`: of its elements."""
+        """Returns the list state of this name, which is created on first use. `schema` describes
+        its elements.
+        """
 
     def get_map_state(
         self,
@@ -159,39 +163,39 @@ class FunctionContext(Protocol):
         schema: str | DataType | None = None,
         key_schema: str | DataType | None = None,
     ) -> MapState:
-        """The map state of this name; created on first use. `schema`: of its values; `key_schema`:
-        of its keys.
+        """Returns the map state of this name, which is created on first use. `schema` describes its
+        values, `key_schema` its keys.
         """
 
     def get_reducing_state(self, state: ReducingStateDescriptor) -> ReducingState:
-        """The reducing state of this descriptor; created on first use."""
+        """Returns the reducing state of this descriptor, which is created on first use."""
 
     def get_aggregating_state(self, state: AggregatingStateDescriptor) -> AggregatingState:
-        """The aggregating state of this descriptor; created on first use."""
+        """Returns the aggregating state of this descriptor, which is created on first use."""
 
     def get_task_name(self) -> str:
-        """The name of the task's vertex."""
+        """Returns the name of the task's vertex."""
 
     def get_task_name_with_subtasks(self) -> str:
-        """The name with the subtask, the parallelism and the attempt."""
+        """Returns the name with the subtask, the parallelism and the attempt."""
 
     def get_index_of_this_subtask(self) -> int:
-        """The index of the subtask, from 0 on."""
+        """Returns the index of the subtask, starting at 0."""
 
     def get_number_of_parallel_subtasks(self) -> int:
-        """The parallelism."""
+        """Returns the parallelism."""
 
     def get_max_number_of_parallel_subtasks(self) -> int:
-        """The number of key groups."""
+        """Returns the number of key groups."""
 
     def get_attempt_number(self) -> int:
-        """The attempt of the task, from 0 on."""
+        """Returns the attempt of the task, starting at 0."""
 
     def get_job_parameter(self, key: str, default_value: str) -> str:
-        """The job's configuration value under this key, or the default."""
+        """Returns the value of this key in the job's configuration, or the default."""
 
     def counter(self, name: str) -> Counter:
-        """A counter, exposed as flink_taskmanager_job_task_operator_<name>."""
+        """Returns a counter, exposed as flink_taskmanager_job_task_operator_<name>."""
 
 
 class FunctionTimers(Protocol):
@@ -201,10 +205,10 @@ class FunctionTimers(Protocol):
     """
 
     def current_processing_time(self) -> int:
-        """Does not advance while a batch is processed."""
+        """Returns the processing time, which does not advance while a batch is processed."""
 
     def current_watermark(self) -> int:
-        """The event time that all inputs have reached."""
+        """Returns the event time that all inputs have reached."""
 
     def register_event_time_timer(self, timestamp_ms: int) -> None:
         """Calls `on_timer` when the watermark reaches this time."""
@@ -213,29 +217,29 @@ class FunctionTimers(Protocol):
         """Calls `on_timer` at this time of the machine's clock."""
 
     def delete_event_time_timer(self, timestamp_ms: int) -> None:
-        """Deletes the timer, if it has been registered and has not fired."""
+        """Deletes the timer, if it is registered and has not fired."""
 
     def delete_processing_time_timer(self, timestamp_ms: int) -> None:
-        """Deletes the timer, if it has been registered and has not fired."""
+        """Deletes the timer, if it is registered and has not fired."""
 
 
 class ProcessContext(Protocol):
     """The context of a function while it processes a row or a timer."""
 
     def get_current_key(self) -> Any:
-        """The value of the key column; a tuple if there are several."""
+        """Returns the value of the key column, or a tuple if there are several."""
 
     def timer_service(self) -> FunctionTimers:
-        """Timers of the current key."""
+        """Returns the timers of the current key."""
 
     def timestamp(self) -> int | None:
-        """The row's event time in milliseconds, from the column that the stream's watermarks are
-        of; in `on_timer`, the time of the timer. None if the stream has no event time, or if its
-        sources have several such columns.
+        """Returns the row's event time in milliseconds, from the column of the stream's watermarks;
+        in `on_timer`, the time of the timer. Returns None if the stream has no event time, or if
+        its sources have several such columns.
         """
 
     def time_domain(self) -> str | None:
-        """In `on_timer`: "event_time" or "processing_time"."""
+        """Returns "event_time" or "processing_time" in `on_timer`."""
 
     def output(self, tag: str, row: Row | tuple[Any, ...] | dict[str, Any]) -> None:
         """Emits to the side output `tag`, which `process(side_outputs=...)` declares."""
@@ -244,8 +248,8 @@ class ProcessContext(Protocol):
 class ProcessFunction:
     """Processes the rows of a stream one by one, with side outputs: PyFlink's ProcessFunction.
 
-    It has neither states nor timers: those belong to keys, which a `KeyedProcessFunction` has.
-    Otherwise as there.
+    It has neither states nor timers: these belong to keys, which a `KeyedProcessFunction` has.
+    Otherwise it works like a `KeyedProcessFunction`.
     """
 
     def open(self, runtime_context: FunctionContext) -> None:
@@ -254,7 +258,7 @@ class ProcessFunction:
     def process_element(
         self, value: Row, ctx: ProcessContext
     ) -> Iterable[Row | tuple[Any, ...] | dict[str, Any]] | None:
-        """Called for each row; returns or yields rows, or None."""
+        """Called for each row. Returns or yields rows, or returns None."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -265,34 +269,34 @@ class KeyedProcessFunction:
     """Processes the rows of a keyed stream one by one, with states and timers per key: PyFlink's
     KeyedProcessFunction.
 
-    Rows are `pyspark.sql.Row`: `value.pieces`, `value["pieces"]` and `value[1]` work. Those of one
+    Rows are `pyspark.sql.Row`: `value.pieces`, `value["pieces"]` and `value[1]` work. Rows of one
     key are processed in order; there is no order among keys. `process_element` and `on_timer` yield
     Rows or dictionaries (matched by name) or tuples (by position) of the declared schema, return a
     list of them, or return None. Every row is a call in Python; for many rows per key,
     `transform_with_state` is called only once per key and batch.
 
-    Each subtask has a separate object: it is unpickled there, `open` is called, and `close` at the
-    end, also after a failure. Before data flows, both are called on a different object as well:
-    so a wrong type of a state is found early.
+    Each subtask has a separate object: it is unpickled there, then `open` is called, and `close` at
+    the end, also after a failure. Before data flows, both are also called on another object, so
+    that an invalid type of a state is found early.
     """
 
     def open(self, runtime_context: FunctionContext) -> None:
-        """Called once, before any row: gets the states."""
+        """Called once, before any row, to obtain the states."""
 
     def process_element(
         self, value: Row, ctx: ProcessContext
     ) -> Iterable[Row | tuple[Any, ...] | dict[str, Any]] | None:
-        """Called for each row; returns or yields rows, or None."""
+        """Called for each row. Returns or yields rows, or returns None."""
         raise NotImplementedError
 
     def on_timer(
         self, timestamp: int, ctx: ProcessContext
     ) -> Iterable[Row | tuple[Any, ...] | dict[str, Any]] | None:
-        """Called when a timer fires, in milliseconds since the epoch.
+        """Called when a timer fires. `timestamp` is in milliseconds since the epoch.
 
         Event-time timers fire when the watermark reaches them, the remaining ones when bounded
-        input ends: in a batch all of them, since it has no watermarks before. Processing-time
-        timers that remain then do not fire.
+        input ends: in batch mode all of them, because there are no earlier watermarks.
+        Processing-time timers that remain at the end do not fire.
         """
 
     def close(self) -> None:
@@ -302,29 +306,29 @@ class KeyedProcessFunction:
 class CoProcessFunction:
     """Processes two keyed streams with one state per key: PyFlink's KeyedCoProcessFunction.
 
-    Rows are `pyspark.sql.Row`. Those of one key and input are processed in order; there is no order
+    Rows are `pyspark.sql.Row`. Rows of one key and input are processed in order; there is no order
     among inputs and keys. Each method yields Rows (matched by name) or tuples (by position) of the
     declared schema, or returns None. Every row is a call in Python; for many rows per key,
     `transform_with_state` is called only once per key and batch.
 
-    Each subtask has an object of its own: it is unpickled there, `open` is called, and `close` in
-    the end, also after a failure. Both are called once more before data flows, on another object:
-    so a wrong schema of a state is found early.
+    Each subtask has a separate object: it is unpickled there, then `open` is called, and `close` at
+    the end, also after a failure. Before data flows, both are also called on another object, so
+    that an invalid schema of a state is found early.
     """
 
     def open(self, context: FunctionContext) -> None:
-        """Called once, before any row: gets the states."""
+        """Called once, before any row, to obtain the states."""
 
     def process_element1(
         self, value: Row, ctx: ProcessContext
     ) -> Iterable[Row | tuple[Any, ...]] | None:
-        """Called for each row of the first stream; returns or yields rows, or None."""
+        """Called for each row of the first stream. Returns or yields rows, or returns None."""
         raise NotImplementedError
 
     def process_element2(
         self, value: Row, ctx: ProcessContext
     ) -> Iterable[Row | tuple[Any, ...]] | None:
-        """Called for each row of the second stream; returns or yields rows, or None."""
+        """Called for each row of the second stream. Returns or yields rows, or returns None."""
         raise NotImplementedError
 
     def on_timer(
@@ -333,8 +337,8 @@ class CoProcessFunction:
         """Called when a timer fires.
 
         Event-time timers fire when the watermark reaches them, the remaining ones when bounded
-        input ends: in a batch all of them, since it has no watermarks before. Processing-time
-        timers that remain then do not fire.
+        input ends: in batch mode all of them, because there are no earlier watermarks.
+        Processing-time timers that remain at the end do not fire.
         """
 
     def close(self) -> None:

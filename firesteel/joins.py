@@ -1,4 +1,4 @@
-"""Checks the arguments of joins when the program is written."""
+"""Checks the arguments of joins while the program is built."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _HOW: dict[str, How] = {
 
 
 def join_spec(on: On, how: str, ttl: Duration | None) -> JoinSpec:
-    """Raises InvalidProgram."""
+    """Returns the spec of `join`. Raises InvalidProgram."""
     left, right = _keys("join", on)
     chosen = _any_how("join", how)
     within = None
@@ -51,31 +51,31 @@ def join_spec(on: On, how: str, ttl: Duration | None) -> JoinSpec:
 def interval_join_spec(
     on: On, how: str, between: tuple[Duration, Duration], times: EventTimes
 ) -> JoinSpec:
-    """Raises InvalidProgram."""
+    """Returns the spec of `interval_join`. Raises InvalidProgram."""
     left, right = _keys("interval_join", on)
     chosen = _any_how("interval_join", how)
     if not isinstance(between, tuple | list) or len(between) != 2:
         raise InvalidProgram(
-            f"interval_join(between={between!r}): give how long after a row of this stream those of"
-            ' the other one are, at least and at most, such as between=("-10 s", "1 min")'
+            f"interval_join(between={between!r}): specify the minimum and maximum time from a row"
+            ' of this stream to those of the other one, such as between=("-10 s", "1 min")'
         )
     lower_us, upper_us = (_signed_us(bound, "between of interval_join()") for bound in between)
     if lower_us > upper_us:
         raise InvalidProgram(
-            f"interval_join(between={between!r}): the first is the earlier one; swap the two"
+            f"interval_join(between={between!r}): the first must be the smaller one; swap the two"
         )
     within = IntervalSpec(times=times, lower_us=lower_us, upper_us=upper_us)
     return JoinSpec(left_keys=left, right_keys=right, how=chosen, within=within)
 
 
 def as_of_join_spec(on: On, how: str, tolerance: Duration | None, times: EventTimes) -> JoinSpec:
-    """Raises InvalidProgram."""
+    """Returns the spec of `as_of_join`. Raises InvalidProgram."""
     left, right = _keys("as_of_join", on)
     chosen = _known_how(how)
     if chosen not in ("inner", "left"):
         raise InvalidProgram(
-            f'as_of_join(how={how!r}): there is "inner" and "left"; a version that no row is joined'
-            " with is not in the result"
+            f'as_of_join(how={how!r}): allowed: "inner", "left"; a version that matches no row'
+            " is not in the result"
         )
     tolerance_us = None
     if tolerance is not None:
@@ -85,13 +85,13 @@ def as_of_join_spec(on: On, how: str, tolerance: Duration | None, times: EventTi
 
 
 def window_join_spec(on: On, window: Window, how: str, times: EventTimes) -> JoinSpec:
-    """Raises InvalidProgram."""
+    """Returns the spec of `window_join`. Raises InvalidProgram."""
     left, right = _keys("window_join", on)
     chosen = _any_how("window_join", how)
     if not isinstance(window, Tumbling) or window.processing_time or window.on is not None:
         raise InvalidProgram(
             f"window_join(window={window!r}): it takes a Tumbling window in event time, without"
-            ' on; name other columns of time with window_join(..., times=("left", "right"))'
+            ' on; name other event-time columns with window_join(..., times=("left", "right"))'
         )
     spec = window.spec()
     assert isinstance(spec, TumblingSpec)
@@ -102,7 +102,7 @@ def window_join_spec(on: On, window: Window, how: str, times: EventTimes) -> Joi
 def event_times(
     what: str, times: tuple[str, str] | None, found: tuple[frozenset[str], frozenset[str]]
 ) -> EventTimes:
-    """`times`: as the program names them; `found`: the event-time columns of the two streams."""
+    """`times` are named by the program; `found` has the event-time columns of the two streams."""
     if times is not None:
         if (
             not isinstance(times, tuple | list)
@@ -110,7 +110,7 @@ def event_times(
             or not all(isinstance(name, str) and name for name in times)
         ):
             raise InvalidProgram(
-                f"{what}(times={times!r}): name the columns of event time of this and of the other"
+                f"{what}(times={times!r}): name the event-time columns of this and of the other"
                 ' stream, such as times=("at", "time")'
             )
         return EventTimes(columns=(times[0], times[1]))
@@ -122,14 +122,14 @@ def event_times(
 
 
 def growing_joins(graph: StreamGraph) -> Iterable[str]:
-    """What is to be said of joins in a stream, and of rows with those around them, that keep more
-    and more rows.
+    """Yields warnings about joins in a stream, and `rows_between`, that keep a growing number of
+    rows.
     """
     for node in graph.nodes:
         match node.spec:
             case JoinSpec(within=None):
                 instead = (
-                    'join(..., ttl="1 day"), or join rows that are near in time:'
+                    'join(..., ttl="1 day"), or join rows that are close in time:'
                     " interval_join(...), window_join(...)"
                 )
             case RowsBetweenSpec():
@@ -147,14 +147,14 @@ def growing_joins(graph: StreamGraph) -> Iterable[str]:
         endless = [source for source in graph.leading_to([node]).nodes if _may_not_end(source)]
         if endless := sorted(endless, key=_may_end):
             yield (
-                f"{node} keeps all rows of its streams for ever, and {endless[0]}"
+                f"{node} keeps all rows of its streams forever, and {endless[0]}"
                 f" {_end_of(endless[0])}; bound what it keeps with {instead}"
             )
 
 
 def check_event_times(graph: StreamGraph) -> None:
-    """What waits for watermarks in a stream must get some. Raises InvalidProgram for joins whose
-    rows, or those without a match, would never come.
+    """Checks that operators that wait for watermarks get some. Raises InvalidProgram for joins
+    whose rows, or those without a match, would never be emitted.
     """
     for node in graph.nodes:
         match node.spec:
@@ -164,33 +164,34 @@ def check_event_times(graph: StreamGraph) -> None:
                 waiting = "its rows without a match"
             case _:
                 continue
-        # A watched folder is idle at times, and holds the other stream's watermarks back no more.
+        # A watched folder is idle at times, and then does not hold back the other stream's
+        # watermarks.
         timed = any(map(_has_watermarks, graph.leading_to([node]).nodes))
         for source in _without_watermarks(graph, node):
             assert isinstance(source.spec, SourceSpec)
             if not _may_end(source) and not (timed and is_watched(source.spec.source)):
                 raise InvalidProgram(
-                    f"{node}: {waiting} come when the watermarks of both its streams have passed"
-                    f" them, and {source}, which {_end_of(source)}, has none, so they would never"
-                    f" come; {_GIVE_WATERMARKS}"
+                    f"{node}: {waiting} are emitted when the watermarks of both its streams have"
+                    f" passed them, and {source}, which {_end_of(source)}, has none, so they would"
+                    f" never be emitted; {_GIVE_WATERMARKS}"
                 )
 
 
 _GIVE_WATERMARKS = (
-    "give it watermarks: from_source(..., watermarks=Watermarks.bounded(...)), or"
+    "assign watermarks: from_source(..., watermarks=Watermarks.bounded(...)), or"
     " assign_timestamps_and_watermarks(...) before the join"
 )
 
 
 def _without_watermarks(graph: StreamGraph, join: StreamNode) -> list[StreamNode]:
-    """The sources of a join's streams that have no watermarks, and do not end as far as is known;
-    first those that certainly do not.
+    """Returns the sources of a join's streams that have no watermarks and may not end; first those
+    that certainly do not end.
     """
     found: list[StreamNode] = []
     waiting, seen = [edge.source for edge in graph.in_edges(join)], set()
     while waiting:
         node = waiting.pop(0)
-        # The watermarks of operators of the program's own are theirs.
+        # Custom operators emit their own watermarks.
         if node in seen or _has_watermarks(node) or isinstance(node.spec, CustomSpec):
             continue
         seen.add(node)
@@ -207,25 +208,25 @@ def _has_watermarks(node: StreamNode) -> bool:
 
 
 def _may_not_end(node: StreamNode) -> bool:
-    """Whether it is a source that never ends, or perhaps does not."""
+    """Whether it is a source that does not or may not end."""
     return isinstance(node.spec, SourceSpec) and (
         isinstance(node.spec.source, PythonSource) or not is_bounded(node.spec.source)
     )
 
 
 def _may_end(source: StreamNode) -> bool:
-    """Of one that perhaps does not: whether it ends is known when it runs."""
+    """Whether a source that may not end is known to end only at run time."""
     return isinstance(source.spec, SourceSpec) and is_bounded(source.spec.source)
 
 
 def _end_of(source: StreamNode) -> str:
     if _may_end(source):
-        return "goes on for ever unless its reader has a method isFinished()"
+        return "never ends unless its reader has a method isFinished()"
     return "never ends"
 
 
 def _signed_us(duration: Duration, what: str) -> int:
-    """A duration that may have a minus sign as text."""
+    """Converts a duration whose text may have a minus sign."""
     if isinstance(duration, str) and duration.lstrip().startswith("-"):
         return -duration_us(duration.lstrip()[1:], what)
     return duration_us(duration, what)
@@ -235,8 +236,8 @@ def _any_how(what: str, how: str) -> How:
     chosen = _known_how(how)
     if chosen is None:
         raise InvalidProgram(
-            f'{what}(how={how!r}): there is "inner", "left", "right" and "full"; rows that have a'
-            " match, or none, without the other stream's columns: select(...) from one of these"
+            f'{what}(how={how!r}): allowed: "inner", "left", "right", "full"; for rows that have a'
+            " match, or none, without the other stream's columns, add select(...) after these"
         )
     return chosen
 
@@ -253,7 +254,7 @@ def _keys(what: str, on: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
         pairs = [(name, name) for name in ((on,) if isinstance(on, str) else on or ())]
     if not pairs or not all(isinstance(name, str) and name for pair in pairs for name in pair):
         raise InvalidProgram(
-            f'{what}(on={on!r}): name the columns that are equal: on="id", on=["id", "day"],'
-            ' or, if they have other names in the other stream, on={"seller": "id"}'
+            f'{what}(on={on!r}): name the columns to compare: on="id", on=["id", "day"],'
+            ' or, if their names differ in the other stream, on={"seller": "id"}'
         )
     return tuple(left for left, _ in pairs), tuple(right for _, right in pairs)

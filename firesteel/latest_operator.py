@@ -1,4 +1,4 @@
-"""The settings of the operator that a program has just added: uid, parallelism, chaining, slots."""
+"""Settings of the operator that was just added: uid, parallelism, chaining, slots."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["LatestOperator"]
 
 
 class LatestOperator:
-    """Base of streams and sinks: sets what their latest operator needs."""
+    """Base of streams and sinks: changes settings of their latest operator."""
 
     _program: Program
     _node: StreamNode | None
@@ -21,34 +21,36 @@ class LatestOperator:
     def _operator(self) -> StreamNode:
         if self._node is None:
             raise InvalidProgram(
-                "uid(), name() and the other settings are those of the operator just added:"
-                " call them right after it, not after key_by() or union()"
+                "uid(), name() and the other settings apply to the operator that was just added:"
+                " call them directly after it, not after key_by() or union()"
             )
         return self._node
 
     def uid(self, uid: str) -> Self:
-        """The operator's identity across versions of the program; its state is stored under it."""
+        """Sets the operator's identity across versions of the program; its state is stored under
+        it.
+        """
         self._operator().uid = uid
         return self
 
     def name(self, name: str) -> Self:
-        """The operator's name in `firesteel show`, in metrics and in errors."""
+        """Sets the operator's name in `firesteel show`, in metrics and in errors."""
         self._operator().name = name
         return self
 
     def set_parallelism(self, parallelism: int) -> Self:
-        """The number of the operator's subtasks; by default parallelism.default."""
+        """Sets the number of the operator's subtasks; the default is parallelism.default."""
         node = self._operator()
         if positive("parallelism", parallelism) > 1 and node.whole:
             raise InvalidProgram(
-                f"operator {node} has no keys, so one subtask sees all of its records, and"
+                f"operator {node} has no keys, so one subtask processes all of its records, and"
                 f" set_parallelism({parallelism}) would divide them; use key_by(...).window(...)"
             )
         node.parallelism = parallelism
         return self
 
     def set_max_parallelism(self, max_parallelism: int) -> Self:
-        """The number of key groups, which bounds the parallelism. It never changes."""
+        """Sets the number of key groups, which bounds the parallelism. It must never change."""
         self._operator().max_parallelism = positive("max parallelism", max_parallelism)
         return self
 
@@ -58,7 +60,7 @@ class LatestOperator:
         return self
 
     def disable_chaining(self) -> Self:
-        """Runs the operator in a task of its own."""
+        """Runs the operator in a separate task."""
         self._operator().chaining = Chaining.NEVER
         return self
 
@@ -73,8 +75,8 @@ class LatestOperator:
         return self
 
     def resource_group(self, group: str) -> Self:
-        """Puts the operator in a group that `Environment.resource_group` registered: its slots are
-        shared with no other group.
+        """Puts the operator into a group that `Environment.resource_group` registered: it shares
+        slots only within this group.
         """
         node = self._operator()
         node.resources = self._program.resource_profile(group)
@@ -82,7 +84,9 @@ class LatestOperator:
         return self
 
     def set_resources(self, resources: ResourceProfile) -> Self:
-        """What this operator needs of its slot; a shared slot has the sum of its operators."""
+        """Sets the resources that this operator needs; a shared slot has the sum of its
+        operators.
+        """
         self._operator().resources = resources
         return self
 

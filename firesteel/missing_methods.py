@@ -1,4 +1,4 @@
-"""Hints for methods that streams and environments of other libraries have."""
+"""Hints for methods of other libraries' streams and environments that Firesteel does not have."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _SINK = "sink_to(...), for example with a FileSink"
 _COLLECT = "execute_and_collect(), which returns an Arrow table"
 _SORTED = (
     "window_all(...).top_n(...), or window_all(...).apply(lambda df: df.{name}(...)):"
-    " an endless stream has no order of its own"
+    " an unbounded stream is not sorted as a whole"
 )
 _TOP = (
-    "window_all(...).top_n(n, by=...), or for each key key_by(...).top_n(n, by=...), also with"
+    "window_all(...).top_n(n, by=...), or per key key_by(...).top_n(n, by=...), optionally with"
     " window(...) between the two"
 )
 
-_OVER_ALL = "window_all(...).apply(lambda df: df.{name}(...)), or apply(...) of a stream that ends"
+_OVER_ALL = "window_all(...).apply(lambda df: df.{name}(...)), or apply(...) of a bounded stream"
 _PANDAS = "map_in_pandas(function, schema), whose function gets a DataFrame per batch"
 _PER_BATCH = (
     "map_in_arrow(function, schema) or map_in_pandas(function, schema), whose functions get batches"
@@ -36,7 +36,7 @@ _GROUPED_PANDAS = (
     " transform_with_state_in_pandas(...) after key_by(...)"
 )
 
-# Methods of Spark's DataFrames, of Flink's streams and of pandas; what to write instead.
+# Methods of Spark's DataFrames, of Flink's streams and of pandas, with their replacements.
 _INSTEAD = {
     **dict.fromkeys(("agg", "avg", "count", "max", "mean", "min", "reduce", "sum"), _AGGREGATE),
     **dict.fromkeys(("max_by", "min_by"), _TOP),
@@ -133,7 +133,7 @@ _CLUSTERS = (
     "the command line, such as `firesteel run -m HOST:PORT job.py`: see `firesteel run --help`"
 )
 
-# Methods of PyFlink's environments and of Spark's session; what to write instead.
+# Methods of PyFlink's environments and of Spark's session, with their replacements.
 _OF_ENVIRONMENTS = {
     **dict.fromkeys(
         ("builder", "create", "getOrCreate", "get_execution_environment", "newSession"),
@@ -211,7 +211,7 @@ _OF_ENVIRONMENTS = {
     ),
     "udf": "transform(lambda df: ...) of a stream, where PySpark's functions and UDFs work",
     "sparkContext": "a transform, whose DataFrame has its SparkSession: df.sparkSession",
-    **dict.fromkeys(("close", "stop"), "nothing: what a job used is released at its end"),
+    **dict.fromkeys(("close", "stop"), "nothing: a job's resources are released at its end"),
 }
 _CAPITAL = re.compile("[A-Z]")
 _OF_STREAMS = ("execute_and_collect", "filter", "foreach_batch", "key_by", "print", "sink_to")
@@ -226,7 +226,7 @@ _AFTER_KEY_BY = (
 
 def no_such_member(kind: type, name: str, streams: type | None = None) -> NoReturn:
     """Raises AttributeError for a member that a `kind` of stream, or the environment, does not
-    have; the message says what is meant. `streams`: for the environment, the class of streams.
+    have; the message names the replacement. `streams` is the class of streams, for the environment.
     """
     message = f"{kind.__name__} has no {name}"
     if name == "_jdf":

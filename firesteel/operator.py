@@ -1,15 +1,6 @@
-"""The operator interface: what runs in a task's chain.
+"""The operator interface: the elements of a task's chain.
 
-The life of an operator. All calls are made on the task's own thread, never two at once:
-
-    setup → initialize_state → open
-    → (process_batch | process_watermark | timers | snapshot_state)*
-    → end_input(i) for each input → finish
-    → [snapshot_state → notify_checkpoint_complete] → close
-
-A failure or a cancellation leads directly to close, from any state. Operators of a chain are opened
-from the last to the first, and finished and closed from the first to the last.
-"""
+Life cycle of an operator. All calls are made on the task's thread, never concurrently:"""
 
 from __future__ import annotations
 
@@ -32,13 +23,13 @@ class Output(Protocol):
         """Emits a batch. Blocks while every consumer is out of credit (back-pressure)."""
 
     def emit_side(self, tag: str, batch: pa.RecordBatch) -> None:
-        """Emits a batch to the side output `tag`; dropped if nothing consumes it."""
+        """Emits a batch to the side output `tag`; drops it if the side output has no consumer."""
 
     def emit_watermark(self, watermark: Watermark) -> None:
-        """Emits a watermark, unless one as late has been emitted before."""
+        """Emits a watermark, unless an equal or later one has been emitted."""
 
     def emit_status(self, status: StreamStatus) -> None:
-        """Idle: consumers do not wait for this output's watermarks.
+        """Emits the status. While it is idle, consumers do not wait for this output's watermarks.
 
         The next batch or watermark makes it active again.
         """
@@ -47,8 +38,8 @@ class Output(Protocol):
 class TimerService(Protocol):
     """Timers per key and namespace; a timer that is registered twice fires once.
 
-    Those with a key are part of checkpoints. Those without one are not: the operator registers them
-    again in `open`.
+    Timers with a key are part of checkpoints. Timers without a key are not: the operator registers
+    them again in `open`.
     """
 
     @property
@@ -82,44 +73,48 @@ class Counter(Protocol):
 
 
 class PlanMeter(Protocol):
-    """Counts an operator's plans on Spark, and divides the time that it spends there.
+    """Counts an operator's plans on Spark, and divides the time spent there.
 
-    The spans are for use inside `RuntimeContext.time("spark")`: whatever is in neither of them
-    counts as running a plan.
+    Use the spans inside `RuntimeContext.time("spark")`: time outside of them counts as running a
+    plan.
     """
 
     @property
     def planning(self) -> AbstractContextManager[None]:
-        """Making a plan: the program's functions, analysis, optimisation, code generation."""
+        """Measures making a plan: the program's functions, analysis, optimisation, code
+        generation.
+        """
 
     @property
     def converting(self) -> AbstractContextManager[None]:
-        """Bringing rows into Spark and out of it, as far as this process does that."""
+        """Measures moving rows into and out of Spark, as far as this process does it."""
 
     @property
     def reading(self) -> AbstractContextManager[None]:
-        """Reading files in this process, by Arrow. What Spark reads itself counts as running."""
+        """Measures reading files in this process, by Arrow. Reading by Spark counts as running."""
 
     def made(self) -> None:
-        """Counts a plan that was made, kept or not."""
+        """Counts a plan that was made, whether it is cached or not."""
 
     def ran_kept(self) -> None:
-        """Counts a bundle that was run by a kept plan."""
+        """Counts a bundle that ran a cached plan."""
 
     def not_kept(self, reason: str) -> None:
-        """Says why a plan is made for each bundle, for `firesteel show --full`."""
+        """Records why a plan is made for each bundle, for `firesteel show --full`."""
 
     def files_read_by(self, reader: str) -> None:
-        """Says which reader reads a source's files, for `firesteel show --full`."""
+        """Records which reader reads a source's files, for `firesteel show --full`."""
 
 
 class TaskCancelled(BaseException):
-    """Unwinds a cancelled task. Not an Exception: a user's `except Exception` must not stop it."""
+    """Unwinds a cancelled task. It is not an Exception, so that `except Exception` in user code
+    does not catch it.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInfo:
-    """Which task this is: one attempt of one subtask of a vertex."""
+    """Identifies a task: one attempt of one subtask of a vertex."""
 
     job_id: str
     job_name: str
@@ -150,7 +145,7 @@ class RuntimeContext(Protocol):
 
     @property
     def input_schemas(self) -> tuple[pa.Schema | None, ...]:
-        """Schema of each input, known before data flows (None: its producer has none)."""
+        """The schema of each input, known before data flows (None: its producer has none)."""
 
     @property
     def output_schema(self) -> pa.Schema | None: ...
@@ -168,21 +163,21 @@ class RuntimeContext(Protocol):
 
     @property
     def stopped_ms(self) -> float:
-        """How long, in all, the task has read no input because the operator was ahead of its
+        """The total time for which the task has read no input because the operator was ahead of its
         watermark alignment group.
         """
 
     @property
     def busy_s(self) -> float:
-        """For how long, in all, the task has worked: neither waited for input or for an answer nor
-        handed batches to its consumers.
+        """The total time for which the task has worked, without waiting for input or an answer and
+        without passing batches to its consumers.
         """
 
     def counter(self, name: str) -> Counter:
-        """A counter that is exposed as flink_taskmanager_job_task_operator_<name>."""
+        """Returns a counter, exposed as flink_taskmanager_job_task_operator_<name>."""
 
     def time(self, kind: Literal["spark", "python"]) -> AbstractContextManager[None]:
-        """Counts the time inside the `with` block as Spark's or Python's, except emitting."""
+        """Counts the time inside the `with` block as Spark's or Python's, excluding emission."""
 
     def count_bundle(self, records: int) -> None:
         """Counts a bundle of records, for `firesteel show` and the metrics of bundle sizes."""
@@ -191,19 +186,19 @@ class RuntimeContext(Protocol):
     def plan_meter(self) -> PlanMeter: ...
 
     def show_plan(self, plan: Callable[[], str]) -> None:
-        """Shows a Spark plan in `firesteel show`; `plan` is called from time to time."""
+        """Shows a Spark plan in `firesteel show`; `plan` is called periodically."""
 
     def send_to_coordinator(self, event: Any) -> None:
         """Sends an operator event to the coordinator in the JobMaster."""
 
     def request_mail(self, action: Callable[[], None]) -> None:
-        """Runs `action` on the task's thread, between elements. Callable from any thread."""
+        """Runs `action` on the task's thread, between elements. May be called on any thread."""
 
     def yield_to_mail(self, timeout_s: float) -> None:
         """Runs the queued mails in the middle of an element, waiting at most `timeout_s` for one.
 
-        For an operator that waits for an answer of its coordinator. Only on the task's thread.
-        Raises TaskCancelled if the task is cancelled.
+        Use it in an operator that waits for an answer of its coordinator, only on the task's
+        thread. Raises TaskCancelled if the task is cancelled.
         """
 
     @property
@@ -212,11 +207,11 @@ class RuntimeContext(Protocol):
 
     @property
     def cancelled(self) -> bool:
-        """Long work should check this and return early."""
+        """Whether the task is cancelled. Long-running work should check this and return early."""
 
 
 class KeyedStateBackend(Protocol):
-    """Keyed state by name: picklable values under (key, namespace), partitioned by key group."""
+    """Keyed state by name: picklable values per key and namespace, partitioned by key group."""
 
     def get(self, name: str, key: Any, namespace: Any = None) -> Any: ...
 
@@ -226,48 +221,51 @@ class KeyedStateBackend(Protocol):
 
 
 class KeyedRows(Protocol):
-    """Keyed state in columns: rows, each of the key that is in its key columns.
+    """Keyed state in columns: rows, each with its key in the key columns.
 
-    The operator holds them in whatever way it likes. At a snapshot it says how to make a table of
-    them, which costs nothing then.
+    The operator holds the rows in any form. At a snapshot it provides a function that builds a
+    table of them, which costs nothing at that time.
     """
 
     def restored(self) -> pa.Table | None:
-        """The rows of this subtask's keys, those of a key in their order. Once: it keeps none.
+        """Returns the rows of this subtask's keys, those of a key in order. Call it once: the rows
+        are not kept.
 
-        Raises FiresteelError if they have another meaning.
+        Raises FiresteelError if the rows have a different meaning.
         """
 
     def keep(self, make: Callable[[], pa.Table | None]) -> None:
-        """To be called in each `snapshot_state`. Another thread calls `make` some time later, so it
-        must refer to nothing that changes.
+        """Call it in each `snapshot_state`. Another thread calls `make` some time later, so `make`
+        must not refer to anything that changes.
         """
 
 
 class ColumnMemory(Protocol):
-    """Where a slot has its state in columns. With `state.backend.type: rocksdb`, and in a batch
-    that does not set it, what is beyond its managed memory is in files without a name, which the
-    operating system reads and writes.
+    """The memory for a slot's state in columns. With `state.backend.type: rocksdb`, and in batch
+    mode by default, data beyond its managed memory is in unnamed files, which the operating system
+    reads and writes.
 
     Raises FiresteelError if the disk is full.
     """
 
     @property
     def piece_bytes(self) -> int | None:
-        """How large a part of the state should be at most that is in memory while it is changed;
-        None: all of it may be.
+        """The maximum size of a part of the state that should be in memory while it is changed, in
+        bytes; None: unlimited.
         """
 
     def empty(self, count: int, dtype: Any) -> Any:
-        """An array of NumPy with any content."""
+        """Returns a NumPy array with arbitrary content."""
 
     def full(self, count: int, value: Any, dtype: Any) -> Any: ...
 
     def grown(self, array: Any, count: int) -> Any:
-        """An array that begins as this one and has room for `count` values, or more."""
+        """Returns an array that starts with the content of `array` and has room for at least
+        `count` values.
+        """
 
     def kept(self, batch: pa.RecordBatch, size_bytes: int | None = None) -> pa.RecordBatch:
-        """The batch, or an equal one that is in a file. `size_bytes`: if it is known."""
+        """Returns the batch, or an equal one in a file. `size_bytes` is its size, if known."""
 
 
 class OperatorState(Protocol):
@@ -278,7 +276,7 @@ class OperatorState(Protocol):
 
     @property
     def columns(self) -> ColumnMemory:
-        """For state in columns that may be large."""
+        """Memory for state in columns that may be large."""
 
     @property
     def keyed(self) -> KeyedStateBackend: ...
@@ -290,29 +288,30 @@ class OperatorState(Protocol):
         meaning: Mapping[str, str] | None = None,
         columns: Mapping[str, str] | None = None,
     ) -> KeyedRows:
-        """`meaning`: what the rows stand for, by what one calls it, such as {"window": "1 hour"}.
-        Rows of another meaning are not restored. `columns`: what they hold, of columns that may get
-        other names, such as {"_p0_sum": "sum(d)"}; those that hold something new are not restored.
+        """Declares rows as state. `meaning` describes what the rows represent, such as {"window":
+        "1 hour"}: rows with a different meaning are not restored. `columns` describes columns whose
+        names may change, such as {"_p0_sum": "sum(d)"}: columns with new content are not restored.
         """
 
     def list_state(self, name: str) -> list[Any]:
-        """Picklable items of this subtask. The list itself: what it has at a snapshot is kept.
+        """Returns the list of this subtask's picklable items. A snapshot contains the items that
+        are in the list at that time.
 
-        A subtask restores its own items, or, with another parallelism, its share of all of them, in
-        their order. Those of subtasks that had finished are gone.
+        A subtask restores its own items or, if the parallelism changed, its share of all items, in
+        order. Items of finished subtasks are dropped.
         """
 
     def union_list_state(self, name: str) -> list[Any]:
-        """As `list_state`, but every subtask restores the items of all: it takes those that it
-        goes on for out of them, or all would be kept once per subtask.
+        """Like `list_state`, but every subtask restores the items of all subtasks: it must take its
+        own items from them, or all items would be stored once per subtask.
 
-        The subtasks of the operator finish all or none: while only some have, no checkpoint of the
-        job is complete.
+        Either all or none of the operator's subtasks must have finished: while only some have, no
+        checkpoint of the job completes.
         """
 
     def broadcast_state(self, name: str) -> dict[Any, Any]:
-        """What all subtasks have alike, as they have all processed the same. Every subtask restores
-        that of any of them that had not finished.
+        """Returns a dictionary that is equal in all subtasks, because all have processed the same
+        elements. Every subtask restores the dictionary of any subtask that had not finished.
         """
 
 
@@ -323,27 +322,27 @@ class StreamOperator:
     """
 
     inputs: int = 1
-    # Why the operator cannot take part in checkpoints; empty: it can, because all that it keeps is
-    # in its state.
+    # Why the operator cannot take part in checkpoints; empty if it can, because its state contains
+    # everything that it keeps.
     not_checkpointed: str = ""
-    # Whether rows are late, and time has come, after a restore as they were at the snapshot:
-    # `context.timers.current_watermark_us` begins where it was.
+    # Whether event time after a restore is the same as at the snapshot:
+    # `context.timers.current_watermark_us` starts where it was.
     keeps_event_time: bool = False
-    # Whether rows come from `finish` that have event times: what follows gets the end of event time
-    # behind them, and no watermark before.
+    # Whether `finish` emits rows with event times: downstream operators get the end of event time
+    # after them, and no watermark before.
     emits_at_end: bool = False
-    # Whether it registers again in `open` what timers it needs, also those with a key.
+    # Whether `open` registers all timers that it needs, including those with a key.
     keeps_timers: bool = False
-    # This input is read to its end before the others are, whose producers wait meanwhile. No
-    # checkpoint of the job is taken until then.
+    # This input is read to its end before the others, whose producers wait. No checkpoint of the
+    # job is taken until then.
     reads_first: int | None = None
     context: RuntimeContext
     output: Output
 
     @property
     def full(self) -> bool:
-        """Whether the operator holds as many rows as it may: the task then reads no input until a
-        mail has run.
+        """Whether the operator holds its maximum number of rows: the task then reads no input until
+        a mail has run.
         """
         return False
 
@@ -355,40 +354,40 @@ class StreamOperator:
         """Registers state; on recovery `state.restored` is true and the state is filled."""
 
     def open(self) -> None:
-        """Acquires what processing needs. Operators downstream in the chain are open already."""
+        """Acquires resources. Operators downstream in the chain are already open."""
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         raise NotImplementedError
 
     def process_watermark(self, watermark: Watermark) -> None:
-        """The event time of all inputs advances; timers up to it have fired."""
+        """Handles the event time of all inputs; timers up to it have fired."""
         self.output.emit_watermark(watermark)
 
     def process_status(self, status: StreamStatus) -> None:
-        """All inputs have become idle, or one of them is active again."""
+        """Handles that all inputs have become idle, or that one of them is active again."""
         self.output.emit_status(status)
 
     def on_event_time(self, timestamp_us: int, key: Any, namespace: Any) -> None:
-        """An event-time timer fires."""
+        """Handles an event-time timer."""
 
     def on_event_times(self, due: Iterator[tuple[int, Any, Any]]) -> None:
-        """Event-time timers fire, in the order of their times, those included that firing ones
-        register. Each is removed when it is taken from `due`: time, key and namespace.
+        """Handles event-time timers in order of their times, including timers that are registered
+        meanwhile. Taking a timer (time, key and namespace) from `due` removes it.
         """
         for timestamp_us, key, namespace in due:
             self.on_event_time(timestamp_us, key, namespace)
 
     def on_processing_time(self, timestamp_ms: int, key: Any, namespace: Any) -> None:
-        """A processing-time timer fires."""
+        """Handles a processing-time timer."""
 
     def flush(self) -> None:
-        """Emits what is held back for efficiency (a bundle): before barriers, before event time
-        advances, when input runs dry and before `finish`.
+        """Emits rows that are held back for efficiency (a bundle): before barriers, before event
+        time advances, when input runs dry and before `finish`.
         """
 
     def prepare_barrier(self, checkpoint_id: int) -> None:
-        """The barrier is about to be emitted, after `flush`: emits what belongs before it. Not
-        called after `finish`.
+        """Emits rows that belong before the barrier, which follows after `flush`. Not called after
+        `finish`.
         """
 
     def snapshot_state(self, checkpoint_id: int) -> None:
@@ -399,21 +398,21 @@ class StreamOperator:
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None: ...
 
     def handle_coordinator_event(self, event: Any) -> None:
-        """An operator event from the coordinator in the JobMaster."""
+        """Handles an operator event from the coordinator in the JobMaster."""
 
     def end_input(self, input_index: int) -> None:
-        """No more records will come on this input."""
+        """Handles the end of this input: no more records arrive."""
 
     def finish(self) -> None:
-        """Emits whatever is left. Nothing may be emitted afterwards."""
+        """Emits the remaining rows. Nothing may be emitted afterwards."""
 
     def stop(self) -> None:
-        """Called instead of `finish` when the job stops with a savepoint, which holds what is not
-        emitted yet. Nothing may be emitted afterwards.
+        """Called instead of `finish` when the job stops with a savepoint, which contains the rows
+        that are not emitted yet. Nothing may be emitted afterwards.
         """
 
     def close(self) -> None:
-        """Releases everything; called exactly once on every path. Nothing may be emitted."""
+        """Releases all resources; called exactly once on every path. Nothing may be emitted."""
 
 
 class SourceOperator(StreamOperator):
@@ -421,15 +420,15 @@ class SourceOperator(StreamOperator):
 
     inputs = 0
 
-    # Set by `poll` when there was nothing to read: the task then flushes the chain and sleeps until
+    # Set by `poll` when there is nothing to read: the task then flushes the chain and sleeps until
     # a mail arrives (a coordinator event, a timer, `request_mail`), at most `poll_interval_s`,
     # before it polls again. None: until a mail arrives.
     waiting: bool = False
     poll_interval_s: float | None = 0.05
 
     def poll(self, max_wait_s: float) -> bool:
-        """Emits the next bundle, waiting at most `max_wait_s` for it. False: the source is
-        exhausted.
+        """Emits the next bundle, waiting at most `max_wait_s` for it. Returns False if the source
+        is exhausted.
 
         A source that waits for its coordinator does not wait here, because the answer is a mail: it
         sets `waiting`.
@@ -438,38 +437,39 @@ class SourceOperator(StreamOperator):
 
     @property
     def splits_received(self) -> int:
-        """How many splits the source's coordinator has given it."""
+        """The number of splits that the source's coordinator has assigned to it."""
         return 0
 
     @property
     def splits_held(self) -> Sequence[HeldSplit]:
-        """Those splits, in the order in which they came."""
+        """The assigned splits, in the order in which they arrived."""
         return ()
 
     @property
     def has_position(self) -> bool:
-        """Whether the source can be continued where it was."""
+        """Whether the source can resume from a position."""
         return type(self).position is not SourceOperator.position
 
     def position(self) -> Any:
-        """What of its input has been emitted, as JSON; no rows. After `flush`.
+        """Returns the position in the input up to which rows have been emitted, as JSON, without
+        rows. Called after `flush`.
 
-        All that `poll` has emitted is before it, and all that it will emit behind it.
+        All rows that `poll` has emitted are before it, and all later ones after it.
         """
         raise NotImplementedError(f"{type(self).__name__} has no position")
 
     def restore(self, position: Any) -> None:
-        """Called after `open` and before the first `poll`: continues at a `position()` of a source
-        of the same operator. Raises FiresteelError if that is not possible. With more subtasks than
-        before, some are not called.
+        """Resumes at a `position()` of a source of the same operator. Called after `open` and
+        before the first `poll`. Raises FiresteelError if that is not possible. If the parallelism
+        was increased, some subtasks are not called.
         """
         raise NotImplementedError(f"{type(self).__name__} has no position")
 
     def merged(self, positions: Sequence[Any]) -> Any:
-        """One position of which `restore` reads the rest of all of these, of as many subtasks: with
-        fewer subtasks than before. Raises FiresteelError if there is none.
+        """Returns one position from which `restore` reads the rest of all of these positions: used
+        if the parallelism was reduced. Raises FiresteelError if there is none.
         """
         raise FiresteelError(
-            f"{self.context.operator_name} cannot be restored with fewer subtasks than the"
-            f" {len(positions)} that this one goes on for: set the parallelism that it had"
+            f"{self.context.operator_name} cannot be restored with fewer subtasks: this one would"
+            f" have to resume {len(positions)} of them. Set the earlier parallelism"
         )

@@ -1,4 +1,4 @@
-"""Checks the arguments of `process` when the program is written."""
+"""Checks the arguments of `process` while the program is built."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def process_spec(
     side_outputs: dict[str, Any],
     time: RowTimeSpec | None,
 ) -> ProcessSpec:
-    """`key_columns`: None if the stream is not keyed. Raises InvalidProgram."""
+    """`key_columns` is None if the stream is not keyed. Raises InvalidProgram."""
     wanted = ProcessFunction if key_columns is None else KeyedProcessFunction
     if not isinstance(function, wanted):
         raise InvalidProgram(f"process(): {_wrong(function, keyed=key_columns is not None)}")
     if schema is None:
         raise InvalidProgram(
-            'process() needs the schema of what the function yields, such as "id STRING, count INT"'
+            'process() needs the output schema of the function, such as "id STRING, count INT"'
         )
     return ProcessSpec(
         function=function,

@@ -1,9 +1,9 @@
 """A program: its operators, its configuration and its files.
 
-Environment and streams add to it; `execute` runs it as `firesteel run` decides, or embedded.
+Environment and streams add to it; `execute` runs it as configured by `firesteel run`, or embedded.
 
-A sink runs in one job. A job consists of the sinks that no job has run yet and of all that is
-upstream of them, from the sources; a stream that leads to no sink is in no job.
+A sink runs in one job. A job consists of the sinks that no job has run yet and all operators
+upstream of them; a stream that leads to no sink is in no job.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from firesteel.client.execution_context import ExecutionContext
 
 
-MAX_INLINE_BYTES = 256 * 1024  # of a table that is part of the JobGraph; it is kept in messages
+MAX_INLINE_BYTES = 256 * 1024  # of a table that is part of the JobGraph, which is sent in messages
 
 
 class Program:
-    """One per Environment."""
+    """The state of one Environment."""
 
     def __init__(self) -> None:
         self.graph = StreamGraph()
@@ -52,15 +52,15 @@ class Program:
         self.archives: list[str] = []
         self.requirements: str | None = None
         self._temporary: Path | None = None
-        self._executed: set[StreamNode] = set()  # the operators of all jobs that were submitted
+        self._executed: set[StreamNode] = set()  # the operators of all submitted jobs
         from firesteel.client.execution_context import current
 
         if (context := current()) is not None:
             context.describes(self.graph)
 
     def table_source(self, local: LocalTable) -> TableSource:
-        """A source of the rows of a table. A large table is written to a file, which is shipped
-        with the jobs of the program.
+        """Returns a source of the rows of a table. A large table is written to a file, which is
+        shipped with the jobs of the program.
         """
         import pyarrow as pa  # programs with files do without it
 
@@ -84,7 +84,7 @@ class Program:
         )
 
     def _folder(self) -> Path:
-        """A folder for files of this program, which is removed with it."""
+        """Returns a folder for files of this program, which is removed with it."""
         if self._temporary is None:
             self._temporary = Path(tempfile.mkdtemp(prefix="firesteel-program-"))
             weakref.finalize(self, shutil.rmtree, self._temporary, ignore_errors=True)
@@ -100,27 +100,29 @@ class Program:
         return self.resource_groups[group]
 
     def job_graph(self, job_name: str, *, overrides: dict[str, str] | None = None) -> JobGraph:
-        """That of the job which `execute` would run now. `overrides` win over the program's own
-        configuration.
+        """Returns the JobGraph of the job that `execute` would run now. `overrides` take precedence
+        over the program's configuration.
 
         Raises InvalidProgram if no sink is left to run.
         """
         return self._job_graph(self._pending(), job_name, overrides, Shipment())
 
     def execute(self, job_name: str) -> JobResult:
-        """Raises JobFailed, JobCanceled, or InvalidProgram if no sink is left to run."""
+        """Runs the job. Raises JobFailed, JobCanceled, or InvalidProgram if no sink is left to
+        run.
+        """
         from firesteel.client.execution import run_job  # gRPC: describing a program needs none
 
         return run_job(*self._submission(job_name))
 
     def execute_async(self, job_name: str) -> JobClient:
-        """Raises InvalidProgram if no sink is left to run."""
+        """Submits the job. Raises InvalidProgram if no sink is left to run."""
         from firesteel.client.execution import submit_job
 
         return submit_job(*self._submission(job_name))
 
     def _submission(self, job_name: str) -> tuple[JobGraph, ExecutionContext, Callable[[], None]]:
-        """The next job, how to run it, and what to call once the cluster has it."""
+        """Returns the next job, how to run it, and a function to call once the cluster has it."""
         pending = self._pending()
         for surprise in (*self._unread(), *self._read_again(pending)):
             _warn(surprise)
@@ -130,10 +132,9 @@ class Program:
     def collect(
         self, job_name: str, sink: StreamNode, kind: BatchKind | None, limit: int | None
     ) -> Any:
-        """Runs the program with `sink`, a CollectSink that belongs to this one job.
-
-        Without `kind` it returns the rows as a table, else CollectedBatches once the job is
-        submitted. After `limit` rows, the job is cancelled.
+        """Runs the program with `sink`, a CollectSink that belongs to this job only.
+        Without `kind`, returns the rows as a table, otherwise CollectedBatches once the job is
+        submitted. The job is cancelled after `limit` rows.
         """
         from firesteel.client.collected import first_rows, run_collecting
         from firesteel.client.execution import run_job
@@ -151,14 +152,14 @@ class Program:
             batches = run_collecting(graph, operator_id, context, kind or "arrow", submitted, limit)
             return first_rows(batches, limit) if kind is None and limit is not None else batches
         finally:
-            self._executed.add(sink)  # also if there was no job: nobody would read its rows
+            self._executed.add(sink)  # even if no job ran: its rows would be unread
 
     # -- inside
 
     def _pending(self) -> StreamGraph:
-        """What the next job runs."""
+        """Returns the operators of the next job."""
         if not self.graph.nodes:
-            raise InvalidProgram("the program has no operators: begin with env.from_source(...)")
+            raise InvalidProgram("the program has no operators: start with env.from_source(...)")
         sinks = [node for node in self.graph.nodes if node.is_sink]
         pending = [sink for sink in sinks if sink not in self._executed]
         if pending:
@@ -182,13 +183,13 @@ class Program:
         again = [node for node in pending.nodes if node.is_source and node in self._executed]
         if again:
             yield (
-                f"this job reads {_listed(again)} from the beginning, as an earlier job of this"
-                " environment did: a job does not continue where another one ended; to read once,"
+                f"this job reads {_listed(again)} from the start, as an earlier job of this"
+                " environment did: a job does not resume where another one ended; to read once,"
                 " add all sinks before the first execute()"
             )
 
     def _shipped(self, pending: StreamGraph, job_name: str) -> tuple[JobGraph, ExecutionContext]:
-        """The job, and how to run it: with the modules that its functions need."""
+        """Returns the job and how to run it, including the modules that its functions need."""
         from firesteel.client.files import program_modules
 
         context, shipment = self._context(), Shipment()
@@ -213,8 +214,9 @@ class Program:
             _warn(unknown)
         if secrets := Configuration(own).secrets():
             raise InvalidProgram(
-                f"{min(secrets)} is part of the cluster's configuration, not of a job's, which"
-                " all may read: set it in config.yaml, or with -D where the cluster is started"
+                f"{min(secrets)} belongs to the cluster's configuration, not to that of a job,"
+                " which all users can read: set it in config.yaml, or with -D when starting the"
+                " cluster"
             )
         batch = is_batch(pending, conf)
         blocking = batch and conf.get(options.BATCH_SHUFFLE_MODE) == "ALL_EXCHANGES_BLOCKING"
@@ -238,7 +240,7 @@ class Program:
             default_parallelism=conf.get(options.PARALLELISM),
             default_max_parallelism=conf.get(options.MAX_PARALLELISM),
             chaining_enabled=conf.get(options.OPERATOR_CHAINING),
-            # Not the whole configuration: paths on the client mean nothing to the job.
+            # not the whole configuration: the client's paths mean nothing to the job
             config=own,
             batch=batch,
             result_type=result_type,

@@ -1,9 +1,9 @@
-"""The column of results whose rows may go away again.
+"""The column of results whose rows may be retracted.
 
-A late record that is allowed can join two sessions whose results are out, or change which rows a
+An allowed late record can merge two sessions whose results were emitted, or change the rows that a
 window's function returns. Such results have a column `row_kind`: "insert" for a row that is now
-valid, and "delete" for an earlier row, with all of its values, that no longer is. Deletes come
-before the rows that replace them.
+valid, and "delete" for an earlier row, with all of its values, that is no longer valid. Deletes
+precede the rows that replace them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Operators that treat each row on its own: DataFrame methods on Spark, functions in Python."""
+"""Operators that process each row independently: DataFrame methods on Spark, functions in
+Python.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ class RowOperations(Generic[Stream]):
         def _add(
             self, name: str, spec: Spec, *, uid: str = "", runs_on_spark: bool = False
         ) -> Stream:
-            """The stream behind a new operator."""
+            """Returns the stream after a new operator."""
 
     def transform(
         self,
@@ -54,13 +56,13 @@ class RowOperations(Generic[Stream]):
         name: str | None = None,
         uid: str = "",
     ) -> Stream:
-        """Applies a DataFrame to DataFrame function that treats rows independently: without
+        """Applies a DataFrame to DataFrame function that processes rows independently: without
         aggregation, ordering, limits or window functions. Joins with static data are allowed.
 
-        Runs on the slot's Spark; chained transforms become one Catalyst plan. The function sees
-        one bundle of rows at a time, so a job whose function relates rows to each other, or
-        reads them (`count`, `collect`, ...), is refused before data flows. `per_bundle=True` allows
-        it, for functions meant for each bundle alone.
+        It runs on the slot's Spark; chained transforms become one Catalyst plan. The function gets
+        one bundle of rows at a time, so a job whose function relates rows to each other, or reads
+        them (`count`, `collect`, ...), is refused before data flows. `per_bundle=True` allows it,
+        for functions that are meant for each bundle alone.
         """
         checked_function("transform", function)
         return self._add(
@@ -81,7 +83,7 @@ class RowOperations(Generic[Stream]):
         the zone of spark.sql.session.timeZone, as in PySpark.
 
         The function is called once per batch, with an iterator over that batch, and yields any
-        number of batches, also none. So a generator serves as map, filter and flat map; its local
+        number of batches, including none. So a generator can map, filter and flat-map; its local
         variables do not survive the batch.
         """
         checked_function("map_in_arrow", function)
@@ -102,8 +104,9 @@ class RowOperations(Generic[Stream]):
         """Applies a function of PySpark's mapInPandas: from an iterator of pandas DataFrames to an
         iterator of DataFrames of `schema`.
 
-        Otherwise as `map_in_arrow`. Timestamps with zone are local to spark.sql.session.timeZone,
-        as in PySpark. Columns are matched by name if their labels are strings, else by position.
+        Otherwise it works like `map_in_arrow`. Timestamps with zone are local to
+        spark.sql.session.timeZone, as in PySpark. Columns are matched by name if their labels are
+        strings, otherwise by position.
         """
         checked_function("map_in_pandas", function)
         spec = MapInPandasSpec(function=function, schema=schema)
@@ -140,33 +143,34 @@ class RowOperations(Generic[Stream]):
         name: str | None = None,
         uid: str = "",
     ) -> Stream:
-        """The same as `filter`."""
+        """Same as `filter`."""
         return self.filter(condition, name=name, uid=uid)
 
     def select(
         self, *columns: str | Column | list[str | Column], name: str | None = None, uid: str = ""
     ) -> Stream:
-        """Keeps these columns: names, and Columns such as `(F.col("x") + 1).alias("y")`.
+        """Selects these columns: names, and Columns such as `(F.col("x") + 1).alias("y")`.
 
-        Runs on Spark, as `transform(lambda df: df.select(...))` does. Each row is treated on its
-        own, so a job that selects an aggregate or a window function is refused before data flows.
+        It runs on Spark, as `transform(lambda df: df.select(...))` does. Rows are processed
+        independently, so a job that selects an aggregate or a window function is refused before
+        data flows.
         """
         return self._on_spark(frame_methods.selected(columns), name, uid)
 
     def select_expr(self, *expressions: str, name: str | None = None, uid: str = "") -> Stream:
-        """`select` of SQL text: `select_expr("shop", "pieces * price AS revenue")`."""
+        """Selects columns by SQL text: `select_expr("shop", "pieces * price AS revenue")`."""
         return self._on_spark(frame_methods.selected_by_sql(expressions), name, uid)
 
     def with_column(
         self, column_name: str, column: str | Column, *, name: str | None = None, uid: str = ""
     ) -> Stream:
-        """Adds a column, or replaces that of this name: SQL text or a Column."""
+        """Adds a column, or replaces the one with this name, by SQL text or a Column."""
         return self._on_spark(frame_methods.with_column(column_name, column), name, uid)
 
     def with_columns(
         self, columns: Mapping[str, str | Column], *, name: str | None = None, uid: str = ""
     ) -> Stream:
-        """Adds or replaces several columns by name. Each sees the columns as they were before."""
+        """Adds or replaces several columns by name. Each expression sees the earlier columns."""
         return self._on_spark(frame_methods.with_columns(columns), name, uid)
 
     def with_column_renamed(
@@ -174,14 +178,13 @@ class RowOperations(Generic[Stream]):
     ) -> Stream:
         """Renames a column. A job without a column `existing` is refused before data flows.
 
-        The event time goes with its column.
-        """
+        If the column has the event time, the renamed column has it."""
         renamed = self._on_spark(frame_methods.renamed(existing, new), name, uid)
         columns = [new if same(column, existing) else column for column in self._time_columns]
         return renamed._with_time_columns(*columns)
 
     def drop(self, *columns: str, name: str | None = None, uid: str = "") -> Stream:
-        """Leaves columns out. A job that drops a column that does not exist is refused before data
+        """Removes columns. A job that drops a column that does not exist is refused before data
         flows.
         """
         return self._on_spark(frame_methods.dropped(columns), name, uid)
@@ -194,12 +197,12 @@ class RowOperations(Generic[Stream]):
         name: str | None = None,
         uid: str = "",
     ) -> Stream:
-        """Calls `function(row)` for each row, in Python: it returns one row of `schema`.
+        """Calls `function(row)` for each row, in Python; it returns one row of `schema`.
 
-        `row` is a `pyspark.sql.Row`. What is returned is a Row or a dictionary, whose columns are
+        `row` is a `pyspark.sql.Row`. The function returns a Row or a dictionary, whose columns are
         matched by name, or a tuple, matched by position. `schema` is a DDL string, a StructType or
-        an Arrow schema; without one, the output has the input's schema. Functions that return no
-        row or several are for `flat_map`; `map_in_arrow` and Spark's own functions are many times
+        an Arrow schema; without one, the output has the input's schema. For functions that return
+        no row or several, use `flat_map`; `map_in_arrow` and Spark's own functions are many times
         faster.
         """
         return self._map_rows("map", "Map", function, schema, name, uid, flat=False)
@@ -212,8 +215,8 @@ class RowOperations(Generic[Stream]):
         name: str | None = None,
         uid: str = "",
     ) -> Stream:
-        """Calls `function(row)` for each row, in Python: it returns or yields any number of rows of
-        `schema`, otherwise as `map`.
+        """Calls `function(row)` for each row, in Python; it returns or yields any number of rows of
+        `schema`. Otherwise it works like `map`.
         """
         return self._map_rows("flat_map", "FlatMap", function, schema, name, uid, flat=True)
 
@@ -230,23 +233,23 @@ class RowOperations(Generic[Stream]):
         name: str | None = None,
         uid: str = "",
     ) -> Stream:
-        """Awaits `function(row)` for each row, a coroutine function (`async def`) or a
-        `firesteel.AsyncFunction`, with many calls in flight: Flink's AsyncDataStream.
+        """Awaits `function(row)` for each row, with many calls in flight: Flink's AsyncDataStream.
+        `function` is a coroutine function (`async def`) or a `firesteel.AsyncFunction`.
 
-        The function gets and returns what a function of `map` does, or returns a list of any number
-        of rows. All calls of a subtask run on one event loop, in a thread beside the task; a
-        function that blocks it keeps the other calls waiting.
+        The function gets a row and returns a result as in `map`, or a list of any number of rows.
+        All calls of a subtask run on one event loop, in a thread next to the task; a function that
+        blocks the loop delays the other calls.
 
-        `capacity` is the number of calls that a subtask has in flight at most; the task reads no
-        input while as many rows wait. `ordered=False` emits results as they come; they never pass a
-        watermark. `timeout` is the time that a row may take, including retries (None: any time).
-        Then its call is cancelled, and the row has the result of `on_timeout(row)`; without
-        `on_timeout`, the job fails. `retry` repeats calls:
+        `capacity` is the maximum number of a subtask's calls in flight; the task reads no input
+        while that many rows wait. `ordered=False` emits results as they arrive; they never overtake
+        a watermark. `timeout` is the maximum time for a row, including retries (None: unlimited).
+        When it expires, the call is cancelled and the row gets the result of `on_timeout(row)`;
+        without `on_timeout`, the job fails. `retry` retries calls:
         `FixedDelayRetryStrategy(max_attempts=3, delay="100 ms")`.
 
         A checkpoint contains the rows whose results are not emitted. They are called again after a
-        restore, so calls are made at least once. Raises InvalidProgram for bad arguments; a call
-        that fails for good fails the job with an error that shows its row.
+        restore, so calls are made at least once. Raises InvalidProgram for invalid arguments; a
+        call that finally fails fails the job with an error that shows its row.
         """
         spec = map_async_spec(
             function,
@@ -297,7 +300,7 @@ def map_async_spec(
     retry: Any,
     ordered: bool,
 ) -> MapAsyncSpec:
-    """Raises InvalidProgram for bad arguments."""
+    """Raises InvalidProgram for invalid arguments."""
     if isinstance(function, AsyncFunction):
         kind = type(function)
         if kind.async_invoke is AsyncFunction.async_invoke:
@@ -319,13 +322,13 @@ def map_async_spec(
         checked_function("on_timeout of map_async", on_timeout)
     if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
         raise InvalidProgram(
-            f"map_async(capacity={capacity!r}): give the number of calls in flight, 1 or more"
+            f"map_async(capacity={capacity!r}): specify the number of calls in flight, 1 or more"
         )
     if not isinstance(ordered, bool):
-        raise InvalidProgram(f"map_async(ordered={ordered!r}): there is True and False")
+        raise InvalidProgram(f"map_async(ordered={ordered!r}): allowed: True, False")
     if retry is not None and not isinstance(retry, AsyncRetryStrategy):
         raise InvalidProgram(
-            f"map_async(retry={retry!r}): give a strategy, such as"
+            f"map_async(retry={retry!r}): pass a strategy, such as"
             ' FixedDelayRetryStrategy(max_attempts=3, delay="100 ms")'
         )
     timeout_s = None
@@ -363,14 +366,14 @@ def _name_of(function: Any) -> str:
 
 
 def checked_function(where: str, function: Any, arguments: int = 1) -> None:
-    """Raises InvalidProgram if it is no function of so many arguments."""
+    """Raises InvalidProgram if it is not a function with this number of arguments."""
     if not callable(function):
         raise InvalidProgram(
             f"{where}() takes a function, not {type(function).__name__} {function!r}"
         )
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # of some functions in C
+    except (TypeError, ValueError):  # some functions in C have no signature
         return
     try:
         signature.bind(*[None] * arguments)
@@ -383,6 +386,6 @@ def checked_function(where: str, function: Any, arguments: int = 1) -> None:
 
 
 def titled(kind: str, function: Any) -> str:
-    """The name of an operator with this function."""
+    """Returns the name of an operator with this function."""
     name = getattr(function, "__name__", "")
     return kind if name in ("", "<lambda>") else f"{kind}({name})"

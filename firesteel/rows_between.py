@@ -1,4 +1,4 @@
-"""Aggregates of the rows around each row of its key."""
+"""Aggregates over the rows around each row of its key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RowsBetween(Generic[Stream]):
-    """What `KeyedStream.rows_between` returns."""
+    """The result of `KeyedStream.rows_between`."""
 
     def __init__(
         self,
@@ -27,16 +27,16 @@ class RowsBetween(Generic[Stream]):
         by: str | Sequence[str],
         ascending: bool | Sequence[bool],
     ) -> None:
-        """Raises InvalidProgram."""
+        """Raises InvalidProgram for invalid arguments."""
         if not all(isinstance(one, int) and not isinstance(one, bool) for one in (start, end)):
             raise InvalidProgram(
-                f"rows_between({start!r}, {end!r}): give numbers of rows, as in"
+                f"rows_between({start!r}, {end!r}): specify numbers of rows, as in"
                 ' rows_between(-9, 0, by="time") for the nine rows before each and itself'
             )
         if start > 0 or end < 0:
             raise InvalidProgram(
-                f"rows_between({start}, {end}): the row itself is one of them; give a start of at"
-                " most 0 and an end of at least 0"
+                f"rows_between({start}, {end}): the row itself must be included; specify a start of"
+                " at most 0 and an end of at least 0"
             )
         self._keyed = keyed
         self._start, self._end = start, end
@@ -45,12 +45,12 @@ class RowsBetween(Generic[Stream]):
     def aggregate(
         self, *expressions: str | Column, name: str | None = None, uid: str = ""
     ) -> Stream:
-        """The records with one more column per expression, over the records around each, and
-        `row_kind`: a stream of changes, since a record that comes between others changes their
-        results. The records may be changes themselves.
+        """Returns the records with an additional column per expression, over the records around
+        each, and `row_kind`: a stream of changes, because a record that is inserted between others
+        changes their results. The records may be changes themselves.
 
-        The expressions are those whose rows can go again in `KeyedStream.aggregate`. All records
-        are kept until the stream ends. Raises InvalidProgram.
+        The expressions are those of `KeyedStream.aggregate` that support retraction. All records
+        are kept until the stream ends. Raises InvalidProgram for invalid expressions.
         """
         keys = self._keyed.key_columns
         aggregates = parsed_without_windows(self._keyed, expressions)

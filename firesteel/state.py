@@ -1,8 +1,8 @@
 """Descriptors of the states of functions: name, types and time to live.
 
 Names are those of `pyflink.datastream.state`. Types are optional: a DDL string such as "BIGINT" or
-"n BIGINT, at DATE" (columns, of which values are tuples), or one of Spark's types. Without a type,
-values are whatever can be pickled.
+"n BIGINT, at DATE" (columns, if values are tuples), or one of Spark's types. Without a type, values
+may be any picklable objects.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class _StateVisibility(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StateTtlConfig:
-    """How long a value lives that is not updated, in processing time: PyFlink's StateTtlConfig.
+    """How long a value lives after its last update, in processing time: PyFlink's StateTtlConfig.
 
     `ttl` is a duration such as "1 hour", at least one millisecond. Each element of a list and each
     entry of a map has a separate time to live. An expired value is never returned, with either
-    visibility, and is removed in the background. Raises InvalidProgram for a bad duration.
+    visibility, and is removed in the background. Raises InvalidProgram for an invalid duration.
     """
 
     UpdateType: ClassVar = _UpdateType
@@ -66,14 +66,14 @@ class StateTtlConfig:
 
     @property
     def ttl_ms(self) -> int | None:
-        """None if the time to live is disabled."""
+        """The time to live in milliseconds, or None if it is disabled."""
         if self.update_type is _UpdateType.Disabled:
             return None
         return positive_us(self.ttl, "ttl of StateTtlConfig") // 1000
 
     @staticmethod
     def new_builder(ttl: Duration) -> _Builder:
-        """Starts with OnCreateAndWrite and NeverReturnExpired."""
+        """Returns a builder that starts with OnCreateAndWrite and NeverReturnExpired."""
         return _Builder(StateTtlConfig(ttl))
 
 
@@ -84,7 +84,7 @@ class _Builder:
         self._config = config
 
     def set_update_type(self, update_type: _UpdateType) -> _Builder:
-        """Sets what prolongs the life of a value."""
+        """Sets which accesses prolong the life of a value."""
         return _Builder(replace(self._config, update_type=update_type))
 
     def update_ttl_on_create_and_write(self) -> _Builder:
@@ -92,7 +92,7 @@ class _Builder:
         return self.set_update_type(_UpdateType.OnCreateAndWrite)
 
     def update_ttl_on_read_and_write(self) -> _Builder:
-        """Reading a value prolongs its life as well."""
+        """Reading a value also prolongs its life."""
         return self.set_update_type(_UpdateType.OnReadAndWrite)
 
     def set_state_visibility(self, state_visibility: _StateVisibility) -> _Builder:
@@ -100,7 +100,7 @@ class _Builder:
         return _Builder(replace(self._config, state_visibility=state_visibility))
 
     def never_return_expired(self) -> _Builder:
-        """The only behaviour."""
+        """Sets the only supported behaviour."""
         return self.set_state_visibility(_StateVisibility.NeverReturnExpired)
 
     def cleanup_full_snapshot(self) -> _Builder:
@@ -139,7 +139,7 @@ class StateDescriptor:
         return self.name
 
     def enable_time_to_live(self, ttl_config: StateTtlConfig) -> None:
-        """Gives values a time to live. The state needs a type then."""
+        """Sets a time to live for values. The state must have a type."""
         if not isinstance(ttl_config, StateTtlConfig):
             raise InvalidProgram(
                 f"enable_time_to_live() takes a StateTtlConfig, not {type(ttl_config).__name__}"
@@ -163,7 +163,7 @@ class ListStateDescriptor(StateDescriptor):
 
 
 class MapStateDescriptor(StateDescriptor):
-    """Describes a state of a dictionary per key. It has types of both keys and values, or none."""
+    """Describes a state of a dictionary per key. Both keys and values have types, or neither."""
 
     def __init__(self, name: str, key_type_info: Type = None, value_type_info: Type = None) -> None:
         super().__init__(name, value_type_info)
@@ -179,8 +179,8 @@ class ReduceFunction:
 
 
 class ReducingStateDescriptor(StateDescriptor):
-    """Describes a state of one value per key, into which `reduce_function`, a function of two
-    values or a ReduceFunction, combines those that are added.
+    """Describes a state of one value per key, which combines added values with `reduce_function`, a
+    function of two values or a ReduceFunction.
     """
 
     def __init__(
@@ -205,11 +205,11 @@ class AggregateFunction:
     """
 
     def create_accumulator(self) -> Any:
-        """Returns an accumulator of no values."""
+        """Returns an empty accumulator."""
         raise NotImplementedError
 
     def add(self, value: Any, accumulator: Any) -> Any:
-        """Returns an accumulator with one more value. It may change the given one in place."""
+        """Returns an accumulator with one more value. May change the given one in place."""
         raise NotImplementedError
 
     def get_result(self, accumulator: Any) -> Any:

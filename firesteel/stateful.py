@@ -1,4 +1,4 @@
-"""Checks the arguments of `transform_with_state` when the program is written."""
+"""Checks the arguments of `transform_with_state` while the program is built."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from firesteel.plan.specs import (
 )
 from firesteel.plan.stream_graph import StreamGraph, StreamNode
 
-# PySpark's own spellings ("EventTime") are accepted, too.
+# PySpark's spellings ("EventTime") are also accepted.
 _TIME_MODES = {"none": "none", "processingtime": "processing_time", "eventtime": "event_time"}
 _OUTPUT_MODES = ("append", "update")
 
@@ -32,7 +32,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def pyspark_arguments(method: Method) -> Method:
-    """Lets a method take arguments by the names that they have in PySpark, too."""
+    """Lets a method also accept arguments by their PySpark names."""
 
     @functools.wraps(method)
     def call(*arguments: Any, **named: Any) -> Any:
@@ -40,7 +40,7 @@ def pyspark_arguments(method: Method) -> Method:
         for theirs in _PYSPARK.keys() & named.keys():
             ours = _PYSPARK[theirs]
             if ours in named:
-                raise InvalidProgram(f"{where}(): {theirs} is {ours}; pass one of them")
+                raise InvalidProgram(f"{where}(): {theirs} is {ours}; pass only one of them")
             named[ours] = named.pop(theirs)
         if column := named.pop("eventTimeColumnName", None):
             raise InvalidProgram(
@@ -73,8 +73,7 @@ def transform_with_state_spec(
     _check_processor(where, processor)
     if output_schema is None:
         raise InvalidProgram(
-            f"{where}() needs the schema of what the processor yields,"
-            ' such as "id STRING, count INT"'
+            f'{where}() needs the output schema of the processor, such as "id STRING, count INT"'
         )
     if not isinstance(output_mode, str) or output_mode.lower() not in _OUTPUT_MODES:
         raise InvalidProgram(
@@ -131,31 +130,31 @@ def _check_initial_state(
     if len(initial_key_columns) != len(key_columns):
         raise InvalidProgram(
             f"{where}(): the stream is keyed by {', '.join(key_columns)} and initial_state by"
-            f" {', '.join(initial_key_columns)}; key both by as many columns"
+            f" {', '.join(initial_key_columns)}; key both by the same number of columns"
         )
     shared = [node for node in upstream if node in initial_upstream]
     if shared:
         raise InvalidProgram(
             f"{where}(): initial_state and the stream itself both come from {shared[0]};"
-            " one is read to its end before the other begins,"
-            " so give the initial state a source of its own"
+            " the initial state is read to its end before the stream starts,"
+            " so it needs a separate source"
         )
     groups = _alignment_groups(upstream) & _alignment_groups(initial_upstream)
     if groups:
         raise InvalidProgram(
             f"{where}(): initial_state and the stream itself have sources in the alignment group"
-            f" {min(groups)!r}; one is read to its end before the other begins,"
+            f" {min(groups)!r}; the initial state is read to its end before the stream starts,"
             " so they would wait for each other forever"
         )
     for node in initial_upstream:
         if isinstance(node.spec, SourceSpec) and not is_bounded(node.spec.source):
             raise InvalidProgram(
-                f"{where}(): initial_state must end before the stream begins, and {node} never ends"
+                f"{where}(): initial_state must end before the stream starts, and {node} never ends"
             )
 
 
 def _upstream(graph: StreamGraph, nodes: Sequence[StreamNode]) -> list[StreamNode]:
-    """The nodes and all of their producers."""
+    """Returns the nodes and all of their producers."""
     found: list[StreamNode] = []
     waiting = list(nodes)
     while waiting:
@@ -167,7 +166,7 @@ def _upstream(graph: StreamGraph, nodes: Sequence[StreamNode]) -> list[StreamNod
 
 
 def _has_event_time(nodes: Iterable[StreamNode]) -> bool:
-    """Custom operators may emit watermarks of their own."""
+    """Whether there is event time; custom operators may emit watermarks."""
     return any(
         isinstance(node.spec, CustomSpec)
         or getattr(node.spec, "watermarks", None) is not None

@@ -1,7 +1,7 @@
-"""Static tables: rows beside the stream, such as prices or names, for joins inside transforms.
+"""Static tables: bounded data, such as prices or names, for joins inside transforms.
 
-The program describes how a table is read; each slot of the job reads it once, or once per refresh
-interval, and its transforms join the rows that the slot holds.
+The program describes how to read a table. Each slot of the job reads it once, or once per refresh
+interval, and the slot's transforms join its rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from firesteel.text import text_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-LARGEST_BYTES = 1024 * MIB  # a broadcast of more takes longer than an exchange
+LARGEST_BYTES = 1024 * MIB  # broadcasting a larger table takes longer than an exchange
 
 Provider = Callable[["StaticTable"], "DataFrame"]
 """Returns the rows of a table where a function of the program runs."""
@@ -34,8 +34,8 @@ _of_thread = threading.local()
 
 
 class StaticTable:
-    """Rows that a slot holds; `Environment.static` creates it. Its `dataframe()` is for functions
-    that run on the slot's Spark, such as those of `transform`.
+    """A table whose rows each slot holds; created by `Environment.static`. Use its `dataframe()` in
+    functions that run on the slot's Spark, such as those of `transform`.
     """
 
     def __init__(
@@ -55,23 +55,23 @@ class StaticTable:
         self.max_bytes = _size(max_size)
         self.allow_empty = allow_empty
         try:
-            # The same in all slots, and of all jobs that have the same table.
+            # Equal in all slots, and for all jobs with the same table.
             self.id = hashlib.sha256(cloudpickle.dumps(self)).hexdigest()
         except Exception as error:
             raise InvalidProgram(
-                f"{self} cannot be shipped: {text_of(error)}; its function refers to something"
+                f"{self} cannot be shipped: {text_of(error)}; its function refers to an object"
                 " that cannot be pickled (a SparkSession, a connection, a lock):"
-                " create that inside it"
+                " create it inside the function"
             ) from error
 
     def __str__(self) -> str:
         return f"static table{self.name and f' {self.name!r}'} ({self.place})"
 
     def dataframe(self) -> DataFrame:
-        """The rows, for a join: `df.join(table.dataframe(), "key", "left")`.
+        """Returns the rows, for a join: `df.join(table.dataframe(), "key", "left")`.
 
-        They are those of one read for a whole bundle of the stream. Raises FiresteelError anywhere
-        but in a function that runs on the slot's Spark.
+        All rows of a bundle see the rows of one read. Raises FiresteelError outside of functions
+        that run on the slot's Spark.
         """
         provider: Provider | None = getattr(_of_thread, "provider", None) or _of_process
         if provider is None:
@@ -90,14 +90,14 @@ class StaticTable:
 
 
 def provide(provider: Provider | None) -> None:
-    """Sets where this process finds the rows; None: nowhere."""
+    """Sets the provider of rows in this process; None: there is none."""
     global _of_process
     _of_process = provider
 
 
 @contextmanager
 def provided_in_thread(provider: Provider) -> Iterator[None]:
-    """This thread finds the rows there, inside the `with`."""
+    """Sets the provider of rows for this thread inside the `with` block."""
     before = getattr(_of_thread, "provider", None)
     _of_thread.provider = provider
     try:
@@ -118,7 +118,7 @@ def _check_function(read: Any) -> None:
             f" SparkSession and nothing else; pass {example}"
         ) from None
     except ValueError:
-        pass  # built in: it has no signature
+        pass  # a built-in function has no signature
 
 
 def _name_of(read: Any) -> str:
@@ -133,7 +133,7 @@ def _size(size: str | int) -> int:
         size_bytes = 0
     if not 0 < size_bytes <= LARGEST_BYTES:
         raise InvalidProgram(
-            f"max_size is {size!r}; give a size such as '32 mb', at most"
+            f"max_size is {size!r}; specify a size such as '32 mb', at most"
             f" {shortest_size(LARGEST_BYTES)}: read a larger table as a stream, and join the two"
             ' with join(other, on="key")'
         )

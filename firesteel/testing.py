@@ -1,4 +1,4 @@
-"""Test doubles and harnesses: run an operator, or a whole task, in memory, without a cluster.
+"""Test doubles and harnesses that run an operator, or a whole task, in memory, without a cluster.
 
     harness = OperatorHarness(MyOperator(), input_schemas=[schema])
     harness.open()
@@ -7,10 +7,9 @@
     harness.end()
     assert harness.rows() == [...]
 
-`MemoryExchange` stands in for the exchange between slots; `RecordingOperator` and `RecordingSource`
-record in which order a task calls its operators. They keep the contracts of the real classes;
-nothing here patches anything.
-"""
+`MemoryExchange` replaces the exchange between slots; `RecordingOperator` and `RecordingSource`
+record the order in which a task calls its operators. They keep the contracts of the real classes;
+nothing is patched."""
 
 from firesteel.common.installation import make_importable
 

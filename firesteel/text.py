@@ -1,4 +1,4 @@
-"""Text that every message, log and job store can hold, made of what user code leaves behind."""
+"""Text of user code, made valid for every message, log and job store."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ def valid_text(text: str) -> str:
 
 
 def text_of(value: Any) -> str:
-    """Returns `str(value)` as valid text; if that raises, the class of the value and the error."""
+    """Returns `str(value)` as valid text, or, if that raises, the class of the value and the
+    error.
+    """
     try:
         return valid_text(str(value))
-    except BaseException as error:  # whatever user code raises
+    except BaseException as error:  # user code may raise anything
         return f"<{type(value).__name__} without text: __str__ raised {type(error).__name__}>"
 
 
@@ -25,4 +27,4 @@ def clipped(text: str, limit_chars: int) -> str:
     if len(text) <= limit_chars:
         return text
     half = limit_chars // 2
-    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters omitted ...\n{text[-half:]}"

@@ -1,7 +1,7 @@
-"""When windows emit their results: `window(...).trigger(...)`.
+"""Triggers decide when windows emit their results: `window(...).trigger(...)`.
 
-The names and the contract are those of `pyflink.datastream.window`. Times are in milliseconds since
-the epoch, as there.
+Names and contract are those of `pyflink.datastream.window`. Times are in milliseconds since the
+epoch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = [
 
 
 class TriggerResult(Enum):
-    """Decides about a window: (whether it emits its results, whether it drops its records).
+    """What a window does: (whether it emits its results, whether it drops its records).
 
     A window without records emits nothing.
     """
@@ -46,19 +46,19 @@ class TriggerResult(Enum):
     FIRE_AND_PURGE = (True, True)
 
     def is_fire(self) -> bool:
-        """Whether the window emits the results of its records."""
+        """Returns whether the window emits its results."""
         return self.value[0]
 
     def is_purge(self) -> bool:
-        """Whether the window drops its records."""
+        """Returns whether the window drops its records."""
         return self.value[1]
 
 
 @dataclass(frozen=True, slots=True)
 class TimeWindow:
-    """The time from `start` (inclusive) to `end` (exclusive), in milliseconds since the epoch.
+    """A window from `start` (inclusive) to `end` (exclusive), in milliseconds since the epoch.
 
-    `is_event_time` is false for windows of processing time.
+    `is_event_time` is False for windows of processing time.
     """
 
     start: int
@@ -66,7 +66,7 @@ class TimeWindow:
     is_event_time: bool = True
 
     def max_timestamp(self) -> int:
-        """The last millisecond of the window."""
+        """Returns the last millisecond of the window."""
         return self.end - 1
 
 
@@ -77,16 +77,16 @@ class GlobalWindow:
     is_event_time: bool = False
 
     def max_timestamp(self) -> int:
-        """The largest time that there is."""
+        """Returns the largest possible time."""
         return MAX_TIMESTAMP_MS
 
 
 class TriggerState(ABC):
-    """A value of one key and window, part of checkpoints."""
+    """Holds a value of one key and window, which is part of checkpoints."""
 
     @abstractmethod
     def value(self) -> Any:
-        """The value, or None if there is none."""
+        """Returns the value, or None if there is none."""
 
     @abstractmethod
     def update(self, value: Any) -> None:
@@ -98,15 +98,15 @@ class TriggerState(ABC):
 
 
 class TriggerContext(ABC):
-    """The timers and the state of a trigger, for one key and window."""
+    """Provides the timers and the state of a trigger, for one key and window."""
 
     @abstractmethod
     def get_current_processing_time(self) -> int:
-        """The machine's clock, in milliseconds since the epoch."""
+        """Returns the machine's clock, in milliseconds since the epoch."""
 
     @abstractmethod
     def get_current_watermark(self) -> int:
-        """The last millisecond of event time that is complete."""
+        """Returns the last millisecond of event time that is complete."""
 
     @abstractmethod
     def register_processing_time_timer(self, time: int) -> None:
@@ -118,32 +118,32 @@ class TriggerContext(ABC):
 
     @abstractmethod
     def delete_processing_time_timer(self, time: int) -> None:
-        """Deletes the timer, if there is one."""
+        """Deletes the timer, if it exists."""
 
     @abstractmethod
     def delete_event_time_timer(self, time: int) -> None:
-        """Deletes the timer, if there is one."""
+        """Deletes the timer, if it exists."""
 
     @abstractmethod
     def get_partitioned_state(self, name: Any) -> TriggerState:
-        """The value of this name, or of a state descriptor's name."""
+        """Returns the state of this name, or of a state descriptor's name."""
 
     @abstractmethod
     def merge_partitioned_state(self, name: Any, reduce: Callable[[Any, Any], Any]) -> None:
-        """In `on_merge`: sets the value of the merged window to those of the windows that it is
-        merged of, reduced by `reduce(one, other)`.
+        """Sets the state of the merged window to the states of its windows, reduced by
+        `reduce(one, other)`. Call it in `on_merge`.
         """
 
 
 class Trigger(ABC):
-    """Decides when a window emits its results. One object serves all keys and windows, so its state
-    belongs into `ctx.get_partitioned_state(...)`.
+    """Decides when a window emits its results. One object serves all keys and windows, so keep its
+    state in `ctx.get_partitioned_state(...)`.
 
-    `element` is a Row of the record, and `timestamp` its event time, or None for a stream without
-    event time. `window` is a TimeWindow or a GlobalWindow.
+    `element` is the record's Row, and `timestamp` its event time, or None in a stream without event
+    time. `window` is a TimeWindow or a GlobalWindow.
     """
 
-    reads_elements = True  # whether `on_element` needs `element`, which otherwise is None
+    reads_elements = True  # whether `on_element` needs `element`, which is None otherwise
 
     @abstractmethod
     def on_element(
@@ -160,17 +160,17 @@ class Trigger(ABC):
         """Called when a timer of event time is due."""
 
     def can_merge(self) -> bool:
-        """Whether `on_merge` is implemented, which sessions need."""
+        """Returns whether `on_merge` is implemented, which sessions require."""
         return False
 
     def on_merge(self, window: Any, ctx: TriggerContext) -> None:
-        """Called when sessions have become one, `window`. The timers of both are deleted."""
+        """Called when sessions have merged into `window`. Their timers are deleted."""
         raise NotImplementedError
 
     @abstractmethod
     def clear(self, window: Any, ctx: TriggerContext) -> None:
-        """Called when a window is over: deletes what the trigger holds for it. Its timers and
-        values are deleted in any case.
+        """Called when a window is over: deletes the trigger's data of it. Its timers and states are
+        deleted in any case.
         """
 
 
@@ -192,10 +192,10 @@ class _BuiltIn(Trigger):
         return True
 
     def on_merge(self, window: Any, ctx: TriggerContext) -> None:
-        """Nothing to merge."""
+        """Does nothing: there is nothing to merge."""
 
     def clear(self, window: Any, ctx: TriggerContext) -> None:
-        """The window's timers and values are deleted anyway."""
+        """Does nothing: the window's timers and states are deleted anyway."""
 
 
 @dataclass(frozen=True)
@@ -205,19 +205,19 @@ class NeverTrigger(_BuiltIn):
 
 @dataclass(frozen=True)
 class CountTrigger(_BuiltIn):
-    """Fires with every `count` records of a key and window. They stay in the window."""
+    """Fires with every `count` records of a key and window. The records stay in the window."""
 
     count: int
 
     def __post_init__(self) -> None:
         if not isinstance(self.count, int) or isinstance(self.count, bool) or self.count < 1:
             raise InvalidProgram(
-                f"CountTrigger.of({self.count!r}): it takes a number of records, of at least 1"
+                f"CountTrigger.of({self.count!r}): it takes a number of records, at least 1"
             )
 
     @classmethod
     def of(cls, count: int) -> CountTrigger:
-        """Fires with every `count` records."""
+        """Returns a trigger that fires with every `count` records."""
         return cls(count)
 
     def on_element(
@@ -243,7 +243,7 @@ class EventTimeTrigger(_BuiltIn):
 
     @classmethod
     def create(cls) -> EventTimeTrigger:
-        """The trigger."""
+        """Returns the trigger."""
         return cls()
 
     def on_element(
@@ -268,7 +268,7 @@ class ProcessingTimeTrigger(_BuiltIn):
 
     @classmethod
     def create(cls) -> ProcessingTimeTrigger:
-        """The trigger."""
+        """Returns the trigger."""
         return cls()
 
     def on_element(
@@ -293,7 +293,9 @@ class _Continuous(_BuiltIn):
 
     @classmethod
     def of(cls, interval: Duration) -> Any:
-        """Fires once per `interval`, such as "10 s", counted from the epoch."""
+        """Returns a trigger that fires once per `interval`, such as "10 s", counted from the
+        epoch.
+        """
         interval_us = duration_us(interval, f"{cls.__name__}.of()")
         if interval_us < 1_000 or interval_us % 1_000:
             raise InvalidProgram(
@@ -302,13 +304,13 @@ class _Continuous(_BuiltIn):
         return cls(interval_us // 1_000)
 
     def _next(self, time: int) -> int:
-        """The first multiple of the interval after `time`."""
+        """Returns the first multiple of the interval after `time`."""
         return time - time % self.interval_ms + self.interval_ms
 
 
 class ContinuousEventTimeTrigger(_Continuous):
-    """Fires each time the watermark passes a multiple of the interval, from the first record of the
-    window on, and at the end of the window.
+    """Fires each time the watermark passes a multiple of the interval, starting with the first
+    record of the window, and at the end of the window.
     """
 
     def on_element(
@@ -342,18 +344,18 @@ class ContinuousEventTimeTrigger(_Continuous):
 
     def _register(self, time: int, window: Any, ctx: TriggerContext, fires: TriggerState) -> None:
         at = min(self._next(time), window.max_timestamp())
-        if ctx.get_current_watermark() == MAX_TIMESTAMP_MS:  # only the end is left
+        if ctx.get_current_watermark() == MAX_TIMESTAMP_MS:  # only the end remains
             at = window.max_timestamp()
         fires.update(at)
         ctx.register_event_time_timer(at)
 
 
 class ContinuousProcessingTimeTrigger(_Continuous):
-    """Fires each time the clock passes a multiple of the interval, from the first record of the
-    window on, for early results.
+    """Fires each time the clock passes a multiple of the interval, starting with the first record
+    of the window, for early results.
 
     A window of event time also fires when the watermark passes its end. (Flink's trigger of this
-    name leaves that last result out.)
+    name omits that last result.)
     """
 
     def on_element(
@@ -398,7 +400,7 @@ class ContinuousProcessingTimeTrigger(_Continuous):
 
 @dataclass(frozen=True)
 class PurgingTrigger(Trigger):
-    """As another trigger, but windows drop their records when they fire."""
+    """Works like another trigger, but windows drop their records when they fire."""
 
     nested: Trigger
 
@@ -411,38 +413,38 @@ class PurgingTrigger(Trigger):
 
     @classmethod
     def of(cls, nested: Trigger) -> PurgingTrigger:
-        """Purges windows when `nested` fires."""
+        """Returns a trigger that purges windows when `nested` fires."""
         return cls(nested)
 
     @property
     def reads_elements(self) -> bool:  # type: ignore[override]
-        """As the other trigger."""
+        """As in the nested trigger."""
         return self.nested.reads_elements
 
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
     ) -> TriggerResult:
-        """As the other trigger."""
+        """As in the nested trigger."""
         return _purging(self.nested.on_element(element, timestamp, window, ctx))
 
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        """As the other trigger."""
+        """As in the nested trigger."""
         return _purging(self.nested.on_processing_time(time, window, ctx))
 
     def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
-        """As the other trigger."""
+        """As in the nested trigger."""
         return _purging(self.nested.on_event_time(time, window, ctx))
 
     def can_merge(self) -> bool:
-        """As the other trigger."""
+        """As in the nested trigger."""
         return self.nested.can_merge()
 
     def on_merge(self, window: Any, ctx: TriggerContext) -> None:
-        """As the other trigger."""
+        """As in the nested trigger."""
         self.nested.on_merge(window, ctx)
 
     def clear(self, window: Any, ctx: TriggerContext) -> None:
-        """As the other trigger."""
+        """As in the nested trigger."""
         self.nested.clear(window, ctx)
 
 

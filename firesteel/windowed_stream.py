@@ -1,4 +1,4 @@
-"""Aggregations of keyed streams: in windows, or running."""
+"""Aggregations of keyed streams, in windows or running."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from firesteel.windows import Count, Global, Session, Sliding, Tumbling, Window
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# DataStream, which is above this module: only what is needed of it is known here.
+# DataStream is defined above this module: only the members that it needs are declared here.
 Stream = TypeVar("Stream", bound="_Timed")
 Stream_co = TypeVar("Stream_co", bound="_Timed", covariant=True)
 
-# The event time of a window's result: its last microsecond, just before this column's time.
+# The event time of a window's result is its last microsecond, just before this column's time.
 _WINDOW_END = "window_end"
-_WINDOW_COLUMNS = ("window_start", _WINDOW_END)  # the results of windows of time have them
-_WINDOW_ID = "window_id"  # and those of others
+_WINDOW_COLUMNS = ("window_start", _WINDOW_END)  # of the results of time windows
+_WINDOW_ID = "window_id"  # of the results of other windows
 
 
 class _Timed(Protocol):
@@ -44,7 +44,7 @@ class _Timed(Protocol):
 
 
 class KeyedRows(Protocol[Stream_co]):
-    """What an aggregation needs of a KeyedStream."""
+    """The members of KeyedStream that an aggregation needs."""
 
     key_columns: tuple[str, ...]
     _time_columns: frozenset[str]
@@ -60,7 +60,7 @@ class KeyedRows(Protocol[Stream_co]):
 
 
 class WindowedStream(Generic[Stream]):
-    """Each key's records, or all records, in windows."""
+    """The records of each key, or all records, in windows."""
 
     def __init__(
         self, keyed: KeyedRows[Stream], window: Window | Count, allowed_lateness: Duration
@@ -89,7 +89,7 @@ class WindowedStream(Generic[Stream]):
             )
         self._time_column, self._time_shift_us = _event_time(keyed, window)
 
-    if not TYPE_CHECKING:  # a type checker knows the members by itself
+    if not TYPE_CHECKING:  # a type checker knows the members
 
         def __getattr__(self, name: str) -> Any:
             no_such_member(type(self), name)
@@ -117,11 +117,11 @@ class WindowedStream(Generic[Stream]):
 
             early = windows.trigger(ContinuousProcessingTimeTrigger.of("10 s")).aggregate(...)
 
-        The triggers of `firesteel.triggers` are Flink's, and a class of the program may extend
-        `Trigger`. Such windows keep their rows. A window that fires repeatedly emits results of all
-        of its rows each time, which replace the earlier ones; with `PurgingTrigger.of(trigger)`, it
-        drops its rows when it fires. In a batch, timers of processing time fire once, when the
-        input has ended.
+        The triggers of `firesteel.triggers` are Flink's, and a program may define a subclass of
+        `Trigger`. Windows with a trigger keep their rows. A window that fires repeatedly emits the
+        results of all of its rows each time, which replace the earlier ones; with
+        `PurgingTrigger.of(trigger)`, it drops its rows when it fires. In batch mode,
+        processing-time timers fire once, when the input has ended.
         """
         if not isinstance(trigger, Trigger):
             raise InvalidProgram(
@@ -135,7 +135,7 @@ class WindowedStream(Generic[Stream]):
             )
         if self._allowed_lateness_us:
             raise InvalidProgram(
-                "trigger() cannot be combined with allowed_lateness; leave one of them out"
+                "trigger() cannot be combined with allowed_lateness; omit one of them"
             )
         if isinstance(self._window, Session) and not trigger.can_merge():
             raise InvalidProgram(
@@ -146,7 +146,7 @@ class WindowedStream(Generic[Stream]):
         if isinstance(nested, ContinuousEventTimeTrigger) and not self._time_column:
             raise InvalidProgram(
                 "ContinuousEventTimeTrigger needs event time: give the source"
-                " watermarks=Watermarks.bounded(...), and the window no processing_time"
+                " watermarks=Watermarks.bounded(...), and omit processing_time"
             )
         self._trigger = trigger
         return self
@@ -154,9 +154,9 @@ class WindowedStream(Generic[Stream]):
     def aggregate(
         self, *expressions: str | Column, name: str | None = None, uid: str = ""
     ) -> Stream:
-        """One row per key and window: the key columns, `window_start` and `window_end` (`window_id`
-        for count windows and `Global`), and one column per expression: SQL text, or a Column such
-        as F.sum("x").alias("s").
+        """Computes one row per key and window: the key columns, `window_start` and `window_end`
+        (`window_id` for count windows and `Global`), and one column per expression: SQL text, or a
+        Column such as F.sum("x").alias("s").
 
         Each expression consists of Spark's aggregate functions and has a name: "count(*) AS
         flights", "avg(dep_delay) AS avg_delay". `first(x)` and `last(x)` are by event time. Types,
@@ -169,9 +169,9 @@ class WindowedStream(Generic[Stream]):
         operators before them. For all others, windows keep their rows, and Spark aggregates them
         when they fire.
 
-        Late records that are allowed can join sessions whose rows are out. So sessions with
-        `allowed_lateness` have one more column, `row_kind`: "insert", or "delete" for a row that is
-        no longer valid.
+        Allowed late records can merge sessions whose rows have been emitted. So sessions with
+        `allowed_lateness` have an additional column, `row_kind`: "insert", or "delete" for a row
+        that is no longer valid.
 
         Raises InvalidProgram for syntax errors, unknown functions and columns outside of
         aggregates; unknown columns are found before data flows.
@@ -183,7 +183,7 @@ class WindowedStream(Generic[Stream]):
         if self._allowed_lateness_us and isinstance(self._window, Session):
             _check_row_kind(self._keyed.key_columns, aggregates)
         title = name or f"Window({self._window})"
-        # Partial results in processing time do not have the gaps of their rows.
+        # Partial results in processing time do not contain the gaps of their rows.
         gaps = isinstance(self._spec, DynamicSessionSpec) and self._window.processing_time
         if (
             self._late_tag
@@ -218,13 +218,13 @@ class WindowedStream(Generic[Stream]):
     ) -> Stream:
         """Applies a DataFrame to DataFrame function on Spark when windows fire.
 
-        The DataFrame has the window's rows of all keys of the subtask, with `window_start` and
+        The DataFrame has the windows' rows of all keys of the subtask, with `window_start` and
         `window_end` as additional columns: group by the key columns and these two. If its plan
         relates only rows with the same `window_start` or `window_end`, one run computes all windows
-        that fire at the same time; else each window has a run. With `allowed_lateness`
-        there is another run for late rows, over the rows of their keys, and one over those rows as
-        they were before: those results are emitted again as deleted. So the results have the
-        additional column `row_kind`: "insert" or "delete".
+        that fire at the same time; otherwise, each window has a separate run. With
+        `allowed_lateness`, late rows cause a run over the rows of their keys, and a run over those
+        rows as they were before, whose results are emitted again as deleted. So the results have
+        the additional column `row_kind`: "insert" or "delete".
 
         A function that relates rows of different keys, whose result would depend on the
         parallelism, is refused before data flows. `across_keys=True` allows it.
@@ -245,23 +245,23 @@ class WindowedStream(Generic[Stream]):
         name: str | None = None,
         uid: str = "",
     ) -> Stream:
-        """The first `n` records of each key and window in the order of the columns `by`, the
-        largest first: unchanged, with the additional columns `window_start`, `window_end` and
+        """Returns the first `n` records of each key and window in the order of the columns `by`,
+        the largest first: unchanged, with the additional columns `window_start`, `window_end` and
         `rank` (1 for the first).
 
         `ascending`, for all columns or one each, puts the smallest first. The order is Spark's:
-        nulls are the smallest, NaN the largest. Of records that are equal in all these columns, the
-        ones that arrived first are taken. Behind `window_all`, these are the first records of the
+        nulls are the smallest, NaN the largest. Among records that are equal in all these columns,
+        those that arrived first are taken. After `window_all`, these are the first records of the
         whole window.
 
-        With `allowed_lateness`, results have one more column, `row_kind`: "insert", or "delete" for
-        a row that is no longer valid.
+        With `allowed_lateness`, results have an additional column, `row_kind`: "insert", or
+        "delete" for a row that is no longer valid.
         """
         columns, directions = checked_order(n, by, ascending)
         if self._trigger is not None or isinstance(self._spec, CountSpec | GlobalSpec):
             raise InvalidProgram(
-                "top_n() of windows with a trigger, of count windows and of global windows: use"
-                " apply(...) with a window function, such as F.row_number()"
+                "top_n() is not available for windows with a trigger, count windows and global"
+                " windows: use apply(...) with a window function, such as F.row_number()"
             )
         spec = WindowTopNSpec(
             key_columns=self._keyed.key_columns,
@@ -289,7 +289,7 @@ class WindowedStream(Generic[Stream]):
     ) -> Stream:
         if isinstance(self._window, Global) and self._trigger is None:
             raise InvalidProgram(
-                "a Global window never ends; say when it emits results:"
+                "a Global window never ends; set when it emits results:"
                 " window(Global()).trigger(CountTrigger.of(100))"
             )
         spec = WindowApplySpec(
@@ -308,7 +308,7 @@ class WindowedStream(Generic[Stream]):
 
     @property
     def _rows(self) -> KeyedRows[Stream]:
-        """The input of windows that keep rows. It has the gaps of dynamic sessions."""
+        """The input of windows that keep rows. It contains the gaps of dynamic sessions."""
         if isinstance(self._spec, DynamicSessionSpec):
             return self._keyed._with_session_gap(self._spec.gap)
         return self._keyed
@@ -373,10 +373,12 @@ def parsed_without_windows(
 def checked_order(
     n: int, by: str | Sequence[str], ascending: bool | Sequence[bool]
 ) -> tuple[tuple[str, ...], tuple[bool, ...]]:
-    """The columns that `top_n` orders by, and whether each is ascending. Raises InvalidProgram."""
+    """Returns the columns that `top_n` orders by, and whether each is ascending. Raises
+    InvalidProgram.
+    """
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
         raise InvalidProgram(
-            f'top_n({n!r}): it takes a number of rows, of at least 1, as in top_n(3, by="price")'
+            f'top_n({n!r}): it takes a number of rows, at least 1, as in top_n(3, by="price")'
         )
     return order_of("top_n", by, ascending)
 
@@ -384,25 +386,25 @@ def checked_order(
 def order_of(
     what: str, by: str | Sequence[str], ascending: bool | Sequence[bool]
 ) -> tuple[tuple[str, ...], tuple[bool, ...]]:
-    """As `checked_order`."""
+    """Like `checked_order`, for the method `what`."""
     columns = (by,) if isinstance(by, str) else tuple(by)
     if not columns or not all(isinstance(column, str) and column for column in columns):
         raise InvalidProgram(f"{what}(by={by!r}): name at least one column to order by")
     directions = (ascending,) * len(columns) if isinstance(ascending, bool) else tuple(ascending)
     if len(directions) != len(columns):
         raise InvalidProgram(
-            f"{what}(by={by!r}, ascending={ascending!r}): give one direction, or one per column"
+            f"{what}(by={by!r}, ascending={ascending!r}): specify one direction, or one per column"
         )
     return columns, directions
 
 
 def _check_keys(keys: tuple[str, ...], window_columns: tuple[str, ...]) -> None:
-    """Results have the keys and the window's own columns."""
+    """Checks that no key has the name of a column of the window."""
     for key in keys:
         if key.lower() in window_columns:
             raise InvalidProgram(
-                f'key_by("{key}").window(...): its results have a column {key} of their own; '
-                f'key by a copy with another name: key_by(F.col("{key}").alias("earlier"))'
+                f'key_by("{key}").window(...): its results have a column {key} already; '
+                f'use a copy with a different name as key: key_by(F.col("{key}").alias("earlier"))'
             )
 
 
@@ -410,20 +412,20 @@ def _check_names(aggregates: tuple[AggregateExpression, ...], keys: tuple[str, .
     for item in aggregates:
         if any(same(item.name, key) for key in keys):
             raise InvalidProgram(
-                f"aggregate({item.sql!r}): {item.name!r} is a key column, which its results have,"
-                " too; choose another name"
+                f"aggregate({item.sql!r}): {item.name!r} is a key column, which the results also"
+                " have; choose another name"
             )
 
 
 def _check_row_kind(keys: tuple[str, ...], aggregates: tuple[AggregateExpression, ...]) -> None:
     if any(same(name, ROW_KIND) for name in (*keys, *(item.name for item in aggregates))):
         raise InvalidProgram(
-            f"{ROW_KIND!r} is a column of its own in results that may go away; choose another name"
+            f"{ROW_KIND!r} is reserved for results that may be retracted; choose another name"
         )
 
 
 def _event_time(keyed: KeyedRows[Any], window: Window | Count) -> tuple[str, int]:
-    """The event-time column, and an offset to its values in microseconds."""
+    """Returns the event-time column, and an offset to its values in microseconds."""
     if window.processing_time:
         return "", 0
     if window.on is not None:
@@ -436,8 +438,8 @@ def _event_time(keyed: KeyedRows[Any], window: Window | Count) -> tuple[str, int
 
 
 def time_column_of(columns: frozenset[str], what: str, naming: str) -> tuple[str, int]:
-    """The event-time column of a stream, and an offset to its values in microseconds. `naming`:
-    how a program names another one.
+    """Returns the event-time column of a stream, and an offset to its values in microseconds.
+    `naming` shows how a program names a different column.
     """
     if len(columns) != 1:
         found = (

@@ -26,24 +26,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Watermarks:
-    """How event time advances. Each subtask has its own; a reader of several takes the minimum.
+    """Defines how event time advances. Each subtask has its own watermark; a consumer of several
+    takes the minimum.
 
-    The event time of a source's subtask advances past what it has completely read: in a FileSource
-    with each file, one after the other; in a PythonSource with all partitions of each
-    `partitions(start, end)`, in a simple one with each batch. Splits that are not assigned yet hold
-    nothing back.
+    The event time of a source's subtask advances past the data that it has read completely: in a
+    FileSource with each file, one after another; in a PythonSource with all partitions of each
+    `partitions(start, end)`, in a simple one with each batch. Unassigned splits do not hold it
+    back.
     """
 
-    column: str  # "": unknown
+    column: str  # empty: unknown
     max_out_of_orderness_us: int = 0
-    function: Callable[[pa.RecordBatch], Any] | None = None  # instead of the column
+    function: Callable[[pa.RecordBatch], Any] | None = None  # in place of the column
     idle_us: int | None = None
     alignment: WatermarkAlignmentSpec | None = None
 
     @classmethod
     def bounded(cls, column: str, *, max_out_of_orderness: Duration = "0 s") -> Watermarks:
-        """Records are at most `max_out_of_orderness` behind the latest timestamp in `column` that
-        their subtask has seen.
+        """Watermarks that trail the latest timestamp in `column` that the subtask has seen by
+        `max_out_of_orderness`.
         """
         _check_column("Watermarks.bounded()", column)
         delay_us = duration_us(max_out_of_orderness, "max_out_of_orderness")
@@ -55,13 +56,12 @@ class Watermarks:
 
     @classmethod
     def custom(cls, function: Callable[[pa.RecordBatch], Any], *, column: str = "") -> Watermarks:
-        """`function(batch)`, called with each batch of a subtask, returns the time before which no
-        more records follow.
+        """Watermarks computed by `function(batch)`, which is called with each batch of a subtask
+        and returns the time before which no more records follow.
 
-        It returns a datetime (without zone: UTC), a pyarrow timestamp, or None if the batch
-        has none; times before an earlier result are ignored. It may be an object with `__call__`
-        and state: each subtask has a copy. `column` is the event-time column of windows that name
-        none.
+        It returns a datetime (without zone: UTC), a pyarrow timestamp, or None if the batch has
+        none; times before an earlier result are ignored. It may be an object with `__call__` and
+        state: each subtask has a copy. `column` is the default event-time column of windows.
         """
         if not callable(function):
             raise InvalidProgram(
@@ -70,8 +70,8 @@ class Watermarks:
         return cls(column, function=function)
 
     def with_idleness(self, idle: Duration) -> Watermarks:
-        """A subtask without records for this long is idle: consumers do not wait for its event time
-        until it has records again.
+        """Marks a subtask without records for this long as idle: consumers do not wait for its
+        event time until it has records again.
 
         A FileSource that watches a directory is idle whenever it has read all files, with or
         without this setting.
@@ -84,14 +84,14 @@ class Watermarks:
     def with_alignment(
         self, group: str, *, max_drift: Duration, update_interval: Duration = "1 s"
     ) -> Watermarks:
-        """Watermark alignment: a source pauses while its event time is more than `max_drift` ahead
-        of the slowest source of its group.
+        """Enables watermark alignment: a source pauses while its event time is more than
+        `max_drift` ahead of the slowest source of its group.
 
         All sources of a program that name the same group belong to it, with all their subtasks.
-        Idle and finished ones hold back no others; one without event time yet does: the others
-        pause after their first watermark. A split that is being read is read to its end. Subtasks
-        report their watermarks once per `update_interval`, and immediately after a large part of
-        the drift, or when they pause or resume.
+        Idle and finished subtasks do not hold back others; a subtask without event time yet does:
+        the others pause after their first watermark. A split that is being read is read to its end.
+        Subtasks report their watermarks once per `update_interval`, and immediately after a large
+        part of the drift, or when they pause or resume.
         """
         if not isinstance(group, str) or not group:
             raise InvalidProgram(f"with_alignment() takes the name of a group, not {group!r}")
@@ -110,13 +110,13 @@ class Watermarks:
         )
 
     def spec(self) -> WatermarkSpec:
-        """Bounded out-of-orderness, for a source that finds event time itself."""
+        """Returns the spec for a source that derives event time itself."""
         return WatermarkSpec(
             column=self.column, max_out_of_orderness_us=self.max_out_of_orderness_us
         )
 
     def assigner_spec(self, *, held: bool = False) -> AssignWatermarksSpec:
-        """The operator that assigns these watermarks."""
+        """Returns the spec of the operator that assigns these watermarks."""
         return AssignWatermarksSpec(
             column=self.column,
             max_out_of_orderness_us=self.max_out_of_orderness_us,
@@ -142,7 +142,7 @@ class Tumbling:
     processing_time: bool = False
 
     def spec(self) -> TumblingSpec:
-        """What the operator gets of it. Raises InvalidProgram for bad durations."""
+        """Returns the operator's spec. Raises InvalidProgram for invalid durations."""
         _check_time(self)
         size_us = positive_us(self.size, "the size of a Tumbling window")
         offset_us = duration_us(self.offset, "the offset of a Tumbling window") % size_us
@@ -158,7 +158,7 @@ class Tumbling:
 class Sliding:
     """Windows of a fixed size that start every `slide`, from the epoch (UTC) plus `offset`.
 
-    A record is in `size / slide` windows. `on` and `processing_time` as for Tumbling.
+    A record is in `size / slide` windows. `on` and `processing_time` are as in Tumbling.
     """
 
     size: Duration
@@ -168,7 +168,7 @@ class Sliding:
     processing_time: bool = False
 
     def spec(self) -> SlidingSpec:
-        """What the operator gets of it. Raises InvalidProgram for bad durations."""
+        """Returns the operator's spec. Raises InvalidProgram for invalid durations."""
         _check_time(self)
         size_us = positive_us(self.size, "the size of a Sliding window")
         slide_us = positive_us(self.slide, "the slide of a Sliding window")
@@ -181,8 +181,8 @@ class Sliding:
         )
         if size_us // spec.pane_us > _MOST_PANES:
             raise InvalidProgram(
-                f"a Sliding window of {self.size!r} every {self.slide!r} is cut into"
-                f" {size_us // spec.pane_us:,} panes, and {_MOST_PANES:,} are allowed;"
+                f"a Sliding window of {self.size!r} every {self.slide!r} is divided into"
+                f" {size_us // spec.pane_us:,} panes; at most {_MOST_PANES:,} are allowed;"
                 " make the size a multiple of the slide, or the slide longer"
             )
         return spec
@@ -193,10 +193,10 @@ class Sliding:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A window per burst of a key's records: it ends when none has arrived for `gap`.
+    """A window per burst of a key's records: it ends when no record has arrived for `gap`.
 
     Records exactly `gap` apart belong to one session, as in Spark's `session_window`. `on` and
-    `processing_time` as for Tumbling.
+    `processing_time` are as in Tumbling.
     """
 
     gap: Duration
@@ -208,13 +208,13 @@ class Session:
     def with_dynamic_gap(
         cls, gap: str, *, on: str | None = None, processing_time: bool = False
     ) -> Session:
-        """Sessions whose gap depends on the record, as Flink's
+        """Sessions whose gap depends on the record, as in Flink's
         `EventTimeSessionWindows.with_dynamic_gap`.
 
         `gap` is a Spark SQL expression over the columns of the stream. It returns an interval, or
-        its text: `"CASE WHEN device = 'mobile' THEN '5 minutes' ELSE '30 minutes' END"`. A session
-        ends when the gaps of all its records are over. A record whose gap is null or not longer
-        than 0 fails the job.
+        the text of one: `"CASE WHEN device = 'mobile' THEN '5 minutes' ELSE '30 minutes' END"`. A
+        session ends when the gaps of all its records are over. A record whose gap is null or not
+        longer than 0 fails the job.
         """
         if not isinstance(gap, str) or not gap.strip():
             raise InvalidProgram(
@@ -224,7 +224,7 @@ class Session:
         return cls("0 s", on=on, processing_time=processing_time, dynamic_gap=gap)
 
     def spec(self) -> SessionSpec:
-        """What the operator gets of it. Raises InvalidProgram for bad durations."""
+        """Returns the operator's spec. Raises InvalidProgram for invalid durations."""
         _check_time(self)
         if self.dynamic_gap:
             return DynamicSessionSpec(gap=self.dynamic_gap, processing_time=self.processing_time)
@@ -239,24 +239,24 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Global:
-    """One window per key that never ends: when it emits results is up to a trigger,
+    """One window per key that never ends; a trigger decides when it emits results:
 
         stream.key_by("k").window(Global()).trigger(CountTrigger.of(100)).aggregate(...)
 
-    as with Flink's GlobalWindows. Results have the column `window_id`: the number of the key's
-    firing, from 0. `on` names the timestamp column for triggers of event time; the default is the
-    column of the source's watermarks.
+    as in Flink's GlobalWindows. Results have the column `window_id`: the number of the key's
+    firing, starting at 0. `on` names the timestamp column for event-time triggers; the default is
+    the column of the source's watermarks.
     """
 
     on: str | None = None
 
     @property
     def processing_time(self) -> bool:
-        """False: the window has no end in any time."""
+        """False: the window has no end in either time."""
         return False
 
     def spec(self) -> GlobalSpec:
-        """The operator's part of it."""
+        """Returns the operator's spec. Raises InvalidProgram."""
         if self.on is not None:
             _check_column("Global(on=...)", self.on)
         return GlobalSpec()
@@ -267,7 +267,7 @@ class Global:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Windows of `size` records of a key, one after the other or every `slide` records:
+    """Windows of `size` records of a key, consecutive or starting every `slide` records:
     `count_window(size, slide)`.
     """
 
@@ -276,21 +276,21 @@ class Count:
 
     @property
     def on(self) -> None:
-        """None: time plays no part."""
+        """None: count windows do not use time."""
         return None
 
     @property
     def processing_time(self) -> bool:
-        """False: time plays no part."""
+        """False: count windows do not use time."""
         return False
 
     def spec(self) -> CountSpec:
-        """The operator's part of it. Raises InvalidProgram for bad numbers."""
+        """Returns the operator's spec. Raises InvalidProgram for invalid numbers."""
         slide = self.size if self.slide is None else self.slide
         for name, number in (("size", self.size), ("slide", slide)):
             if not isinstance(number, int) or isinstance(number, bool) or number < 1:
                 raise InvalidProgram(
-                    f"count_window({name}={number!r}): it takes a number of records, of at least 1"
+                    f"count_window({name}={number!r}): it takes a number of records, at least 1"
                 )
         return CountSpec(size=self.size, slide=slide)
 

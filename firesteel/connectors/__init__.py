@@ -1,7 +1,7 @@
-"""Sources and sinks, as a program names them: descriptions only, opened in the slots.
+"""Descriptions of sources and sinks for programs; the slots open them.
 
-Sources go to `Environment.from_source`, sinks to `DataStream.sink_to`. Your own derive from
-`Source` and `Sink`.
+Pass sources to `Environment.from_source`, and sinks to `DataStream.sink_to`. Custom ones derive
+from `Source` and `Sink`.
 """
 
 from firesteel.connectors.collect_sink import CollectSink

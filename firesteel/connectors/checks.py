@@ -1,4 +1,4 @@
-"""Checks of a connector's options, made when the program names it: they raise InvalidProgram."""
+"""Checks of a connector's options, made while the program is built: they raise InvalidProgram."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from firesteel.errors import InvalidProgram
 
 
 def option_texts(options: Mapping[str, object]) -> dict[str, str]:
-    """Options as Spark takes them: texts, with true and false in lower case."""
+    """Converts options to Spark's form: strings, with true and false in lower case."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in options.items()
@@ -30,29 +30,29 @@ def check_at_least_one(what: str, value: int) -> None:
 
 
 def duration_s(what: str, value: Duration) -> float:
-    """A positive duration, such as "1 s" or a timedelta, in seconds."""
+    """Converts a positive duration, such as "1 s" or a timedelta, to seconds."""
     return positive_us(value, what) / 1_000_000
 
 
 def size_bytes(what: str, value: str | int) -> int:
-    """A positive size, such as "128m" or bytes."""
+    """Converts a positive size, such as "128m" or a number of bytes, to bytes."""
     try:
         size = parse_size_bytes(str(value))
     except ValueError:
-        raise InvalidProgram(f"{what} is {value!r}; give a size such as '128m', or bytes") from None
+        raise InvalidProgram(f"{what} is {value!r}; use a size such as '128m', or bytes") from None
     if size <= 0:
         raise InvalidProgram(f"{what} is {value!r}; it must be positive")
     return size
 
 
 def absolute_path(path: str | os.PathLike[str]) -> str:
-    """Relative paths mean the folder that the program runs in, not that of the slot that opens
-    them. URIs stay as they are. Raises InvalidProgram for a path that is not valid UTF-8.
+    """Resolves a relative path against the program's working directory, not that of the slot that
+    opens it. URIs are unchanged. Raises InvalidProgram for a path that is not valid UTF-8.
     """
     if isinstance(path, os.PathLike):
         path = os.fspath(path)
     if not isinstance(path, str):
-        raise InvalidProgram(f"{path!r} is not a path: name each as a text, 'folder/file.csv'")
+        raise InvalidProgram(f"{path!r} is not a path: pass strings, such as 'folder/file.csv'")
     if printable(path) != path:
         raise InvalidProgram(
             f"the path '{printable(path)}' is not valid UTF-8, so Spark cannot open it; rename it"

@@ -1,4 +1,4 @@
-"""CollectSink: rows to the client that runs the job."""
+"""CollectSink: sends rows to the client that runs the job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from firesteel.connectors.source import CoordinatorOptions
 
 @dataclass(frozen=True, slots=True)
 class CollectSink(Sink):
-    """Streams the rows to the client that runs the job: see `DataStream.execute_and_collect`."""
+    """Sends the rows to the client that runs the job: see `DataStream.execute_and_collect`."""
 
     runtime: ClassVar[str] = "taskexecutor.executor.connectors.collect_sink:CollectSinkRuntime"
 

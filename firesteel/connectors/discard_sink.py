@@ -1,4 +1,4 @@
-"""DiscardSink: the end of a stream whose rows nobody needs."""
+"""DiscardSink: the end of a stream whose rows are not needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DiscardSink(Sink):
-    """Drops the rows: for streams whose operators write themselves, and for measuring."""
+    """Drops the rows: for streams whose operators write data themselves, and for measurements."""
 
     def create_writer(self, context: RuntimeContext) -> SinkWriter:
         return _DiscardWriter()

@@ -1,4 +1,4 @@
-"""FileSink: part files."""
+"""FileSink: writes part files."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from firesteel.errors import InvalidProgram
 @dataclass(frozen=True, slots=True)
 class FileSink(Sink):
     """Writes part files below `path`; a file appears under its name when it is complete. `options`
-    are the format's.
+    are those of the format.
 
-    `format`: "parquet" (option compression, for all columns; by default, Snappy for those that it
-    shrinks), "csv" (header, sep) or "json" (one object per line; decimals as texts and bytes in
-    base64, as spark.read takes them). To read CSV with quotes or line breaks in texts, give
-    spark.read escape='"' and multiLine=True; with floats that are not finite, nanValue="nan",
-    positiveInf="inf" and negativeInf="-inf".
+    `format`: "parquet" (option compression, for all columns; by default, Snappy for the columns
+    that it shrinks), "csv" (header, sep) or "json" (one object per line; decimals as strings and
+    bytes in base64, as spark.read expects them). To read CSV with quotes or line breaks in strings,
+    pass escape='"' and multiLine=True to spark.read; with floats that are not finite,
+    nanValue="nan", positiveInf="inf" and negativeInf="-inf".
 
-    Without rolling, each subtask writes one file, complete when its input ends; Parquet another one
-    where its rows begin to repeat, or to shrink, that did not do so before. `rolling_size`
-    ("128m", or bytes): a file that has reached this size is completed and the next one begun; sizes
-    are those on disk, and are checked after every few thousand rows. `rolling_interval` ("1 min",
-    or a timedelta): so is a file that has been open for this long.
+    Without rolling, each subtask writes one file, which is complete when its input ends; in
+    Parquet, it starts another file where its rows start to repeat, or to compress, that did not
+    before. With `rolling_size` ("128m", or bytes), a file that has reached this size is completed
+    and a new one started; sizes are those on disk, checked after every few thousand rows. With
+    `rolling_interval` ("1 min", or a timedelta), the same applies to a file that has been open for
+    this long.
 
-    What is complete stays, also if the job fails later. A job that restarts from its beginning
-    writes its rows again: each subtask then removes what it published before when it publishes its
-    first file, so that no row is there twice in the end.
+    Complete files are kept, even if the job fails later. A job that restarts from the beginning
+    writes its rows again: each subtask then removes its earlier files when it publishes its first
+    file, so that the final output contains no row twice.
 
     Raises InvalidProgram if a size or an interval is invalid, or the path is not local.
     """
@@ -53,7 +54,7 @@ class FileSink(Sink):
                 f"FileSink path {self.path!r}: the file system {scheme!r} is not supported yet; "
                 "use a local path"
             )
-        _ = self.rolling_size_bytes, self.commit_interval_s  # checked now
+        _ = self.rolling_size_bytes, self.commit_interval_s  # checks them now
 
     def resolved(self) -> FileSink:
         return dataclasses.replace(self, path=absolute_path(self.path))

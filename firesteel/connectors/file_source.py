@@ -1,4 +1,4 @@
-"""FileSource: files that Spark reads."""
+"""FileSource: files in formats that Spark reads."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-CORRUPT_RECORD = "_corrupt_record"  # Spark's name for the text of a row that does not fit
+# Spark's name for the text of a row that does not fit the schema.
+CORRUPT_RECORD = "_corrupt_record"
 MALFORMED_TAG = "malformed"  # the side output of a FileSource with malformed="side_output"
-MALFORMED_FORMATS = ("csv", "json")  # in whose files a row may be wrong, and types are inferred
+# Formats in which rows may be malformed, and types are inferred.
+MALFORMED_FORMATS = ("csv", "json")
 MIN_WATCH_S = 0.01
 
-# What reads data that is not in files of Spark's formats.
+# Replacements for data that is not in files of Spark's formats.
 _CONNECTOR = (
-    "there is no connector for it yet: use PythonSource with a Python data source, or a Source of"
-    " your own (firesteel.connectors)"
+    "there is no connector for it yet: use PythonSource with a Python data source, or a"
+    " custom Source (firesteel.connectors)"
 )
 _TABLES = (
-    "a folder of files says nothing about the table's versions: export it as parquet, or use"
+    "a folder of files does not describe the table's versions: export it as parquet, or use"
     " PythonSource with a Python data source"
 )
 _NOT_FILES = {
@@ -46,9 +48,9 @@ _NOT_FILES = {
     "iceberg": _TABLES,
     "hudi": _TABLES,
 }
-# Spark reads files of these formats from any position on, unless an option says otherwise.
+# Spark can read files of these formats from any position, unless an option prevents it.
 _CUT_FORMATS = ("csv", "json", "orc", "parquet", "text")
-# Options by which Spark leaves out files, which it only does if it lists them itself.
+# Options that make Spark omit files, which works only if Spark lists the files itself.
 LISTING_OPTIONS = frozenset({"pathglobfilter", "modifiedbefore", "modifiedafter"})
 Malformed = Literal["fail", "drop", "side_output"]
 
@@ -56,27 +58,27 @@ Malformed = Literal["fail", "drop", "side_output"]
 @dataclass(frozen=True, slots=True)
 class FileSource(Source):
     """Reads files that `spark.read` can read, in sorted order. Small files share a split; a large
-    one has several, where its format can be read from any position on.
+    file has several if its format can be read from any position.
 
-    `paths`: absolute paths, directories or globs; relative ones are resolved where the program
-    runs. Folders named `key=value` below them are columns, as with spark.read. `schema`: a DDL
+    `paths` are absolute paths, directories or globs; relative ones are resolved where the program
+    runs. Folders named `key=value` below them become columns, as with spark.read. `schema` is a DDL
     string, such as "origin STRING, dep_delay DOUBLE", a StructType or an Arrow schema; without one,
     CSV and JSON schemas are inferred once over all files, before data flows. `options` are those of
     spark.read.
 
-    `watch` ("1 s", a timedelta) makes it unbounded: the paths are listed at this interval, and new
-    files are read in the order of their modification times, then names. A path is read once,
-    whatever happens to the file later; so write files elsewhere, or under a name that begins with a
-    dot or underscore, and rename them. The job fails if a watched directory vanishes.
+    `watch` ("1 s", or a timedelta) makes the source unbounded: the paths are listed at this
+    interval, and new files are read in order of modification time, then name. A path is read once,
+    even if the file changes later; so write files elsewhere, or under a name that starts with a dot
+    or underscore, and rename them. The job fails if a watched directory disappears.
 
-    `malformed` decides what happens to CSV and JSON rows that do not fit the schema in any column:
+    `malformed` sets how CSV and JSON rows are handled that do not fit the schema in any column:
     "fail" the job, naming row and file; "drop" them, counted as numMalformedRecordsDropped;
-    "side_output": send them to the side output MALFORMED_TAG, with columns `_corrupt_record` (the
-    row's text) and `path`. Without it, the option `mode` decides, as with spark.read: by default,
-    what cannot be parsed is null, and the job goes on.
+    "side_output": send them to the side output MALFORMED_TAG, with the columns `_corrupt_record`
+    (the row's text) and `path`. Without it, the option `mode` applies, as with spark.read: by
+    default, values that cannot be parsed are null, and the job continues.
 
-    Raises InvalidProgram if `watch` or `malformed` is invalid, `format` is not one of files, or it
-    has no such option.
+    Raises InvalidProgram if `watch` or `malformed` is invalid, `format` is not a file format, or
+    the format has no such option.
     """
 
     runtime: ClassVar[str] = "taskexecutor.executor.connectors.files.source:FileSourceRuntime"
@@ -106,7 +108,7 @@ class FileSource(Source):
         if (instead := _NOT_FILES.get(format.lower())) is not None:
             raise InvalidProgram(
                 f"FileSource: format={format!r}: FileSource reads files (parquet, orc, csv, json,"
-                f" xml, text, binaryFile), and {format} is no format of these; {instead}"
+                f" xml, text, binaryFile), and {format} is not one of these formats; {instead}"
             )
         if format.lower() in MALFORMED_FORMATS:  # Spark ignores the case
             format = format.lower()
@@ -129,20 +131,20 @@ class FileSource(Source):
 
     @property
     def spark_read(self) -> SparkRead:
-        """Whether Spark reads the rows, as part of the plan that follows."""
+        """Whether Spark reads the rows as part of the plan that follows."""
         return SparkRead.ALWAYS
 
     @property
     def side_output_tags(self) -> frozenset[str]:
-        """The side outputs that the source has."""
+        """The side outputs of the source."""
         return frozenset({MALFORMED_TAG} if self.malformed == "side_output" else ())
 
     @property
     def can_be_cut(self) -> bool:
         """Whether several subtasks may read one file, each a range of its bytes.
 
-        Not if a record may be longer than a line, or an end of line is not one byte that occurs
-        nowhere else.
+        False if a record may be longer than a line, or an end of line is not a single byte that
+        occurs nowhere else.
         """
         options = {key.lower(): value.lower() for key, value in self.options.items()}
         encoding = options.get("encoding", options.get("charset", "utf-8"))
@@ -152,7 +154,7 @@ class FileSource(Source):
             and options.get("wholetext", "false") == "false"
             and encoding in ("utf-8", "utf8", "us-ascii", "iso-8859-1")
             and len(options.get("linesep", "")) <= 1
-            # Spark looks for the header behind comments, but not beyond the first range.
+            # Spark looks for the header after comments, but not beyond the first range.
             and not ("comment" in options and options.get("header", "false") != "false")
             and not LISTING_OPTIONS.intersection(options)
         )

@@ -1,4 +1,4 @@
-"""ForeachBatchSink: a function of the program's gets the rows as DataFrames."""
+"""ForeachBatchSink: passes the rows to a function of the program as DataFrames."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ForeachBatchSink(Sink):
-    """What `DataStream.foreach_batch` makes of its function."""
+    """The sink of `DataStream.foreach_batch`."""
 
     runtime: ClassVar[str] = "taskexecutor.executor.connectors.foreach_batch:ForeachBatchRuntime"
 

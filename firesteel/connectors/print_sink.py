@@ -1,4 +1,4 @@
-"""PrintSink: rows to the slot's log, and from there to the terminal."""
+"""PrintSink: prints rows to the slot's log, and from there to the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What PythonSource and PythonSink have in common: a class of PySpark's Python DataSource."""
+"""Common parts of PythonSource and PythonSink: a class of PySpark's Python DataSource."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""PythonSink: streams written by PySpark's Python DataSource.
+"""PythonSink: writes streams with PySpark's Python DataSource.
 
-It is two operators (docs/decisions/0007-python-sources-plan-in-a-task.md): writers, whose commit
-messages a PythonCommit in one subtask commits.
+It consists of two operators (docs/decisions/0007-python-sources-plan-in-a-task.md): writers, and a
+PythonCommit in one subtask, which commits their messages.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ class PythonSink(Sink):
     """Writes a stream with PySpark's Python DataSource, given as its class:
     `PythonSink(MySink, {"path": "p"})`.
 
-    `streamWriter(schema, overwrite)` is called once; its `write` runs in every subtask, over Rows
-    or, of a DataSourceStreamArrowWriter, over RecordBatches; `commit(messages, batchId)` in one,
-    when the input has ended, with what all of them returned. If the job fails or is cancelled
-    before, `abort(messages, batchId)` is called, where that is possible.
+    `streamWriter(schema, overwrite)` is called once. Its `write` runs in every subtask, over Rows
+    or, for a DataSourceStreamArrowWriter, over RecordBatches. `commit(messages, batchId)` runs in
+    one subtask when the input has ended, with the messages of all `write` calls. If the job fails
+    or is cancelled before, `abort(messages, batchId)` is called, if that is possible.
 
-    `commit_interval` ("1 s", a timedelta) is for streams that do not end: `write` gets the rows of
-    one interval, and what it returns is committed soon after. Without checkpoints, such rows are
-    written again when the job restarts.
+    `commit_interval` ("1 s", or a timedelta) is for unbounded streams: `write` gets the rows of one
+    interval, and its message is committed soon after. Without checkpoints, such rows are written
+    again when the job restarts.
 
-    With checkpoints, `write` gets the rows between two of them, and what it returns is committed
-    when the second one is complete; `commit_interval` means nothing. Batch ids increase, and are
-    not used again. A job that fails at the wrong moment calls `commit` again with the same messages
-    and the same id: a sink that ignores ids that it has committed has each row once.
+    With checkpoints, `write` gets the rows between two of them, and its message is committed when
+    the second one is complete; `commit_interval` has no effect. Batch ids increase and are not
+    reused. If the job fails before a commit is recorded, `commit` is called again with the same
+    messages and the same id: a sink that ignores committed ids writes each row exactly once.
 
     Raises InvalidProgram if the class has no stream writer or the interval is invalid.
     """
@@ -54,12 +54,12 @@ class PythonSink(Sink):
             raise InvalidProgram(
                 f"{self.name} cannot be written as a stream: it does not implement streamWriter()"
             )
-        _ = self.commit_interval_s  # checked now
+        _ = self.commit_interval_s  # checks it now
         object.__setattr__(self, "options", option_texts(self.options))
 
     @property
     def name(self) -> str:
-        """The data source's class, for messages."""
+        """The name of the data source's class, for messages."""
         return self.data_source.__name__
 
     @property
@@ -79,7 +79,7 @@ class PythonSink(Sink):
 
 @dataclass(frozen=True, slots=True)
 class PythonCommit(Sink):
-    """The committing half of a PythonSink, an operator of its own."""
+    """The committing half of a PythonSink, a separate operator."""
 
     runtime: ClassVar[str] = "taskexecutor.executor.connectors.python.sink:PythonCommitRuntime"
 

@@ -1,7 +1,7 @@
-"""PythonSource: streams of PySpark's Python DataSource.
+"""PythonSource: reads streams with PySpark's Python DataSource.
 
-It is read by two operators (docs/decisions/0007-python-sources-plan-in-a-task.md): a PartitionPlan
-in one subtask plans the partitions that the subtasks of the PythonSource read.
+It consists of two operators (docs/decisions/0007-python-sources-plan-in-a-task.md): a PartitionPlan
+in one subtask plans the partitions, which the subtasks of the PythonSource read.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PythonSource(Source):
-    """Reads a stream of PySpark's Python DataSource, given as its class:
+    """Reads a stream with PySpark's Python DataSource, given as its class:
     `PythonSource(MySource, {"topic": "t"})`.
 
-    A `streamReader` is asked for offsets and partitions in one subtask, every `poll_interval`, and
-    its partitions are read by all subtasks; a `simpleStreamReader` reads in one. A reader with a
-    method `isFinished(end) -> bool`, called with the offset up to which everything has been
-    planned, is bounded; any other goes on for ever. `commit(end)` is called when a checkpoint that
+    A `streamReader` provides offsets and partitions in one subtask, every `poll_interval`, and all
+    subtasks read its partitions; a `simpleStreamReader` reads in one subtask. A reader with a
+    method `isFinished(end) -> bool`, which is called with the offset up to which everything is
+    planned, is bounded; any other never ends. `commit(end)` is called when a checkpoint that
     contains everything before `end` is complete.
 
     `schema` (DDL string or StructType) overrides that of the class. Raises InvalidProgram if the
@@ -50,12 +50,12 @@ class PythonSource(Source):
                 f"{self.name} cannot be read as a stream: "
                 "it implements neither streamReader() nor simpleStreamReader()"
             )
-        _ = self.poll_interval_s  # checked now
+        _ = self.poll_interval_s  # checks it now
         object.__setattr__(self, "options", option_texts(self.options))
 
     @property
     def name(self) -> str:
-        """The data source's class, for messages."""
+        """The name of the data source's class, for messages."""
         return self.data_source.__name__
 
     @property
@@ -64,7 +64,7 @@ class PythonSource(Source):
 
     @property
     def is_simple(self) -> bool:
-        """It plans and reads in one call."""
+        """Whether one call plans and reads."""
         return not overrides(self.data_source, "streamReader")
 
     @property
@@ -77,7 +77,7 @@ class PythonSource(Source):
         return 1 if self.is_simple else None
 
     def coordinator(self, parallelism: int, *, read_by_spark: bool) -> None:
-        """None: its splits are planned in a task."""
+        """Returns None: a task plans the splits."""
 
     def planner(self, *, marked: bool) -> PartitionPlan | None:
         return None if self.is_simple else PartitionPlan(self, marked=marked)
@@ -85,16 +85,16 @@ class PythonSource(Source):
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan(Source):
-    """The planning half of a PythonSource, an operator of its own."""
+    """The planning half of a PythonSource, a separate operator."""
 
     runtime: ClassVar[str] = "taskexecutor.executor.connectors.python.source:PartitionPlanRuntime"
 
     source: PythonSource
-    marked: bool = False  # watermarks, counted from 1, are behind the partitions of each call
+    marked: bool = False  # watermarks, counted from 1, follow the partitions of each call
 
     @property
     def fixed_parallelism(self) -> int:
         return 1
 
     def coordinator(self, parallelism: int, *, read_by_spark: bool) -> None:
-        """None: it finds its partitions itself."""
+        """Returns None: it determines its partitions itself."""

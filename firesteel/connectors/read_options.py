@@ -1,6 +1,4 @@
-"""The options of Spark's file formats: a misspelt one would have no effect, and nobody would
-notice.
-"""
+"""The options of Spark's file formats, for checks: Spark silently ignores a misspelt option."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ _ROWS = (
     *("charset", "columnNameOfCorruptRecord", "compression", "enableDateTimeParsingFallback"),
     *("encoding", "mode", "multiLine", "samplingRatio", "singleVariantColumn", *_DATES),
 )
-# By format: what Spark itself knows (a test compares), and what it reads besides.
+# By format: the options that Spark defines (a test compares), and others that it reads.
 OPTIONS: dict[str, tuple[str, ...]] = {
     "csv": (
         *("charToEscapeQuoteEscaping", "codec", "columnPruning", "comment", "delimiter"),
@@ -51,7 +49,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 
 def check_read_options(format: str, options: Iterable[str]) -> None:
     """Raises InvalidProgram for an option that the format does not have. Names with a dot
-    (`parquet.compression`) are the file system's or the library's own.
+    (`parquet.compression`) belong to the file system or the format's library.
     """
     known = OPTIONS.get(format.lower())
     if known is None:
@@ -63,5 +61,5 @@ def check_read_options(format: str, options: Iterable[str]) -> None:
         close = difflib.get_close_matches(
             option.lower(), [*names, "schema", "watch", "malformed"], n=1
         )
-        hint = f"did you mean {names.get(close[0], close[0])}?" if close else "leave it out"
+        hint = f"did you mean {names.get(close[0], close[0])}?" if close else "omit it"
         raise InvalidProgram(f"FileSource: format {format} has no option {option!r}; {hint}")

@@ -1,4 +1,4 @@
-"""SocketSource: lines of text from a TCP server, for trying things out."""
+"""SocketSource: reads lines of text from a TCP server, for experiments."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _BATCH_BYTES = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SocketSource(Source):
-    """Lines of UTF-8 text from a TCP server, in a column `value STRING`: for trying things out.
+    """Reads lines of UTF-8 text from a TCP server into a column `value STRING`, for experiments.
 
-    As Spark's `socket` format and Flink's `socketTextStream`, one subtask connects to `host` and
-    `port`, and the stream ends when the server closes the connection. Start a server first, such
-    as `nc -lk 9999`. The slot's machine connects, so `localhost` means that machine.
+    As in Spark's `socket` format and Flink's `socketTextStream`, one subtask connects to `host` and
+    `port`, and the stream ends when the server closes the connection. Start a server first, such as
+    `nc -lk 9999`. The slot's machine connects, so `localhost` means that machine.
 
-    It is not fault-tolerant: a restored job connects again, and lines that were received before
-    are lost or come again, whatever the server does. A line ends with a newline; a carriage return
-    before that is removed. The job fails if nothing listens there.
+    It is not fault-tolerant: a restored job reconnects, and lines that were received before are
+    lost or repeated, depending on the server. A line ends with a newline; a carriage return before
+    it is removed. The job fails if the address has no listener.
     """
 
     bounded: ClassVar[bool] = False
@@ -42,7 +42,9 @@ class SocketSource(Source):
 
     def __post_init__(self) -> None:
         if not isinstance(self.host, str) or not self.host:
-            raise InvalidProgram(f"SocketSource: host is {self.host!r}; name one, 'localhost'")
+            raise InvalidProgram(
+                f"SocketSource: host is {self.host!r}; name one, such as 'localhost'"
+            )
         if not isinstance(self.port, int) or not 0 < self.port < 65536:
             raise InvalidProgram(f"SocketSource: port is {self.port!r}; it must be 1 to 65535")
 
@@ -67,7 +69,7 @@ class SocketSource(Source):
 class _SocketReader(SourceReader):
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
-        self._rest = b""  # of a line that has not ended
+        self._rest = b""  # of an incomplete line
         self._address = ""
 
     def begin(self, split: Split) -> None:
@@ -121,7 +123,7 @@ class _SocketReader(SourceReader):
         return None
 
     def restore(self, position: None) -> None:
-        """Nothing can be read again: it continues with the lines that come."""
+        """Does nothing: earlier lines cannot be read again, so it continues with new ones."""
 
     def close(self) -> None:
         connection, self._socket = self._socket, None

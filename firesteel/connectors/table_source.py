@@ -23,16 +23,17 @@ _JOB_DIR = "FIRESTEEL_JOB_DIR"  # the folder of the job's files in a slot's proc
 
 @dataclass(frozen=True, slots=True)
 class TableSource(Source):
-    """The rows of an Arrow table, in batches: see `Environment.from_collection`, `from_pandas` and
-    `from_arrow`, which create it.
+    """Emits the rows of an Arrow table in batches: see `Environment.from_collection`, `from_pandas`
+    and `from_arrow`, which create it.
 
-    A small table travels in the job, a large one in a file that is shipped with it. A position is
-    the number of the next batch, so that each row is read exactly once.
+    A small table is part of the job, a large one is in a file that is shipped with the job. A
+    position is the number of the next batch, so that each row is read exactly once.
     """
 
     schema: StructType
     batches: int
-    content: bytes = field(default=b"", repr=False)  # an Arrow IPC file; empty: it is in `file`
+    # An Arrow IPC file; empty: the content is in `file`.
+    content: bytes = field(default=b"", repr=False)
     file: str = ""  # the name of a shipped file
     # Whether timestamps without zone are local to spark.sql.session.timeZone, which slots know.
     localize: bool = False
@@ -47,7 +48,7 @@ class TableSource(Source):
         return self.schema
 
     def splits(self, parallelism: int) -> Sequence[Split]:
-        """Ranges of batches."""
+        """Returns a split per batch."""
         return [{"batch": number} for number in range(self.batches)]
 
     def create_reader(self, context: RuntimeContext) -> SourceReader:
@@ -72,7 +73,7 @@ class _TableReader(SourceReader):
                 content = pa.memory_map(str(path))
             except OSError as error:
                 raise FiresteelError(
-                    f"the file {self._source.file}, which the job ships its rows in, cannot be"
+                    f"the file {self._source.file}, which was shipped with the job, cannot be"
                     f" opened: {error}"
                 ) from error
         self._file = pa.ipc.open_file(content)
@@ -109,7 +110,7 @@ class _TableReader(SourceReader):
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow types of a Spark schema. Raises InvalidProgram if there are none."""
+    """Returns the Arrow types of a Spark schema. Raises InvalidProgram if there are none."""
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -126,7 +127,7 @@ def spark_types(
     *,
     ambiguous: Literal["raise", "latest"],
 ) -> pa.Table:
-    """The table with the Arrow types of a Spark schema. Timestamps without zone that become
+    """Converts the table to the Arrow types of a Spark schema. Timestamps without zone that become
     TIMESTAMP are local to `time_zone`.
 
     Raises InvalidProgram for values that do not fit.
@@ -146,7 +147,7 @@ def spark_types(
                 if column.type.tz is None:
                     column = pc.assume_timezone(column, time_zone, ambiguous=ambiguous)
             else:
-                if pa.types.is_nested(column.type):  # PySpark's function takes no slices
+                if pa.types.is_nested(column.type):  # PySpark's function does not accept slices
                     column = column.take(pa.array(range(len(column)), pa.int64()))
                 column = _check_arrow_array_timestamps_localize(
                     column, kind.dataType, True, time_zone

@@ -1,4 +1,4 @@
-"""Reads what savepoints and kept checkpoints hold: each state is a table.
+"""Reads the state in savepoints and retained checkpoints as tables.
 
 from firesteel import savepoint
 
@@ -30,16 +30,16 @@ __all__ = ["SavedOperator", "SavedState", "Savepoint", "read"]
 
 
 def read(path: str) -> Savepoint:
-    """Opens a savepoint, or a checkpoint that was kept: a path or a URI of its directory.
+    """Opens a savepoint or a retained checkpoint. `path` is the path or URI of its directory.
 
-    Values of state are unpickled: open only what you trust. Raises FiresteelError if it cannot be
+    Values of state are unpickled: open only trusted data. Raises FiresteelError if it cannot be
     read.
     """
     return Savepoint(open_checkpoint(path if "://" in path else os.path.abspath(path)))
 
 
 class Savepoint(Mapping[str, "SavedOperator"]):
-    """The operators that have state, by uid; by name, those without a uid."""
+    """The operators with state, by uid, or by name if they have no uid."""
 
     def __init__(self, opened: Restored) -> None:
         metadata = opened.metadata
@@ -80,7 +80,7 @@ class Savepoint(Mapping[str, "SavedOperator"]):
 
 
 class NoSuchState(FiresteelError, KeyError):
-    """There is no operator, or no state, of this name; the message lists those that there are."""
+    """There is no operator, or no state, with this name; the message lists the existing ones."""
 
     __str__ = FiresteelError.__str__
 
@@ -89,12 +89,12 @@ class SavedOperator(Mapping[str, "SavedState"]):
     """The states of an operator, by name."""
 
     def __init__(self, operator: CheckpointedOperator, directory: str) -> None:
-        self.uid = operator.uid  # empty: the program gave it none
+        self.uid = operator.uid  # empty: the operator has no uid
         self.name = operator.name
         self.parallelism = operator.parallelism
         self.max_parallelism = operator.max_parallelism
         self.finished = operator.finished  # all of its subtasks had ended
-        self.coordinator: Any = operator.coordinator  # of a source: what of its splits is assigned
+        self.coordinator: Any = operator.coordinator  # of a source: the assignment of its splits
         self.size_bytes = sum(part.size_bytes for part in operator.subtasks.values())
         self._keyed = KeyedStates(operator, directory)
         self._operator_states = operator_states(operator)
@@ -125,33 +125,33 @@ class SavedOperator(Mapping[str, "SavedState"]):
 class SavedState:
     """A state as a table: the columns of its key, then those of its values.
 
-    A list has a row per element (`position`), a map one per entry. A state with a TTL has the
-    column `expires`.
+    A list has a row per element (`position`), a map one per entry. A state with a TTL has a column
+    `expires`.
     """
 
     def __init__(self, name: str, table: StateTable) -> None:
         self.name = name
-        # "value", "list", "map", "rows", "timers", "keyed" (not declared before the job runs), or
-        # of operator state "operator list", "union list", "broadcast".
+        # "value", "list", "map", "rows", "timers", "keyed" (not declared before the job runs), or,
+        # for operator state, "operator list", "union list", "broadcast".
         self.kind = table.kind
-        # What rows stand for, such as {"window": ..., "key": ...}.
+        # Describes what the rows represent, such as {"window": ..., "key": ...}.
         self.meaning: Mapping[str, str] = table.meaning
         self._table = table
 
     def to_arrow(self) -> pa.Table:
-        """All of it, in memory; values that Arrow has no type for, of a state without a schema, as
-        text. Raises FiresteelError for a damaged file, and for values whose
-        class cannot be imported here.
+        """Returns the whole state, in memory. In a state without a schema, values that Arrow has no
+        type for are converted to text. Raises FiresteelError for a damaged file, and for values
+        whose class cannot be imported here.
         """
         return self._table.to_arrow()
 
     def to_pandas(self) -> pd.DataFrame:
-        """See `to_arrow`."""
+        """Returns the whole state as a pandas DataFrame. See `to_arrow`."""
         return self.to_arrow().to_pandas()
 
     def to_spark(self, spark: SparkSession) -> DataFrame:
-        """Read by Spark's Python workers, which need Firesteel and the modules of the values'
-        classes, and must see the savepoint's directory.
+        """Returns the state as a DataFrame. Spark's Python workers read it; they need Firesteel and
+        the modules of the values' classes, and must have access to the savepoint's directory.
         """
         return self._table.to_spark(spark)
 

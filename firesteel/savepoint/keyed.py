@@ -1,4 +1,6 @@
-"""Keyed state as tables, a key group at a time: by Spark's workers, or all of it into memory."""
+"""Keyed state as tables, read one key group at a time by Spark's workers, or completely into
+memory.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +47,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructField
 
-_DECLARED = "user."  # before the names of states that a program declares
+_DECLARED = "user."  # prefix of the names of states that a program declares
 _TIMERS = "timers"
-_PARTITIONS = 64  # of a DataFrame, at most
+_PARTITIONS = 64  # of a DataFrame; a maximum
 _TIMER_DOMAINS = {EVENT_TIME_TIMERS: "event_time", PROCESSING_TIME_TIMERS: "processing_time"}
-# The columns that operators add to rows: what they are called here.
+# Readable names of the columns that operators add to rows.
 _ADDED = {
     "_pane_start": "pane_start",
     "_session_start": "session_start",
@@ -62,26 +64,26 @@ _TIMES = ("_pane_start", "_session_start", "_session_end", "_time")
 
 
 class Stored(NamedTuple):
-    """The state of one key group in one file, or rows of several."""
+    """The state of one key group in one file, or rows of several key groups."""
 
     file: StateFile
     part: KeyGroupSlice | TableSlice
 
 
-Content: TypeAlias = Iterator[KeyedStateEntry | RowsSlice]  # of a key group
+Content: TypeAlias = Iterator[KeyedStateEntry | RowsSlice]  # the content of a key group
 
 
 @dataclass(frozen=True)
 class KeyGroups:
-    """The keyed state of an operator, wherever it is read: by Spark's workers, too."""
+    """The keyed state of an operator, wherever it is read, including in Spark's workers."""
 
-    what: str  # the operator, for errors
+    what: str  # the operator, for error messages
     directory: str
     stored: tuple[Stored | InlineHandle | DatabaseHandle, ...]
 
     def read(self, number: int, names: Sequence[str] | None = None) -> Iterator[Content]:
-        """One of `stored`, by key group if it is in files. `names`: which entries are needed at
-        least; None: all. Raises FiresteelError.
+        """Reads one element of `stored`, by key group if it is in files. `names` are the minimum of
+        entries to read; None: all. Raises FiresteelError.
         """
         stored = self.stored[number]
         storage = CheckpointStorage(self.directory)
@@ -94,7 +96,7 @@ class KeyGroups:
         elif isinstance(stored, InlineHandle):
             yield self._loaded(decode_inline(stored.content, stored.key_groups))
         elif names is None or names:
-            # Imported late: 10 MB that few need.
+            # Imported late: it needs 10 MB, which most programs do not.
             from firesteel.common.checkpoints.rocksdb.reading import read_entries
 
             for _, entries in read_entries(storage, stored, names):
@@ -123,12 +125,12 @@ class KeyedStates:
             stored += snapshot.databases
         self._groups = KeyGroups(str(operator), directory, tuple(stored))
         self._states = operator.states
-        self._declared = declared_states(operator)  # by tasks, beside others without a schema
+        self._declared = declared_states(operator)  # by tasks, next to others without a schema
 
     @functools.cached_property
     def tables(self) -> dict[str, StateTable]:
-        """By name. If the program did not declare its states before it ran, all are read. Raises
-        FiresteelError.
+        """The tables by name. If the program did not declare its states before it ran, reads all
+        state. Raises FiresteelError.
         """
         found: dict[str, StateTable] = {
             name: _table_of(self._groups, name, state) for name, state in self._states.items()
@@ -152,7 +154,7 @@ class KeyedStates:
 
 
 class _Table:
-    """Of which the schema is known: it is read a key group at a time."""
+    """A table with a known schema, which is read one key group at a time."""
 
     def __init__(
         self, groups: KeyGroups, kind: str, meaning: Mapping[str, str], state: StateDescription
@@ -162,13 +164,13 @@ class _Table:
         self._groups = groups
         self._state = state
 
-    entries: Sequence[str] = ()  # the names of those that it is made of
+    entries: Sequence[str] = ()  # the names of the entries that it consists of
 
     def schema(self) -> pa.Schema:
         raise NotImplementedError
 
     def part(self, found: Iterable[KeyedStateEntry | RowsSlice]) -> list[pa.Table]:
-        """Of one key group."""
+        """Converts the entries of one key group."""
         raise NotImplementedError
 
     def to_arrow(self) -> pa.Table:
@@ -261,7 +263,7 @@ class _Declared(_Table):
 
 
 class _ProcessorTimers(_Table):
-    """Of a processor, in its time mode."""
+    """The timers of a processor, in its time mode."""
 
     entries = (_TIMERS,)
 
@@ -293,7 +295,7 @@ class _Rows(_Table):
         self._name = name
 
     def schema(self) -> pa.Schema:
-        """That of the first rows; without rows, of no column."""
+        """Returns the schema of the first rows; without rows, a schema without columns."""
         for number in range(len(self._groups.stored)):
             for content in self._groups.read(number, self.entries):
                 for table in self.part(content):
@@ -321,7 +323,7 @@ class _Rows(_Table):
 
 
 class _Undeclared(ValuesTable):
-    """Without a schema: of `co_process`, or of an operator of your own."""
+    """A state without a schema, of `co_process` or of a custom operator."""
 
     kind = "keyed"
 
@@ -343,7 +345,7 @@ class _Undeclared(ValuesTable):
 
 
 class _FunctionTimers(ValuesTable):
-    """Timers that the task keeps, as those of `co_process`."""
+    """Timers that the task keeps, such as those of `co_process`."""
 
     kind = "timers"
 
@@ -381,7 +383,7 @@ def _columns(values: Sequence[Sequence[Any]], fields: Sequence[StructField]) -> 
 
 
 def _key_columns(keys: Sequence[Any]) -> dict[str, Any]:
-    """The columns of keys of which only the values are known."""
+    """Returns the columns of keys of which only the values are known."""
     width = max((len(key) for key in keys if isinstance(key, tuple)), default=1)
     if width == 1:
         return {"key": [key[0] if isinstance(key, tuple) else key for key in keys]}

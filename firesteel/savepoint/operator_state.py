@@ -1,4 +1,4 @@
-"""Lists, union lists and broadcast states, which are in the metadata itself."""
+"""Lists, union lists and broadcast states, which are part of the metadata."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from firesteel.savepoint.tables import ValuesTable, cannot_import
 
 
 def operator_states(operator: CheckpointedOperator) -> dict[str, ValuesTable]:
-    """By name."""
+    """Returns the operator's states by name."""
     found: dict[str, ValuesTable] = {}
     parts = sorted(operator.subtasks.items())
     lists = [(subtask, part.lists) for subtask, part in parts]
@@ -33,7 +33,7 @@ def operator_states(operator: CheckpointedOperator) -> dict[str, ValuesTable]:
 
 
 def declared_states(operator: CheckpointedOperator) -> StateDescriptions:
-    """What tasks have declared of keyed states, by name."""
+    """Returns the keyed states that tasks have declared, by name."""
     for part in operator.subtasks.values():
         if (content := part.broadcasts.get(DECLARED)) is not None:
             found = _loaded(f"the states of {operator}", content)
@@ -56,7 +56,7 @@ class _Items(ValuesTable):
 
 @dataclass(frozen=True)
 class _Broadcast(ValuesTable):
-    """All subtasks have the same."""
+    """A state that is equal in all subtasks."""
 
     kind: str
     what: str

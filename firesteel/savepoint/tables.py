@@ -1,4 +1,4 @@
-"""What all kinds of state have in common as tables, and how Spark's values become Arrow's."""
+"""Common parts of states as tables, and the conversion of Spark's values to Arrow's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ class StateTable(Protocol):
 
 
 class ValuesTable:
-    """Of values that have no declared types: Arrow finds them. Subclasses know the values."""
+    """A table of values without declared types: Arrow infers them. Subclasses provide the
+    values.
+    """
 
     kind: str
     meaning: Mapping[str, str] = {}
@@ -43,7 +45,7 @@ class ValuesTable:
             try:
                 arrays[name] = pa.array(values)
             except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
-                # Of several types, or of the program's classes.
+                # Values have several types, or are of the program's classes.
                 arrays[name] = pa.array([None if v is None else repr(v) for v in values])
         return pa.table(arrays)
 
@@ -52,7 +54,7 @@ class ValuesTable:
 
 
 def fields_of(columns: Any) -> list[StructField]:
-    """Of columns as Spark's JSON."""
+    """Returns the fields of columns, which are given as Spark's JSON."""
     from pyspark.sql.types import StructType
 
     return list(StructType.fromJson(columns).fields)
@@ -65,7 +67,7 @@ def arrow_type(kind: DataType) -> pa.DataType:
 
 
 def array_of(values: Iterable[Any], kind: DataType) -> pa.Array:
-    """Of values as states hold them."""
+    """Converts values of a state to an Arrow array."""
     return pa.array([_plain(value, kind) for value in values], arrow_type(kind))
 
 
@@ -91,7 +93,7 @@ def _plain(value: Any, kind: DataType) -> Any:
 
 
 def unique(names: Iterable[str], prefix: str, taken: Iterable[str]) -> list[str]:
-    """The names, with the prefix where one of them is taken."""
+    """Returns the names, with the prefix added where a name is taken."""
     used = {name.lower() for name in taken}
     found = []
     for name in names:

@@ -108,15 +108,15 @@ REFUSED_AT_ONCE = {
     ),
     "a misspelt duration": (
         'sales().key_by("shop").window(Tumbling("1 houre"))  # <-',
-        "the size of a Tumbling window is '1 houre'; give a duration such as '1 day'",
+        "the size of a Tumbling window is '1 houre'; specify a duration such as '1 day'",
     ),
     "a number for a duration": (
         'Watermarks.bounded("time", max_out_of_orderness=5)  # <-',
-        "max_out_of_orderness is 5; give a duration such as '1 day'",
+        "max_out_of_orderness is 5; specify a duration such as '1 day'",
     ),
     "pandas' square brackets": (
         'sales().filter(sales()["pieces"] > 1).print()  # <-',
-        r"stream\['pieces'\]: a stream is no DataFrame.* name the column in SQL",
+        r"stream\['pieces'\]: a stream is not a DataFrame.* Name the column in SQL",
     ),
     "a loop over a stream": (
         "for row in sales(): print(row)  # <-",
@@ -177,7 +177,7 @@ REFUSED_AT_ONCE = {
     ),
     "an upsert without a key": (
         'sales().sink_to(PostgresSink("postgresql://db/shop", "sales", mode="upsert"))  # <-',
-        r'key=\["column", ...\] belongs to mode="upsert", and is needed there',
+        r'key=\["column", ...\] is required with mode="upsert", and only there',
     ),
     "a path that is not local": (
         'sales().sink_to(FileSink("s3://bucket/sales"))  # <-',

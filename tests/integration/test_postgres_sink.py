@@ -381,9 +381,9 @@ def test_a_row_that_the_table_refuses_fails_the_task_in_the_databases_words(
 def test_modes_are_checked_where_the_program_is_written() -> None:
     with pytest.raises(InvalidProgram, match="allowed: append, upsert"):
         PostgresSink("postgresql:///db", "t", mode="replace")  # type: ignore[arg-type]
-    with pytest.raises(InvalidProgram, match="is needed there"):
+    with pytest.raises(InvalidProgram, match="is required with"):
         PostgresSink("postgresql:///db", "t", mode="upsert")
-    with pytest.raises(InvalidProgram, match="belongs to"):
+    with pytest.raises(InvalidProgram, match="only there"):
         PostgresSink("postgresql:///db", "t", key=["k"])
 
 

@@ -25,5 +25,7 @@ def test_upper_and_lower_case_are_alike(name: str, columns: list[str], found: st
 
 
 def test_a_name_that_means_two_columns_is_refused() -> None:
-    with pytest.raises(FiresteelError, match="'Order' may be 'ORDER' or 'order'; write it as it"):
+    with pytest.raises(
+        FiresteelError, match="'Order' may be 'ORDER' or 'order'; write it exactly as it"
+    ):
         meant("Order", ["ORDER", "order"])

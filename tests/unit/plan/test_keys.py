@@ -56,7 +56,7 @@ def test_both_keys_of_connected_streams() -> None:
         (lambda s: s.key_by("value", "VALUE"), "names the column 'VALUE' twice"),
         (
             lambda s: s.key_by("WINDOW_end").window(Tumbling("1 s", on="at")),
-            "its results have a column WINDOW_end of their own",
+            "its results have a column WINDOW_end already",
         ),
         (
             lambda s: (

@@ -26,7 +26,7 @@ from firesteel.missing_methods import _INSTEAD, _OF_CONNECTED, _OF_ENVIRONMENTS
         ("collect", r"use execute_and_collect\(\)"),
         ("window", r"call key_by\(...\) first: key_by\(...\).window\(...\)"),
         ("sinkTo", "it is sink_to here"),
-        ("topN", r"use window_all\(...\).top_n\(n, by=...\), or for each key key_by"),
+        ("topN", r"use window_all\(...\).top_n\(n, by=...\), or per key key_by"),
         ("distinct", r"use drop_duplicates\(\"column\", within=\"1 hour\"\)"),
         ("dropDuplicates", r"it is drop_duplicates here"),
         ("fliter", r"did you mean filter\?"),

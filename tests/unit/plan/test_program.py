@@ -160,11 +160,11 @@ def test_chaining_can_be_switched_off_for_the_whole_job() -> None:
                 .window(Tumbling("soon"))
                 .aggregate("count(*) AS n")
             ),
-            "'soon'; give a duration",
+            "'soon'; specify a duration",
         ),
         (lambda env: env.from_sequence(0, 1).map_in_arrow(iter).set_parallelism(0), "at least 1"),
         (lambda env: env.from_sequence(0, 1).resource_group("none"), "no resource group 'none'"),
-        (lambda env: env.from_sequence(0, 1).key_by("value").uid("x"), "right after it"),
+        (lambda env: env.from_sequence(0, 1).key_by("value").uid("x"), "directly after"),
         (
             lambda env: env.from_sequence(0, 1).union(Environment().from_sequence(0, 1)),
             "different environments",
@@ -177,7 +177,7 @@ def test_chaining_can_be_switched_off_for_the_whole_job() -> None:
             lambda env: env.from_sequence(0, 1).assign_timestamps_and_watermarks(
                 Watermarks.bounded("value").with_alignment("g", max_drift="1 min")
             ),
-            r"with_alignment\('g'\) stops sources, .* pass these watermarks to from_source",
+            r"with_alignment\('g'\) pauses sources, .* pass these watermarks to from_source",
         ),
         (
             lambda env: Watermarks.bounded("at").with_alignment("", max_drift="1 min"),
@@ -271,9 +271,9 @@ def test_side_outputs_that_an_operator_does_not_have() -> None:
     split = source.operator("split", _Splits, side_outputs={"odd": None, "even": "value LONG"})
     with pytest.raises(InvalidProgram, match="has no side output 'late'; it has: even, odd"):
         split.side_output("late")
-    with pytest.raises(InvalidProgram, match="right after it"):
+    with pytest.raises(InvalidProgram, match="directly after"):
         split.key_by("value").side_output("odd")
-    with pytest.raises(InvalidProgram, match="'' is no tag"):
+    with pytest.raises(InvalidProgram, match="'' is not a tag"):
         source.operator("split", _Splits, side_outputs={"": None})
 
 
@@ -294,16 +294,16 @@ def test_broadcast_states_need_names_a_function_and_a_schema() -> None:
     env = Environment()
     rows, rules = env.from_sequence(0, 9), env.from_sequence(0, 9)
     for names in (("",), (1,), ("firesteel.declared",)):
-        with pytest.raises(InvalidProgram, match="give the names of the states that the rows"):
+        with pytest.raises(InvalidProgram, match="name the states that the rows"):
             rules.broadcast(*names)  # type: ignore[arg-type]
     with pytest.raises(InvalidProgram, match="a state is named twice"):
         rules.broadcast("rules", "rules")
     both = rows.connect(rules.broadcast("rules"))
-    with pytest.raises(InvalidProgram, match="takes a BroadcastProcessFunction, or of a keyed"):
+    with pytest.raises(InvalidProgram, match="takes a BroadcastProcessFunction, or for a keyed"):
         both.process(CoProcessFunction(), "n LONG")  # type: ignore[arg-type]
     with pytest.raises(InvalidProgram, match=r"takes the rows of keys: call key_by\(...\) before"):
         both.process(KeyedBroadcastProcessFunction(), "n LONG")
-    with pytest.raises(InvalidProgram, match="needs the schema of what the function yields"):
+    with pytest.raises(InvalidProgram, match="needs the output schema of the function"):
         both.process(BroadcastProcessFunction(), None)
     keyed = rows.key_by("value").connect(rules.broadcast("rules"))
     with pytest.raises(InvalidProgram, match="takes rows without keys: derive it from Keyed"):
@@ -335,7 +335,7 @@ def test_process_needs_a_function_that_fits_the_stream_and_a_schema() -> None:
     ):
         with pytest.raises(InvalidProgram, match=says):
             stream.process(function, "n LONG")  # type: ignore[arg-type]
-    with pytest.raises(InvalidProgram, match="needs the schema of what the function yields"):
+    with pytest.raises(InvalidProgram, match="needs the output schema of the function"):
         rows.process(ProcessFunction(), None)
     with pytest.raises(InvalidProgram, match="it has: odd"):
         keyed.process(KeyedProcessFunction(), "n LONG", side_outputs={"odd": None}).side_output("x")
@@ -364,7 +364,7 @@ def test_co_process_needs_a_function_keys_and_a_schema() -> None:
     keyed = first.connect(second).key_by("value", "value")
     with pytest.raises(InvalidProgram, match="takes a CoProcessFunction, not str"):
         keyed.co_process("f", "n LONG")  # type: ignore[arg-type]
-    with pytest.raises(InvalidProgram, match="needs the schema"):
+    with pytest.raises(InvalidProgram, match="needs the output schema"):
         keyed.co_process(CoProcessFunction(), None)
     with pytest.raises(InvalidProgram, match="different numbers of columns"):
         first.connect(second).key_by(("value", "other"), "value").co_process(

@@ -240,7 +240,7 @@ def test_functions_of_two_whole_streams_have_the_same_keys_or_none() -> None:
     one, two = env.from_sequence(0, 9, column="n"), env.from_sequence(0, 9, column="m")
     with pytest.raises(InvalidProgram, match="rows with equal keys from both"):
         one.key_by("n").connect(two).apply(lambda left, right: left)
-    with pytest.raises(InvalidProgram, match="as many columns for each"):
+    with pytest.raises(InvalidProgram, match="the same number of columns for each"):
         one.connect(two).key_by(["n", "x"], "m").apply(lambda left, right: left)
     one.connect(two).apply(lambda left, right: left, name="Both").sink_to(DiscardSink())
     whole = next(vertex for vertex in env.job_graph().vertices if "Both" in vertex.name)

@@ -68,7 +68,10 @@ def test_arguments_have_the_names_of_pyspark_too() -> None:
     )
     assert in_pandas._operator().spec.pandas
     for arguments, reason in (
-        ({"output_mode": "append", "outputMode": "append"}, "outputMode is output_mode; pass one"),
+        (
+            {"output_mode": "append", "outputMode": "append"},
+            "outputMode is output_mode; pass only one",
+        ),
         ({"outputMode": "Complete"}, "output_mode is 'Complete'; allowed"),
         ({"timeMode": "EventTimes"}, "time_mode is 'EventTimes'; allowed"),
         ({"eventTimeColumnName": "at"}, r"not supported; .* Tumbling\(..., on='at'\)"),
@@ -100,7 +103,7 @@ def test_an_initial_state_is_a_second_input_partitioned_by_its_own_key() -> None
             {"processor": len},
             "takes a pyspark.sql.streaming.StatefulProcessor, not builtin_function_or_method",
         ),
-        ({"output_schema": None}, "needs the schema of what the processor yields"),
+        ({"output_schema": None}, "needs the output schema of the processor"),
         ({"output_mode": "complete"}, 'output_mode is \'complete\'; allowed: "append", "update"'),
         (
             {"time_mode": "sometimes"},
@@ -137,19 +140,19 @@ def test_initial_states_that_cannot_be_read_first() -> None:
     stream = source.key_by("value")
     with pytest.raises(
         InvalidProgram,
-        match="both come from 'Source: Sequence'.*give the initial state a source of its own",
+        match="both come from 'Source: Sequence'.*so it needs a separate source",
     ):
         stream.transform_with_state(
             Nothing(), "n INT", initial_state=source.transform(lambda df: df).key_by("value")
         )
     other = env.from_sequence(0, 10)
     with pytest.raises(
-        InvalidProgram, match=r"initial_state is a stream with key_by\(\), not DataStream"
+        InvalidProgram, match=r"initial_state must be a stream with key_by\(\), not DataStream"
     ):
         stream.transform_with_state(Nothing(), "n INT", initial_state=other)  # type: ignore[arg-type]
     with pytest.raises(
         InvalidProgram,
-        match="keyed by value and initial_state by value, n; key both by as many columns",
+        match="keyed by value and initial_state by value, n; key both by the same number of columns",
     ):
         stream.transform_with_state(Nothing(), "n INT", initial_state=other.key_by("value", "n"))
     timed = FileSource("/data/*.csv", format="csv", schema="at TIMESTAMP")
@@ -161,6 +164,6 @@ def test_initial_states_that_cannot_be_read_first() -> None:
         FileSource("/data/*.csv", format="csv", schema="value BIGINT", watch="1 s")
     )
     with pytest.raises(
-        InvalidProgram, match="initial_state must end before the stream begins, and .* never ends"
+        InvalidProgram, match="initial_state must end before the stream starts, and .* never ends"
     ):
         stream.transform_with_state(Nothing(), "n INT", initial_state=watched.key_by("value"))

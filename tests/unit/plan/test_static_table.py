@@ -26,10 +26,14 @@ def read(spark: Any) -> Any:
         ("prices.parquet", {}, "static() takes a function that reads the table, such as"),
         (lambda: None, {}, "the function is called with the slot's SparkSession and nothing else"),
         (lambda spark, lock=LOCK: None, {}, "cannot be shipped"),
-        (read, {"refresh": "often"}, "refresh is 'often'; give a duration"),
+        (read, {"refresh": "often"}, "refresh is 'often'; specify a duration"),
         (read, {"refresh": timedelta(0)}, "it must be positive"),
-        (read, {"max_size": "2 gb"}, "max_size is '2 gb'; give a size such as '32 mb', at most 1"),
-        (read, {"max_size": "much"}, "max_size is 'much'; give a size"),
+        (
+            read,
+            {"max_size": "2 gb"},
+            "max_size is '2 gb'; specify a size such as '32 mb', at most 1",
+        ),
+        (read, {"max_size": "much"}, "max_size is 'much'; specify a size"),
     ],
 )
 def test_mistakes_are_named(function: Any, settings: Any, message: str) -> None:

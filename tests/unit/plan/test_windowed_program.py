@@ -47,7 +47,7 @@ def specs(stream: DataStream) -> list[Any]:
         (lambda s: s.window(Sliding("1 day", "7 ms")), "make the size a multiple of the slide"),
         (
             lambda s: s.window(Session("soon")),
-            "the gap of a Session window is 'soon'; give a duration",
+            "the gap of a Session window is 'soon'; specify a duration",
         ),
         (
             lambda s: s.window("1 hour"),
@@ -68,7 +68,7 @@ def specs(stream: DataStream) -> list[Any]:
         ),
         (
             lambda s: s.window(Global()).aggregate("count(*) AS n"),
-            "a Global window never ends; say when it emits results",
+            "a Global window never ends; set when it emits results",
         ),
         (
             lambda s: s.window(Global(), allowed_lateness="1 s"),
@@ -130,29 +130,29 @@ def specs(stream: DataStream) -> list[Any]:
         ),
         (
             lambda s: s.window(Tumbling("1 h")).aggregate("max(k) AS k"),
-            "'k' is a key column, which its results have, too; choose another name",
+            "'k' is a key column, which the results also have; choose another name",
         ),
         (
             lambda s: s.window(Session("1 h"), allowed_lateness="1 h").aggregate(
                 "max(x) AS row_kind"
             ),
-            "'row_kind' is a column of its own in results that may go away",
+            "'row_kind' is reserved for results that may be retracted",
         ),
         (lambda s: s.aggregate("max(k) AS k"), "'k' is a key column"),
         (lambda s: s.window(Tumbling("1 h")).top_n(0, by="x"), "top_n(0): it takes a number of"),
         (lambda s: s.window(Tumbling("1 h")).top_n(1, by=[]), "name at least one column to order"),
         (
             lambda s: s.window(Tumbling("1 h")).top_n(1, by="x", ascending=[True, False]),
-            "give one direction, or one per column",
+            "specify one direction, or one per column",
         ),
         (lambda s: s.top_n(0, by="x"), "top_n(0): it takes a number of"),
         (
             lambda s: s.filter("x > 1").drop_duplicates("x", within="1 h", keep="last"),
-            "a record that is kept can go away whenever a later one comes; leave out within",
+            "a kept record can be replaced whenever a later one arrives; omit within",
         ),
         (
             lambda s: s.filter("x > 1").drop_duplicates("x", keep="none"),
-            'drop_duplicates(keep=\'none\'): there is "first" and "last"',
+            'drop_duplicates(keep=\'none\'): allowed: "first", "last"',
         ),
         (lambda s: s.window_all(Tumbling("1 h")), "use window(...) after key_by(...), or leave"),
         (
@@ -163,12 +163,12 @@ def specs(stream: DataStream) -> list[Any]:
             lambda s: (
                 s.filter("x > 1").window_all(Tumbling("1 h")).top_n(1, by="x").set_parallelism(2)
             ),
-            "one subtask sees all of its records, and set_parallelism(2) would divide them",
+            "one subtask processes all of its records, and set_parallelism(2) would divide them",
         ),
-        (lambda s: s.filter("x > 1").drop_duplicates(), "give the names of the columns in which"),
+        (lambda s: s.filter("x > 1").drop_duplicates(), "name the columns that identify"),
         (
             lambda s: s.filter("x > 1").drop_duplicates("x", on="at"),
-            "event time plays no part without within=...",
+            "event time is not used without within=...",
         ),
         (
             lambda s: Environment().from_sequence(0, 9).drop_duplicates("value", within="1 s"),

@@ -105,7 +105,10 @@ def test_every_split_is_read_once_and_in_order(tmp_path: Path, parallelism: int)
 def test_a_source_that_cannot_merge_positions_says_so() -> None:
     harness = OperatorHarness(RecordingSource("src", Journal(), [pa.record_batch({"x": [1]})]), [])
     harness.state.list_state("firesteel.position")[:] = [[0, 0], [0, 0]]
-    with pytest.raises(FiresteelError, match="cannot be restored with fewer subtasks than the 2"):
+    with pytest.raises(
+        FiresteelError,
+        match="cannot be restored with fewer subtasks: this one would have to resume 2",
+    ):
         harness.open()
 
 
