@@ -17,6 +17,7 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -84,6 +85,18 @@ class Seen(StreamOperator):
 
     def finish(self) -> None:
         ended.append(self.name)
+
+
+class Failing(StreamOperator):
+    """Fails in one subtask with its first rows."""
+
+    def __init__(self, subtask: int) -> None:
+        self.subtask = subtask
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        if self.context.task.subtask == self.subtask:
+            raise ValueError("no more rows, please")
+        self.output.emit(batch)
 
 
 class Split(StreamOperator):
@@ -221,25 +234,24 @@ class Program:
 
 
 def run(graph: JobGraph, schema: pa.Schema, capacity: int) -> None:
-    """All tasks, each in a thread, to their end."""
+    """All tasks, each in a thread, to their end; a failure of one ends the others."""
     exchange = MemoryExchange(capacity, await_consumers=True)
     failures: list[ErrorInfo] = []
+    tasks: dict[str, StreamTask] = {}
 
     def report(
         attempt_id: str, state: ExecutionState, error: ErrorInfo | None, metrics: Any
     ) -> None:
         if error is not None:
             failures.append(error)
+            for task in tasks.values():
+                task.cancel()
 
     services = TaskServices(exchange, None, create_operator, report, lambda event: None)
-    threads = []
     for vertex in graph.vertices:
         for config in configs(graph, vertex, schema):
-            threads.append(
-                threading.Thread(
-                    target=StreamTask(config, services).run, name=config.info.task_name_with_subtask
-                )
-            )
+            tasks[config.info.task_name_with_subtask] = StreamTask(config, services)
+    threads = [threading.Thread(target=task.run, name=name) for name, task in tasks.items()]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -309,3 +321,17 @@ def test_streams_that_part_and_meet_lose_double_and_change_nothing(
         assert all(len(subtasks) == 1 for subtasks in owners.values()), (
             f"a key in several subtasks: {owners}"
         )
+
+
+@pytest.mark.parametrize("subtask", [0, 1])
+def test_the_failure_of_a_task_ends_the_run_with_its_error(subtask: int) -> None:
+    """The other tasks wait for input, or for credit."""
+    generated.clear()
+    schema = pa.schema([("key", pa.int64())])
+    generated["0"] = [pa.record_batch([[n] * 10], schema=schema) for n in range(100)]
+    env = Environment()
+    source = env.from_source(PythonSource(Generated, {"name": "0"}, schema=to_spark(schema)))
+    failing = source.rebalance().operator("failing", partial(Failing, subtask)).set_parallelism(2)
+    failing.rebalance().operator("after", partial(Seen, "after")).sink_to(DiscardSink())
+    with pytest.raises(AssertionError, match="no more rows, please"):
+        run(env.job_graph(), schema, capacity=1)
