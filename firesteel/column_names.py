@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
+from firesteel.errors import FiresteelError, InvalidProgram
+from firesteel.text import is_utf_8
 
-from firesteel.errors import FiresteelError
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 
 def meant(name: str, columns: Sequence[str]) -> str | None:
@@ -38,3 +42,24 @@ def column_index(schema: pa.Schema, name: str) -> int:
 
 def same(one: str, other: str) -> bool:
     return one.lower() == other.lower()
+
+
+def check_valid(names: Sequence[str]) -> None:
+    """Raises InvalidProgram for a name that UTF-8 cannot encode, such as one that was read with the
+    error handler "surrogateescape".
+    """
+    for name in names:
+        if not is_utf_8(name):
+            raise InvalidProgram(f"the column name {name!r} is not valid UTF-8; rename the column")
+
+
+def check_valid_fields(schema: StructType) -> None:
+    """As `check_valid`, for the columns of a schema and the fields inside them."""
+    check_valid(schema.names)
+    for field in schema.fields:
+        kind = field.dataType.simpleString()
+        if not is_utf_8(kind):
+            raise InvalidProgram(
+                f"the column {field.name!r} has a field whose name is not valid UTF-8: {kind!r};"
+                " rename the field"
+            )

@@ -12,6 +12,17 @@ def valid_text(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 
+def is_utf_8(text: str) -> bool:
+    """Returns whether UTF-8 can encode the text: it has no lone surrogates."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def text_of(value: Any) -> str:
     """Returns `str(value)` as valid text, or, if that raises, the class of the value and the
     error.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from firesteel.column_names import check_valid
 from firesteel.connectors.source import CoordinatorOptions, Source, SparkRead
 from firesteel.errors import InvalidProgram
 
@@ -42,6 +43,7 @@ class SequenceSource(Source):
     rate_per_s: float | None = None
 
     def __post_init__(self) -> None:
+        check_valid([self.column])
         if self.end is not None and self.end < self.start:
             raise InvalidProgram(f"{self}: end must not be before start")
         if self.split_rows is not None and self.split_rows < 1:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from firesteel.column_names import check_valid_fields
 from firesteel.connectors.source import EndOfSplit, Source, SourceReader, Split
 from firesteel.errors import FiresteelError, InvalidProgram
 
@@ -114,6 +115,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_schema
 
+    check_valid_fields(schema)
     try:
         return to_arrow_schema(schema, timezone="UTC")
     except (PySparkException, TypeError) as error:

@@ -12,6 +12,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from firesteel.column_names import check_valid
 from firesteel.connectors.table_source import arrow_schema, spark_types
 from firesteel.errors import InvalidProgram
 from firesteel.plan.ddl import parse_type
@@ -88,7 +89,7 @@ def table_of_frame(frame: Any, schema: Any, *, prefer_ntz: bool) -> LocalTable:
         raise InvalidProgram(f"{what}() takes a pandas.DataFrame, not {type(frame).__name__}")
     frame = frame.copy(deep=False)
     frame.columns = pd.Index([str(name) for name in frame.columns])
-    _check_distinct(what, list(frame.columns))
+    _check_names(what, list(frame.columns))
     try:
         table = pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowException, TypeError, ValueError) as error:
@@ -113,7 +114,7 @@ def table_of_arrow(data: Any, schema: Any, *, prefer_ntz: bool) -> LocalTable:
                 f"{what}() takes a pyarrow.Table, RecordBatch or RecordBatchReader,"
                 f" not {type(data).__name__}"
             )
-    _check_distinct(what, table.schema.names)
+    _check_names(what, table.schema.names)
     return _of_table(what, table, schema, prefer_ntz, ambiguous="raise")
 
 
@@ -261,7 +262,7 @@ def _declared(what: str, schema: Any) -> tuple[StructType, bool] | None:
             f" names, not {type(schema).__name__}"
         )
     if isinstance(kind, StructType):
-        _check_distinct(what, kind.names)
+        _check_names(what, kind.names)
         return kind, False
     return StructType().add("value", kind), True
 
@@ -274,7 +275,7 @@ def _names(what: str, schema: Any) -> list[str] | None:
             raise InvalidProgram(
                 f"{what}(): a list as schema has the names of the columns, not {name!r}"
             )
-    _check_distinct(what, schema)
+    _check_names(what, schema)
     return list(schema)
 
 
@@ -297,7 +298,11 @@ def _is_scalar(value: Any) -> bool:
     )
 
 
-def _check_distinct(what: str, names: Sequence[str]) -> None:
+def _check_names(what: str, names: Sequence[str]) -> None:
+    try:
+        check_valid(names)
+    except InvalidProgram as error:
+        raise InvalidProgram(f"{what}(): {error}") from None
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InvalidProgram(f"{what}(): there are two columns {twice[0]!r}; rename one of them")

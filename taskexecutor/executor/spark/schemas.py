@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from firesteel.column_names import column_index
+from firesteel.column_names import check_valid_fields, column_index
 from firesteel.errors import FiresteelError
 
 if TYPE_CHECKING:
@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 
 
 def to_arrow(schema: StructType) -> pa.Schema:
-    """Raises FiresteelError for types that have no Arrow form, naming the column."""
+    """Raises FiresteelError, naming the column, for types that have no Arrow form, and for names
+    that are not valid UTF-8.
+    """
     from pyspark.sql.pandas.types import to_arrow_type
 
+    check_valid_fields(schema)
     fields = []
     for field in schema.fields:
         if _is_collated(field.dataType):

@@ -11,8 +11,10 @@ import pytest
 from py4j import protocol
 from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
 
+from firesteel.errors import FiresteelError
 from taskexecutor.executor.spark.jvm.gateway import (
     _TEST_HELPERS,
+    _refuse_invalid_text,
     _remember_names,
     _TestHelpers,
     without_conversion,
@@ -111,3 +113,12 @@ def test_a_call_without_conversion_sends_the_same_and_asks_no_converter() -> Non
     without_conversion(JavaMember("first", None, "o1", client))(*arguments)
     assert len(asked) == len(arguments)
     assert sent[0] == sent[1]
+
+
+def test_a_text_that_is_not_valid_is_named_before_the_jvm_gets_it() -> None:
+    client = _Client()
+    _refuse_invalid_text(client)
+    with pytest.raises(FiresteelError, match=r"'caf\\udce9' is not valid UTF-8.*column name"):
+        client.send_command("c\nz:functions\ncol\nscaf\udce9\ne\n")
+    assert client.send_command("r\nu\ncafé\ne\n") == protocol.SUCCESS_PACKAGE
+    assert client.asked == ["café"]

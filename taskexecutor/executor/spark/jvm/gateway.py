@@ -10,6 +10,9 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from firesteel.errors import FiresteelError
+from firesteel.text import is_utf_8
+
 _TEST_HELPERS = "pyspark.testing.utils"
 _ROOT_PACKAGES = frozenset({"com", "java", "javax", "org", "scala"})
 
@@ -45,7 +48,26 @@ def connect(process: subprocess.Popen[bytes], port: int, secret: str) -> Any:
         del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
     gateway.proc = process
     _remember_names(gateway._gateway_client)
+    _refuse_invalid_text(gateway._gateway_client)
     return gateway
+
+
+def _refuse_invalid_text(client: Any) -> None:
+    """Makes the client name a text that UTF-8 cannot encode. Py4J's own error gives no reason."""
+    from py4j.protocol import STRING_TYPE
+
+    send = client.send_command
+
+    def send_valid(command: str, *args: Any, **kwargs: Any) -> Any:
+        if not is_utf_8(command):
+            text = next(line for line in command.split("\n") if not is_utf_8(line))
+            raise FiresteelError(
+                f"{text.removeprefix(STRING_TYPE)!r} is not valid UTF-8, so Spark cannot read it;"
+                " correct the column name or the text of the expression"
+            )
+        return send(command, *args, **kwargs)
+
+    client.send_command = send_valid
 
 
 def _remember_names(client: Any) -> None:
