@@ -450,5 +450,5 @@ def test_a_state_of_another_kind_is_not_read_as_if_it_were_one(
     )
     restored = first.checkpoint(1)
     again = harness_of(Kept(before), restored)
-    with pytest.raises(FiresteelError, match=f"the state 'kept' that is restored {says}"):
+    with pytest.raises(FiresteelError, match=f"the restored state 'kept' {says}"):
         harness_of(Kept(now), again.checkpoint(1))
