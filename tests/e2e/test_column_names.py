@@ -89,5 +89,5 @@ def test_keys_and_times_in_another_case(session: Session, tmp_path: Path) -> Non
 
 def test_a_computed_key_hides_no_column(session: Session, tmp_path: Path) -> None:
     stream = read(tmp_path, Environment(), None).key_by(TAKEN).map(lambda row: row)
-    with pytest.raises(JobFailed, match=r"KeyBy\(N\): the stream has a column 'n' already"):
+    with pytest.raises(JobFailed, match=r"KeyBy\(N\): the stream already has a column 'n'"):
         collected(session, stream)

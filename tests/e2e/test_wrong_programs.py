@@ -231,7 +231,7 @@ REFUSED_BEFORE_DATA_FLOWS = {
         texts = sales().transform(lambda df: df.withColumn("time", df.time.cast("string")))
         texts.assign_timestamps_and_watermarks(Watermarks.bounded("time")).print()  # <-
         """,
-        "'time' is string, and event time must be a timestamp; read it as one",
+        "'time' is string, but event time must be a timestamp; read it as TIMESTAMP",
     ),
     "event time in a column that is not there": (
         'env.from_source(csv(), watermarks=Watermarks.bounded("tiem")).print()  # <-',
@@ -243,7 +243,7 @@ REFUSED_BEFORE_DATA_FLOWS = {
         local = FileSource("sales.csv", format="csv", header=True, schema="time TIMESTAMP_NTZ")
         env.from_source(local, watermarks=Watermarks.bounded("time")).print()  # <-
         """,
-        "'time' is timestamp_ntz, which is no moment while .* is Asia/Tokyo; read it as TIMESTAMP",
+        "'time' is timestamp_ntz, which is not an instant while .* is Asia/Tokyo; read it as TIMESTAMP",
     ),
     "a forgotten return": (
         """
@@ -270,7 +270,7 @@ REFUSED_BEFORE_DATA_FLOWS = {
         totals = sales().key_by("shop", "article").aggregate("sum(pieces) AS pieces", name="Totals")
         totals.key_by("shop").aggregate("sum(pieces) AS pieces").print()  # <-
         """,
-        r"it would count each update of 'Totals' \(job.py, line 20\) as one more row.*; make them",
+        r"it would count each update of 'Totals' \(job.py, line 20\) as an additional row.*; make it",
     ),
     "a join with a stream": (
         """
@@ -327,7 +327,7 @@ REFUSED_BEFORE_DATA_FLOWS = {
         sales().sink_to(FileSink("out/same"))
         env.from_sequence(0, 9).sink_to(FileSink("out/same"))  # <-
         """,
-        r"/out/same is the folder of two sinks with different columns .*; give each a folder",
+        r"/out/same is the folder of two sinks with different columns .*; give each sink a",
     ),
     "a database that is down": (
         'sales().sink_to(PostgresSink("postgresql://me:secret@127.0.0.1:1/db", "sales"))  # <-',

@@ -378,7 +378,7 @@ def test_files_that_arrow_must_not_read(engine: SparkEngine, tmp_path: Path) -> 
         ({"comment": "#"}, "the option comment"),
         ({"mode": "FAILFAST"}, "the option mode is 'FAILFAST'"),
         ({"schema": "n LONG, s BINARY"}, "column 's' is binary"),
-        ({"schema": "n LONG, _corrupt_record STRING"}, "rows that do not fit are in a column"),
+        ({"schema": "n LONG, _corrupt_record STRING"}, "malformed rows are returned in a column"),
     ):
         given = {"schema": "n LONG, s STRING", **options}
         harness = reader(engine, FileSource(str(tmp_path), format="csv", **given))

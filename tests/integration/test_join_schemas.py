@@ -84,7 +84,7 @@ def test_columns_of_joins(tmp_path: Path, engine: SparkEngine) -> None:
         ),
         (
             lambda a, b: a.join(b, "id", "left").drop_duplicates("id"),
-            'because a row without a match goes when it gets one; use how="inner" there, or a join',
+            'because an unmatched row is retracted when it is matched; use how="inner" there, or a join',
         ),
         (
             lambda a, b: a.join(b, "id", "left").select("id"),
@@ -100,7 +100,7 @@ def test_columns_of_joins(tmp_path: Path, engine: SparkEngine) -> None:
         ),
         (
             lambda a, b: a.with_column_renamed("word", "row_kind").join(b, "id"),
-            "a stream that is joined has a column 'row_kind', and its rows are no changes",
+            "a joined stream has a column 'row_kind', but its rows are not changes",
         ),
         (
             lambda a, b: b.join(a.drop_duplicates("id", keep="last"), "id").select("id"),
@@ -108,19 +108,19 @@ def test_columns_of_joins(tmp_path: Path, engine: SparkEngine) -> None:
         ),
         (
             lambda a, b: a.as_of_join(b.drop_duplicates("id", keep="last", name="Last"), "id"),
-            "take their places; join the rows before it: as_of_join finds the latest of them itself",
+            "replace them; join the rows upstream of it: as_of_join finds the latest of them itself",
         ),
         (
             lambda a, b: a.as_of_join(b.with_column_renamed("place", "row_kind"), "id"),
-            "the column 'row_kind' of versions says which of them are deletions, as a text, and is",
+            "the column 'row_kind' of versions marks which of them are deletions and must be a string",
         ),
         (
             lambda a, b: a.with_column_renamed("word", "row_kind").as_of_join(b, "id"),
-            "a stream that is joined has a column 'row_kind', and its rows are no changes",
+            "a joined stream has a column 'row_kind', but its rows are not changes",
         ),
         (
             lambda a, b: a.window_join(b, "id", Tumbling("1 h"), times=("at", "text")),
-            "column 'text' is string, and event time must be a timestamp",
+            "column 'text' is string, but event time must be a timestamp",
         ),
     ],
 )
@@ -197,7 +197,9 @@ def test_rows_of_a_join_are_not_dropped_as_late(
     program: Callable[[DataStream, DataStream], DataStream],
 ) -> None:
     """A stream is refused; in a batch, nothing is late."""
-    with pytest.raises(FiresteelError, match=r"'Pairs'.* joins .*long ago.*interval_join.*_waterm"):
+    with pytest.raises(
+        FiresteelError, match=r"'Pairs'.* joins .*much older.*interval_join.*_waterm"
+    ):
         schema_of(program(*streams(tmp_path)), engine)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # timers of a batch
@@ -237,5 +239,5 @@ def test_the_times_of_a_stream_without_watermarks_may_be_old(
     tmp_path: Path, engine: SparkEngine, timed: tuple[bool, bool]
 ) -> None:
     old = "at" if timed[1] else "time"
-    with pytest.raises(FiresteelError, match=f"from the column '{old}', and would drop as late"):
+    with pytest.raises(FiresteelError, match=f"from the column '{old}', and would drop rows"):
         schema_of(hourly(joined(*streams(tmp_path, timed=timed)), on=old), engine)

@@ -352,7 +352,7 @@ def test_a_position_in_other_rows_is_refused(engine: SparkEngine, tmp_path: Path
         assert len(json.dumps(position)) < 600
         if format == "json":
             with pytest.raises(
-                FiresteelError, match="rows of .*0.json had been read by a plan with other"
+                FiresteelError, match="rows of .*0.json were read by a plan with different"
             ):
                 restored(other, position)
         else:

@@ -259,12 +259,12 @@ def test_a_key_that_is_null_is_not_one_more_row_with_each_update(
 
 def test_what_marks_deleted_rows_is_checked(postgres: str, connection: Any) -> None:
     sink = PostgresSink(postgres, "kv", mode="upsert", key=["k"])
-    with pytest.raises(FiresteelError, match="a row's row_kind is 'D'; in an upsert it says"):
+    with pytest.raises(FiresteelError, match="a row's row_kind is 'D'; in an upsert it must mark"):
         write(sink, changes((1, "a", "insert"), (1, "a", "D")))
     with pytest.raises(FiresteelError, match="key column 'k' of a row to delete is null"):
         write(sink, changes((None, "a", "delete")))
     numbers = PAIR.append(pa.field("row_kind", pa.int64()))
-    with pytest.raises(FiresteelError, match="column 'row_kind' is int64; in an upsert it says"):
+    with pytest.raises(FiresteelError, match="column 'row_kind' is int64; in an upsert it marks"):
         sink_runtime(sink).analyze(numbers)
     rows(connection, "ALTER TABLE kv ADD COLUMN row_kind text")
     with pytest.raises(FiresteelError, match="table kv has a column 'row_kind'"):
@@ -324,7 +324,7 @@ def test_several_subtasks_may_create_the_table(postgres: str, connection: Any) -
         (
             "CREATE TABLE t (k bigint, v integer)",
             {},
-            r"column 'v' of the stream is string, and that of table t is integer; cast it",
+            r"column 'v' of the stream is string, but that of table t is integer; cast it",
         ),
         (
             "CREATE TABLE t (k bigint, v text)",

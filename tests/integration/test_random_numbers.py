@@ -159,7 +159,7 @@ def test_a_seed_in_a_transform_is_refused(
     with pytest.raises(FiresteelError) as raised:
         analyzed(add(rows(tmp_path)), engine)
     assert message in str(raised.value)
-    assert "leave the seed out, or, in a batch, use apply(...)" in str(raised.value)
+    assert "remove the seed, or, in a batch, use apply(...)" in str(raised.value)
     assert "test_random_numbers.py, line" in str(raised.value)
 
 
@@ -178,7 +178,7 @@ def ids_of_window(df: Any) -> Any:
 def test_a_seed_in_a_function_of_windows_is_refused(
     engine: SparkEngine, tmp_path: Path, windowed: Any
 ) -> None:
-    message = r"uuid\(\) has the seed 7, .* for each window that fires .*; leave the seed out$"
+    message = r"uuid\(\) has the seed 7, .* for each window that fires .*; remove the seed$"
     with pytest.raises(FiresteelError, match=message):
         analyzed(windowed(rows(tmp_path)), engine)
 
@@ -198,9 +198,7 @@ def test_a_seed_in_a_function_of_windows_is_refused(
 def test_a_seed_in_a_function_of_a_subtask_s_rows_is_refused(
     engine: SparkEngine, tmp_path: Path, applied: Any
 ) -> None:
-    message = (
-        r"has the seed 7, with which it gives the same values again in each subtask; leave .*keys"
-    )
+    message = r"has the seed 7, with which it returns the same values again in each subtask; remove .*keys"
     with pytest.raises(FiresteelError, match=message):
         analyzed(applied(rows(tmp_path)), engine)
 

@@ -73,8 +73,11 @@ def query(text: str) -> Callable[[Any], Any]:
         (lambda df: static(df).join(df, "shop", "left"), "left outer join with its input on the r"),
         (lambda df: df.join(static(df), "shop", "full"), "full outer join with its input on the l"),
         (lambda df: static(df).join(df, "shop", "anti"), "left anti join with its input on the r"),
-        (lambda df: df.select("shop").union(static(df).select("shop")), "union with other rows"),
-        (lambda df: static(df), "whose plan does not begin with the one it got"),
+        (
+            lambda df: df.select("shop").union(static(df).select("shop")),
+            "union with rows from outside",
+        ),
+        (lambda df: static(df), "whose plan does not start with its argument"),
         (lambda df: df.withColumn("id", sql.monotonically_increasing_id() + 1), "use uuid()"),
         (lambda df: df.where(sql.spark_partition_id() == 0), "spark_partition_id()"),
         (query("SELECT shop, count(*) FROM sales GROUP BY shop"), "groupBy (Aggregate)"),
@@ -161,7 +164,7 @@ READING: dict[str, Callable[[Any], Any]] = {
     "approxQuantile": used(lambda df: df.approxQuantile("n", [0.5], 0.1)),
     "pivot": used(lambda df: df.groupBy("shop").pivot("n")),
     "localCheckpoint": used(lambda df: df.localCheckpoint()),
-    "what reads its rows": used(lambda df: list(df.toLocalIterator())),
+    "code that reads its rows": used(lambda df: list(df.toLocalIterator())),
 }
 
 

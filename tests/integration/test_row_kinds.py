@@ -52,7 +52,7 @@ def same(batches: Any) -> Any:
     [
         (
             lambda s: s.transform(lambda df: df.select("shop", "total"), name="Short"),
-            "Short: it drops the column row_kind, and its input has rows of 'Visits'",
+            "Short: it drops the column row_kind, but its input has rows of 'Visits'",
         ),
         (
             lambda s: s.transform(lambda df: df.withColumn("row_kind", sql.lit("insert"))),
@@ -76,7 +76,7 @@ def same(batches: Any) -> Any:
         ),
         (
             lambda s: s.filter("total > 1").rebalance().map_in_arrow(same),
-            "rows of 'Visits' would arrive out of order at the 2 subtasks behind rebalance",
+            "rows of 'Visits' would arrive out of order at the 2 subtasks after rebalance",
         ),
     ],
 )
@@ -101,7 +101,7 @@ def test_rows_that_others_replace_are_not_counted(tmp_path: Path, engine: SparkE
     latest = last.drop_duplicates("n", keep="last", on="at")
     assert schema_of(latest, engine).names == ["shop", "n", "at", "row_kind"]
     for changes in (best, last, again, latest):
-        with pytest.raises(FiresteelError, match="no longer valid.*because rows that come later"):
+        with pytest.raises(FiresteelError, match="no longer valid.*because later rows"):
             schema_of(changes.drop_duplicates("shop"), engine)
     for taken, says in (("rank", "top_n: the stream has a column 'rank'"), ("other", "column 'm'")):
         renamed = rows(tmp_path).with_column_renamed("at", taken).key_by("shop")
@@ -132,7 +132,7 @@ TAKING_CHANGES: list[Callable[[DataStream, DataStream], DataStream]] = [
 
 
 COMES = sql.col("row_kind") != "delete"
-BY_KIND, BY_CHANCE = "it reads row_kind", "it is not the same each time"
+BY_KIND, BY_CHANCE = "it reads row_kind", "it is not deterministic"
 
 
 @pytest.mark.parametrize(
@@ -172,10 +172,11 @@ def test_changes_are_not_left_out_where_others_take_them_back(
         given = rows(tmp_path)
         with pytest.raises(FiresteelError) as refused:
             schema_of(taking(leaves_out(first_of(given)), given), engine)
-        assert "Behind: it would not see all changes of 'First', as the condition of 'Some'" in str(
-            refused.value
+        assert (
+            "Behind: it would not see all changes of 'First', because the condition of 'Some'"
+            in str(refused.value)
         )
-        assert f"leaves some out: {why}; filter behind 'Behind' instead" in str(refused.value)
+        assert f"drops some of them: {why}; filter after 'Behind' instead" in str(refused.value)
 
 
 def test_changes_may_be_left_out_before_a_sink(tmp_path: Path, engine: SparkEngine) -> None:
@@ -209,9 +210,7 @@ def test_rows_of_one_kind_are_rows_of_their_own_without_the_column(
     assert schema_of(counted, engine).names == ["shop", "m"]
     once = only_those_that_come(first(tmp_path)).drop_duplicates("shop")
     assert "row_kind" not in schema_of(once, engine).names
-    with pytest.raises(
-        FiresteelError, match="rows of 'First' that are no longer valid.*behind the"
-    ):
+    with pytest.raises(FiresteelError, match="rows of 'First' that are no longer valid.*after the"):
         schema_of(first(tmp_path).filter("row_kind = 'insert'").drop_duplicates("shop"), engine)
 
 
@@ -241,7 +240,9 @@ def test_the_column_stays_while_there_may_be_rows_of_both_kinds(
 def test_what_a_row_gives_to_an_aggregate_can_be_taken_back(
     tmp_path: Path, engine: SparkEngine, expression: str, why: str
 ) -> None:
-    with pytest.raises(FiresteelError, match=f"'First' gives .* when the row goes: {why}"):
+    with pytest.raises(
+        FiresteelError, match=f"of 'First' could not be retracted when the row is deleted: {why}"
+    ):
         schema_of(first(tmp_path).key_by("shop").aggregate(expression), engine)
 
 
@@ -256,7 +257,7 @@ def test_aggregates_of_changes_are_changes(tmp_path: Path, engine: SparkEngine) 
     for expression, message in (
         ("stddev(n) AS spread", "aggregate('stddev(n) AS spread'): its input may delete rows, but"),
         ("max(struct(n, shop)) AS most", "type struct<n:bigint,shop:string> cannot be merged"),
-        ("max(n) AS row_kind", "aggregate: its results have a column 'row_kind' of their own"),
+        ("max(n) AS row_kind", "aggregate: its results have their own column 'row_kind'"),
     ):
         with pytest.raises(FiresteelError, match=re.escape(message)):
             schema_of(first().aggregate(expression), engine)
@@ -274,10 +275,10 @@ def test_aggregates_of_changes_are_changes(tmp_path: Path, engine: SparkEngine) 
         around = stream.key_by("shop").rows_between(-1, 0, by="at")
         with_sum = around.aggregate("sum(n) AS two")
         assert schema_of(with_sum, engine).names == ["shop", "n", "at", "two", "row_kind"]
-        with pytest.raises(FiresteelError, match="rows_between: the stream has a column 'n', and"):
+        with pytest.raises(FiresteelError, match="rows_between: the stream has a column 'n', but"):
             schema_of(around.aggregate("sum(n) AS n"), engine)
     other = rows(tmp_path).with_column_renamed("at", "row_kind").key_by("shop")
-    with pytest.raises(FiresteelError, match="a column 'row_kind', and its rows are no changes"):
+    with pytest.raises(FiresteelError, match="a column 'row_kind', but its rows are not changes"):
         schema_of(other.aggregate("sum(n) AS n"), engine)
 
 
@@ -373,8 +374,8 @@ def test_updates_are_not_counted_as_rows(
             schema_of(counted(between(updates(rows(tmp_path)))), engine)
         places = r"test_row_kinds\.py, line \d+"
         assert re.match(
-            rf"{places}: .*: it would count each update of 'Totals' \({places}\) as one more row, "
-            rf"as that emits .* {re.escape(why)}; .*PostgresSink",
+            rf"{places}: .*: it would count each update of 'Totals' \({places}\) as an additional row, "
+            rf"because that emits .* {re.escape(why)}; .*PostgresSink",
             str(refused.value),
         ), refused.value
         assert " partial" not in str(refused.value)
@@ -401,7 +402,7 @@ def test_updates_of_a_tables_row_may_not_overtake_each_other(
         schema_of_all(upserts(between(by_day(rows(tmp_path, parallelism=2)))), engine)
     text = str(refused.value)
     assert "an older update of 'Totals' (test_row_kinds.py, line " in text
-    assert f"can overtake each other behind {behind}" in text
+    assert f"can overtake each other after {behind}" in text
     assert "columns of the table's key there: Shop, n" in text
 
 
@@ -452,7 +453,7 @@ def test_what_sees_each_update_and_what_is_no_update_may_follow(
         (
             sql.col("n").alias("rank"),
             "n",
-            "the stream has a column 'rank', and the results have one",
+            "the stream has a column 'rank', but the results add a column",
         ),
         (
             sql.create_map("shop", "n").alias("m"),

@@ -80,7 +80,7 @@ def test_they_are_those_of_dataframes(engine: SparkEngine, tmp_path: Path) -> No
         (lambda s: s.with_column("m", "north"), "WithColumn(m): [UNRESOLVED_COLUMN"),
         (lambda s: s.drop("shopp"), "Drop(shopp): no such column; the stream has: shop, n, place;"),
         (lambda s: s.with_column_renamed("m", "k"), "WithColumnRenamed(m, k): no such column"),
-        (lambda s: s.with_column_renamed("n", "SHOP"), "the stream has a column 'shop' already"),
+        (lambda s: s.with_column_renamed("n", "SHOP"), "the stream already has a column 'shop'"),
         (lambda s: s.select("n", SHOP_AS_N), "has 2 columns named 'n'"),
         (lambda s: s.drop("n", "shop", "place"), "no column is left"),
         (lambda s: s.map(lambda row: row, "n LNG"), "Map: its schema 'n LNG' does not parse"),

@@ -284,10 +284,13 @@ def test_files_to_windows(engine: SparkEngine, tmp_path: Path) -> None:
             r"did you mean 'origin'",
         ),
         ({"column": "when"}, "column 'when': no such column"),
-        ({"column": "origin"}, "is string, and event time must be a timestamp; read it as one"),
+        (
+            {"column": "origin"},
+            "is string, but event time must be a timestamp; read it as TIMESTAMP",
+        ),
         (
             {"column": "time_hour", "schema": "time_hour DATE, origin STRING, dep_delay DOUBLE"},
-            "is date, and event time must be",
+            "is date, but event time must be",
         ),
         ({"aggregate": "sum(dep_dely) AS s"}, r"aggregate\('sum\(dep_dely\) AS s'\).*dep_dely"),
         ({"format": "xslx"}, "xslx"),

@@ -309,8 +309,8 @@ def test_analysis_finds_columns_and_reads_no_rows(engine: SparkEngine) -> None:
         (lambda df, prices: df.join(prices, "k", "right"), "a right outer join with its input on"),
         (lambda df, prices: prices.join(df, "k", "left"), "a left outer join with its input on"),
         (lambda df, prices: prices.join(df, "k", "anti"), "a left anti join with its input on"),
-        (lambda df, prices: prices, "whose plan does not begin with the one it got"),
-        (lambda df, prices: df.select("k").union(prices), "union with other rows"),
+        (lambda df, prices: prices, "whose plan does not start with its argument"),
+        (lambda df, prices: df.select("k").union(prices), "union with rows from outside"),
         (lambda df, prices: df.join(prices.nope, "k"), "nope"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Analysis: every operator's schema, and what is wrong with a program, found before data flows."""
+"""Analysis: finds every operator's schema and the errors of a program before data flows."""

@@ -1,8 +1,8 @@
 """Refuses transforms that run Spark on their rows: `count`, `collect`, `toPandas`, `write`, ...
 
-While the job runs, such a method would see one bundle of the stream. The frames of the analysis
-cannot be read (plans.unread_frame), so whatever way a function takes to their rows ends in Spark's
-error, and the traceback tells which method it was.
+While the job runs, such a method would see one bundle of the stream. The DataFrames of the analysis
+cannot be read (plans.unread_frame), so any access to their rows raises Spark's error, and the
+traceback shows the method.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from taskexecutor.executor.spark.plans.composed import UNREAD
 
 _SPARK = tuple(f"{package.__path__[0]}/" for package in (pyspark, py4j))
 _PYTHONS_OWN = sysconfig.get_path("stdlib") + "/"
-_TABLE = "for rows that are no part of the stream, use env.static(...)"
+_TABLE = "for rows that are not part of the stream, use env.static(...)"
 _PYTHON = f"use map(...) or map_in_pandas(...) of the stream; {_TABLE}"
 _WRITE = "use sink_to(...) or foreach_batch(...) of the stream"
 _AGGREGATE = (
@@ -41,7 +41,9 @@ def refuse_action(operator_name: str, error: Exception) -> None:
     if not any(UNREAD in text_of(link) for link in links):
         return
     method, place = next(filter(None, map(_call, links)), ("", None))
-    what = f"{method}()" if method.isidentifier() and method[0] != "_" else "what reads its rows"
+    what = (
+        f"{method}()" if method.isidentifier() and method[0] != "_" else "code that reads its rows"
+    )
     where = f" ({place})" if place is not None else ""
     raise FiresteelError(
         f"{operator_name}: {what}{where} works on one bundle of rows at a time, not on the whole "
@@ -60,7 +62,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _call(error: BaseException) -> tuple[str, Place] | None:
-    """The method of PySpark's that the error left last, and where the program calls it."""
+    """Returns the PySpark method that raised the error, and where the program calls it."""
     found = None
     caller: Place | None = None
     for frame, line in traceback.walk_tb(error.__traceback__):

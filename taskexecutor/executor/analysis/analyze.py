@@ -1,8 +1,8 @@
-"""Finds every operator's schema, and what is wrong with a program, by making its plans over
-DataFrames that cannot be read.
+"""Finds every operator's schema and the errors of a program, by making its plans over DataFrames
+that cannot be read.
 
-Nothing is executed, except that the schema of CSV and JSON files without one is inferred from the
-files, once.
+Nothing is executed, except that the schema of CSV and JSON files without a declared one is inferred
+from the files, once.
 """
 
 from __future__ import annotations
@@ -65,21 +65,21 @@ from taskexecutor.executor.spark.static_tables import schemas_only
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalyzedOperator:
     operator_id: OperatorId
-    schema: pa.Schema | None  # None: it has no output, or its schema is not known
-    plan: str = ""  # for users; "" if Spark does not run it, or runs it as part of another
+    schema: pa.Schema | None  # None: it has no output, or its schema is unknown
+    plan: str = ""  # for users; "" if Spark does not run it, or runs it as part of another plan
     side_schemas: dict[str, pa.Schema] = field(default_factory=dict)  # by tag
-    states: StateDescriptions | None = None  # None: they are not known before it runs
-    repeatable: bool = True  # another attempt produces the same rows of the same input
+    states: StateDescriptions | None = None  # None: unknown before it runs
+    repeatable: bool = True  # another attempt produces the same rows from the same input
 
 
 def analyze(
     graph: JobGraph, engine: SparkEngine, checkpoints: CheckpointStorage | None = None
 ) -> list[AnalyzedOperator]:
-    """All operators of the graph, vertex by vertex. `checkpoints`: where the job's are to be; None
-    if it takes none.
+    """Analyzes all operators of the graph, vertex by vertex. `checkpoints` is the job's checkpoint
+    storage; None if it takes no checkpoints.
 
-    Raises FiresteelError for the first thing that is wrong: it names the operator's place in the
-    program, and its cause is what Spark or a function of the program raised, if one of them did.
+    Raises FiresteelError for the first error. It names the operator's place in the program; its
+    cause is the error of Spark or of a function of the program, if any.
     """
     if checkpoints is not None:
         checkpoints.check_writable()
@@ -115,7 +115,7 @@ class _Analysis:
         self.outputs: dict[str, list[AnalyzedOutput]] = {v.vertex_id: [] for v in graph.vertices}
         # By path: the first sink that writes files to it, with their format and columns.
         self._folders: dict[str, tuple[Operator, tuple[str, pa.Schema | None]]] = {}
-        # By vertex and operator: the operators that are one plan with it, in order.
+        # By vertex and operator: the operators that are part of the same plan, in order.
         self._plan_of = {
             (vertex.vertex_id, index): group
             for vertex in graph.vertices
@@ -170,7 +170,9 @@ class _Analysis:
             output.repeatable &= is_repeatable(output.frame.frame)
 
     def _checkpointed(self, vertex: JobVertex, plan: Sequence[int]) -> StreamOperator:
-        """The operator that runs this plan. Raises FiresteelError if it cannot take part."""
+        """Returns the operator that runs this plan. Raises FiresteelError if it cannot take part in
+        checkpoints.
+        """
         specs, outputs = self._specs[vertex.vertex_id], self.outputs[vertex.vertex_id]
         operators = [
             OpenedOperator(vertex.operators[index], specs[index], outputs[index].schema)
@@ -182,24 +184,24 @@ class _Analysis:
 
     @contextlib.contextmanager
     def _placed(self, operator: Operator) -> Iterator[None]:
-        """Adds its place in the program to what is wrong with the operator."""
+        """Adds the operator's place in the program to its errors."""
         try:
             with self._engine.raising_spark_lost():
                 yield
         except SparkLost:
-            raise  # the slot's fault
+            raise  # an error of the slot
         except Exception as error:
             raise FiresteelError(operator.says(summary_of(error))) from error
 
     def _check_files(self, operator: Operator, sink: FileSink, schema: pa.Schema | None) -> None:
-        """Several sinks may write to one folder if the files can be read together."""
+        """Several sinks may write to one folder if their files can be read together."""
         files = sink.format, schema
         other, others = self._folders.setdefault(sink.path, (operator, files))
         if others != files:
             raise FiresteelError(
                 f"FileSink: {sink.path} is the folder of two sinks with different columns or"
-                f" formats (the other one: {other.place or other.name}), and their files could"
-                " not be read together; give each a folder of its own"
+                f" formats (the other sink: {other.place or other.name}), so their files could"
+                " not be read together; give each sink a separate folder"
             )
 
     def _input_count(self, vertex: JobVertex, index: int) -> int:
@@ -209,7 +211,7 @@ class _Analysis:
         return max([len(vertex.operators[index].inputs), *by_edges])
 
     def _producers(self, vertex: JobVertex, index: int, number: int) -> list[AnalyzedOutput]:
-        """All that feeds one input: chained operators and edges."""
+        """Returns all producers of one input: chained operators and edges."""
         chained = vertex.operators[index].inputs
         producers = []
         for producer in chained[number] if number < len(chained) else ():
@@ -220,7 +222,7 @@ class _Analysis:
         for edge in self._graph.edges:
             if _enters(edge, vertex, index) and edge.target_input == number:
                 output = self.outputs[edge.source_vertex_id][edge.source_operator]
-                # Without its frame: a Spark plan ends at an edge.
+                # Without its frame, because a Spark plan ends at an edge.
                 producers.append(
                     AnalyzedOutput(
                         schema=output.sides[edge.side_output_tag],
@@ -233,7 +235,7 @@ class _Analysis:
                     )
                 )
         if not producers:
-            raise FiresteelError(f"{vertex.operators[index].name}: nothing feeds input {number}")
+            raise FiresteelError(f"{vertex.operators[index].name}: input {number} has no producer")
         return producers
 
     def _check_out_edges(self, vertex: JobVertex, index: int) -> None:
@@ -259,7 +261,9 @@ class _Analysis:
 
 
 def _united(producers: Sequence[AnalyzedOutput]) -> AnalyzedOutput:
-    """What is known of an input that several producers feed: all have the schema of the first."""
+    """Returns the known properties of an input with several producers, which must have the schema
+    of the first.
+    """
     updating = [one.updating for one in producers if one.updating is not None]
     spread = tuple(edge for one in updating for edge in one.spread)
     return replace(
@@ -286,14 +290,14 @@ _DECLARES_SIDES = CustomSpec | ProcessSpec | CoProcessSpec | BroadcastProcessSpe
 
 
 def _declare_side_outputs(step: AnalysisStep, spec: Spec, output: AnalyzedOutput) -> None:
-    """Adds the side outputs that the analyser has not found itself."""
+    """Adds the side outputs that the analyzer has not found itself."""
     declared = spec.side_outputs if isinstance(spec, _DECLARES_SIDES) else {}
     for tag in side_output_tags(spec) - output.sides.keys():
         schema = step.declared(declared.get(tag), step.input_schema)
         if schema is None:
             raise FiresteelError(
-                f"{step.operator_name}: the schema of its side output {tag!r} is not known; "
-                "declare one"
+                f"{step.operator_name}: the schema of its side output {tag!r} is unknown; "
+                "declare it"
             )
         output.sides[tag] = schema
 

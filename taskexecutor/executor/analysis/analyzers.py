@@ -1,4 +1,4 @@
-"""Which analyser an operator's spec has."""
+"""Maps operator specs to their analyzers."""
 
 from __future__ import annotations
 

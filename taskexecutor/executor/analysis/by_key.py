@@ -1,10 +1,10 @@
 """Refuses functions that relate rows of different keys.
 
-`apply`, of a window or of a whole stream, runs its function once per subtask, on the rows of all
-keys that the subtask happens to have (and on those of all sessions that fire together). A function
-that groups them by something else would return other rows with another parallelism, and nobody
-would notice. So every operator of its plan that relates rows must do so within one key: group by
-it, partition by it, join on it.
+`apply`, on a window or on a whole stream, runs its function once per subtask, on the rows of all
+keys in the subtask (and of all sessions that fire together). A function that groups them by
+something else would silently return different rows with a different parallelism. Therefore every
+operator of its plan that relates rows must do so within one key: group by it, partition by it, or
+join on it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from taskexecutor.executor.analysis.step import Frame
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# By the operator: the method with the columns that it relates rows by.
+# Maps operators to the method that returns the columns by which they relate rows.
 _RELATING = {
     "Aggregate": "groupingExpressions",
     "Deduplicate": "keys",
@@ -37,11 +37,13 @@ class KeyedFrame(NamedTuple):
 
 
 class ByKey(RowByRow):
-    """Of one function. Follows the key columns through the plan by Spark's ids."""
+    """Checks one function's plan. Tracks the key columns through the plan by Spark's expression
+    ids.
+    """
 
     def __init__(self, what: str, *given: KeyedFrame, also: Sequence[frozenset[str]] = ()) -> None:
-        """The inputs' keys have as many columns each. `also`: further keys, each by one of several
-        columns of the first input.
+        """The keys of all inputs have the same number of columns. `also` are additional keys; each
+        is one of several columns of the first input.
         """
         super().__init__(what, *(each.frame for each in given))
         keys = [name.lower() for name in given[0].key_columns]
@@ -50,7 +52,8 @@ class ByKey(RowByRow):
         self._names = [
             _names(each, keys, f"{number} " if number else "") for number, each in enumerate(given)
         ]
-        self._known: dict[int, str] = {}  # columns with the values of the input's, by their ids
+        # names of columns with the input's values, by expression id
+        self._known: dict[int, str] = {}
 
     def check(self, result: DataFrame) -> None:
         if self._keys:
@@ -58,7 +61,7 @@ class ByKey(RowByRow):
 
     def refuse(self, what: str, instead: str) -> NoReturn:
         raise FiresteelError(
-            f"{self._what}: {what} works on the rows of whatever keys its subtask has; "
+            f"{self._what}: {what} works on the rows of all keys in its subtask; "
             f"{instead}, or apply(..., across_keys=True) if that is meant"
         )
 
@@ -90,7 +93,7 @@ class ByKey(RowByRow):
                 self._same(expression, expression.child())
         self.check_functions(node)
         kind = kind_of(node)
-        if kind in ROW_BY_ROW or kind == "Sort":  # an order over keys is one over each
+        if kind in ROW_BY_ROW or kind == "Sort":  # a global order also orders each key
             return
         if kind == "Distinct":
             self._check_related(kind, items(node.child().output()))
@@ -109,7 +112,7 @@ class ByKey(RowByRow):
                         equal.append(term.left())
         if not self._within_keys(equal):
             super().check_join_of_both(join)
-        # Where a side has no match, its keys are null: rows of different keys look alike.
+        # Unmatched rows of a side have null keys, so rows of different keys have equal ones.
         kind = join.joinType().sql()
         for side, is_filled in ((join.left(), "RIGHT"), (join.right(), "LEFT")):
             if kind in (f"{is_filled} OUTER", "FULL OUTER"):
@@ -141,7 +144,9 @@ class ByKey(RowByRow):
 
 
 def _names(given: KeyedFrame, keys: Sequence[str], prefix: str) -> list[str]:
-    """Of its columns: keys are called as those of the first input, and others as no others are."""
+    """Returns names for the input's columns: key columns get the first input's names, other columns
+    unique ones.
+    """
     same = {name.lower(): key for name, key in zip(given.key_columns, keys, strict=True)}
     return [same.get(name.lower(), prefix + name.lower()) for name in given.frame.frame.columns]
 

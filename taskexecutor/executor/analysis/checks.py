@@ -1,4 +1,4 @@
-"""Checks of columns that several analysers share."""
+"""Column checks shared by several analyzers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _UTC = frozenset({"UTC", "Etc/UTC", "GMT", "Z", "+00:00"})
 
 
 def check_time_column(step: AnalysisStep, what: str, name: str, schema: pa.Schema) -> None:
-    """Event time must be a timestamp column; one without zone means the session's for Spark, and
-    UTC for Python's operators, so the session must be in UTC.
+    """Checks that event time is a timestamp column. A timestamp without zone is in the session's
+    zone for Spark and in UTC for Python operators, so the session must be in UTC.
     """
     index = column_index(schema, name)
     if index < 0:
@@ -33,30 +33,30 @@ def check_time_column(step: AnalysisStep, what: str, name: str, schema: pa.Schem
         zone = "UTC" if kind.tz is not None else step.session.conf.get(_TIME_ZONE)
         if zone not in _UTC:
             raise FiresteelError(
-                f"{what}: column {name!r} is timestamp_ntz, which is no moment while {_TIME_ZONE}"
-                f" is {zone}; read it as TIMESTAMP, or make it one:"
+                f"{what}: column {name!r} is timestamp_ntz, which is not an instant while "
+                f"{_TIME_ZONE} is {zone}; read it as TIMESTAMP, or convert it:"
                 f" df.withColumn('{name}', col('{name}').cast('timestamp'))"
             )
         return
     if pa.types.is_date(kind):
         advice = (
-            "read it as TIMESTAMP, or make it one: "
+            "read it as TIMESTAMP, or convert it: "
             f"df.withColumn('{name}', col('{name}').cast('timestamp'))"
         )
     else:
         advice = (
-            f'read it as one, for example with schema="..., {name} TIMESTAMP" '
+            f'read it as TIMESTAMP, for example with schema="..., {name} TIMESTAMP" '
             "(and the option timestampFormat if it needs one)"
         )
     raise FiresteelError(
-        f"{what}: column {name!r} is {spark_name(kind)}, and event time must be a timestamp; "
+        f"{what}: column {name!r} is {spark_name(kind)}, but event time must be a timestamp; "
         + advice
     )
 
 
 def check_keys(schema: pa.Schema | None, keys: Sequence[str]) -> None:
-    """The columns of key_by() must exist, and be of types that can be keys: whether rows are
-    exchanged or stay in their subtask.
+    """Checks that the columns of key_by() exist and have types that can be keys, whether or not
+    rows are exchanged.
     """
     if schema is None:
         return
@@ -84,7 +84,7 @@ class KeyedInput(NamedTuple):
 
 
 def check_same_key_types(operator_name: str, one: KeyedInput, other: KeyedInput) -> None:
-    """Keys of different types would never be equal."""
+    """Checks that two keys have the same types: otherwise they would never be equal."""
     if one.schema is None or other.schema is None:
         return
     for key, other_key in zip(one.keys, other.keys, strict=True):

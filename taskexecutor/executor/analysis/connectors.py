@@ -1,4 +1,4 @@
-"""Sources and sinks: their schemas, and whether they can be opened."""
+"""Analyzes sources and sinks: their schemas, and whether they can be opened."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Refuses event time of rows that may be far behind the watermark.
+"""Refuses to use event time of rows that may be far behind the watermark.
 
-A join whose rows match whenever they come emits pairs of rows from long ago. Its watermark is that
-of its inputs, so an operator behind it that needs event time would drop them as late, without a
-word but a metric. Joins with bounds in event time hold their watermarks back instead
+A join that matches rows regardless of their times emits old rows. Its watermark is that of its
+inputs, so a downstream operator with event time would drop these rows as late, visible only in a
+metric. Joins with bounds in event time hold back their watermarks instead
 (firesteel.plan.event_time).
 
-In a batch, event time ends when all rows have come.
+In a batch, event time ends when all rows have arrived.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, Ol
 
 
 def time_advances(step: AnalysisStep, spec: Spec) -> bool:
-    """Whether event time may advance behind the operator before its rows have ended."""
+    """Returns whether event time may advance downstream of the operator before its rows have
+    ended.
+    """
     match spec:
         case SourceSpec():
-            # One that never ends may be idle.
+            # An unbounded source may become idle.
             return spec.watermarks is not None or not is_bounded(spec.source)
         case AssignWatermarksSpec():
             return True
@@ -46,13 +48,13 @@ def time_advances(step: AnalysisStep, spec: Spec) -> bool:
 
 
 def old_times(step: AnalysisStep, spec: Spec) -> OldTimes | None:
-    """Which times in the operator's rows may be far behind its watermark."""
+    """Returns which times in the operator's rows may be far behind its watermark."""
     match spec:
         case (
             SourceSpec()
             | AssignWatermarksSpec()
             | ApplySpec()
-            | CustomSpec()  # its watermarks may be its own
+            | CustomSpec()  # may emit its own watermarks
             | WindowAggregateSpec()
             | WindowApplySpec()
             | WindowTopNSpec()
@@ -73,8 +75,8 @@ def _of_join(step: AnalysisStep, spec: JoinSpec) -> OldTimes | None:
         return None
     if left.time_advances and right.time_advances:
         return OldTimes(who=who, columns=None)
-    # While one of them has no event time, there is none behind the join. Then it has ended, and
-    # each pair is there because a row of the other stream has come.
+    # While one input has no event time, the join's output has none. Once that input has ended, each
+    # pair is emitted because a row of the other input has arrived.
     if left.time_advances:
         return OldTimes(who=who, columns=_columns(right) - _columns(left))
     if right.time_advances:
@@ -83,7 +85,7 @@ def _of_join(step: AnalysisStep, spec: JoinSpec) -> OldTimes | None:
 
 
 def _columns(given: AnalyzedOutput) -> frozenset[str]:
-    assert given.schema is not None, "the schemas of what is joined are known"
+    assert given.schema is not None, "the schemas of joined streams are known"
     return frozenset(name.lower() for name in given.schema.names)
 
 
@@ -100,7 +102,7 @@ def united(several: Iterable[OldTimes | None]) -> OldTimes | None:
 
 
 def check_event_time(step: AnalysisStep, spec: Spec) -> None:
-    """Raises FiresteelError for an operator that would take rows of a join for late ones."""
+    """Raises FiresteelError for an operator that would drop rows of a join as late."""
     for needed in needed_times(spec):
         old = step.inputs[needed.input].old_times
         if old is None:
@@ -110,14 +112,14 @@ def check_event_time(step: AnalysisStep, spec: Spec) -> None:
         name = step.operator_name.removesuffix(" partial")
         column = needed.column or "time"
         effect = (
-            f"it takes event time from the column {needed.column!r}, and would drop as late what is"
-            f" behind the watermark there: {old.who!r} joins rows with others that came long ago"
+            f"it takes event time from the column {needed.column!r}, and would drop rows behind the"
+            f" watermark as late: {old.who!r} joins rows with much older rows"
             if needed.column
-            else f"its timers are in event time, and would be due at once for rows of {old.who!r},"
-            " which joins rows with others that came long ago, behind the watermark"
+            else f"its event-time timers would be due immediately for rows of {old.who!r},"
+            " which joins rows with much older rows, behind the watermark"
         )
         raise FiresteelError(
-            f"{name}: {effect}; use interval_join(...), which has bounds in event time, or, behind"
+            f"{name}: {effect}; use interval_join(...), which has bounds in event time, or, after"
             f" the join, .assign_timestamps_and_watermarks(Watermarks.bounded({column!r},"
             " max_out_of_orderness=...)) with the longest time between the two rows of a pair, or"
             " run the program as a batch"

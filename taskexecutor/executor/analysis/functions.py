@@ -1,4 +1,4 @@
-"""Functions of the program: their schemas are declared, or found by calling them."""
+"""Analyzes functions of the program: their schemas are declared, or found by calling them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def analyze_transform(step: AnalysisStep, spec: TransformSpec) -> AnalyzedOutput
 
     frame = step.frame()
     before = frame.frame
-    if spec.per_bundle:  # it may look at its rows
+    if spec.per_bundle:  # it may read its rows
         frame = frame.with_plan(composed.empty_frame(step.session, frame.frame.schema))
     method = spec.function if isinstance(spec.function, FrameMethod) else None
     try:
@@ -90,8 +90,8 @@ def analyze_apply(step: AnalysisStep, spec: ApplySpec) -> AnalyzedOutput:
     for number, (keys, producer) in enumerate(zip(spec.key_columns, step.inputs, strict=True)):
         if producer.schema is None:
             raise FiresteelError(
-                f"{step.operator_name}: the schema of its input {number} is not known;"
-                " declare one on the operator before it"
+                f"{step.operator_name}: the schema of its input {number} is unknown;"
+                " declare it on the upstream operator"
             )
         frame = composed.unread_frame(step.session, to_spark(producer.schema))
         given.append(KeyedFrame(Frame(frame, f"Input {number}"), keys))
@@ -114,7 +114,7 @@ def analyze_apply(step: AnalysisStep, spec: ApplySpec) -> AnalyzedOutput:
             lambda: _checked(
                 step, spec, given, composed.applied(spec, [each.frame.frame for each in given])
             ),
-            instead=", or apply it to a stream without keys, all of whose rows one subtask has",
+            instead=", or apply it to a stream without keys, whose rows are all in one subtask",
         )
     return AnalyzedOutput(
         schema=to_arrow(result.schema),
@@ -126,7 +126,7 @@ def analyze_apply(step: AnalysisStep, spec: ApplySpec) -> AnalyzedOutput:
 def _checked(
     step: AnalysisStep, spec: ApplySpec, given: Sequence[KeyedFrame], result: DataFrame
 ) -> set[Seed]:
-    """Raises FiresteelError if the function relates rows that it may not. Returns the seeds of what
+    """Raises FiresteelError if the function relates rows that it must not. Returns the seeds that
     rows pass in it.
     """
     checks: RowByRow
@@ -141,14 +141,14 @@ def _checked(
 def _check_method(
     operator_name: str, method: FrameMethod, given: DataFrame, result: DataFrame
 ) -> None:
-    """What PySpark lets pass: columns that do not exist, or exist twice."""
+    """Checks what PySpark allows: columns that do not exist, or exist twice."""
     for name in method.required:
         if meant(name, given.columns) is None:
             raise missing_column(operator_name, name, given.columns)
     for name in method.added:
         if (found := meant(name, given.columns)) is not None:
             raise FiresteelError(
-                f"{operator_name}: the stream has a column {found!r} already;"
+                f"{operator_name}: the stream already has a column {found!r};"
                 " choose another name, or drop that column before"
             )
     if not result.columns:
@@ -158,7 +158,7 @@ def _check_method(
         if count > max(before[name], 1):
             raise FiresteelError(
                 f"{operator_name}: its result has {count} columns named {name!r};"
-                ' give them names of their own, as F.upper("x").alias("name") does'
+                ' give them different names, as F.upper("x").alias("name") does'
             )
 
 
@@ -174,7 +174,9 @@ def analyze_map(
 
 
 def analyze_map_async(step: AnalysisStep, spec: MapAsyncSpec) -> AnalyzedOutput:
-    """Without their order, changes of a row could overtake each other."""
+    """Refuses unordered results for changelog streams, in which changes of a row could overtake
+    each other.
+    """
     given = step.inputs[0]
     changes = given.retracting or given.updating
     if not spec.ordered and changes is not None:
@@ -184,7 +186,7 @@ def analyze_map_async(step: AnalysisStep, spec: MapAsyncSpec) -> AnalyzedOutput:
         )
     return AnalyzedOutput(
         schema=step.declared(spec.schema, step.input_schema),
-        repeatable=spec.ordered,  # else the rows are, and their order is not
+        repeatable=spec.ordered,  # otherwise the rows repeat, but their order may differ
     )
 
 
@@ -214,7 +216,7 @@ def analyze_drop_duplicates(step: AnalysisStep, spec: DropDuplicatesSpec) -> Ana
 
 
 def analyze_co_process(step: AnalysisStep, spec: CoProcessSpec) -> AnalyzedOutput:
-    """Runs the function's `open`, to find wrong states before data flows."""
+    """Runs the function's `open`, to find invalid states before data flows."""
     from taskexecutor.executor.operators.function_checks import check_function
 
     check_same_key_types(
@@ -232,7 +234,7 @@ def analyze_co_process(step: AnalysisStep, spec: CoProcessSpec) -> AnalyzedOutpu
 
 
 def analyze_process(step: AnalysisStep, spec: ProcessSpec | BroadcastProcessSpec) -> AnalyzedOutput:
-    """Runs the function's `open`, to find wrong states before data flows."""
+    """Runs the function's `open`, to find invalid states before data flows."""
     from taskexecutor.executor.operators.function_checks import check_function
 
     keys = spec.key_columns

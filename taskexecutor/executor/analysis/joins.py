@@ -1,4 +1,4 @@
-"""Joins of two streams: their keys, their times and the columns of their results."""
+"""Analyzes joins of two streams: their keys, their times and the columns of their results."""
 
 from __future__ import annotations
 
@@ -44,31 +44,31 @@ def analyze_join(step: AnalysisStep, spec: JoinSpec) -> AnalyzedOutput:
         schema=columns.schema,
         retracting=Retracting(
             who=step.operator_name,
-            because="a row without a match goes when it gets one",
-            instead='use how="inner" there, or a join in event time, whose rows stay:'
+            because="an unmatched row is retracted when it is matched",
+            instead='use how="inner" there, or a join in event time, which retracts no rows:'
             " interval_join(...), window_join(...)",
         ),
     )
 
 
 def _known(step: AnalysisStep, given: AnalyzedOutput, *, versions: bool = False) -> pa.Schema:
-    """`versions`: a column `row_kind` of the program's own says which of them are deletions."""
+    """`versions`: the program's own column `row_kind` marks deletions."""
     if given.schema is None:
         raise FiresteelError(
-            f"{step.operator_name}: the schema of its input is not known; declare one on the"
-            " operator before it"
+            f"{step.operator_name}: the schema of its input is unknown; declare it on the"
+            " upstream operator"
         )
     if versions and ROW_KIND in given.schema.names:
         kind = given.schema.field(ROW_KIND).type
         if kind != pa.string():
             raise FiresteelError(
-                f"{step.operator_name}: the column {ROW_KIND!r} of versions says which of them are"
-                f" deletions, as a text, and is {kind}; rename it:"
+                f"{step.operator_name}: the column {ROW_KIND!r} of versions marks which of them are"
+                f" deletions and must be a string, but is {kind}; rename it:"
                 f" with_column_renamed({ROW_KIND!r}, ...)"
             )
     elif ROW_KIND in given.schema.names and not (given.retracting or given.settled):
         raise FiresteelError(
-            f"{step.operator_name}: a stream that is joined has a column {ROW_KIND!r}, and its rows"
-            f" are no changes; rename it: with_column_renamed({ROW_KIND!r}, ...)"
+            f"{step.operator_name}: a joined stream has a column {ROW_KIND!r}, but its rows"
+            f" are not changes; rename it: with_column_renamed({ROW_KIND!r}, ...)"
         )
     return given.schema

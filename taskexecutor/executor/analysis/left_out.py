@@ -1,8 +1,9 @@
-"""Finds conditions that may leave out a row's change of one kind, and keep the other.
+"""Finds conditions that may drop one of a row's two changes and keep the other.
 
-A row that comes ("insert") and goes ("delete") is equal but for its `row_kind`, so a condition on
-its columns keeps both or neither. One that reads `row_kind`, or that is not the same each time,
-does not: the row would stay, or go without having come, in whatever takes changes.
+The insertion and the deletion of a row are equal except for `row_kind`, so a condition on other
+columns keeps both or neither. A condition that reads `row_kind`, or that is not deterministic, may
+keep one of them: a downstream operator on changes would then keep a deleted row, or delete a row
+that it never received.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from taskexecutor.executor.analysis.step import LeftOut
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Their values are those of the plan's run.
+# Their values depend on the plan's run.
 _CLOCKS = frozenset({"CurrentDate", "CurrentTime", "CurrentTimestamp", "LocalTimestamp", "Now"})
 _BY_KIND = f"it reads {ROW_KIND}"
-_BY_CHANCE = "it is not the same each time"
+_BY_CHANCE = "it is not deterministic"
 
 
 def left_out_by_plan(operator_name: str, result: DataFrame) -> LeftOut | None:
-    """By the first such condition in the plan of a transform, from its input on."""
-    kinds: set[int] = set()  # ids of columns row_kind
-    reads: dict[int, str] = {}  # by a column's id: what is to be said of a condition on it
+    """Returns the first such condition in the plan of a transform, starting from its input."""
+    kinds: set[int] = set()  # ids of the columns row_kind
+    reads: dict[int, str] = {}  # by column id: the reason against a condition on the column
     found = None
     for node in _upwards(analyzed(result)):
         if not node.children().size():
@@ -47,8 +48,8 @@ def left_out_by_plan(operator_name: str, result: DataFrame) -> LeftOut | None:
 
 
 def given_once(partials: DataFrame) -> dict[str, str]:
-    """The columns of what each row gives to an aggregate that a row that goes would not give again,
-    and why.
+    """Returns the columns of rows' contributions to an aggregate that would differ for the row's
+    deletion, with the reasons.
     """
     plan = analyzed(partials)
     inputs = items(plan.child().output())
@@ -59,20 +60,24 @@ def given_once(partials: DataFrame) -> dict[str, str]:
 
 
 def left_out_by_function(operator_name: str, function: Any) -> LeftOut | None:
-    """By a Python function that filters batches, if its code names the column."""
+    """Returns a Python function that filters batches, if its code names the column."""
     if not any(name.lower() == ROW_KIND for name in names_in(function)):
         return None
     return LeftOut(who=operator_name, why=_BY_KIND, one_kind=False)
 
 
 def later(earlier: LeftOut | None, found: LeftOut | None) -> LeftOut | None:
-    """Once only rows of one kind are left, nothing changes that."""
+    """Returns the one in effect: once only rows of one kind are left, later conditions change
+    nothing.
+    """
     keeps = found is None or (earlier is not None and (earlier.one_kind or not found.one_kind))
     return earlier if keeps else found
 
 
 def _upwards(plan: Any) -> list[Any]:
-    """The plan's nodes, each behind its children. Long chains are common: no recursion."""
+    """Returns the plan's nodes, each after its children. Without recursion, because long chains are
+    common.
+    """
     waiting, ordered = [plan], list[Any]()
     while waiting:
         node = waiting.pop()
@@ -82,7 +87,7 @@ def _upwards(plan: Any) -> list[Any]:
 
 
 def _conditions(node: Any) -> list[Any]:
-    """What decides whether, or how often, a row is there behind the node."""
+    """Returns the expressions that determine whether, or how often, the node emits a row."""
     match kind_of(node):
         case "Filter":
             return [node.condition()]
@@ -95,7 +100,7 @@ def _conditions(node: Any) -> list[Any]:
 
 
 def _why(expression: Any, reads: dict[int, str]) -> str:
-    """Why a condition on this is not the same for both changes of a row; "" if it is."""
+    """Returns why a condition on this may differ for the two changes of a row; "" if it cannot."""
     columns = map(_id, items(expression.references().toSeq()))
     by = [reads[column] for column in columns if column in reads]
     if _BY_KIND in by:
@@ -112,7 +117,9 @@ def _kinds_in(expression: Any) -> Iterator[str]:
 
 
 def _leaves_one_kind(condition: Any, kinds: set[int]) -> bool:
-    """row_kind = 'insert', also with AND, or not equal to one of the two kinds."""
+    """Returns whether the condition is row_kind = 'insert', also within AND, or inequality to one
+    of the two kinds.
+    """
     if kind_of(condition) == "And":
         return any(_leaves_one_kind(c, kinds) for c in (condition.left(), condition.right()))
     if kind_of(condition) == "Not":

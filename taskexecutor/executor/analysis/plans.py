@@ -1,4 +1,4 @@
-"""Spark's plans, as Python sees them."""
+"""Access to Spark's plans from Python."""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
-"""Random numbers in plans: seeds are refused where plans run again and again, and it is known which
-plans give other rows when they run again on the same ones.
+"""Random functions in plans: refuses seeds where plans run repeatedly, and determines which plans
+may return different rows for the same input.
 
 A plan runs once for each bundle of rows, piece of a file or fired window, and in each subtask, as
-does that of an `apply` behind `key_by`: each run would begin with the same numbers. `uuid(7)` would
-give each id many times, and `rand(7) < 0.1` would choose all bundles of one row, or none.
-(Structured Streaming gives these functions other seeds in each micro-batch.)
+does the plan of an `apply` after `key_by`. With a fixed seed, each run would produce the same
+numbers: `uuid(7)` would return each id many times, and `rand(7) < 0.1` would choose all bundles of
+one row, or none. (Structured Streaming reseeds these functions in each micro-batch.)
 
-Without a seed, Spark and PySpark draw one when the function is called or its plan is analysed; in
-the plan it looks like one of the program. What tells them apart is that the next call draws
-another.
+Without a seed, Spark and PySpark draw one when the function is called or its plan is analyzed; in
+the plan it looks like a seed of the program. It is recognized by being different in the next call.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _SEEDED = frozenset({"Rand", "Randn", "RandStr", "Shuffle", "Uniform", "Uuid"})
 
 
 class Seed(NamedTuple):
-    function: str  # what programs write
+    function: str  # name in programs
     value: str
 
 
@@ -38,25 +37,26 @@ def check_seeds(
     each_run: str = "",
     instead: str = "",
 ) -> None:
-    """Raises FiresteelError if one of the seeds is there in another call of the function, too.
+    """Raises FiresteelError if one of the seeds also occurs in another call of the function.
 
-    `what`: the operator. `again`: the seeds of another call. `each_run`: what the plan runs once
-    for, if a subtask runs it more than once. `instead`: what to do if the seed is to stay.
+    `what` names the operator. `again` returns the seeds of another call. `each_run` names the input
+    of one run of the plan, if a subtask runs it repeatedly. `instead` names the alternative if the
+    seed is to stay.
     """
     fixed = sorted(set(seeds) & set(again())) if seeds else []
     if fixed:
         function, value = fixed[0]
         raise FiresteelError(
-            f"{what}: {function} has the seed {value}, with which it gives the same values again"
-            f" {f'for each {each_run} and ' if each_run else ''}in each subtask; leave the seed"
-            f" out{instead}"
+            f"{what}: {function} has the seed {value}, with which it returns the same values again"
+            f" {f'for each {each_run} and ' if each_run else ''}in each subtask; remove the seed"
+            f"{instead}"
         )
 
 
 def seeds_of(node: Any) -> set[Seed]:
-    """Of one node of a plan."""
+    """Returns the seeds of one node of a plan."""
     if kind_of(node) == "Sample":
-        seed = node.seed()  # none: drawn for each run
+        seed = node.seed()  # None: drawn for each run
         return {Seed("sample()", str(seed.get()))} if seed.isDefined() else set()
     return {
         Seed(f"{each.prettyName()}()", str(each.seedExpression().toString()))
@@ -66,10 +66,10 @@ def seeds_of(node: Any) -> set[Seed]:
 
 
 def not_deterministic(node: Any) -> Iterator[Any]:
-    """The expressions of one node of a plan that may differ for equal rows, with their parts that
-    do.
+    """Yields the expressions of one node of a plan that may differ for equal rows, with their
+    subexpressions that do.
     """
-    if node.deterministic():  # with all that is below it
+    if node.deterministic():  # including its children
         return
     unseen = items(node.expressions())
     while unseen:
@@ -80,8 +80,8 @@ def not_deterministic(node: Any) -> Iterator[Any]:
 
 
 def is_repeatable(frame: DataFrame) -> bool:
-    """Whether the plan gives the same rows whenever it runs on the same ones. Functions in Python
-    are taken for such as do, unless they are marked as `asNondeterministic`.
+    """Returns whether the plan returns the same rows whenever it runs on the same input. Python
+    functions are assumed to be deterministic, unless they are marked as `asNondeterministic`.
     """
     plan = analyzed(frame)
     jvm: Any = frame.sparkSession._jvm
@@ -92,7 +92,8 @@ def is_repeatable(frame: DataFrame) -> bool:
 
 
 def _takes_samples(plan: Any) -> bool:
-    """Whose seed is no expression. In one call into the JVM, instead of several for each node: a
-    plan that only says so is taken for one.
+    """Returns whether the plan samples; the seed of a sample is not an expression. Searches the
+    plan's text in one JVM call instead of several per node, so a plan that only contains the text
+    is also a match.
     """
     return "Sample " in str(plan.toString())

@@ -1,4 +1,6 @@
-"""The first rows of keys and of windows: their columns, and whether rows can be ordered so."""
+"""Analyzes the first rows of keys and of windows: their columns, and whether rows can be ordered by
+them.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def analyze_top_n(step: AnalysisStep, spec: TopNSpec) -> AnalyzedOutput:
         schema=pa.schema([*schema, *added]),
         retracting=Retracting(
             who=step.operator_name,
-            because="rows that come later take their places",
+            because="later rows replace them",
             instead="give it windows: key_by(...).window(...).top_n(...)",
         ),
     )
@@ -53,7 +55,7 @@ def analyze_rows_between(step: AnalysisStep, spec: RowsBetweenSpec) -> AnalyzedO
         schema=pa.schema([*rows, *results, pa.field(ROW_KIND, pa.string())]),
         retracting=Retracting(
             who=step.operator_name,
-            because="rows that come between others change their results",
+            because="rows inserted between others change their results",
             instead="aggregate in windows: key_by(...).window(...).aggregate(...)",
         ),
     )
@@ -86,12 +88,12 @@ def _check_order(what: str, schema: pa.Schema, by: Sequence[str], taken: Sequenc
         except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
             kind = spark_name(schema.field(index).type)
             raise FiresteelError(
-                f"{what}: column {name!r} is {kind}, which cannot be ordered by; order by a plain "
-                "column, which a transform before can make of it"
+                f"{what}: column {name!r} is {kind}, which cannot be ordered; order by a plain "
+                "column, computed in an upstream transform"
             ) from None
     for name in schema.names:
         if any(same(name, one) for one in taken):
             raise FiresteelError(
-                f"{what}: the stream has a column {name!r}, and the results have one of their own; "
-                f"rename it: with_column_renamed({name!r}, ...)"
+                f"{what}: the stream has a column {name!r}, but the results add a column of this "
+                f"name; rename it: with_column_renamed({name!r}, ...)"
             )

@@ -2,9 +2,9 @@
 
 Spark sees one bundle of a stream at a time, or one split of its source. A function that relates
 rows to each other (a groupBy, a limit, a join of its input with itself) would be right for each
-bundle and wrong for the stream, and nobody would notice. Its analysed plan shows that before data
-flows: every operator between the function's input and its result must be one that is known to
-treat rows independently. Operators over static data, which do not come from the input, may be any.
+bundle and silently wrong for the stream. Its analyzed plan shows that before data flows: every
+operator between the function's input and its result must be known to process rows independently.
+Operators over static data, which do not depend on the input, are not restricted.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ ROW_BY_ROW = frozenset(
         "View",
     }
 )
-# Joins in which each row of this side is matched with the other side on its own.
+# Joins that match each row of this side with the other side independently.
 _LEFT_SAFE = frozenset({"INNER", "CROSS", "LEFT OUTER", "LEFT SEMI", "LEFT ANTI", "LEFT SINGLE"})
 _RIGHT_SAFE = frozenset({"INNER", "CROSS", "RIGHT OUTER"})
 
@@ -70,7 +70,7 @@ _ORDER = (
 
 
 class _Refused(NamedTuple):
-    spelling: str  # what programs write
+    spelling: str  # name in programs
     instead: str
 
 
@@ -107,9 +107,10 @@ _OF_FILES = {
 def check_row_by_row(
     operator_name: str, given: Frame, result: DataFrame, again: Callable[[], DataFrame]
 ) -> None:
-    """Raises FiresteelError if `result`, which a function returned for `given`, relates rows of
-    `given` to each other, naming the operator and what to use instead; or if its random numbers
-    begin again with each bundle. `again`: what the function returns in another call.
+    """Raises FiresteelError, which names the operator and an alternative, if `result` relates rows
+    of `given` to each other, or if its random functions would repeat their values in each bundle.
+    `result` is what a function returned for `given`, and `again` returns the result of another
+    call.
     """
 
     def seeds(frame: DataFrame) -> set[Seed]:
@@ -127,22 +128,22 @@ def check_row_by_row(
 
 
 class RowByRow:
-    """Of one function's plan, from its input upwards."""
+    """Checks one function's plan, from its input upwards."""
 
-    instead = _WINDOWS  # of what has no better answer
+    instead = _WINDOWS  # the default alternative
 
     def __init__(self, what: str, *given: Frame) -> None:
         self._what = what
         self._reads_files = given[0].leaf != BUNDLE
         self._inputs = [analyzed(each.frame) for each in given]
         self._ctes: dict[int, Any] = {}  # those that read the input, by id
-        self.seeds: set[Seed] = set()  # of what the rows of the input pass
+        self.seeds: set[Seed] = set()  # seeds that the rows of the input pass
 
     def check(self, result: DataFrame) -> None:
         if not self.reads_input(analyzed(result)):
             self.refuse(
-                "the DataFrame it returns, whose plan does not begin with the one it got,",
-                "return one made of its argument by DataFrame methods",
+                "the DataFrame it returns, whose plan does not start with its argument,",
+                "derive it from the argument by DataFrame methods",
             )
 
     def refuse(self, what: str, instead: str) -> NoReturn:
@@ -152,8 +153,8 @@ class RowByRow:
         )
 
     def reads_input(self, plan: Any) -> bool:
-        """Whether rows of the input reach the top of `plan`, which is checked if they do."""
-        unary = []  # long chains are common, so they are no recursion
+        """Returns whether rows of the input reach the top of `plan`, and if so checks the plan."""
+        unary = []  # without recursion, because long chains are common
         while not self.is_input(plan) and plan.children().size() == 1:
             unary.append(plan)
             plan = plan.children().apply(0)
@@ -166,16 +167,18 @@ class RowByRow:
         return reads
 
     def is_input(self, plan: Any) -> bool:
-        """Also if its columns have other ids, which Spark gives them where it is used twice."""
+        """Also True if its columns have different ids, which Spark assigns where the input is used
+        twice.
+        """
         return self.input_at(plan) is not None
 
     def input_at(self, plan: Any) -> int | None:
-        """Which of the inputs this is."""
+        """Returns the index of the input."""
         found = (at for at, each in enumerate(self._inputs) if plan.sameResult(each))
         return next(found, None)
 
     def _branches_read_input(self, plan: Any) -> bool:
-        """Of a plan whose top has no child or several."""
+        """Checks a plan whose root has no children or several."""
         kind = kind_of(plan)
         if kind == "CTERelationRef":
             if plan.cteId() not in self._ctes:
@@ -194,7 +197,7 @@ class RowByRow:
         return any(reading)
 
     def check_branches(self, plan: Any, reading: Sequence[bool]) -> None:
-        """Of a plan with several children. `reading`: which of them read the input."""
+        """Checks a plan with several children. `reading`: which of them read the input."""
         kind = kind_of(plan)
         if kind == "Join":
             if all(reading):
@@ -207,15 +210,15 @@ class RowByRow:
             self.unites(plan)
         else:
             self.refuse(
-                "union with other rows than its input's (Union)",
-                "use DataStream.union with a stream that has them",
+                "union with rows from outside its input (Union)",
+                "use DataStream.union with a stream of these rows",
             )
 
     def refers(self, reference: Any, definition: Any) -> None:
         """Called for a reference to a common table expression that reads the input."""
 
     def unites(self, union: Any) -> None:
-        """Called for a union all of whose branches read the input."""
+        """Called for a union whose branches all read the input."""
 
     def check_join_of_both(self, join: Any) -> None:
         self.refuse("a join of its input with itself (Join)", self.instead)
@@ -226,7 +229,8 @@ class RowByRow:
             side = "left" if left else "right"
             self.refuse(
                 f"a {kind.lower()} join with its input on the {side} (Join)",
-                "use an inner join, or one that keeps the input's rows (left, with the input left)",
+                "use an inner join, or one that keeps the input's rows (left, with the input on "
+                "the left)",
             )
 
     def check_subqueries(self, node: Any) -> None:
@@ -236,7 +240,7 @@ class RowByRow:
     def check_unary(self, node: Any) -> None:
         kind = kind_of(node)
         if kind == "Sort" and not getattr(node, "global")():
-            return  # sortWithinPartitions: promises nothing that a bundle cannot keep
+            return  # sortWithinPartitions guarantees nothing beyond a bundle
         if kind == "Aggregate" and not node.groupingExpressions().size():
             self.refuse("an aggregate function (Aggregate)", _AGGREGATE)
         if kind not in ROW_BY_ROW:
@@ -265,7 +269,7 @@ class RowByRow:
 
 
 class AnyRows(RowByRow):
-    """Of a function that may relate rows as it likes."""
+    """Accepts a function that may relate rows arbitrarily."""
 
     def check(self, result: DataFrame) -> None:
         self.reads_input(analyzed(result))

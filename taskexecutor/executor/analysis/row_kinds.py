@@ -1,13 +1,16 @@
-"""Refuses to take updates of a row for more rows, and keeps the column `row_kind` with its rows.
+"""Refuses to treat updates of a row as additional rows, and keeps the column `row_kind` with its
+rows.
 
-A running aggregate, and a window with allowed lateness, emit a row again when its values change.
-An operator that relates rows to each other would count each of these updates, so none may follow.
+A running aggregate, and a window with allowed lateness, emit a row again when its values change. An
+operator that relates rows to each other would count each of these updates, so none may follow.
 
-Nor may updates of a table's row overtake each other on their way to the table: the last one stays.
+Updates of a table's row must not overtake each other on their way to the table, because the last
+one stays.
 
-Where results may also go away (firesteel.row_kind), a row without its kind would mean something
-else: a deleted row would be one more row. So each operator behind them must pass the column on,
-and where an operator takes rows back, none before it may have left deleted rows out alone.
+Where results may also be deleted (firesteel.row_kind), a row without its kind would change its
+meaning: a deletion would become an additional row. Therefore each downstream operator must pass the
+column on, and where an operator applies deletions, no upstream operator may have dropped only the
+deletions.
 """
 
 from __future__ import annotations
@@ -66,8 +69,8 @@ _AGGREGATING = (
 
 
 def check_not_aggregating(step: AnalysisStep, spec: Spec) -> None:
-    """Raises FiresteelError for an operator that would take a deleted row, or an update of a row,
-    for one more row.
+    """Raises FiresteelError for an operator that would count a deletion, or an update of a row, as
+    an additional row.
     """
     if not isinstance(spec, _AGGREGATING):
         return
@@ -76,37 +79,37 @@ def check_not_aggregating(step: AnalysisStep, spec: Spec) -> None:
         left_out = given.retracting and given.retracting.left_out
         if given.retracting and left_out and _takes_changes(spec):
             raise FiresteelError(
-                f"{name}: it would not see all changes of {given.retracting.who!r}, as"
-                f" the condition of {left_out.who!r} leaves some out: {left_out.why}; filter behind"
-                f" {name!r} instead, or, {_OWN_ROWS}"
+                f"{name}: it would not see all changes of {given.retracting.who!r}, because"
+                f" the condition of {left_out.who!r} drops some of them: {left_out.why}; filter "
+                f"after {name!r} instead, or, {_OWN_ROWS}"
             )
         if given.retracting and not _takes_changes(spec):
             instead = given.retracting.instead
             if left_out and left_out.one_kind:
                 instead += f"; or, {_OWN_ROWS}"
             if number == 1 and isinstance(spec, JoinSpec) and isinstance(spec.within, AsOfSpec):
-                instead = "join the rows before it: as_of_join finds the latest of them itself"
+                instead = "join the rows upstream of it: as_of_join finds the latest of them itself"
             raise FiresteelError(
                 f"{name}: it would count rows of {given.retracting.who!r} that are no longer"
                 f" valid: those are rows {_why(given.retracting)}; {instead}"
             )
         if given.updating is not None:
             raise FiresteelError(
-                f"{name}: it would count each update of {given.updating.who} as one "
-                f"more row, as that emits {given.updating.when}; {given.updating.instead}"
+                f"{name}: it would count each update of {given.updating.who} as an additional "
+                f"row, because that emits {given.updating.when}; {given.updating.instead}"
             )
 
 
 _OWN_ROWS = (
-    "if each row that comes is a row of its own, drop the column behind the filter:"
+    "if each inserted row is a separate row, drop the column after the filter:"
     f" filter(\"{ROW_KIND} = 'insert'\").drop({ROW_KIND!r})"
 )
 
 
 def _takes_changes(spec: Spec) -> bool:
-    """A join that keeps all rows can take one away, with all that it has joined, an aggregate
-    without windows, or of the rows around each, what the row has given to it, and the first rows of
-    keys can be others then.
+    """Returns whether the operator applies deletions. Joins that keep all rows, aggregates without
+    windows, aggregates over neighbouring rows, and the first rows of keys can undo what a row has
+    contributed.
     """
     match spec:
         case JoinSpec():
@@ -120,18 +123,18 @@ def _takes_changes(spec: Spec) -> bool:
 
 
 def updating(step: AnalysisStep, spec: Spec, place: str) -> Updating | None:
-    """Which operator's updates this one, at `place` in the program, emits."""
+    """Returns the operator whose updates this one, at `place` in the program, emits."""
     who = f"{step.operator_name!r} ({place})" if place else repr(step.operator_name)
     match spec:
         case RunningAggregateSpec() if step.batch:
             return None  # each key has one row
         case RunningAggregateSpec() if spec.changes or step.inputs[0].retracting:
-            return None  # the column `row_kind` tells
+            return None  # marked by the column `row_kind`
         case RunningAggregateSpec():
             return Updating(
                 who=who,
                 when="a row for a key again whenever its values change",
-                instead="make them changes that can be taken back: aggregate(..., changes=True),"
+                instead="make it emit changes that can be retracted: aggregate(..., changes=True),"
                 f" give it windows: key_by(...).window(...).aggregate(...), {_UPSERT}",
             )
         case WindowApplySpec() if spec.fires_repeatedly:
@@ -145,7 +148,7 @@ def updating(step: AnalysisStep, spec: Spec, place: str) -> Updating | None:
             return Updating(
                 who=who,
                 when="the row of a window again for late records (allowed_lateness)",
-                instead="leave out allowed_lateness there (side_output_late keeps late records), "
+                instead="omit allowed_lateness there (side_output_late keeps late records), "
                 f"{_UPSERT}",
             )
         case (
@@ -156,7 +159,7 @@ def updating(step: AnalysisStep, spec: Spec, place: str) -> Updating | None:
             | CustomSpec()
             | TransformWithStateSpec()
         ):
-            return None  # a function with state sees each update, and decides what it means
+            return None  # a function with state sees each update and decides how to treat it
         case _:
             return next((given.updating for given in step.inputs if given.updating), None)
 
@@ -165,10 +168,11 @@ _UPSERT = 'or write it to a table by key (PostgresSink(mode="upsert", ...)) and 
 
 
 def retracting(step: AnalysisStep, spec: Spec, output: AnalyzedOutput) -> Retracting | None:
-    """The operator before whose rows may go away in this operator's output; None if there is none.
+    """Returns the upstream operator whose rows may be deleted in this operator's output; None if
+    there is none.
 
-    Raises FiresteelError if the operator loses the column that tells, unless a condition before has
-    left the rows of one kind only: these are rows of their own then.
+    Raises FiresteelError if the operator loses the column `row_kind`, unless an upstream condition
+    has left rows of one kind only: these are independent rows.
     """
     for given in step.inputs:
         if not given.retracting or output.settled or isinstance(spec, SinkSpec):
@@ -179,7 +183,7 @@ def retracting(step: AnalysisStep, spec: Spec, output: AnalyzedOutput) -> Retrac
             if left_out is not None and left_out.one_kind:
                 continue
             raise FiresteelError(
-                f"{step.operator_name}: it drops the column {ROW_KIND}, and its input has rows of "
+                f"{step.operator_name}: it drops the column {ROW_KIND}, but its input has rows of "
                 f"{given.retracting.who!r}, {_why(given.retracting)}; keep the column, unchanged"
             )
         if schema.field(ROW_KIND).type != pa.string():
@@ -189,7 +193,7 @@ def retracting(step: AnalysisStep, spec: Spec, output: AnalyzedOutput) -> Retrac
 
 
 def united_changes(several: Sequence[Retracting]) -> Retracting | None:
-    """Of streams of changes that become one: what one of them lacks, all lack."""
+    """Merges changelog streams into one: if one of them lacks changes, the result does."""
     lacking = [one for one in several if one.left_out]
     if not lacking:
         return several[0] if several else None
@@ -203,14 +207,16 @@ def united_changes(several: Sequence[Retracting]) -> Retracting | None:
 
 
 def keeps_settled(step: AnalysisStep, output: AnalyzedOutput) -> bool:
-    """Whether the column `row_kind` of this operator's output is that of rows that all stay."""
+    """Returns whether the column `row_kind` of this operator's output belongs to rows that are
+    never deleted.
+    """
     known = output.schema is not None and ROW_KIND in output.schema.names
     return known and output.retracting is None and any(given.settled for given in step.inputs)
 
 
 def behind(edge: JobEdge, consumers: int, output: AnalyzedOutput) -> Updating | None:
-    """Whose updates come through an edge, which may change their order. `consumers`: the
-    parallelism behind it.
+    """Returns the updates that come through an edge, which may change their order. `consumers` is
+    the parallelism downstream.
     """
     if output.updating is None or consumers == 1:
         return output.updating
@@ -235,20 +241,21 @@ def check_last_update(step: AnalysisStep, spec: Spec) -> None:
             if not spread.keys or not key.issuperset(map(str.lower, spread.keys)):
                 raise FiresteelError(
                     f"{step.operator_name}: an older update of {updating.who} could replace a "
-                    "newer one in its table, as updates of one row can overtake each other behind "
-                    f"{spread.what}; leave that out, or use key_by with columns of the table's key "
+                    "newer one in its table, because updates of one row can overtake each other "
+                    "after "
+                    f"{spread.what}; remove that, or use key_by with columns of the table's key "
                     f"there: {', '.join(spec.sink.key)}"
                 )
 
 
 def check_order(edge: JobEdge, consumers: int, output: AnalyzedOutput) -> None:
-    """Raises FiresteelError if a deleted row could overtake, or be overtaken by, one that replaces
-    it. `consumers`: the parallelism behind the edge.
+    """Raises FiresteelError if a deletion and the insertion that replaces the row could overtake
+    each other. `consumers` is the parallelism downstream of the edge.
     """
     if output.retracting and consumers > 1 and edge.partitioner in _WITHOUT_ORDER:
         raise FiresteelError(
             f"rows of {output.retracting.who!r} would arrive out of order at the {consumers}"
-            f" subtasks behind {edge.partitioner.name.lower()}: they are rows"
+            f" subtasks after {edge.partitioner.name.lower()}: they are rows"
             f" {_why(output.retracting)}; "
             "give the next operator the same parallelism or 1, or put key_by(...) before it"
         )
@@ -258,7 +265,9 @@ _WITHOUT_ORDER = (Partitioner.REBALANCE, Partitioner.RESCALE)
 
 
 def check_transform(step: AnalysisStep, given: DataFrame, result: DataFrame) -> None:
-    """Raises FiresteelError if a transform replaces the column by another of the same name."""
+    """Raises FiresteelError if a transform replaces the column by a different one of the same
+    name.
+    """
     if step.inputs[0].retracting and _column_ids(result) - _column_ids(given):
         raise _changes(step, step.inputs[0].retracting)
 
@@ -272,7 +281,7 @@ def _column_ids(frame: DataFrame) -> set[int]:
 
 def _why(retracting: Retracting) -> str:
     return (
-        f"whose column {ROW_KIND} says which of them are no longer valid ({DELETE!r}), because"
+        f"whose column {ROW_KIND} marks which of them are no longer valid ({DELETE!r}), because"
         f" {retracting.because}"
     )
 
@@ -280,5 +289,5 @@ def _why(retracting: Retracting) -> str:
 def _changes(step: AnalysisStep, retracting: Retracting) -> FiresteelError:
     return FiresteelError(
         f"{step.operator_name}: it changes the column {ROW_KIND} of its input, rows of "
-        f"{retracting.who!r}, {_why(retracting)}; keep the column as it is"
+        f"{retracting.who!r}, {_why(retracting)}; keep the column unchanged"
     )

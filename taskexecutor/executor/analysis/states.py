@@ -1,4 +1,4 @@
-"""What states an operator has, as far as it declares them before it runs."""
+"""Finds the states that an operator declares before it runs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ IN_COLUMNS = (
 def states_in_columns(
     operator: StreamOperator, name: str, step: AnalysisStep, output: pa.Schema | None
 ) -> StateDescriptions:
-    """Of an operator of one of the specs `IN_COLUMNS`."""
+    """Returns the states of an operator with one of the specs `IN_COLUMNS`."""
     harness = OperatorHarness(
         operator,
         [producer.schema for producer in step.inputs],

@@ -1,4 +1,6 @@
-"""What an analyser gets and returns: one operator of the graph, and what is known of its output."""
+"""The input and result of an analyzer: one operator of the graph, and the properties of its
+output.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-BUNDLE = "Bundle"  # the leaf of a plan that does not begin with a source
+BUNDLE = "Bundle"  # the leaf of a plan that does not start with a source
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A Spark plan, and what stands at its leaf in the plan that users see."""
+    """A Spark plan, and its leaf as users see it."""
 
     frame: DataFrame
     leaf: str
@@ -35,17 +37,19 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """An edge that spreads updates over several subtasks, which may overtake each other."""
+    """An edge that distributes updates over several subtasks, where they may overtake each
+    other.
+    """
 
-    what: str  # in words for an error
-    keys: tuple[str, ...] = ()  # only rows with the same values here keep their order; (): none do
+    what: str  # in words, for errors
+    keys: tuple[str, ...] = ()  # only rows with equal values here keep their order; (): no rows do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Updating:
-    """The operator before whose rows are updates of earlier ones, in words for an error."""
+    """The upstream operator whose rows are updates of earlier ones, in words for errors."""
 
-    who: str  # its name and place in the program
+    who: str  # name and place in the program
     when: str  # what it emits, and when
     instead: str
     spread: tuple[Spread, ...] = ()  # the edges that its rows have passed
@@ -53,56 +57,59 @@ class Updating:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """The operator that may leave out a row's change of one kind, and keep the other."""
+    """The operator that may drop one of a row's two changes and keep the other."""
 
-    who: str  # its name
-    why: str  # in words for an error
+    who: str  # name
+    why: str  # in words, for errors
     one_kind: bool  # only rows of one kind are left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retracting:
-    """The operator before whose rows may go away, in words for an error."""
+    """The upstream operator whose rows may be deleted, in words for errors."""
 
-    who: str  # its name
-    because: str  # what takes rows away
+    who: str  # name
+    because: str  # why rows are deleted
     instead: str
-    left_out: LeftOut | None = None  # between it and here; None: both changes of a row, or neither
+    # between it and here; None: both changes of a row are kept, or neither
+    left_out: LeftOut | None = None
 
     @classmethod
     def of_window(cls, who: str) -> Retracting:
         return cls(
             who=who,
-            because="late records take them away (allowed_lateness)",
-            instead="leave out allowed_lateness there",
+            because="late records retract them (allowed_lateness)",
+            instead="omit allowed_lateness there",
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldTimes:
-    """The join before that emits rows with times far behind the watermark."""
+    """The upstream join that emits rows with times far behind the watermark."""
 
-    who: str  # its name
-    columns: frozenset[str] | None  # whose times may be, in lower case; None: any column's
+    who: str  # name
+    # lower-case names of columns that may hold such times; None: any column
+    columns: frozenset[str] | None
 
 
 @dataclass(slots=True, kw_only=True)
 class AnalyzedOutput:
-    """What is known of an operator's output."""
+    """Properties of an operator's output."""
 
     schema: pa.Schema | None
     frame: Frame | None = None  # the plan up to here, if Spark runs it
     plan: str = ""  # for users
     final: pa.Schema | None = None  # of a partial aggregate: the schema of its keyed half
-    retracting: Retracting | None = None  # the column `row_kind` tells; None: rows stay
-    left_out: LeftOut | None = None  # changes, by this operator
-    settled: bool = False  # it has the column `row_kind` of such rows, and none goes away
-    updating: Updating | None = None  # None: each row is a row of its own
+    # deletions marked by `row_kind`; None: rows are never deleted
+    retracting: Retracting | None = None
+    left_out: LeftOut | None = None  # dropped changes, by this operator
+    settled: bool = False  # it has the column `row_kind` of such rows, but none is deleted
+    updating: Updating | None = None  # None: each row is a separate row
     time_advances: bool = False  # whether event time may advance before its rows have ended
-    old_times: OldTimes | None = None  # None: no row is behind the watermark because of a join
-    states: StateDescriptions | None = None  # None: they are not known before it runs
-    repeatable: bool = True  # another attempt produces the same rows of the same input
-    # Side outputs by tag, as far as the analyser knows them.
+    old_times: OldTimes | None = None  # None: no join puts rows behind the watermark
+    states: StateDescriptions | None = None  # None: unknown before it runs
+    repeatable: bool = True  # another attempt produces the same rows from the same input
+    # Side outputs by tag, if the analyzer knows them.
     sides: dict[str, pa.Schema] = field(default_factory=dict)
 
     @classmethod
@@ -112,12 +119,12 @@ class AnalyzedOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnalysisStep:
-    """One operator, with the outputs that feed each of its inputs (of a union: the first one)."""
+    """One operator, with the output that feeds each of its inputs (for a union: the first one)."""
 
     operator_name: str
     inputs: Sequence[AnalyzedOutput]
     engine: SparkEngine
-    checkpoints: bool = False  # whether the job takes them
+    checkpoints: bool = False  # whether the job takes checkpoints
     batch: bool = False
 
     @property
@@ -126,25 +133,27 @@ class AnalysisStep:
 
     @property
     def input_schema(self) -> pa.Schema | None:
-        """Of the first input; None if it is not known or there is none."""
+        """The schema of the first input; None if it is unknown or there is no input."""
         return self.inputs[0].schema if self.inputs else None
 
     def frame(self) -> Frame:
-        """The DataFrame that the operator is applied to: its producer's plan, or a new one where
-        a plan begins. It cannot be run.
+        """The DataFrame to which the operator is applied: its producer's plan, or a new one where a
+        plan starts. It cannot be run.
         """
         producer = self.inputs[0]
         if producer.frame is not None:
             return producer.frame
         if producer.schema is None:
             raise FiresteelError(
-                f"{self.operator_name}: the schema of its input is not known; "
-                "declare one on the operator before it"
+                f"{self.operator_name}: the schema of its input is unknown; "
+                "declare it on the upstream operator"
             )
         return Frame(unread_frame(self.session, to_spark(producer.schema)), BUNDLE)
 
     def declared(self, schema: Any, otherwise: pa.Schema | None = None) -> pa.Schema | None:
-        """The Arrow schema that the program declares; `otherwise` if it declares none."""
+        """Returns the Arrow schema that the program declares, or `otherwise` if it declares
+        none.
+        """
         try:
             return declared(schema, otherwise)
         except FiresteelError as error:
@@ -156,6 +165,6 @@ class AnalysisStep:
 
 
 Analyzer: TypeAlias = Callable[[AnalysisStep, Any], AnalyzedOutput]
-"""Called with the operator's spec. Raises what is wrong with it: FiresteelError, or what Spark or a
-function of the program raised.
+"""Called with the operator's spec. Raises FiresteelError, or the error of Spark or of a function of
+the program.
 """

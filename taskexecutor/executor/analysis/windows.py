@@ -1,4 +1,4 @@
-"""Windows and aggregates: their columns, and whether their expressions resolve."""
+"""Analyzes windows and aggregates: their columns, and whether their expressions resolve."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def analyze_partial_aggregate(
         _check_taken_back(spec, given_once(partial), step.inputs[0].retracting.who)
     output = AnalyzedOutput.on_spark(frame.with_plan(partial))
     output.final = final
-    output.repeatable = is_repeatable(frame.frame)  # what it groups; groups have no order
+    output.repeatable = is_repeatable(frame.frame)  # the order of groups does not matter
     return output
 
 
@@ -99,7 +99,7 @@ def analyze_keyed_aggregate(
                 schema=with_kind,
                 retracting=Retracting(
                     who=step.operator_name,
-                    because="a key's row goes when its values change",
+                    because="a key's row is replaced when its values change",
                     instead="aggregate its input instead, or in windows:"
                     " key_by(...).window(...).aggregate(...)",
                 ),
@@ -144,7 +144,7 @@ def analyze_window_apply(step: AnalysisStep, spec: WindowApplySpec) -> AnalyzedO
 def _checked(
     step: AnalysisStep, spec: WindowApplySpec, fired: DataFrame, result: DataFrame
 ) -> set[Seed]:
-    """Raises FiresteelError if the function relates rows that it may not. Returns the seeds of what
+    """Raises FiresteelError if the function relates rows that it must not. Returns the seeds that
     rows pass in it.
     """
     given = KeyedFrame(Frame(fired, BUNDLE), spec.key_columns)
@@ -166,13 +166,13 @@ def _check_by_row(
     given = step.inputs[0]
     if ROW_KIND in columns and not (given.retracting or given.settled):
         raise FiresteelError(
-            f"aggregate: the stream has a column {ROW_KIND!r}, and its rows are no changes; rename"
+            f"aggregate: the stream has a column {ROW_KIND!r}, but its rows are not changes; rename"
             f" it: with_column_renamed({ROW_KIND!r}, ...)"
         )
     if any(same(name, ROW_KIND) for name in (*spec.key_columns, *_names(spec.aggregates))):
         raise FiresteelError(
-            f"aggregate: its results have a column {ROW_KIND!r} of their own, since they may"
-            " go away; choose another name"
+            f"aggregate: its results have their own column {ROW_KIND!r}, because they may"
+            " be deleted; choose another name"
         )
     kept_of(spec.aggregates)
 
@@ -182,8 +182,9 @@ def _check_taken_back(spec: PartialWindowAggregateSpec, once: dict[str, str], wh
         for column in item.merge:
             if column in once:
                 raise FiresteelError(
-                    f"aggregate({item.sql!r}): what a row of {who!r} gives to it could not be taken"
-                    f" back when the row goes: {once[column]}; leave that out of the expression"
+                    f"aggregate({item.sql!r}): the contribution of a row of {who!r} could not be"
+                    f" retracted when the row is deleted: {once[column]}; remove that from the "
+                    "expression"
                 )
 
 
@@ -202,7 +203,9 @@ def check_columns(
 
 
 def _final_schema(frame: DataFrame, spec: PartialWindowAggregateSpec) -> pa.Schema:
-    """Columns and types of the finished windows: those of Spark's aggregation without the split."""
+    """Returns the columns and types of the finished windows, those of Spark's unsplit
+    aggregation.
+    """
     from pyspark.sql import functions as sql
 
     whole = frame.groupBy(*(composed.column(key) for key in spec.key_columns)).agg(
@@ -214,7 +217,7 @@ def _final_schema(frame: DataFrame, spec: PartialWindowAggregateSpec) -> pa.Sche
 
 
 def _raise_for_expression(frame: DataFrame, aggregates: Sequence[AggregateExpression]) -> None:
-    """Raises FiresteelError for the first expression that Spark cannot resolve, if there is one."""
+    """Raises FiresteelError for the first expression that Spark cannot resolve, if any."""
     from pyspark.sql import functions as sql
 
     for item in aggregates:
@@ -230,7 +233,7 @@ def _raise_for_expression(frame: DataFrame, aggregates: Sequence[AggregateExpres
 
 
 def _place_of(summary: str, text: str) -> str:
-    """The text with a caret under the first name in it that Spark's message quotes."""
+    """Returns the text with a caret under the first name that Spark's message quotes."""
     from firesteel.plan.aggregates.parse import point_at  # loads the SQL parser
 
     for quoted in re.findall(r"`([^`]+)`", summary):
@@ -243,8 +246,8 @@ def _place_of(summary: str, text: str) -> str:
 def _check_merges(
     aggregates: Sequence[AggregateExpression], partial: pa.Schema, *, ordered: bool
 ) -> None:
-    """Partial results of some types can be ordered or added in Spark only. `ordered`: those of min
-    and max are sorted.
+    """Raises FiresteelError for partial results whose types only Spark can order or add. `ordered`:
+    those of min and max are sorted.
     """
     for item in aggregates:
         for name, how in item.merge.items():
@@ -254,7 +257,7 @@ def _check_merges(
             ):
                 raise FiresteelError(
                     f"aggregate({item.sql!r}): partial results of type {spark_name(kind)} cannot "
-                    "be merged; cast the value to a number, a text or a time, or use "
+                    "be merged; cast the value to a number, a string or a time, or use "
                     "window(...).apply(function)"
                 )
 

@@ -1,6 +1,6 @@
-"""Checks of a connector against the columns it gets, before data flows: they raise FiresteelError.
+"""Checks a connector against its columns before data flows, and raises FiresteelError.
 
-What can be checked where the program runs is in firesteel.connectors.checks.
+Checks that are possible where the program runs are in firesteel.connectors.checks.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from firesteel.errors import FiresteelError
 def known_schema(connector: str, schema: pa.Schema | None) -> pa.Schema:
     if schema is None:
         raise FiresteelError(
-            f"{connector}: the schema of its input is not known; "
-            "declare one on the operator before it"
+            f"{connector}: the schema of its input is unknown; declare it on the upstream operator"
         )
     return schema
 
 
 def named_columns(what: str, names: Iterable[str], schema: pa.Schema) -> tuple[str, ...]:
-    """The columns of the stream that `names` mean."""
+    """Returns the stream's columns that match `names`."""
     found = []
     for name in names:
         column = meant(name, schema.names)
@@ -38,7 +37,7 @@ def named_columns(what: str, names: Iterable[str], schema: pa.Schema) -> tuple[s
 
 
 def check_writable(connector: str, path: Path) -> None:
-    """The folder exists, or can be made."""
+    """Checks that the folder exists or can be created."""
     existing = next(p for p in (path, *path.absolute().parents) if p.exists())
     if not existing.is_dir():
         raise FiresteelError(f"{connector}: cannot write below {path}: {existing} is a file")

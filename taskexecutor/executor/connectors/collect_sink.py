@@ -1,16 +1,17 @@
-"""CollectSink: rows to the client, by way of the coordinator in the JobMaster, which spools and
+"""CollectSink: sends rows to the client, through the coordinator in the JobMaster, which spools and
 acknowledges them.
 
-With checkpoints, the chunks between two of them are a group, which clients do not see before the
-checkpoint is complete that holds the group's name. Then the sink has the group shown, or after a
-failure the attempt that restores the checkpoint does: again, if need be, which changes nothing.
+With checkpoints, the chunks between two checkpoints are a group, which clients do not see before
+the checkpoint that contains the group's name is complete. Then the sink requests that the group be
+shown; after a failure, the attempt that restores the checkpoint does. Repeating the request has no
+effect.
 
-A chunk costs three processes some milliseconds of their time. So rows that come one by one wait for
-others, for `INTERVAL_MS` after the last chunk: the first ones of a pause are sent at once.
+A chunk costs three processes some milliseconds. Therefore single rows are gathered for
+`INTERVAL_MS` after the last chunk; the first rows after a pause are sent immediately.
 
-At most `WINDOW` chunks are under way, and kept here until they are acknowledged: they may have to
-be sent again. With the window full the operator waits for an acknowledgement, running the task's
-mails while it does, so a cancellation reaches it.
+At most `WINDOW` chunks are in flight. They are kept until they are acknowledged, because they may
+have to be sent again. If the window is full, the operator waits for an acknowledgement and runs the
+task's mails in the meantime, so that a cancellation reaches it.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from firesteel.operator import OperatorState, StreamOperator
 from taskexecutor.executor.connectors.runtime import SinkRuntime
 
 WINDOW = 4
-CHUNK_BYTES = 2**20  # small batches are sent together up to this
-INTERVAL_MS = 100  # between chunks that are smaller
-MAX_ROW_BYTES = MAX_PAYLOAD_BYTES - MIB  # with its schema and what else is in the message
+CHUNK_BYTES = 2**20  # small batches are sent together up to this size
+INTERVAL_MS = 100  # between smaller chunks
+MAX_ROW_BYTES = MAX_PAYLOAD_BYTES - MIB  # leaves room for the schema and the rest of the message
 _WAIT_S = 1.0
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Cuts a batch into chunks, or into single rows that are larger."""
+    """Cuts a batch into chunks. A chunk that is larger has a single row."""
     rows = max(1, batch.num_rows * CHUNK_BYTES // max(1, batch.nbytes))
     if rows >= batch.num_rows:
         yield batch
@@ -73,20 +74,20 @@ class _Group(NamedTuple):
 class Collecting(StreamOperator):
     def __init__(self, interval_ms: int = INTERVAL_MS) -> None:
         self._interval_ms = interval_ms
-        self._sent_ms = -interval_ms  # when the last chunk was
+        self._sent_ms = -interval_ms  # when the last chunk was sent
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = 0
         self._next_sequence = 0
         self._unacknowledged: deque[ChunkCollected] = deque()
-        self._group = 0  # the number of this attempt's next one
+        self._group = 0  # the number of this attempt's next group
         self._group_begun = False
-        self._hidden: list[_Group] = []  # list state: in a checkpoint, and not shown yet
+        self._hidden: list[_Group] = []  # list state: groups in checkpoints that are not shown yet
 
     def initialize_state(self, state: OperatorState) -> None:
         self._hidden = state.list_state("groups")
 
     def open(self) -> None:
-        # Those of another job, whose savepoint this one restores, are among that job's rows.
+        # When a job restores another job's savepoint, that job's groups are among its own rows.
         self._hidden[:] = [g for g in self._hidden if g.job_id == self.context.task.job_id]
         self._show(None)
 
@@ -106,7 +107,7 @@ class Collecting(StreamOperator):
             return
         now_ms = time.time_ns() // 1_000_000
         due_ms = self._sent_ms + self._interval_ms
-        if self._sent_ms <= now_ms < due_ms:  # else it is time, or the clock was set back
+        if self._sent_ms <= now_ms < due_ms:  # otherwise it is due, or the clock was set back
             self.context.timers.register_processing_time(due_ms)
         else:
             self._send_gathered()
@@ -133,7 +134,7 @@ class Collecting(StreamOperator):
         self._sent_ms = time.time_ns() // 1_000_000
 
     def snapshot_state(self, checkpoint_id: int) -> None:
-        """What came before it must be kept before the checkpoint says so."""
+        """Waits until the coordinator has stored the rows before the checkpoint."""
         self._send_gathered()
         self._wait_until(0)
         if self._group_begun:
@@ -149,7 +150,7 @@ class Collecting(StreamOperator):
         match event:
             case ChunkAcknowledged():
                 if event.error:
-                    raise FiresteelError(f"the collected rows could not be kept: {event.error}")
+                    raise FiresteelError(f"the collected rows could not be stored: {event.error}")
                 while self._unacknowledged and self._unacknowledged[0].sequence <= event.sequence:
                     self._unacknowledged.popleft()
             case Resend():
@@ -168,10 +169,10 @@ class Collecting(StreamOperator):
             and not self._gathered
             and self.context.task.subtask == 0
         ):
-            # A result without rows has columns, too.
+            # A result without rows still has columns.
             self._gathered.append(pa.RecordBatch.from_pylist([], schema=schema))
         self._send_gathered()
-        self._wait_until(0)  # the job is not finished before its rows are safe
+        self._wait_until(0)  # the job must not finish before its rows are safe
 
     def close(self) -> None:
         self._gathered = []
@@ -181,8 +182,8 @@ class Collecting(StreamOperator):
         return f"{self.context.task.attempt_id}-{self._group}"
 
     def _show(self, up_to: int | None) -> None:
-        """The groups of the checkpoints up to this one, or of all. They are not forgotten before
-        that is certain.
+        """Shows the groups of the checkpoints up to this one, or all groups. They are remembered
+        until the request is acknowledged.
         """
         due = [g for g in self._hidden if up_to is None or g.checkpoint_id <= up_to]
         for group in due:

@@ -1,13 +1,13 @@
-"""foreach_batch: a function of the program gets the rows as DataFrames of the slot's Spark.
+"""foreach_batch: passes the rows as DataFrames of the slot's Spark to a function of the program.
 
-Rows are gathered while Spark is busy, up to the bundle limit: light traffic makes small batches
-soon, heavy traffic large ones.
+Rows are gathered while Spark is busy, up to the bundle limit: light traffic leads to small batches
+with little delay, heavy traffic to large ones.
 
-With checkpoints, the rows between two of them are a batch, which is in the state with its id; until
-it is passed to the function, it is in a file. The
-function gets it when the checkpoint is complete, or is restored: so a batch id never stands for
-other rows. Batches are keyed state, which is written to files and not into the metadata; their key
-is any one whose key group is the subtask's.
+With checkpoints, the rows between two checkpoints are a batch, which is part of the state with its
+id; until it is passed to the function, it is in a file. The function gets it when the checkpoint is
+complete, or is restored, so that a batch id never stands for different rows. Batches are keyed
+state, which is written to files and not into the metadata; their key is an arbitrary one of the
+subtask's key groups.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _BATCH = "batch"  # the keyed state
 
 class ForeachBatchRuntime(SinkRuntime[ForeachBatchSink]):
     def analyze(self, schema: pa.Schema | None) -> None:
-        to_spark(known_schema("foreach_batch", schema))  # Spark has types for all columns
+        # checks that Spark has types for all columns
+        to_spark(known_schema("foreach_batch", schema))
 
     def operator(self) -> StreamOperator:
         return ForeachBatch(self.sink)
@@ -55,9 +56,9 @@ class ForeachBatch(StreamOperator):
         self._rows: list[pa.RecordBatch] = []
         self._size_bytes = 0
         self._way: BundleLoader | None = None
-        self._next: list[int] = []  # operator list state: how many batches this subtask has had
+        self._next: list[int] = []  # operator list state: number of batches of this subtask
         self._spooled: SpooledRows | None = None  # the batch of the next checkpoint
-        # In checkpoints, and not passed to the function yet; by batch id.
+        # By batch id: batches in checkpoints that are not passed to the function yet.
         self._held: dict[int, _HeldBatch] = {}
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
@@ -90,7 +91,7 @@ class ForeachBatch(StreamOperator):
             self.flush()
 
     def process_watermark(self, watermark: Watermark) -> None:
-        """Nothing follows a sink, and what is gathered may stay together."""
+        """Does nothing: a sink has no consumers, and gathered rows may stay together."""
 
     def flush(self) -> None:
         if not self._rows:
@@ -107,7 +108,7 @@ class ForeachBatch(StreamOperator):
         rows = self._spooled.finish()
         self._spooled = None
         task = self.context.task
-        # The same whatever the parallelism was when the state was restored.
+        # Independent of the parallelism with which the state was restored.
         batch_id = checkpoint_id * task.max_parallelism + task.subtask
         groups = self._state.key_groups
         key = next(k for k in count() if key_group(k, task.max_parallelism) in groups)
@@ -118,7 +119,7 @@ class ForeachBatch(StreamOperator):
         self._call_held(checkpoint_id)
 
     def _call_held(self, up_to: int | None) -> None:
-        """The batches of the checkpoints up to this one, or all."""
+        """Passes the batches of the checkpoints up to this one, or all, to the function."""
         for batch_id, held in sorted(self._held.items(), key=lambda item: item[0]):
             if up_to is not None and held.checkpoint_id > up_to:
                 continue

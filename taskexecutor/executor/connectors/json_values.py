@@ -1,5 +1,5 @@
-"""Arrow's values in JSON, as Spark writes and reads them: maps are objects, decimals strings, bytes
-base64, times ISO 8601.
+"""Arrow's values in JSON, in the form that Spark writes and reads: maps are objects, decimals
+strings, bytes base64, times ISO 8601.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ Form = Callable[[Any], Any]
 
 
 def json_form(kind: pa.DataType) -> Form | None:
-    """Converts Python values of the type, other than None, to ones that JSON has; None if they need
-    no conversion.
+    """Returns a conversion of the type's Python values, other than None, to JSON values; None if no
+    conversion is needed.
     """
     if pa.types.is_dictionary(kind):
         return json_form(kind.value_type)
@@ -51,7 +51,7 @@ def json_form(kind: pa.DataType) -> Form | None:
     if pa.types.is_nested(kind):
         items = or_none(json_form(kind.value_type))
         return lambda value: [items(item) for item in value]
-    return str  # decimals, whose digits a JSON number may lose
+    return str  # decimals, which JSON numbers could truncate
 
 
 def or_none(form: Form | None) -> Form:

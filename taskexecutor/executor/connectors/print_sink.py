@@ -1,6 +1,6 @@
-"""PrintSink: rows to the slot's log, one line each, with the subtask's number in front.
+"""PrintSink: writes rows to the slot's log, one line each, prefixed with the subtask's number.
 
-Its rows are results: a log that cannot be written fails the task, unlike a line of the log.
+Its rows are results: if the log cannot be written, the task fails, unlike for a log message.
 """
 
 from __future__ import annotations

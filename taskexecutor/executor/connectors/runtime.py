@@ -1,6 +1,6 @@
-"""What a slot makes of a connector's description: its schema and checks, and its operator.
+"""The runtime interfaces of connectors: their schemas and checks, and their operators.
 
-Runtimes are loaded on first use: a slot without a PostgresSink needs no driver of PostgreSQL.
+Runtimes are imported on first use: a slot without a PostgresSink needs no PostgreSQL driver.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ AnySink = TypeVar("AnySink", bound=Sink)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceAnalysis:
-    """What is known of a source before data flows."""
+    """Properties of a source that are known before data flows."""
 
     schema: pa.Schema
-    # Of a source that begins a Spark plan: its schema there, and the plan's leaf as users see it.
+    # Set for a source that starts a Spark plan: its schema there, and the plan's leaf as users see
+    # it.
     spark_schema: StructType | None = None
     leaf: str = ""
     side_schemas: Mapping[str, pa.Schema] = field(default_factory=dict)
@@ -44,35 +45,37 @@ class SourceRuntime(ABC, Generic[AnySource]):
 
     @abstractmethod
     def analyze(self, engine: SparkEngine) -> SourceAnalysis:
-        """Checks the source. Raises FiresteelError, or what user code raises."""
+        """Checks the source. Raises FiresteelError, or the error of user code."""
 
     @abstractmethod
     def operator(self, group: Sequence[OpenedOperator]) -> StreamOperator:
-        """The operator that reads; `group` is the source and the Spark operators fused with it."""
+        """Creates the operator that reads; `group` is the source and the Spark operators fused with
+        it.
+        """
 
 
 class SinkRuntime(ABC, Generic[AnySink]):
-    checkpoints = False  # for `analyze`: whether the job takes them
+    checkpoints = False  # for `analyze`: whether the job takes checkpoints
 
     def __init__(self, sink: AnySink) -> None:
         self.sink = sink
 
     def analyze(self, schema: pa.Schema | None) -> pa.Schema | None:
-        """Checks the sink against its input's schema; returns its output's, if it has an output.
-        Raises FiresteelError, or what user code raises.
+        """Checks the sink against its input's schema; returns its output's schema, if it has an
+        output. Raises FiresteelError, or the error of user code.
         """
         return None
 
     @abstractmethod
     def operator(self) -> StreamOperator:
-        """The operator that writes."""
+        """Creates the operator that writes."""
 
 
 def source_runtime(source: Source) -> SourceRuntime[Any]:
     runtime = resolve_name(source.runtime)(source)
     if not isinstance(runtime, SourceRuntime):
         raise FiresteelError(
-            f"{source.runtime}, the runtime of {source.display_name}, is of no source"
+            f"{source.runtime}, the runtime of {source.display_name}, is not a SourceRuntime"
         )
     return runtime
 
@@ -80,5 +83,7 @@ def source_runtime(source: Source) -> SourceRuntime[Any]:
 def sink_runtime(sink: Sink) -> SinkRuntime[Any]:
     runtime = resolve_name(sink.runtime)(sink)
     if not isinstance(runtime, SinkRuntime):
-        raise FiresteelError(f"{sink.runtime}, the runtime of {sink.display_name}, is of no sink")
+        raise FiresteelError(
+            f"{sink.runtime}, the runtime of {sink.display_name}, is not a SinkRuntime"
+        )
     return runtime

@@ -1,5 +1,5 @@
-"""A source that Spark reads, with the Spark operators after it: splits are read inside the plan,
-out of Python's sight.
+"""A source that Spark reads, with the Spark operators after it: splits are read within the plan,
+invisible to Python.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from taskexecutor.executor.timing.bundle_time import TARGET_S
 
 
 class SparkSourceStage(SparkStage, SourceOperator):
-    """Splits are read in bundles of bounded work, each of which is emitted to its end."""
+    """Reads splits in bundles of bounded work; each bundle is emitted completely."""
 
     inputs = 0
-    poll_interval_s = None  # only the coordinator can bring more
+    poll_interval_s = None  # only the coordinator can provide more
     idle_between_splits = False  # other sources need not wait for it while it has no split
 
     def __init__(self, specs: Sequence[Spec], output_schema: pa.Schema | None) -> None:
         super().__init__(specs, output_schema)
         self._splits = Splits()
-        self._split: Split | None = None  # has begun and not ended
+        self._split: Split | None = None  # has started and not ended
 
     @property
     def splits_received(self) -> int:
@@ -52,7 +52,7 @@ class SparkSourceStage(SparkStage, SourceOperator):
                 self.output.emit_status(StreamStatus(True))
             return self.waiting
         begun_s = self.context.busy_s
-        split, self._split = self._split, None  # if reading fails, it is over
+        split, self._split = self._split, None  # if reading fails, the split ends
         while self._read_bundle():
             if self.context.busy_s - begun_s >= TARGET_S:
                 self._split = split
@@ -66,13 +66,13 @@ class SparkSourceStage(SparkStage, SourceOperator):
         return more
 
     def _begun(self) -> bool:
-        """Begins the next split, if there is one."""
+        """Starts the next split, if there is one."""
         if not self._splits.waiting:
             return False
         split, at, _ = self._splits.begin()
         # Now, not with its first row: rows of other splits must not overtake it.
         self.output.emit_status(StreamStatus(False))
-        self._request()  # the next one is on its way while this one is read
+        self._request()  # requests the next one while this one is read
         self._begin(split, at)
         self._split = split
         return True
@@ -93,18 +93,18 @@ class SparkSourceStage(SparkStage, SourceOperator):
 
     @abstractmethod
     def _begin(self, split: Split, at: Any) -> None:
-        """Begins the split, at a position in it unless `at` is None."""
+        """Starts the split, at a position in it unless `at` is None."""
 
     @abstractmethod
     def _read(self) -> tuple[int, bool]:
-        """Reads a bundle, and emits all that becomes of it, at the latest in `flush`; returns how
-        many rows it has read, and whether there may be more.
+        """Reads a bundle and emits its results, at the latest in `flush`. Returns the number of
+        rows read, and whether there may be more.
         """
 
     @abstractmethod
     def _at(self) -> Any:
-        """The position in the split."""
+        """Returns the position in the split."""
 
     @abstractmethod
     def _end(self) -> None:
-        """The split has been read to its end."""
+        """Called when the split has been read completely."""

@@ -1,4 +1,6 @@
-"""Sources that are read split by split in Python: a program's own, and sequences outside Spark."""
+"""Sources that are read split by split in Python: those of a program, and sequences outside
+Spark.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ class SplitSource(SourceRuntime[AnySource]):
 
 
 class SplitReading(SourceOperator):
-    """Reads splits with a SourceReader. The next split is requested when the current one begins."""
+    """Reads splits with a SourceReader. Requests the next split when the current one starts."""
 
     def __init__(
         self, create_reader: Callable[[RuntimeContext], SourceReader], schema: pa.Schema
@@ -52,7 +54,7 @@ class SplitReading(SourceOperator):
         self._schema = schema
         self._splits = Splits()
         self._reader: SourceReader | None = None
-        self._split: Split | None = None  # has begun and not ended
+        self._split: Split | None = None  # has started and not ended
 
     def open(self) -> None:
         self._records_in = self.context.counter("numRecordsIn")
@@ -88,7 +90,7 @@ class SplitReading(SourceOperator):
                 self.output.emit(self._checked(batch))
             return True
         self.waiting = not (self._splits.exhausted and not self._splits.waiting)
-        self.poll_interval_s = None  # only the coordinator can bring more
+        self.poll_interval_s = None  # only the coordinator can provide more
         return self.waiting
 
     def _in_split(self) -> bool:
@@ -123,7 +125,7 @@ class SplitReading(SourceOperator):
         except (pa.ArrowException, ValueError) as error:
             raise FiresteelError(
                 f"{self.context.operator_name}: poll() returned columns {shown(batch.schema)}; "
-                f"output_schema() promises {shown(self._schema)}"
+                f"output_schema() declares {shown(self._schema)}"
             ) from error
 
     def close(self) -> None:

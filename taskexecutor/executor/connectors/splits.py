@@ -1,4 +1,4 @@
-"""A source's side of the conversation with its split enumerator in the JobMaster."""
+"""A source's side of the protocol with its split enumerator in the JobMaster."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ VERSION = 1  # of positions
 
 
 class Begun(NamedTuple):
-    """A split, and how far it has been emitted: what only the source that reads it understands.
-    None: nothing has been.
+    """A split, and the position in it, which only its source understands; None: nothing has been
+    emitted.
     """
 
     split: Split
     at: Any
-    place: int = 0  # in the order in which the source's splits are handed out
+    place: int = 0  # in the order in which the source's splits are assigned
 
 
 def check_version(position: dict[str, Any], context: RuntimeContext) -> None:
-    """Raises FiresteelError."""
+    """Raises FiresteelError for an unknown version."""
     if position.get("version") != VERSION:
         raise FiresteelError(
             f"{context.operator_name}: a position of version {position.get('version')!r} "
@@ -41,52 +41,53 @@ def check_version(position: dict[str, Any], context: RuntimeContext) -> None:
 
 
 def merged(positions: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One position for the splits of several subtasks. They are read in the order in which they
-    were handed out, as one subtask would have done it: so none is late.
+    """Returns one position for the splits of several subtasks. They are read in the order of
+    assignment, as a single subtask would: so none is late.
     """
     splits = [Begun(*split) for position in positions for split in position["splits"]]
     return {**positions[0], "splits": sorted(splits, key=lambda begun: begun.place)}
 
 
 class Splits:
-    """The splits that a source was assigned and has not begun yet.
+    """The splits that a source was assigned and has not started.
 
-    One is requested at a time. Messages may be lost or arrive twice while the JobMaster is away: it
-    then asks for what is unanswered, and the number of a split tells whether it is here already.
+    One split is requested at a time. While the JobMaster is unavailable, messages may be lost or
+    arrive twice: it requests unanswered messages again, and a split's number shows whether it has
+    arrived already.
     """
 
     def __init__(self) -> None:
         self.waiting: deque[Begun] = deque()
-        self.exhausted = False  # there will be no more
-        self.held: list[HeldSplit] = []  # those that this attempt has received
+        self.exhausted = False  # there will be no more splits
+        self.held: list[HeldSplit] = []  # splits that this attempt has received
         self._requested = False
-        self._place = 0  # of the split that is read
+        self._place = 0  # of the current split
 
     @property
     def received(self) -> int:
-        """By this attempt."""
+        """The number of splits that this attempt has received."""
         return len(self.held)
 
     def begin(self) -> Begun:
-        """The next of those that are waiting."""
+        """Returns the next waiting split."""
         begun = self.waiting.popleft()
         self._place = begun.place
         return begun
 
     def position(self, begun: Begun | None, **others: Any) -> dict[str, Any]:
-        """Of the source. `begun`: the split that it reads."""
+        """Returns the position of the source. `begun` is the split that it is reading."""
         splits = list(self.waiting)
         if begun is not None:
             splits.insert(0, begun._replace(place=self._place))
         return {"version": VERSION, "splits": splits, **others}
 
     def restore(self, position: dict[str, Any], context: RuntimeContext) -> None:
-        """Splits that were assigned before, to be read before any others."""
+        """Restores splits that were assigned before, to be read first."""
         check_version(position, context)
         self.waiting.extend(Begun(*split) for split in position["splits"])
 
     def ask(self, context: RuntimeContext) -> None:
-        """Requests one more, unless a request is unanswered."""
+        """Requests another split, unless a request is unanswered."""
         if not self._requested and not self.exhausted:
             self._requested = True
             context.send_to_coordinator(SplitRequested(received=self.received))

@@ -1,4 +1,4 @@
-"""Rows that wait for their checkpoint: in a file, however many there are until it comes."""
+"""Rows that wait for their checkpoint, in a file, so that their number is not limited by memory."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pyarrow as pa
 
 
 class SpooledRows:
-    """An Arrow IPC stream in the slot's folder. Its file has no name any more, so it is gone when
-    nobody reads it, whoever dies.
+    """An Arrow IPC stream in the slot's folder. Its file is unlinked, so it is freed with its last
+    reader, even if processes are killed.
     """
 
     def __init__(self, schema: pa.Schema) -> None:
@@ -38,7 +38,9 @@ class SpooledRows:
 
 
 class WrittenRows:
-    """A value of keyed state. It is pickled as bytes: a checkpoint needs no file besides."""
+    """A value of keyed state. It is pickled as bytes, because a checkpoint needs no separate
+    file.
+    """
 
     def __init__(self, content: pa.Buffer) -> None:
         self.content = content

@@ -1,4 +1,4 @@
-"""Sinks with a SinkWriter: a program's own, and the built-in ones that fit."""
+"""Sinks with a SinkWriter: those of a program, and suitable built-in ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from taskexecutor.executor.connectors.runtime import AnySink, SinkRuntime
 
 
 class WriterSink(SinkRuntime[AnySink]):
-    """A built-in sink overrides what creates its writer and committer, which are of the slot."""
+    """A built-in sink overrides the creation of its writer and committer, which belong to the
+    slot.
+    """
 
     def analyze(self, schema: pa.Schema | None) -> pa.Schema | None:
         self.sink.check(schema)
@@ -34,20 +36,20 @@ class WriterSink(SinkRuntime[AnySink]):
 
 class SinkWriting(StreamOperator):
     """Writes with a SinkWriter, and commits what it prepares: at the end of the input, at the
-    sink's interval, and when the writer asks for it.
+    sink's interval, and when the writer requests it.
 
-    With checkpoints, what was prepared belongs to the next one, and is committed when that one is
-    complete, by this attempt or, after a failure, by the one that restores it: whatever a complete
-    checkpoint holds is committed (invariant 23). What was prepared for one that was given up is
-    committed with the next.
+    With checkpoints, prepared committables belong to the next checkpoint, and are committed when it
+    is complete, by this attempt or, after a failure, by the attempt that restores it: whatever a
+    complete checkpoint contains is committed (invariant 23). Committables prepared for an aborted
+    checkpoint are committed with the next one.
     """
 
     def __init__(self, runtime: WriterSink[Any]) -> None:
         self._runtime = runtime
         self._interval_s: float | None = runtime.sink.commit_interval_s
-        self._deadline_ms: int | None = None  # of what was written since the last commit
-        self._prepared: Sequence[Committable] = ()  # for no checkpoint yet
-        # Prepared for checkpoints, as (checkpoint, committables), and not committed: list state.
+        self._deadline_ms: int | None = None  # for the rows written since the last commit
+        self._prepared: Sequence[Committable] = ()  # not assigned to a checkpoint yet
+        # List state: uncommitted committables of checkpoints, as (checkpoint, committables).
         self._in_checkpoints: list[tuple[int, Sequence[Committable]]] = []
         self._recovered = False
         self._writer: SinkWriter | None = None
@@ -82,7 +84,7 @@ class SinkWriting(StreamOperator):
             self._commit()
 
     def on_processing_time(self, timestamp_ms: int, key: Any, namespace: Any) -> None:
-        if timestamp_ms == self._deadline_ms:  # else it was committed meanwhile
+        if timestamp_ms == self._deadline_ms:  # otherwise it was committed in the meantime
             self._commit()
 
     def flush(self) -> None:
@@ -107,7 +109,7 @@ class SinkWriting(StreamOperator):
         self._commit()
 
     def _commit(self) -> None:
-        """With checkpoints: as soon as one is complete."""
+        """Commits, or with checkpoints waits for the next one to complete."""
         self._deadline_ms = None
         self._prepare()
         if self.context.checkpoints:
@@ -134,7 +136,7 @@ class SinkWriting(StreamOperator):
             )
 
     def _commit_checkpoints(self, up_to: int | None = None) -> None:
-        """Of the checkpoints up to this one; None: of all."""
+        """Commits those of the checkpoints up to this one; None: of all checkpoints."""
         due = [c for n, found in self._in_checkpoints if up_to is None or n <= up_to for c in found]
         if due:
             self._make_visible(due)
@@ -145,7 +147,7 @@ class SinkWriting(StreamOperator):
     def close(self) -> None:
         writer, self._writer = self._writer, None
         committer, self._committer = self._committer, None
-        with contextlib.ExitStack() as stack:  # all of them, whatever the others raise
+        with contextlib.ExitStack() as stack:  # all of them, even if some raise
             if committer is not None:
                 stack.callback(committer.close)
                 if self._prepared:

@@ -105,7 +105,9 @@ def test_files_of_a_checkpoint_are_committed_by_whoever_restores_it(tmp_path: Pa
     second.close()
     attempt(2, restored).close()  # all of it is committed
     assert visible(tmp_path) == [path]
-    with pytest.raises(FiresteelError, match="belongs to the checkpoint that the job goes on from"):
+    with pytest.raises(
+        FiresteelError, match="belongs to the checkpoint that the job is restored from"
+    ):
         attempt(2, lost)
     path.unlink()
     with pytest.raises(FiresteelError, match="Put it back .an empty file will do"):

@@ -187,7 +187,9 @@ def test_rows_are_skipped_in_tables_whoever_has_read_them(tmp_path: Path) -> Non
                 assert (format, first.rows) == ("csv", rows), "the file is one block"
             else:
                 assert first.table.column("n").to_pylist() == list(range(rows, 30))
-    with pytest.raises(FiresteelError, match="parquet: the position is behind 1 rows more than"):
+    with pytest.raises(
+        FiresteelError, match="parquet: the restored position is past the end by 1 rows"
+    ):
         list(behind(parquet_reader(), parts, Place(0, 0, 31), 100))
 
 
@@ -213,7 +215,9 @@ def test_a_position_names_what_has_been_read_of_a_part(tmp_path: Path) -> None:
     assert second.position == first.position
     assert second.unread() == [(1, parts[1]._replace(start=5, length=3))]
     other = progress(path, multiLine="true")
-    with pytest.raises(FiresteelError, match="a.csv: .* with other options or another schema"):
+    with pytest.raises(
+        FiresteelError, match="a.csv: .* with different options or a different schema"
+    ):
         other.begin(parts, first.position.to_json())
     second.reached(1)
     other.begin(parts, second.position.to_json())  # between two parts

@@ -1,5 +1,6 @@
-"""CSV files in blocks of lines: as Arrow's columns where it reads exactly what Spark would, and as
-ranges for Spark where it may not. The content of a block decides, not the file's name or size.
+"""CSV files in blocks of lines: read as Arrow columns where Arrow reads exactly what Spark would,
+and passed to Spark as ranges elsewhere. The content of a block decides, not the file's name or
+size.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from taskexecutor.executor.connectors.files.pieces import (
 )
 
 _BLOCK_BYTES = 4 * MIB  # of text
-_LINE_BYTES = 64 * 1024  # are read behind a block at first, for its last line
+_LINE_BYTES = 64 * 1024  # first read-ahead after a block, to find the end of its last line
 _LONGEST_LINE_BYTES = 16 * MIB
 _MOST_SKIPPED = 64
 
@@ -28,11 +29,11 @@ class CsvBlocks(PartReader):
     """Reads the files of one source."""
 
     def __init__(self, format: CsvFormat, names: Sequence[str], files: Files) -> None:
-        """`names`: of all columns, in order."""
+        """`names` are those of all columns, in order."""
         super().__init__(names, files)
         self._format = format
-        self._refused = 0  # parts in a row that began with something for Spark
-        self._skipped = 0  # of the parts that follow, so many are not looked at
+        self._refused = 0  # consecutive parts that started with a block for Spark
+        self._skipped = 0  # number of following parts that are not tried
 
     def _of(self, part: FilePart, wanted: Wanted, begun_before: bool) -> Iterator[Block | FilePart]:
         if self._skipped or self._files.compressed(part.path):
@@ -43,12 +44,12 @@ class CsvBlocks(PartReader):
         try:
             file = os.open(part.path, os.O_RDONLY)
         except OSError:
-            yield part  # Spark says what is wrong, or leaves it out
+            yield part  # Spark raises the error or drops the row
             return
         try:
             stop = part.start
             while stop < end:
-                start = stop  # from where Spark reads if what follows is refused
+                start = stop  # where Spark starts to read if the next block is refused
                 stop = _end_of_block(file, start, end)
                 block = lines(file, start, stop)
                 rows = self._format.rows(block, wanted, first=start == 0)
@@ -65,8 +66,8 @@ class CsvBlocks(PartReader):
 
 
 def _end_of_block(file: int, start: int, end: int) -> int:
-    """Where a block of a range may end: not before a byte order mark, which Spark takes for a part
-    of the text except in the first line of what it reads.
+    """Returns a possible end of a block in a range: not before a byte order mark, which Spark
+    treats as text, except in the first line that it reads.
     """
     stop = min(start + _BLOCK_BYTES, end)
     while stop < end:
@@ -74,13 +75,13 @@ def _end_of_block(file: int, start: int, end: int) -> int:
         following = stop + last
         if following > end or os.pread(file, len(BOM), following) != BOM:
             break
-        stop = following  # the line that begins there is this block's
+        stop = following  # the line that starts there belongs to this block
     return stop
 
 
 def lines(file: int, start: int, end: int) -> Lines:
-    """The lines that Spark counts as those of this range: a line that begins where a range ends is
-    the range's. Raises Differs.
+    """Returns the lines that Spark counts as those of this range: a line that starts where a range
+    ends belongs to the range. Raises Differs.
     """
     more = _LINE_BYTES
     while True:
@@ -88,7 +89,7 @@ def lines(file: int, start: int, end: int) -> Lines:
         last = text.find(b"\n", end - start) + 1
         if last:
             break
-        if len(text) < end - start + more:  # there is no more
+        if len(text) < end - start + more:  # end of file
             last = len(text)
             break
         if more >= _LONGEST_LINE_BYTES:

@@ -1,9 +1,9 @@
-"""CSV text as Arrow's columns: exactly the rows that Spark reads of it, or none.
+"""Converts CSV text to Arrow columns: exactly the rows that Spark reads from it, or none.
 
-The two parsers differ in much: quotes, blanks, signs, hexadecimal numbers, spellings of infinity,
-forms of times. So Arrow only splits the text, which both do alike where nothing is quoted; a value
-is converted if its characters leave nothing that either of them could read in another way. Anything
-else raises Differs, and is for Spark to read, or to refuse.
+The two parsers differ in quotes, blanks, signs, hexadecimal numbers, spellings of infinity and
+forms of times. Therefore Arrow only splits the text, which both do alike if nothing is quoted. A
+value is converted only if its characters are unambiguous to both parsers. All other text raises
+Differs and is left to Spark.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from taskexecutor.executor.connectors.files.pieces import Differs, Rows, Wanted,
 
 _LONGEST_DECIMAL = 38  # with a scale of as many digits it fits into Arrow's largest decimal
 _MOST_COLUMNS = 20_000  # Spark's limit is 20480
-BOM = b"\xef\xbb\xbf"  # at the beginning of its text Arrow skips it
+BOM = b"\xef\xbb\xbf"  # Arrow skips it at the start of a text
 _NEWLINE, _RETURN, _QUOTE = 10, 13, 34
-_BLANKS = bytes(range(33))  # what Java's trim() takes away
-_DATE_AND_TIME = len("2024-01-01 00:00:00")  # times with less, both read in ways of their own
+_BLANKS = bytes(range(33))  # the characters that Java's trim() removes
+_DATE_AND_TIME = len("2024-01-01 00:00:00")  # the two parsers read shorter times differently
 _NUMBER = np.zeros(256, np.bool_)
 _NUMBER[list(b"0123456789+-.eE")] = True
 _SEPARATORS = {",": ",", ";": ";", "|": "|", "\t": "\t", "\\t": "\t"}
-# By option, in lower case: the values with which Arrow's way of reading is Spark's, or all.
+# By lower-case option: the values for which Arrow reads like Spark; None: all values.
 _OPTIONS: dict[str, tuple[str, ...] | None] = {
     "header": ("true", "false"),
     "sep": tuple(_SEPARATORS),
@@ -42,7 +42,7 @@ _OPTIONS: dict[str, tuple[str, ...] | None] = {
     "mode": ("permissive",),
     "multiline": ("false",),
     "enforceschema": ("true",),
-    "inferschema": None,  # it has been done
+    "inferschema": None,  # already done
     "samplingratio": None,
     "ignoreleadingwhitespace": ("false",),
     "ignoretrailingwhitespace": ("false",),
@@ -50,7 +50,9 @@ _OPTIONS: dict[str, tuple[str, ...] | None] = {
 
 
 class Lines(NamedTuple):
-    """Whole lines of a file: `text[start:end]`. The text before them is the end of another line."""
+    """Complete lines of a file: `text[start:end]`. The text before them is the end of another
+    line.
+    """
 
     text: bytes
     start: int
@@ -63,13 +65,15 @@ class CsvFormat:
 
     schema: pa.Schema  # of the columns in the files
     separator: str
-    null: str  # this text is null, as is none
+    null: str  # text that means null; empty text is also null
     header: bool
     utc: bool  # times without a zone are UTC
 
     @staticmethod
     def of(schema: pa.Schema, options: Mapping[str, str], time_zone: str) -> CsvFormat:
-        """Raises Differs if Arrow cannot read such files. `time_zone`: the session's."""
+        """Returns the format. Raises Differs if Arrow cannot read such files. `time_zone` is the
+        session's.
+        """
         given = {key.lower(): value for key, value in options.items()}
         for name, value in given.items():
             if name not in _OPTIONS:
@@ -91,8 +95,8 @@ class CsvFormat:
         )
 
     def rows(self, lines: Lines, wanted: Wanted, *, first: bool) -> Rows:
-        """The lines' values in the wanted columns, or one more. `first`: the file begins with them.
-        Raises Differs.
+        """Returns the lines' values in the wanted columns, or in one column if none is wanted.
+        `first`: the file starts with these lines. Raises Differs.
         """
         text, start, end = lines
         if first:
@@ -102,7 +106,7 @@ class CsvFormat:
         quoted = _check_splits(text, start, end, self.separator)
         if text.startswith(BOM, start):
             raise Differs("a byte order mark")
-        # Spark leaves out lines of blanks; in all other files, Arrow finds them too short.
+        # Spark drops blank lines. In files with several columns, Arrow detects them as too short.
         may_be_blank = self.separator == "\t" or len(self.schema) == 1
         read = set(wanted.names)
         if may_be_blank or not read:
@@ -126,7 +130,9 @@ class CsvFormat:
         return Rows.of(pa.table(columns, schema=pa.schema(fields)), wanted.rows)
 
     def _of_regular(self, text: RegularText, names: list[str], wanted: Wanted) -> Rows:
-        """What the wanted rows are known by is converted first, and the rest of theirs only."""
+        """Converts the columns that select rows first, and then the other columns of the wanted
+        rows only.
+        """
         asked = wanted.rows.columns if wanted.rows is not None else ()
         first = {n: self._regular(text, n, wanted.late) for n in names if n in asked}
         known = Rows.of(pa.table(first), wanted.rows)
@@ -178,12 +184,12 @@ class CsvFormat:
             raise Differs(str(error)) from None
 
     def _text_type(self, name: str) -> pa.DataType:
-        """Values that are converted later need not be UTF-8."""
+        """Returns a type that allows invalid UTF-8 for values that are converted later."""
         return pa.string() if pa.types.is_string(self.schema.field(name).type) else pa.binary()
 
 
 def converted(texts: pa.Array, field: pa.Field, *, utc: bool) -> pa.Array:
-    """The values of texts, none of which is empty. Raises Differs. `utc`: see CsvFormat."""
+    """Converts texts, none of which is empty. Raises Differs. `utc`: see CsvFormat."""
     kind = field.type
     if pa.types.is_string(kind):
         return texts
@@ -206,8 +212,9 @@ def converted(texts: pa.Array, field: pa.Field, *, utc: bool) -> pa.Array:
 
 
 def _decimals(texts: pa.Array, field: pa.Field) -> pa.Array:
-    """Arrow checks their digits, but scales them before, and what is too large by then is another
-    number. So they get more digits than the texts have.
+    """Converts decimals. Arrow scales digits before it checks them, so a value that is too large
+    would silently become a different number. Therefore the conversion uses more digits than the
+    texts have.
     """
     if pc.max(pc.binary_length(texts)).as_py() > _LONGEST_DECIMAL:
         raise Differs(f"column {field.name!r} has long numbers")
@@ -215,13 +222,13 @@ def _decimals(texts: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _check_splits(text: bytes, start: int, end: int, separator: str) -> bool:
-    """Whether values are in quotes. Raises Differs unless values end at separators, lines at
-    newlines, and quotes are around whole values only.
+    """Returns whether values are quoted. Raises Differs unless values end at separators, lines end
+    at newlines, and quotes enclose complete values only.
     """
     if text.find(b"\0", start, end) >= 0:
         raise Differs("a zero byte")
     content = np.frombuffer(text, np.uint8, end)
-    if text.find(b"\r", 0, end) >= 0:  # also before the first line, where Spark looks for it
+    if text.find(b"\r", 0, end) >= 0:  # also before the first line, where Spark searches for it
         following = np.flatnonzero(content == _RETURN) + 1
         if following[-1] == end or not (content[following] == _NEWLINE).all():
             raise Differs("a carriage return inside a line")
@@ -232,9 +239,9 @@ def _check_splits(text: bytes, start: int, end: int, separator: str) -> bool:
     quotes = np.flatnonzero(content[start:end] == _QUOTE) + start
     opening, closing = quotes[::2], quotes[1::2]
     if len(opening) != len(closing):
-        raise Differs("a quote that is not closed")
+        raise Differs("an unclosed quote")
     if (closing == opening + 1).any():
-        raise Differs("quotes around nothing")  # null, or an empty text
+        raise Differs("empty quotes")  # null, or an empty string
     border = np.zeros(256, np.bool_)
     border[[ord(separator), _NEWLINE, _RETURN]] = True
     before, behind = (
@@ -250,7 +257,7 @@ def _check_splits(text: bytes, start: int, end: int, separator: str) -> bool:
 
 
 def _behind_header(text: bytes, start: int, end: int) -> int:
-    """Where the lines begin behind the first one that is not blank to Spark."""
+    """Returns where the lines start after the first line that is not blank to Spark."""
     while start < end:
         line, start = start, text.find(b"\n", start, end) + 1 or end
         if text[line:start].strip(_BLANKS):
@@ -259,33 +266,35 @@ def _behind_header(text: bytes, start: int, end: int) -> int:
 
 
 def _content(texts: pa.Array) -> tuple[Any, Any]:
-    """The offsets of a column's texts, and their bytes."""
+    """Returns the offsets of a column's texts, and their bytes."""
     _, offsets, data = texts.buffers()
     ends = np.frombuffer(offsets, np.int32, len(texts) + 1, 4 * texts.offset)
     return ends, np.frombuffer(data, np.uint8)
 
 
 def _check_visible(texts: pa.Array) -> None:
-    """Raises Differs if a line may be blank to Spark: one whose first value is not visible."""
+    """Raises Differs if a line may be blank to Spark: a line whose first value has no visible
+    characters.
+    """
     if not len(texts):
         return
     if texts.null_count:
-        raise Differs("lines that begin with an empty value")
+        raise Differs("lines that start with an empty value")
     ends, data = _content(texts)
     if not (data[ends[:-1]] > ord(" ")).all():
-        raise Differs("lines that begin with a blank")
+        raise Differs("lines that start with a blank")
 
 
 def _alike(kind: pa.DataType, ends: Any, data: Any) -> bool:
-    """Whether both read every text that Arrow accepts, and mean the same."""
+    """Returns whether both parsers read every text that Arrow accepts in the same way."""
     data = data[ends[0] : ends[-1]]
     least, most = data.min(), data.max()
     if pa.types.is_timestamp(kind):
         sizes = np.diff(ends)
         return bool(((sizes >= _DATE_AND_TIME) | (sizes == 0)).all())
     if pa.types.is_boolean(kind):
-        return bool(least >= ord("A"))  # not 0 and 1
-    # Digits, a minus, a dot, and a slash, which no number has.
+        return bool(least >= ord("A"))  # excludes 0 and 1
+    # Digits, minus, dot and slash; the last does not occur in numbers.
     if least >= ord("-") and most <= ord("9"):
         return True
     return pa.types.is_floating(kind) and bool(_NUMBER[data].all())

@@ -1,8 +1,9 @@
-"""Regular CSV text: every line has as many values, nothing is quoted, lines end at newlines alone.
+"""Regular CSV text: every line has the same number of values, nothing is quoted, and lines end with
+newlines.
 
-Most text is, and numpy finds its values in one pass over the bytes, in half of the time that a
-parser takes which has to expect anything. Values that are plain digits, or times in one form, are
-converted eight bytes at a time, equal times in a row once; others leave as texts, for
+Most text is regular, and NumPy finds its values in one pass over the bytes, in half the time of a
+general parser. Values that are plain digits, or times in a single form, are converted eight bytes
+at a time, and runs of equal times once; other values are returned as texts, for
 `csv_columns.converted`.
 """
 
@@ -24,24 +25,24 @@ Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
 _NEWLINE, _RETURN, _DOT = 10, 13, 46
-_CACHED = 256 * KIB  # bytes that are searched at once
-_AHEAD = 32  # bytes that are looked at behind the beginning of a value
-_LATE_ROWS = 4_096  # batches with fewer are joined, and so would be their dictionaries
+_CACHED = 256 * KIB  # bytes that are searched at a time
+_AHEAD = 32  # bytes that are read after the start of a value
+_LATE_ROWS = 4_096  # smaller batches are merged, which would copy their dictionaries
 _MOST_DIGITS = 16
-_MOST_DAYS = 64  # in a row, of times in a block
+_MOST_DAYS = 64  # consecutive days in the times of a block
 _US = 1_000_000
 _DAY, _CLOCK = len("2024-01-01 "), len("00:00:00")
 
-# Of words of eight bytes, of which the first one in memory is the lowest.
+# Constants for words of eight bytes, whose lowest byte is the first in memory.
 _ZEROS = np.uint64(0x3030303030303030)  # digits
 _MIDNIGHT = np.uint64(int.from_bytes(b"00:00:00", "little"))
-_COLONS = np.uint64(0x0000FF0000FF0000)  # where they are
+_COLONS = np.uint64(0x0000FF0000FF0000)  # at the positions of colons
 _HIGH, _SIX = np.uint64(0xF0F0F0F0F0F0F0F0), np.uint64(0x0606060606060606)
 _PAIRS = np.uint64(0x000000FF000000FF)
 
 
 class _Values(NamedTuple):
-    """Where the values of a column are."""
+    """The positions of a column's values."""
 
     starts: Ints
     ends: Ints
@@ -49,11 +50,11 @@ class _Values(NamedTuple):
 
 
 class RegularText:
-    """Finds the values of a column, by its number."""
+    """Finds the values of a column by its index."""
 
     def __init__(self, text: bytes, starts: Ints, ends: npt.NDArray[np.int64]) -> None:
-        """`starts` of the lines, `ends` of each line's values; behind all of them, there are
-        `_AHEAD` bytes more.
+        """`starts` of the lines and `ends` of each line's values; at least `_AHEAD` more bytes
+        follow.
         """
         self._text = text
         self._buffer = pa.py_buffer(text)
@@ -65,8 +66,8 @@ class RegularText:
 
     @staticmethod
     def of(text: bytes, start: int, end: int, separator: str, columns: int) -> RegularText | None:
-        """None if `text[start:end]`, whole lines without a quote, is not regular. A return may be
-        before a newline only.
+        """Returns None if `text[start:end]`, complete lines without a quote, is not regular.
+        Carriage returns are only allowed before newlines.
         """
         if start == end or text[end - 1] != _NEWLINE:
             return None
@@ -100,12 +101,12 @@ class RegularText:
         return len(self._starts)
 
     def of_lines(self, places: Ints) -> RegularText:
-        """The same text with these lines only."""
+        """Returns the same text with these lines only."""
         return RegularText(self._text, self._starts[places], self._ends[places])
 
     def column(self, number: int, kind: pa.DataType, *, utc: bool) -> pa.Array | None:
-        """The values, if their form is the usual one of the type; none of them is null. `utc`:
-        times without a zone are.
+        """Returns the values if they are not null and have the usual form of the type; otherwise
+        None. `utc`: times without a zone are UTC.
         """
         values = self._values(number)
         if pa.types.is_signed_integer(kind):
@@ -116,7 +117,7 @@ class RegularText:
         return None
 
     def texts(self, number: int, kind: pa.DataType) -> pa.Array:
-        """The values as they are, strings or binaries; empty ones are null. Raises Differs."""
+        """Returns the values as strings or binaries; empty ones are null. Raises Differs."""
         every, places = self._every(number, kind)
         found = every.take(places)
         if pa.types.is_string(kind) and not self._is_ascii:
@@ -127,8 +128,8 @@ class RegularText:
         return found
 
     def late_texts(self, number: int) -> pa.DictionaryArray | None:
-        """The same strings in a dictionary, which has them where they are in the text; None unless
-        they are ASCII, and many.
+        """Returns the strings as a dictionary array that references them in place; None unless they
+        are ASCII, and many.
         """
         if len(self._starts) < _LATE_ROWS or not self._is_ascii:
             return None
@@ -136,8 +137,8 @@ class RegularText:
         return pa.DictionaryArray.from_arrays(places, every, safe=False)
 
     def _every(self, number: int, kind: pa.DataType) -> tuple[pa.Array, pa.Array]:
-        """The values of a column and, between them, what is not, where they are in the text; and
-        the places of the values there. Empty ones have none.
+        """Returns the column's values and the text between them, in place, and the positions of the
+        values. Empty values have no position.
         """
         starts, ends, sizes = self._values(number)
         offsets = np.empty((len(starts), 2), np.int32)
@@ -178,10 +179,10 @@ class RegularText:
     # -- times, such as 2024-01-01 23:59:59.999
 
     def _times(self, values: _Values) -> Ints | None:
-        """In microseconds; None unless all of them have as many digits."""
+        """Returns times in microseconds; None unless all have the same number of digits."""
         starts, _, sizes = values
         size = int(sizes[0])
-        digits = size - _DAY - _CLOCK - 1  # behind the dot
+        digits = size - _DAY - _CLOCK - 1  # after the dot
         if not (digits == -1 or 1 <= digits <= 6) or not (sizes == size).all():
             return None
         texts = self._longest[starts]
@@ -193,14 +194,16 @@ class RegularText:
 
 
 def _digits(words: Words, sizes: Ints | np.int64) -> Ints | None:
-    """Numbers of at most eight digits, at the end of words; None if others are among them."""
+    """Returns numbers of at most eight digits at the end of words; None if there are other
+    characters.
+    """
     words = words ^ _ZEROS
-    others = ((8 - sizes) * 8).astype(np.uint64)  # bits of what is before the value
+    others = ((8 - sizes) * 8).astype(np.uint64)  # number of bits before the value
     words >>= others
     words <<= others
     if not _are_digits(words):
         return None
-    words = words * np.uint64(10) + (words >> np.uint64(8))  # of two digits each
+    words = words * np.uint64(10) + (words >> np.uint64(8))  # two digits each
     low = (words & _PAIRS) * np.uint64(100 + (1_000_000 << 32))
     words >>= np.uint64(16)
     words &= _PAIRS
@@ -211,7 +214,7 @@ def _digits(words: Words, sizes: Ints | np.int64) -> Ints | None:
 
 
 def _moments(texts: npt.NDArray[np.void], digits: int) -> Ints | None:
-    """In microseconds, of times with so many digits behind the dot, or -1 without a dot."""
+    """Returns times with `digits` digits after the dot, or without a dot if -1, in microseconds."""
     days = _days(texts)
     clock = _words(texts, _DAY) ^ _MIDNIGHT
     if days is None or (clock & _COLONS).any() or not _are_digits(clock):
@@ -233,8 +236,8 @@ def _moments(texts: npt.NDArray[np.void], digits: int) -> Ints | None:
 
 
 def _days(texts: npt.NDArray[np.void]) -> Ints | None:
-    """The days that texts begin with, in microseconds: Arrow reads the first one of a run. Only one
-    if it is that of all.
+    """Returns the days at the start of texts in microseconds: Arrow reads the first one of each
+    run. Returns a single value if all are equal.
     """
     heads = _heads(_words(texts, 0), _words(texts, _DAY - 8))
     if len(heads) > _MOST_DAYS:
@@ -249,12 +252,12 @@ def _days(texts: npt.NDArray[np.void]) -> Ints | None:
 
 
 def _words(texts: npt.NDArray[np.void], at: int) -> Words:
-    """The eight bytes there of each text."""
+    """Returns the eight bytes at this offset of each text."""
     return np.ndarray((len(texts),), "<u8", texts, at, (texts.itemsize,))
 
 
 def _heads(*words: Words) -> Ints:
-    """Where rows begin that differ from those before them."""
+    """Returns where rows differ from the preceding ones."""
     differs = np.zeros(len(words[0]) - 1, np.bool_)
     for word in words:
         differs |= word[1:] != word[:-1]
@@ -262,5 +265,5 @@ def _heads(*words: Words) -> Ints:
 
 
 def _are_digits(words: Words) -> bool:
-    """Whether all bytes are below ten."""
+    """Returns whether all bytes are less than ten."""
     return not (((words + _SIX) | words) & _HIGH).any()

@@ -1,4 +1,4 @@
-"""Errors about rows, explained by what is in the files."""
+"""Explains errors about rows by the content of the files."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def explained(
     session: SparkSession, source: FileSource, schema: StructType, parts: Sequence[FilePart]
 ) -> Iterator[None]:
-    """If a window misses an event time, the error names a row that does not fit the schema, if
-    there is one.
+    """If a window finds a row without event time, the error names a row that does not fit the
+    schema, if there is one.
     """
     try:
         yield
@@ -40,5 +40,5 @@ def explained(
         raise FiresteelError(
             f"{row['path']}: the row {row[CORRUPT_RECORD][:200]!r} does not fit the schema, so "
             "columns of it are null, and a window needs its event time;"
-            ' FileSource(malformed="drop") or "side_output" goes on without such rows'
+            ' FileSource(malformed="drop") or "side_output" continues without such rows'
         ) from error

@@ -1,4 +1,4 @@
-"""The formats of part files: what their options may be, and how tables become bytes."""
+"""The formats of part files: their options, and how tables are encoded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from taskexecutor.executor.connectors.json_values import json_form
 
 _ONE_CHARACTER = "."
 _CODECS = "none|snappy|gzip|brotli|zstd|lz4"
-_OPTIONS: dict[str, dict[str, str]] = {  # by format: patterns of what each may be
+_OPTIONS: dict[str, dict[str, str]] = {  # by format: patterns of allowed values
     "csv": {"header": "true|false", "sep": _ONE_CHARACTER, "delimiter": _ONE_CHARACTER},
     "json": {},
     "parquet": {"compression": _CODECS},
@@ -48,7 +48,9 @@ class TableWriter(Protocol):
     """Writes tables of one schema."""
 
     def suits(self, table: pa.Table) -> bool:
-        """Whether the file is laid out for these rows; if not, they are better off in another."""
+        """Returns whether the file's layout suits these rows; if not, they should be written to a
+        new file.
+        """
 
     def write_table(self, table: pa.Table) -> None: ...
 
@@ -76,8 +78,8 @@ class _CsvWriter:
             self._writer.write_table(pa.table(columns, schema=self._schema))
 
     def _write_lines(self, column: pa.ChunkedArray) -> None:
-        """The values of the only column. A line without a character would be none to a reader, so
-        null is quotes around nothing, as Spark writes it.
+        """Writes the values of the only column. Readers skip empty lines, so null is written as
+        empty quotes, as in Spark.
         """
         if pa.types.is_string(column.type) or pa.types.is_binary(column.type):
             some = column.fill_null(pa.scalar("", pa.string()).cast(column.type))
@@ -91,7 +93,9 @@ class _CsvWriter:
 
 
 def _csv_field(field: pa.Field) -> pa.Field:
-    """What is written for a column. Raises FiresteelError if CSV cannot hold it."""
+    """Returns the field that is written for a column. Raises FiresteelError if CSV cannot hold
+    it.
+    """
     if pa.types.is_nested(field.type):
         raise FiresteelError(
             f"FileSink csv: column {field.name!r} is {field.type}, which CSV cannot hold; "
@@ -109,7 +113,7 @@ def _csv_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 class _JsonWriter:
-    """One object per line, as Spark writes and reads it."""
+    """Writes one object per line, in Spark's form."""
 
     def __init__(self, stream: BinaryIO, first: pa.Table, options: Mapping[str, str]) -> None:
         self._stream = stream
@@ -132,7 +136,7 @@ class _JsonWriter:
     def close(self) -> None: ...
 
 
-# By format: what makes a writer for a stream, the first table that it will write, and options.
+# By format: creates the writer from a stream, the first table, and options.
 WRITERS: dict[str, Callable[[BinaryIO, pa.Table, Mapping[str, str]], TableWriter]] = {
     "parquet": ParquetWriter,
     "csv": _CsvWriter,

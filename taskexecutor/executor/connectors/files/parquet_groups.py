@@ -1,7 +1,7 @@
-"""Parquet files by row groups: as Arrow's columns where it reads exactly what Spark would, and as
-ranges for Spark where it may not. What a file's footer says decides.
+"""Parquet files by row groups: read as Arrow columns where Arrow reads exactly what Spark would,
+and passed to Spark as ranges elsewhere. A file's footer decides.
 
-A row group belongs to the range that has its middle, as Spark counts it.
+A row group belongs to the range that contains its midpoint, as in Spark.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from taskexecutor.executor.connectors.files.pieces import (
 from taskexecutor.executor.spark.plans.wanted_rows import Bounds, WantedRows
 
 _BATCH_ROWS = 16_384
-_BATCH_BYTES = 4 * MIB  # of a batch, on average
-_LARGEST_BATCH_BYTES = 64 * MIB  # of a batch of the longest text that a dictionary has
-_LARGEST_GROUP_BYTES = 512 * MIB  # of the columns that are read, without compression
+_BATCH_BYTES = 4 * MIB  # average size of a batch
+_LARGEST_BATCH_BYTES = 64 * MIB  # limit for a batch of the longest text in a dictionary
+_LARGEST_GROUP_BYTES = 512 * MIB  # of the columns that are read, uncompressed
 _READ_BYTES = MIB  # of a column at a time
-_DICTIONARY_BYTES = 2 * MIB  # most writers end one before
-_INDEX_BYTES = 3  # at most, for each row
+_DICTIONARY_BYTES = 2 * MIB  # most writers end a dictionary before
+_INDEX_BYTES = 3  # maximum per row
 
-# They give a row group the size that Spark takes for it, and know no calendar but the usual one,
-# unless they say so.
+# These writers record the row group size that Spark expects, and use the proleptic Gregorian
+# calendar unless they declare another.
 _WRITERS = re.compile(r"parquet-cpp-arrow version \d|parquet-mr version 1\.(1\d|[2-9]\d)\.")
 _CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"})
 _ENCODINGS = frozenset(
@@ -56,13 +56,13 @@ _ENCODINGS = frozenset(
 )
 _SPARK_VERSION = b"org.apache.spark.version"
 _LEGACY_CALENDAR = b"org.apache.spark.legacyDateTime"
-_FIRST_CORRECTED = b"3.0.0"  # as a text, as Spark compares it
-_OPTIONS = frozenset({"basepath", "mergeschema", "recursivefilelookup"})  # not about reading
+_FIRST_CORRECTED = b"3.0.0"  # compared as a string, as in Spark
+_OPTIONS = frozenset({"basepath", "mergeschema", "recursivefilelookup"})  # do not affect reading
 
 
 class _Group(NamedTuple):
     number: int
-    middle: int  # in the file
+    middle: int  # offset in the file
 
 
 class ParquetGroups(PartReader):
@@ -77,9 +77,9 @@ class ParquetGroups(PartReader):
         *,
         corrected: bool,
     ) -> None:
-        """`schema`: of the columns in the files; `names`: of all columns, in order. `corrected`: a
-        file that does not say so has dates of the usual calendar. Raises Differs if Arrow may not
-        read such files.
+        """`schema` is that of the columns in the files; `names` are those of all columns, in order.
+        `corrected`: files that declare no calendar use the proleptic Gregorian one. Raises Differs
+        if Arrow may not read such files.
         """
         super().__init__(names, files)
         for option in options:
@@ -91,7 +91,8 @@ class ParquetGroups(PartReader):
     def _of(self, part: FilePart, wanted: Wanted, begun_before: bool) -> Iterator[Block | FilePart]:
         fields = [field for field in self._schema if field.name in wanted.names]
         end = part.start + part.length
-        start, begun = part.start, False  # nothing behind it has been handed over, or something
+        # where Spark would resume; whether part of the range was yielded
+        start, begun = part.start, False
         try:
             with pa.OSFile(part.path) as stream:
                 file = _opened(stream)
@@ -142,8 +143,8 @@ class ParquetGroups(PartReader):
     def _may_be_wanted(
         self, part: FilePart, group: pq.RowGroupMetaData, wanted: WantedRows
     ) -> bool:
-        """By the values that the file's path gives, and by the least and the greatest ones that the
-        file has of the group.
+        """Decides by the values from the file's path, and by the group's minimum and maximum
+        statistics.
         """
         known = self._known(part)
         columns = map(group.column, range(group.num_columns))
@@ -154,7 +155,9 @@ class ParquetGroups(PartReader):
         return wanted.may_be(known)
 
     def _checked(self, file: pq.ParquetFile, fields: Sequence[pa.Field]) -> dict[str, int]:
-        """Where the file has these columns. Raises Differs unless both read the same values."""
+        """Returns the positions of these columns in the file. Raises Differs unless both readers
+        read the same values.
+        """
         metadata, found = file.metadata, file.schema_arrow
         if not _WRITERS.match(metadata.created_by or ""):
             raise Differs(f"it was written by {metadata.created_by or 'a program without a name'}")
@@ -190,7 +193,7 @@ class ParquetGroups(PartReader):
 
 
 def _bounds(column: pq.ColumnChunkMetaData) -> Bounds | None:
-    """None if the file does not say."""
+    """Returns None if the file has no statistics."""
     found = column.statistics
     try:
         if found is None:
@@ -199,16 +202,16 @@ def _bounds(column: pq.ColumnChunkMetaData) -> Bounds | None:
             return Bounds(None, None)
         return Bounds(found.min, found.max) if found.has_min_max else None
     except (ValueError, OverflowError, NotImplementedError, pa.ArrowException):
-        return None  # of a type whose values are not known here, or of years that Python has not
+        return None  # a type whose values are not supported here, or years beyond Python's range
 
 
 def _opened(stream: pa.NativeFile, **options: object) -> pq.ParquetFile:
-    """Reads a column's pages as they are needed, and no column as a whole."""
+    """Opens a file so that a column's pages are read on demand, and not whole columns."""
     return pq.ParquetFile(stream, pre_buffer=False, buffer_size=_READ_BYTES, **options)
 
 
 def _reads_as(kind: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether the two differ in their form in memory at most."""
+    """Returns whether the two types differ at most in their memory layout."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     return bool(
@@ -226,7 +229,9 @@ def _reads_as(kind: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _groups(metadata: pq.FileMetaData, start: int, end: int) -> list[_Group]:
-    """Of these bytes, in order. Raises Differs if the file has them in another one."""
+    """Returns the row groups in this byte range, in order. Raises Differs if the file stores them
+    in a different order.
+    """
     found = []
     last = -1
     for number in range(metadata.num_row_groups):
@@ -255,13 +260,13 @@ def _batch_rows(
     fields: Sequence[pa.Field],
     places: Mapping[str, int],
 ) -> int:
-    """How many rows of a row group make a batch of bounded size. Raises Differs if Arrow may not
-    read the columns' pages.
+    """Returns how many rows of a row group make a batch of bounded size. Raises Differs if Arrow
+    may not read the columns' pages.
     """
     group = file.metadata.row_group(number)
     size = 0
-    row_bytes = 1.0  # on average
-    repeated = {}  # the sizes of columns that may have long texts many times
+    row_bytes = 1.0  # average
+    repeated = {}  # sizes of columns whose dictionaries may repeat long texts
     for field in fields:
         column = group.column(places[field.name])
         if column.compression not in _CODECS or column.file_path:
@@ -284,8 +289,8 @@ def _batch_rows(
 def _repeated(
     metadata: pq.FileMetaData, number: int, fields: Sequence[pa.Field], places: Mapping[str, int]
 ) -> list[str]:
-    """The columns of texts all of whose values are in the dictionary of the row group, by their
-    sizes: writers end a dictionary when it is large, and write what follows as it is.
+    """Returns the text columns whose values are all in the row group's dictionary, by size: writers
+    end a large dictionary and write further values plainly.
     """
     group = metadata.row_group(number)
     found = []
@@ -304,9 +309,9 @@ def _is_text(kind: pa.DataType) -> bool:
 def _longest(
     stream: pa.NativeFile, metadata: pq.FileMetaData, number: int, names: list[str]
 ) -> int:
-    """The most bytes that a row has in these columns, of texts that are in their dictionaries."""
+    """Returns the maximum size of a row in these columns, from the texts in their dictionaries."""
     file = _opened(stream, metadata=metadata, read_dictionary=names)
-    # A batch has a dictionary as a whole, whatever its rows.
+    # A batch contains the complete dictionary, regardless of its rows.
     batch = next(file.iter_batches(1, [number], names, use_threads=False))
     lengths = (pc.max(pc.binary_length(column.dictionary)).as_py() for column in batch.columns)
     return sum(length or 0 for length in lengths)

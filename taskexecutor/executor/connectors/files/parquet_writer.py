@@ -1,10 +1,10 @@
-"""Writes Parquet with what pays for each column: a dictionary where values repeat, compression
-where it saves something.
+"""Writes Parquet with a layout chosen per column: a dictionary where values repeat, compression
+where it reduces the size.
 
-Arrow's writer builds a dictionary of every column until it is full, and compresses whatever comes.
-For distinct numbers and texts like identifiers, that takes more than half of the time and saves
-nothing. So the first rows of a file decide. When the rows change so much that this is no longer
-right, the file ends and the next one is laid out anew.
+Arrow's writer builds a dictionary for every column until it is full, and compresses everything. For
+distinct numbers and texts like identifiers, that takes more than half of the time and saves
+nothing. Therefore the first rows of a file decide. If later rows no longer suit the layout, the
+file ends and the next one gets a new layout.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import pyarrow.parquet as pq
 
 from firesteel.common.units import MIB
 
-_SAMPLE_ROWS = 4_096  # a table with fewer rows decides nothing
-_DICTIONARY_BYTES = MIB  # when Arrow gives up a dictionary
-_DISTINCT = 0.5  # of the values: with more of them, a dictionary does not pay
-_COMPRESSED = 0.95  # of its size, a column that is worth compressing has at most
+_SAMPLE_ROWS = 4_096  # smaller tables decide nothing
+_DICTIONARY_BYTES = MIB  # size at which Arrow gives up a dictionary
+_DISTINCT = 0.5  # share of distinct values above which a dictionary does not pay
+_COMPRESSED = 0.95  # maximum size ratio of a column that is worth compressing
 _CODEC = "snappy"
 _KINDS = (
     pa.types.is_integer,
@@ -35,11 +35,13 @@ _KINDS = (
 
 class Layout(NamedTuple):
     plain: frozenset[str] = frozenset()  # columns without a dictionary
-    uncompressed: frozenset[str] = frozenset()  # some of them
+    uncompressed: frozenset[str] = frozenset()  # some of the columns
 
     @staticmethod
     def of(table: pa.Table, *, compress: bool) -> Layout:
-        """`compress`: whether columns that gain from it are compressed; the others never are."""
+        """Chooses the layout for a table. `compress` allows compression of columns that gain from
+        it; other columns are never compressed.
+        """
         if table.num_rows < _SAMPLE_ROWS or len(set(table.schema.names)) < table.num_columns:
             return Layout()
         sample = table.slice(0, _SAMPLE_ROWS)
@@ -51,8 +53,8 @@ class Layout(NamedTuple):
         return Layout(plain, _not_compressible(sample, plain) if compress else frozenset())
 
     def suits(self, table: pa.Table) -> bool:
-        """Whether these rows gain nothing from a dictionary, or from compression, that they do not
-        get.
+        """Returns whether these rows would gain nothing from a dictionary or compression that the
+        layout lacks.
         """
         if table.num_rows < _SAMPLE_ROWS:
             return True
@@ -65,7 +67,7 @@ class Layout(NamedTuple):
 
 class ParquetWriter:
     def __init__(self, stream: BinaryIO, first: pa.Table, options: Mapping[str, str]) -> None:
-        """`first`: what is written first."""
+        """`first` is the table that is written first."""
         codec = options.get("compression")
         self._layout = Layout.of(first, compress=codec is None)
         compression: str | dict[str, str] = codec or _CODEC
@@ -92,7 +94,7 @@ class ParquetWriter:
 
 
 def _distinct(column: pa.ChunkedArray) -> bool:
-    """Whether most of its values are different ones."""
+    """Returns whether most of its values are distinct."""
     if not any(known(column.type) for known in _KINDS):
         return False
     values = len(column) - column.null_count
@@ -100,7 +102,7 @@ def _distinct(column: pa.ChunkedArray) -> bool:
 
 
 def _filling(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The rows that fill a dictionary if they are all different."""
+    """Returns the rows that would fill a dictionary if they were all distinct."""
     return column.slice(0, max(_SAMPLE_ROWS, _DICTIONARY_BYTES * len(column) // column.nbytes))
 
 
@@ -119,7 +121,7 @@ def _not_compressible(sample: pa.Table, names: frozenset[str]) -> frozenset[str]
 
 
 def _leaves(schema: pa.Schema) -> list[str]:
-    """The paths of the columns as Parquet has them: each part of a nested one is a column."""
+    """Returns the paths of the Parquet columns: each leaf of a nested column is one."""
     written = pa.BufferOutputStream()
     pq.write_metadata(schema, written)
     found = pq.read_metadata(pa.BufferReader(written.getvalue())).schema

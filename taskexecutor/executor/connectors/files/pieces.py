@@ -1,5 +1,5 @@
-"""Parts of files in pieces: Arrow's columns where Arrow reads exactly what Spark would, and ranges
-for Spark where it may not.
+"""Reads parts of files in pieces: Arrow columns where Arrow reads exactly what Spark would, and
+ranges for Spark elsewhere.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from taskexecutor.executor.spark.plans.wanted_rows import Bounds, Ints, WantedRo
 
 
 class Place(NamedTuple):
-    """Everything before it has been read."""
+    """A position: everything before it has been read."""
 
-    part: int  # its number
-    start: int = 0  # a byte of its file; 0: where the part begins
-    rows: int = 0  # from there on, which have been read, too
+    part: int  # number of the part
+    start: int = 0  # byte of the file; 0: the start of the part
+    rows: int = 0  # rows from there on that have also been read
 
 
 class Columns(NamedTuple):
@@ -29,40 +29,40 @@ class Columns(NamedTuple):
 
     table: pa.Table
     end: Place
-    rows: int  # that have been read for it, with those that are not wanted
-    size_bytes: int  # of what was read, as it counts for `Size`
+    rows: int  # rows read for it, including unwanted ones
+    size_bytes: int  # size of the data read, as counted for `Size`
 
 
 class ForSpark(NamedTuple):
-    """What Spark must read: parts, or ends of them."""
+    """Parts, or ends of parts, that Spark must read."""
 
     parts: list[FilePart]
     numbers: list[int]  # of the parts
-    rows: int = 0  # the first ones of the first part, which have been read
+    rows: int = 0  # first rows of the first part, which have been read
 
 
 Piece: TypeAlias = Columns | ForSpark
 
-_READ_PER_RUN = 8  # a row that is left out costs at least as little, beside one that Spark runs
+_READ_PER_RUN = 8  # skipping a row costs at most this fraction of a row that Spark processes
 
 
 class Wanted(NamedTuple):
-    """Of the rows of parts."""
+    """The wanted rows and columns of parts."""
 
-    names: Collection[str]  # the columns
-    rows: WantedRows | None = None  # others may be left out
-    # Columns of which values may be chosen before any is looked at; texts may be dictionaries in
-    # which each row has a value of its own.
+    names: Collection[str]  # of the columns
+    rows: WantedRows | None = None  # other rows may be skipped
+    # Columns that may be filtered before their values are read; texts may be dictionaries with one
+    # entry per row.
     late: Collection[str] = ()
-    dictionaries: bool = False  # columns of texts may be some
+    dictionaries: bool = False  # text columns may be dictionaries
 
 
 class Rows(NamedTuple):
-    """Of a text or a batch, without those that are not wanted."""
+    """The wanted rows of a text or a batch."""
 
     table: pa.Table
-    read: int  # how many there were
-    chosen: Ints | None = None  # their places there, in order; None: all
+    read: int  # number of all rows
+    chosen: Ints | None = None  # indices of the wanted rows, in order; None: all
 
     @staticmethod
     def of(table: pa.Table, wanted: WantedRows | None) -> Rows:
@@ -72,7 +72,7 @@ class Rows(NamedTuple):
         return Rows(table.take(pa.array(chosen)), table.num_rows, chosen)
 
     def at(self, place: int) -> int:
-        """Where the table begins with what is at that place or behind it."""
+        """Returns the table's first row with this index or a greater one."""
         return place if self.chosen is None else int(np.searchsorted(self.chosen, place))
 
     def place(self, at: int) -> int:
@@ -80,43 +80,43 @@ class Rows(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Rows of one part, without the columns that the file's path gives."""
+    """Rows of one part, without the columns given by the file's path."""
 
     found: Rows
-    start: int  # a byte of the file
-    rows: int  # from there on, which precede those of the block
-    end: int | None = None  # the byte behind them; None: more rows follow, counted from `start`
-    size_bytes: int = 0  # of what was read
+    start: int  # byte of the file
+    rows: int  # rows from there on that precede the block's
+    end: int | None = None  # byte after them; None: more rows follow, counted from `start`
+    size_bytes: int = 0  # of the data read
 
 
 class Size(Protocol):
-    limit_bytes: int  # of columns, before they are handed over
+    limit_bytes: int  # maximum bytes of columns per piece
 
 
 class Differs(Exception):
-    """Spark may read it otherwise; the message says why."""
+    """Spark may read it differently; the message says why."""
 
 
 class Files(Protocol):
     def compressed(self, path: str) -> bool:
-        """Whether the file is compressed as a whole."""
+        """Returns whether the whole file is compressed."""
 
     def values(self, path: str) -> Mapping[str, pa.Scalar]:
-        """Of the columns that the path gives."""
+        """Returns the values of the columns given by the path."""
 
 
 class PartReader(ABC):
     """Reads the files of one source."""
 
     def __init__(self, names: Sequence[str], files: Files) -> None:
-        """`names`: of all columns, in order."""
+        """`names` are those of all columns, in order."""
         self._names = tuple(names)
         self._files = files
-        self._for_spark = ""  # what was refused last, and why
+        self._for_spark = ""  # the last refused part, and the reason
 
     @property
     def reader(self) -> str:
-        """Who reads the files, for users."""
+        """Describes to users who reads the files."""
         if not self._for_spark:
             return "Files are read by Arrow"
         return f"Files are read by Arrow, or by Spark, as in {self._for_spark}"
@@ -130,10 +130,11 @@ class PartReader(ABC):
         first: int = 0,
         skip: int = 0,
     ) -> Generator[Piece, None, None]:
-        """The rows of the parts, in order: tables that have the columns, and parts that Spark must
-        read.
+        """Yields the rows of the parts, in order: tables with the columns, and parts that Spark
+        must read.
 
-        `first`: the number of the first part. `skip`: the first rows, which have been read.
+        `first` is the number of the first part. `skip` is the number of first rows that have been
+        read.
         """
         collected = _Collected(Place(first))
         left: ForSpark | None = None
@@ -182,7 +183,7 @@ class PartReader(ABC):
                     yield from collected.handed_over()
             if skip:
                 raise FiresteelError(
-                    f"{part.path}: the position is behind {skip} rows more than there are"
+                    f"{part.path}: the restored position is past the end by {skip} rows"
                 )
         if left is not None:
             yield left
@@ -190,17 +191,17 @@ class PartReader(ABC):
 
     @abstractmethod
     def _of(self, part: FilePart, wanted: Wanted, begun_before: bool) -> Iterator[Block | FilePart]:
-        """The rows of one part, in order. Behind a part, or the end of one, nothing follows.
-        `begun_before`: the first rows have been read, and must be among them to be counted.
+        """Yields the rows of one part, in order. A part, or the end of one, is yielded last.
+        `begun_before`: the first rows have been read, and must be yielded to be counted.
         """
 
     def _known(self, part: FilePart) -> dict[str, Bounds]:
-        """What the file's path says of its rows."""
+        """Returns the bounds that the file's path implies for its rows."""
         values = self._files.values(part.path).items()
         return {name: Bounds(value.as_py(), value.as_py()) for name, value in values}
 
     def _with_values(self, table: pa.Table, path: str) -> pa.Table:
-        """With the columns that the file's path gives, each in its place."""
+        """Adds the columns given by the file's path, in their places."""
         values = self._files.values(path)
         if not values:
             return table
@@ -211,7 +212,7 @@ class PartReader(ABC):
 
 
 class _Collected:
-    """Tables of one schema until they are handed over."""
+    """Tables of one schema until they are yielded."""
 
     def __init__(self, end: Place) -> None:
         self._end = end
@@ -224,8 +225,8 @@ class _Collected:
         return self._tables[0].schema if self._tables else None
 
     def add(self, table: pa.Table, rows: int, end: Place, left_out: int = 0) -> None:
-        """`rows`: that were read for the table; `end`: of these rows; `left_out`: the bytes of what
-        was read, if there is more than in the table.
+        """Adds a table. `rows` is the number of rows read for it and `end` their end; `left_out` is
+        the size of the data read, if it exceeds the table.
         """
         self._tables.append(table)
         self._rows += rows
@@ -240,7 +241,7 @@ class _Collected:
 
 
 def bytes_of(table: pa.Table) -> int:
-    """What the rows take, without the values of dictionaries that many of them share."""
+    """Returns the size of the rows, without dictionary values that many of them share."""
     return sum(
         sum(map(_bytes_of_codes, column.chunks))
         if pa.types.is_dictionary(column.type)

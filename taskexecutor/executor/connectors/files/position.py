@@ -1,8 +1,8 @@
-"""How far a split of files has been emitted.
+"""The position in a split of files: how far it has been emitted.
 
-A position counts the rows that the files' readers have given, from a byte on. A reader gives the
-same rows of a file that has not changed, in the same order, each time, but may leave out some that
-the plan does not want: then it must be the same ones again.
+A position counts the rows that a file's reader has returned, from a byte on. A reader returns the
+same rows of an unchanged file in the same order each time, but may skip rows that the plan does not
+need; after a restore, it must skip the same rows.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from taskexecutor.executor.spark.files.plans import FORMATS_OF_ROWS
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-EVERY_ROW = ""  # as `scan`: a reader that leaves out no row, whatever the plan wants
+EVERY_ROW = ""  # value of `scan` for readers that skip no rows
 
 
 class FileState(NamedTuple):
-    """Of a file of which rows have been read."""
+    """The state of a file of which rows have been read."""
 
     size: int
     modified_ns: int
@@ -36,31 +36,33 @@ class FileState(NamedTuple):
         return cls(part.size, part.modified_ns)
 
     def check(self, part: FilePart) -> None:
-        """Raises FiresteelError if the file is in another state now."""
+        """Raises FiresteelError if the file has changed."""
         if FileState.of(part) == self:
             return
         change = "was written to" if part.size == self.size else f"now has {part.size} bytes"
         raise FiresteelError(
             f"{part.path}: the file {change}; it had {self.size} bytes when rows of it were read,"
-            " and a restored job goes on behind them. Restore the file, or start the job without"
+            " and a restored job continues after them. Restore the file, or start the job without"
             " its earlier state"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePosition:
-    """In a split that has begun and not ended. Parts are named by their numbers in the split."""
+    """A position in a split that has started and not ended. Parts are identified by their index in
+    the split.
+    """
 
-    part: int = 0  # the first one that has not been read to its end
-    start: int = 0  # the byte from which on it has not, except for some rows; 0: where it begins
-    rows: int = 0  # that have been read of it from there on
-    file: FileState | None = None  # of that part, if it has begun
-    scan: str = EVERY_ROW  # which rows the reader of `rows` has left out: see FilePlan.scan
-    # Parts with malformed rows that are emitted behind all others, and their files.
+    part: int = 0  # the first part that has not been read completely
+    start: int = 0  # the byte up to which it has been read, apart from `rows`; 0: its start
+    rows: int = 0  # rows read from there on
+    file: FileState | None = None  # of that part, if it has started
+    scan: str = EVERY_ROW  # which rows the reader of `rows` has skipped: see FilePlan.scan
+    # Parts with malformed rows, which are emitted after all others, and their files.
     malformed: tuple[tuple[int, FileState], ...] = ()
-    malformed_pass: bool = False  # all rows have been read, and these parts are, once more
+    malformed_pass: bool = False  # all rows have been read, and these parts are read again
     latest_us: int | None = None  # the latest event time
-    reading: str = ""  # by which options and columns: see SplitProgress
+    reading: str = ""  # hash of the options and columns: see SplitProgress
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -74,11 +76,11 @@ class FilePosition:
 
 
 class SplitProgress:
-    """A split that is being read, and how far it has been."""
+    """The split that is being read, and the position in it."""
 
     def __init__(self, source: FileSource, schema: StructType) -> None:
         self._source = source
-        # Rows of text are what the options and the schema make of it.
+        # Rows of text depend on the options and the schema.
         names = [] if source.format in FORMATS_OF_ROWS else schema.jsonValue()
         reading = [source.format, source.malformed, sorted(source.options.items()), names]
         self._reading = hashlib.sha256(json.dumps(reading).encode()).hexdigest()[:16]
@@ -86,23 +88,23 @@ class SplitProgress:
         self._parts: list[FilePart] = []  # as their files are now
 
     def begin(self, parts: Sequence[FilePart], at: Mapping[str, Any] | None) -> None:
-        """Raises FiresteelError if files have changed."""
-        # Ranges without bytes have no rows, and readers would find some.
+        """Starts a split at a position. Raises FiresteelError if files have changed."""
+        # Empty ranges have no rows, but readers would return some.
         parts = [part for part in parts if part.length or not (part.size or self._skips(part, at))]
         fresh = FilePosition(reading=self._reading)
         self.position = position = fresh if at is None else FilePosition.from_json(at)
         first = len(parts) if position.malformed_pass else position.part
         again = {number for number, _ in position.malformed}
-        # What has been read before a position, and is not read again, may have gone.
+        # Files that were read before the position, and are not read again, may have been removed.
         self._parts = [
             unchanged(part, self._source) if number >= first or number in again else part
             for number, part in enumerate(parts)
         ]
         if position.reading != self._reading and (position.file is not None or position.malformed):
             raise FiresteelError(
-                f"{parts[min(position.part, len(parts) - 1)].path}: the job that is restored was in"
-                " the middle of this file, and read it with other options or another schema."
-                " Restore it with those that it had, or start it without its earlier state"
+                f"{parts[min(position.part, len(parts) - 1)].path}: the restored job was in"
+                " the middle of this file, and read it with different options or a different "
+                "schema. Restore it with the original ones, or start it without its earlier state"
             )
         self.position = replace(position, reading=self._reading)
         if position.file is not None and not position.malformed_pass:
@@ -111,10 +113,11 @@ class SplitProgress:
             state.check(self._parts[number])
 
     def _skips(self, part: FilePart, at: Mapping[str, Any] | None) -> bool:
-        """Whether the file, which has no bytes, is skipped, as Spark skips empty Parquet files.
+        """Returns whether the empty file is skipped, as Spark skips empty Parquet files.
 
-        Not in a watched folder, where it may be a file that is being written. Raises FiresteelError
-        if it has been written to since it was listed, unless reading the split has already started.
+        In a watched folder, empty files are not skipped, because they may be in the process of
+        being written. Raises FiresteelError if the file has been written to since it was listed,
+        unless reading the split has already started.
         """
         if self._source.watch_s is not None or self._source.format.lower() != "parquet":
             return False
@@ -123,8 +126,8 @@ class SplitProgress:
         return True
 
     def unread(self) -> list[tuple[int, FilePart]]:
-        """The parts, or what is left of them, and their numbers. Some rows of the first one may
-        have been read.
+        """Returns the unread parts, or the rest of them, with their indices. Some rows of the first
+        one may have been read.
         """
         at = self.position
         numbers: Iterable[int] = range(at.part, len(self._parts))
@@ -136,8 +139,9 @@ class SplitProgress:
         ]
 
     def reached(self, number: int, start: int = 0, rows: int = 0, scan: str = EVERY_ROW) -> None:
-        """All before this has been emitted. See FilePosition. Raises FiresteelError if a file has
-        changed while a part of it was read: a source that is restored here would not know.
+        """Records that everything before this position has been emitted. See FilePosition. Raises
+        FiresteelError if a file has changed while a part of it was read, because a restored source
+        could not detect that.
         """
         again = {number for number, _ in self.position.malformed}
         for passed in range(self.position.part, min(number, len(self._parts))):
@@ -163,7 +167,7 @@ class SplitProgress:
             self.position = replace(self.position, latest_us=latest_us)
 
     def found_malformed(self, numbers: Iterable[int]) -> None:
-        """In some of these parts, which do not precede those that it was found in before."""
+        """Records parts that contain malformed rows; they do not precede the recorded ones."""
         known = self.position.malformed
         found = [
             (number, FileState.of(self._parts[number]))
@@ -173,7 +177,9 @@ class SplitProgress:
         self.position = replace(self.position, malformed=(*known, *found))
 
     def begins_malformed_pass(self) -> bool:
-        """All rows have been read. False if there are no others to be read."""
+        """Starts the pass over malformed rows, after all rows have been read. Returns False if
+        there are none.
+        """
         if self.position.malformed_pass or not self.position.malformed:
             return False
         self.position = replace(self.position, malformed_pass=True, part=0)
@@ -181,6 +187,6 @@ class SplitProgress:
 
 
 def _behind(part: FilePart, start: int) -> FilePart:
-    """The part from this byte on, if it begins before it."""
+    """Returns the part from this byte on, if it starts before it."""
     end = part.start + part.length
     return part._replace(start=start, length=end - start) if start > part.start else part

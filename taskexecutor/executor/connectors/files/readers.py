@@ -1,4 +1,6 @@
-"""Who reads a source's files: Arrow where it reads what Spark would, or Spark all of them."""
+"""Selects the reader of a source's files: Arrow where it reads what Spark would, or Spark for all
+of them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ ARROW_FORMATS = ("csv", "parquet")
 
 
 class ArrowReaders:
-    """Arrow's readers of one source: one for each set of columns that the paths of files give."""
+    """Arrow's readers of one source: one for each set of columns given by the files' paths."""
 
     def __init__(
         self,
@@ -41,7 +43,9 @@ class ArrowReaders:
         self._readers: dict[tuple[str, ...], PartReader | None] = {}
 
     def reader(self, columns: tuple[str, ...]) -> PartReader | None:
-        """For files whose paths give these columns; None if Spark reads all of them."""
+        """Returns the reader for files whose paths give these columns; None if Spark reads all of
+        them.
+        """
         if self._source.format not in ARROW_FORMATS:
             return None
         if columns not in self._readers:
@@ -55,9 +59,9 @@ class ArrowReaders:
         return self._readers[columns]
 
     def _made(self, columns: tuple[str, ...]) -> PartReader:
-        """Raises Differs."""
+        """Creates a reader. Raises Differs."""
         if self._engine.cores > 1 or not self._engine.is_local:
-            raise Differs("a job of Spark's uses more cores")
+            raise Differs("a Spark job uses more cores")
         schema = self._schema
         if len({name.lower() for name in schema.names}) < len(schema):
             raise Differs("two columns have one name")
@@ -74,14 +78,14 @@ class ArrowReaders:
         if self._setting("spark.sql.legacy.timeParserPolicy").upper() == "LEGACY":
             raise Differs("spark.sql.legacy.timeParserPolicy is LEGACY")
         if self._setting("spark.sql.columnNameOfCorruptRecord") in names:
-            raise Differs("rows that do not fit are in a column")
+            raise Differs("malformed rows are returned in a column")
         zone = self._setting("spark.sql.session.timeZone")
         format = CsvFormat.of(in_files, self._source.options, zone)
         return CsvBlocks(format, names, self._parts)
 
     def _of_parquet(self, in_files: pa.Schema) -> ParquetGroups:
         if self._setting("spark.sql.files.ignoreCorruptFiles").lower() == "true":
-            raise Differs("spark.sql.files.ignoreCorruptFiles leaves out what cannot be read")
+            raise Differs("spark.sql.files.ignoreCorruptFiles skips unreadable files")
         rebase = self._setting("spark.sql.parquet.datetimeRebaseModeInRead")
         corrected = rebase.upper() == "CORRECTED"
         return ParquetGroups(

@@ -1,4 +1,4 @@
-"""FileSink: part files that appear under their names when they are complete.
+"""FileSink: part files that get their final names when they are complete.
 
     <path>/.inprogress-<attempt>-part-<subtask>-<job>-<sink>-<n>.parquet   while it is written
     <path>/.complete-<attempt>-part-<subtask>-<job>-<sink>-<n>.parquet     until its checkpoint is
@@ -6,15 +6,16 @@
 
 No two writers share a name, not even two sinks of one task with the same path.
 
-A subtask without rows writes no file. A failed or cancelled task removes what it has not committed;
-what a killed one has left is removed when the sink is opened again. A file that is being written is
-locked by its task's process, so that it is not mistaken for an abandoned one by another job that
-writes to the same folder with the same program.
+A subtask without rows writes no file. A failed or cancelled task removes its uncommitted files; the
+uncommitted files of a killed task are removed when the sink is opened again. A task's process locks
+the file that it is writing, so that another job that writes to the same folder with the same
+program does not mistake it for an abandoned file.
 
-The names of committed files tell their job, but not the attempt. A job that starts over finds those
-of its earlier attempts, and removes them with its first commit: its rows are all written again.
-With checkpoints, <n> and the <attempt> of complete files begin with the attempt's number. Once
-everything that a checkpoint holds is committed, complete files of earlier attempts are removed.
+The names of committed files contain the job, but not the attempt. A job that restarts from the
+beginning finds the files of its earlier attempts and removes them with its first commit, because it
+writes all rows again. With checkpoints, <n> and the <attempt> of complete files start with the
+attempt's number. Once everything in a checkpoint is committed, complete files of earlier attempts
+are removed.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from taskexecutor.executor.connectors.writer_sink import WriterSink
 
 _UNFINISHED = ".inprogress-"
 _COMPLETE = ".complete-"
-GROUP_BYTES = 32 * 2**20  # Parquet row groups: small batches are written together up to this
+GROUP_BYTES = 32 * 2**20  # Parquet row groups: small batches are written together up to this size
 GROUP_ROWS = 2**20
 
 
@@ -58,7 +59,7 @@ class FileSinkRuntime(WriterSink[FileSink]):
 
 @dataclass(frozen=True, slots=True)
 class CompleteFile:
-    """A committable: everything is on disk, under the in-progress name."""
+    """A committable: the file is completely on disk, under its in-progress name."""
 
     in_progress: Path
     final: Path
@@ -99,7 +100,7 @@ class FileWriter(SinkWriter):
         self._write_gathered()
         self._complete_file()
         complete, self._complete = self._complete, []
-        if self._context.checkpoints:  # it is to outlive this task
+        if self._context.checkpoints:  # the file must outlive this task
             complete = [self._kept(file) for file in complete]
         self.commit_now = False
         return complete
@@ -128,7 +129,7 @@ class FileWriter(SinkWriter):
             self._complete_file()
         if self._file is None:
             number = f"{self._count}"
-            if self._context.checkpoints:  # files of earlier attempts stay
+            if self._context.checkpoints:  # keep files of earlier attempts
                 number = f"{self._context.task.attempt}-{number}"
             name = f"{_committed_prefix(self._context)}{number}.{self._sink.format}"
             self._count += 1
@@ -173,11 +174,11 @@ class FileCommitter(Committer):
             reached(Failpoint.FILE_AFTER)
 
     def _check_committed(self, file: CompleteFile) -> None:
-        """Raises FiresteelError if the rows are not there: they cannot be written again."""
+        """Raises FiresteelError if the rows are missing, because they cannot be written again."""
         if not file.final.exists():
             raise FiresteelError(
-                f"FileSink: {file.final} belongs to the checkpoint that the job goes on from, and"
-                f" neither it nor {file.in_progress.name}, from which it is made, is there. Put it"
+                f"FileSink: {file.final} belongs to the checkpoint that the job is restored from, "
+                f"but neither it nor {file.in_progress.name}, from which it is made, exists. Put it"
                 " back (an empty file will do if its rows have been used), and leave files where"
                 " they are until a newer checkpoint is complete"
             )
@@ -203,7 +204,9 @@ def _sink_id(context: RuntimeContext) -> str:
 
 
 def _committed_prefix(context: RuntimeContext) -> str:
-    """What the names of all files begin with that this subtask of the job ever commits."""
+    """Returns the common prefix of the names of all files that this subtask of the job ever
+    commits.
+    """
     return f"part-{context.task.subtask}-{context.task.job_id[:12]}-{_sink_id(context)}-"
 
 
@@ -216,7 +219,7 @@ class _PartFile:
     """A file that is being written, under its in-progress name."""
 
     def __init__(self, path: Path, final: Path, first: pa.Table, sink: FileSink) -> None:
-        """`first`: what is written first."""
+        """`first` is the table that is written first."""
         self._schema = first.schema
         self._path = path
         self._final = final
@@ -232,7 +235,7 @@ class _PartFile:
 
     @property
     def size_bytes(self) -> int:
-        """On disk, so far."""
+        """The size on disk so far."""
         return self._stream.tell() if self._stream is not None else 0
 
     def suits(self, table: pa.Table) -> bool:
@@ -265,19 +268,19 @@ class _PartFile:
 
 
 def _create_locked(path: Path) -> BinaryIO:
-    """Locked as long as it is open, or its process lives."""
+    """Creates a file that is locked until it is closed or its process ends."""
     while True:
         stream = open(path, "xb")  # noqa: SIM115 - closed by complete or discard
-        # On a file system without locks, nothing is ever removed as abandoned.
+        # On a file system without locks, no file is ever removed as abandoned.
         with contextlib.suppress(OSError):
             fcntl.flock(stream, fcntl.LOCK_EX)
         if path.exists():
             return stream
-        stream.close()  # it was taken for abandoned before it was locked
+        stream.close()  # it was removed as abandoned before it was locked
 
 
 def _remove_abandoned(folder: Path, sink_id: str) -> None:
-    """Unfinished files of this sink, of any subtask, whose processes are dead."""
+    """Removes unfinished files of this sink, from any subtask, whose processes have ended."""
     for path in folder.glob(f"{_UNFINISHED}*-part-*-*-{sink_id}-*"):
         with contextlib.suppress(OSError), open(path, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -297,6 +300,6 @@ def _explained(path: Path) -> Iterator[None]:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise FiresteelError(
                 f"FileSink: cannot write {path}: permission denied; "
-                "choose a folder that the cluster may write"
+                "choose a folder that the cluster can write to"
             ) from error
         raise FiresteelError(f"FileSink: cannot write {path}: {error.strerror or error}") from error

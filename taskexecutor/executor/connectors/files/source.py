@@ -1,4 +1,4 @@
-"""FileSource: files read by Arrow and Spark, inside the plan of the operators that follow."""
+"""FileSource: files read by Arrow and Spark, within the plan of the downstream operators."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-# Their schemas come with Spark, or are inferred; any other format's may be wrong for the files.
+# Spark defines or infers their schemas; a declared schema of another format may be wrong for its
+# files.
 _BUILT_IN_FORMATS = ("csv", "json", "parquet", "orc", "text")
-_TEXT_FORMATS = ("csv", "json", "xml")  # whose values are read by their types
+_TEXT_FORMATS = ("csv", "json", "xml")  # formats whose values are parsed by type
 _FIELD_ID = "parquet.field.id"
 
 
@@ -62,20 +63,20 @@ def _schema_of(engine: SparkEngine, source: FileSource) -> StructType:
     paths = _existing_paths(source)
     try:
         schema = _declared_or_inferred(engine, source, paths)
-    except (PySparkException, Py4JJavaError) as error:  # an unknown format is the latter
+    except (PySparkException, Py4JJavaError) as error:  # an unknown format raises the latter
         summary = summary_of(error)
         if isinstance(error, ParseException) and source.schema is not None:
             raise FiresteelError(
                 f"FileSource schema {source.schema!r} does not parse: {summary}"
             ) from error
         if "DATA_SOURCE_NOT_FOUND" in summary:
-            summary = f"there is no such format; Spark has {', '.join(OPTIONS)} ({summary})"
+            summary = f"there is no such format; Spark supports {', '.join(OPTIONS)} ({summary})"
         elif advice := schema_advice(source, paths):
             summary = f"{summary.rstrip('. ')}. {advice}"
         raise FiresteelError(f"FileSource {named} as {source.format}: {summary}") from error
     if not schema.fields:
         raise FiresteelError(
-            f"FileSource {named}: the files have no columns; if they are to have some, give the"
+            f"FileSource {named}: the files have no columns; if they should have some, give the"
             " source a schema"
         )
     _check_read_as_declared(engine.session, source, schema)
@@ -83,20 +84,20 @@ def _schema_of(engine: SparkEngine, source: FileSource) -> StructType:
 
 
 def _check_read_as_declared(session: SparkSession, source: FileSource, schema: StructType) -> None:
-    """Raises FiresteelError if the schema says more than an Arrow schema, and that more decides
-    which values are read.
+    """Raises FiresteelError if the schema contains information that an Arrow schema cannot hold and
+    that affects which values are read.
     """
     by_number = "spark.sql.parquet.fieldId.read.enabled"
     if _FIELD_ID in schema.json() and str(session.conf.get(by_number)).lower() == "true":
         raise FiresteelError(
             f"FileSource {', '.join(source.paths)}: the schema has {_FIELD_ID}, and {by_number} is "
-            "set, but columns are read by their names; leave that setting out"
+            "set, but columns are read by their names; remove that setting"
         )
     for field in schema.fields:
         if "time(" in field.dataType.simpleString():
             raise FiresteelError(
                 f"FileSource {', '.join(source.paths)}: column {field.name!r} is TIME, which is not"
-                " supported; leave the column out by a schema of the others"
+                " supported; declare a schema without the column"
             )
     if source.format.lower() not in _TEXT_FORMATS:
         return
@@ -117,8 +118,8 @@ def _declared_or_inferred(engine: SparkEngine, source: FileSource, paths: list[s
     if source.malformed is not None and CORRUPT_RECORD in schema.names:
         raise FiresteelError(
             f"FileSource: malformed={source.malformed!r} and a column {CORRUPT_RECORD} exclude "
-            "each other: either rows that do not fit go elsewhere, or they stay with that column "
-            "set"
+            "each other: malformed rows are either removed from the stream, or stay in it with "
+            "that column set"
         )
     reader = file_reader(engine.session, source)  # an unknown format is found when it is loaded
     if paths and source.format not in _BUILT_IN_FORMATS:

@@ -1,7 +1,8 @@
 """A file source and the Spark operators after it.
 
-A split is read in bundles: tables that Arrow reads, or as much as Spark's readers read in a while.
-Between two of them, all rows that have been read have been emitted, so that there is a position.
+A split is read in bundles: tables that Arrow reads, or the rows that Spark's readers read in a
+limited time. Between two bundles, all rows that have been read have been emitted, so that a
+position exists.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ ARROW_COUNTER = "numRecordsReadByArrow"
 
 
 class FileStage(SparkSourceStage):
-    """By kept plans where there are any."""
+    """Runs cached plans where possible."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class FileStage(SparkSourceStage):
         super().__init__(specs, output_schema)
         self._source = source
         self._watermarks = spec.watermarks
-        assert source_schema is not None, "a file source has been analysed"
+        assert source_schema is not None, "a file source has been analyzed"
         self._source_schema = to_spark(source_schema)
         self._watermark_us: int | None = None
         self._plans: FilePlans | None = None
@@ -81,10 +82,10 @@ class FileStage(SparkSourceStage):
         self._time = BundleTime(aggregated=aggregated)
         self._size = BundleSize(aggregated=aggregated)
         self._progress = SplitProgress(source, self._source_schema)
-        # Of the files that are listed, Spark leaves out some.
+        # Spark filters the listed files.
         self._chosen_by_spark = bool(LISTING_OPTIONS.intersection(map(str.lower, source.options)))
         self._group: _Group | None = None
-        self._kept: _KeptRun | None = None  # reads what Spark reads of the group
+        self._kept: _KeptRun | None = None  # reads the group's parts for Spark
         self.idle_between_splits = source.watch_s is not None
 
     def open(self) -> None:
@@ -172,7 +173,7 @@ class FileStage(SparkSourceStage):
         return self._read_kept()
 
     def _next_group(self) -> _Group | None:
-        """The next parts whose paths give the same columns, and who reads them."""
+        """Returns the next parts whose paths give the same columns, and their reader."""
         position = self._progress.position
         unread = self._progress.unread()
         if not unread:
@@ -187,7 +188,7 @@ class FileStage(SparkSourceStage):
                 if not self._chosen_by_spark:
                     self._check_files(parts, columns)
                 if position.rows and position.scan != EVERY_ROW:
-                    parts = parts[:1]  # what Spark's reader has begun, it ends
+                    parts = parts[:1]  # Spark's reader has started this part and must finish it
                 else:
                     reader = self._readers.reader(columns)
             if reader is not None:
@@ -243,10 +244,10 @@ class FileStage(SparkSourceStage):
         self._progress.reached(*piece.end)
         return piece.rows
 
-    # -- by Spark, with a plan that is kept
+    # -- by Spark, with a cached plan
 
     def _begins_kept(self, group: _Group, piece: ForSpark) -> bool:
-        """False if there is no such plan."""
+        """Starts to read with a cached plan. Returns False if there is none."""
         malformed, operator = self._progress.position.malformed_pass, self.context.operator_name
         assert self._plans is not None, "open first"
         with self._on_spark():
@@ -254,8 +255,8 @@ class FileStage(SparkSourceStage):
             if plan is None:
                 if malformed:
                     raise FiresteelError(
-                        f"{operator}: malformed rows were found by a plan that was kept, and there"
-                        " is none now. Restore the job in slots like those that it had"
+                        f"{operator}: a cached plan found malformed rows, but no cached plan can "
+                        "be made now. Restore the job in slots with the original resources"
                     )
                 if piece.rows:
                     raise FiresteelError(_other_plan(operator, piece))
@@ -267,7 +268,7 @@ class FileStage(SparkSourceStage):
         return True
 
     def _read_kept(self) -> int:
-        """One bundle."""
+        """Reads one bundle."""
         assert self._kept is not None
         plan, piece = self._kept
         malformed_pass = self._progress.position.malformed_pass
@@ -291,7 +292,7 @@ class FileStage(SparkSourceStage):
             if self._source.malformed == "drop":
                 self.context.counter(DROPPED_COUNTER).inc(plan.malformed_rows)
             elif self._source.malformed == "side_output":
-                first = self._progress.position.part  # in which the bundle began
+                first = self._progress.position.part  # the bundle's first part
                 read = piece.numbers[: state.part + 1]
                 self._progress.found_malformed(number for number in read if number >= first)
         if state.part == len(piece.parts):
@@ -304,7 +305,7 @@ class FileStage(SparkSourceStage):
             self._progress.reached(piece.numbers[state.part], start, state.rows, scan)
         return 0 if malformed_pass else state.rows_read
 
-    # -- by Spark, with a plan that is made for them
+    # -- by Spark, with a new plan
 
     def _read_anew(self, group: _Group, piece: ForSpark) -> int:
         read = 0
@@ -316,7 +317,9 @@ class FileStage(SparkSourceStage):
         return read
 
     def _at_once(self, parts: list[FilePart]) -> list[list[FilePart]]:
-        """What a plan that is made anew reads: all, unless only Spark knows which files to read."""
+        """Returns the groups of parts that a new plan reads together: all, unless only Spark knows
+        which files to read.
+        """
         return [[part] for part in parts] if self._chosen_by_spark else [parts]
 
     def _run_anew(self, parts: list[FilePart], columns: tuple[str, ...]) -> int:
@@ -347,8 +350,10 @@ class FileStage(SparkSourceStage):
     def _frame(
         self, parts: list[FilePart], columns: tuple[str, ...]
     ) -> tuple[DataFrame, int | None]:
-        """The rows of the parts, and the id of their RDD; without an RDD, of one whole file."""
-        # Spark leaves out a file with a hidden name even if it is asked for that one.
+        """Returns the rows of the parts and the id of their RDD; None for the id if they are one
+        whole file, read without an RDD.
+        """
+        # Spark skips a file with a hidden name even if the file is requested directly.
         hidden = is_hidden(os.path.basename(parts[0].path))
         if len(parts) > 1 or not parts[0].whole or hidden:
             if self._ranges is None:
@@ -364,10 +369,10 @@ class _Group(NamedTuple):
     """Neighbouring parts of the split whose paths give the same columns."""
 
     parts: list[FilePart]
-    end: int  # the number of the part behind them
+    end: int  # index after the last part
     columns: tuple[str, ...]
     reader: PartReader | None  # None: Spark reads all of them
-    plan: SourcePlan | None  # for what the reader reads
+    plan: SourcePlan | None  # for the reader's columns
     pieces: Generator[Piece, None, None]
 
 
@@ -382,7 +387,7 @@ def _only(piece: Piece) -> Generator[Piece, None, None]:
 
 def _other_plan(operator: str, piece: ForSpark) -> str:
     return (
-        f"{operator}: {piece.rows} rows of {piece.parts[0].path} had been read by a plan with other"
-        " filters or columns, so they cannot be found again. Restore the job with the filters that"
-        " it had, or start it without its earlier state"
+        f"{operator}: {piece.rows} rows of {piece.parts[0].path} were read by a plan with different"
+        " filters or columns, so they cannot be found again. Restore the job with the original"
+        " filters, or start it without its earlier state"
     )

@@ -1,4 +1,4 @@
-"""A connection to PostgreSQL that outlives the server's restarts."""
+"""A connection to PostgreSQL that reconnects after the server restarts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from firesteel.errors import FiresteelError
 from firesteel.operator import RuntimeContext
 from taskexecutor.executor.connectors.postgres.tables import Target
 
-PATIENCE_S = 60.0  # how long a task waits for a server that is away
+PATIENCE_S = 60.0  # how long a task waits for an unavailable server
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 1.0
 
 _log = structlog.get_logger("task")
@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 
 
 class Connection:
-    """Connects when it is first used, and anew when the server has gone. Of one thread."""
+    """Connects on first use, and reconnects when the connection is lost. Used by one thread."""
 
     def __init__(self, target: Target, context: RuntimeContext) -> None:
         self._target = target
@@ -29,11 +29,11 @@ class Connection:
         self._connection: Any = None
 
     def transaction(self, work: Callable[[Any, bool], _T], *, repeatable: bool = True) -> _T:
-        """Calls `work` with a cursor, and commits. If the connection is lost, calls it again on
-        another one, with True: then what it has done before is committed or not, nobody knows.
+        """Calls `work` with a cursor, and commits. If the connection is lost, calls it again on a
+        new connection with True: then it is unknown whether the previous call was committed.
 
-        Raises FiresteelError for what the server objects to, for a connection that is lost unless
-        the work is `repeatable`, and if there has been none for a minute.
+        Raises FiresteelError for errors of the server, for a lost connection unless the work is
+        `repeatable`, and if the server is unavailable for a minute.
         """
         again = False
         deadline: float | None = None
@@ -49,7 +49,7 @@ class Connection:
                     raise
                 if deadline is None:
                     deadline = time.monotonic() + PATIENCE_S
-                    _log.warning("PostgreSQL is away, connecting again", cause=str(error))
+                    _log.warning("PostgreSQL is unavailable; reconnecting", cause=str(error))
                 if time.monotonic() >= deadline or self._context.cancelled:
                     raise
                 again = again or connected
@@ -57,7 +57,7 @@ class Connection:
             time.sleep(backoff.next())
 
     def open(self) -> Any:
-        """The connection, or None: for what need not be done."""
+        """Returns the connection, or None if it is not open: for optional work."""
         return None if self._connection is None or self._connection.closed else self._connection
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""PostgresSink: rows into a table by COPY, each batch in a transaction of its own.
+"""PostgresSink: writes rows into a table by COPY, each batch in a separate transaction.
 
 Upserts use a temporary table: COPY into it, then one INSERT ... ON CONFLICT DO UPDATE with the last
-row per key. Where that row says that it is deleted (the column `row_kind`), one DELETE comes first.
+row per key. If that row is a deletion (the column `row_kind`), one DELETE comes first.
 
 With checkpoints, rows are staged first (`staging`), and moved when their checkpoint is complete.
 """
@@ -31,8 +31,8 @@ BATCH_BYTES = 32 * 2**20
 
 class PostgresSinkRuntime(WriterSink[PostgresSink]):
     def analyze(self, schema: pa.Schema | None) -> None:
-        """The database answers, the table is there or can be, and its columns fit; so does the
-        table where rows wait for checkpoints.
+        """Checks that the database responds, that the table exists or can be created, and that its
+        columns fit; and the same for the staging table.
         """
         target = Target(self.sink, known_schema("PostgresSink", schema))
         connection = target.connect()
@@ -54,7 +54,7 @@ class PostgresSinkRuntime(WriterSink[PostgresSink]):
 
     def _target(self, context: RuntimeContext) -> Target:
         schema = context.input_schemas[0]
-        assert schema is not None, "analysis makes sure of it"
+        assert schema is not None, "analysis ensures that the schema is known"
         return Target(self.sink, schema)
 
 
@@ -103,7 +103,7 @@ class PostgresWriter(SinkWriter):
             self._connection.transaction(lambda cursor, _: self._target.upsert(cursor, table))
 
     def prepare(self) -> Sequence[Committable]:
-        """Without checkpoints, rows are committed when they are flushed."""
+        """Returns nothing: without checkpoints, rows are committed when they are flushed."""
         self.flush()
         return self._staging.prepare() if self._staging is not None else ()
 

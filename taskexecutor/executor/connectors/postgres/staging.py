@@ -1,13 +1,14 @@
-"""Rows of a PostgresSink that wait for their checkpoint, in a table beside the target:
-TABLE_firesteel, which all jobs that write to the target share.
+"""Staging of a PostgresSink's rows until their checkpoint is complete, in a table next to the
+target: TABLE_firesteel, which all jobs that write to the target share.
 
-What a subtask writes between two checkpoints is an *epoch*. When its checkpoint is complete, one
-transaction deletes the epoch's rows here and inserts them into the target, or merges them in an
-upsert. So it does not matter who commits an epoch, nor how often: the first transaction finds the
-rows, and any other one none, be it that of an attempt that was declared dead and goes on.
+The rows that a subtask writes between two checkpoints are an *epoch*. When its checkpoint is
+complete, one transaction deletes the epoch's rows from the staging table and inserts them into the
+target, or merges them in an upsert. So it does not matter who commits an epoch, or how often: the
+first transaction finds the rows, and later ones find none, even those of an attempt that was
+declared dead and continues to run.
 
-Rows of epochs that no checkpoint holds are deleted when the next attempt has its first complete
-checkpoint, because by then everything that was restored is committed.
+Rows of epochs in no checkpoint are deleted when the next attempt has its first complete checkpoint,
+because by then all restored epochs are committed.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from taskexecutor.executor.connectors.postgres.tables import (
 )
 
 _EPOCH = "_firesteel_epoch"
-_NAME_BYTES = 63  # of PostgreSQL: it would cut longer ones
-_ORDERS_OF_EPOCH = 2**40  # more than an epoch has rows
+_NAME_BYTES = 63  # of PostgreSQL, which truncates longer names
+_ORDERS_OF_EPOCH = 2**40  # greater than the number of rows of an epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Epoch:
 
 
 class Staging:
-    """The writing side, in the transactions of its caller."""
+    """Writes epochs, within the caller's transactions."""
 
     def __init__(self, target: Target, context: RuntimeContext) -> None:
         self._target = target
@@ -64,7 +65,9 @@ class Staging:
         prepare_staging(self._target, cursor)
 
     def write(self, cursor: Any, rows: pa.Table, again: bool) -> None:
-        """`again`: they may be there already. Call `written` when they are."""
+        """Writes rows of the current epoch. `again`: they may have been written already. Call
+        `written` after the commit.
+        """
         if again and self._rows_there(cursor) == self._rows + rows.num_rows:
             return
         if self._target.sink.mode == "upsert":
@@ -95,7 +98,7 @@ class Staging:
         return (epoch,)
 
     def discard(self, connection: Any) -> None:
-        """What was not prepared. As far as possible: nobody would ever commit it."""
+        """Deletes rows that were not prepared, if possible: they will never be committed."""
         if self._rows:
             with contextlib.suppress(psycopg2.Error), connection, connection.cursor() as cursor:
                 _delete(cursor, self._table, [self._epoch])
@@ -113,7 +116,7 @@ class StagedCommitter(Committer):
         self._connection = Connection(target, context)
 
     def commit(self, committables: Sequence[Epoch]) -> None:
-        """All of them in one transaction."""
+        """Commits all epochs in one transaction."""
         if not committables:
             return
         self._connection.transaction(
@@ -154,7 +157,7 @@ class StagedCommitter(Committer):
 
     @property
     def _marked_columns(self) -> sql.Composable:
-        """With the order over all epochs that are committed together."""
+        """The columns with an order over all epochs that are committed together."""
         order = sql.SQL("array_position(%(epochs)s, {epoch}) * {more} + {order}").format(
             epoch=sql.Identifier(_EPOCH),
             more=sql.Literal(_ORDERS_OF_EPOCH),
@@ -170,7 +173,9 @@ class StagedCommitter(Committer):
         columns: sql.Composable,
         again: bool,
     ) -> None:
-        """Raises FiresteelError if rows are missing. `again`: they may have been moved already."""
+        """Moves the rows. Raises FiresteelError if rows are missing. `again`: they may have been
+        moved already.
+        """
         names = sql.SQL("")
         if into is self._target.identifier:
             names = sql.SQL("({})").format(self._target.columns)
@@ -192,12 +197,12 @@ class StagedCommitter(Committer):
         own = f"-{self._context.task.attempt_id}-"
         for epoch in epochs:
             rows = moved.get(epoch.name, 0)
-            # Of an earlier attempt, all may be gone: then they were committed.
+            # All rows of an earlier attempt may be gone: then they were committed.
             if rows != epoch.rows and (rows or (own in epoch.name and not again)):
                 raise FiresteelError(
                     f"PostgresSink: table {self._table} has {rows} of the {epoch.rows} rows that a"
-                    f" checkpoint holds for table {self._target.sink.table}: another attempt has"
-                    " committed them, or somebody has deleted them"
+                    f" checkpoint contains for table {self._target.sink.table}: another attempt has"
+                    " committed them, or they were deleted"
                 )
 
 
@@ -216,8 +221,8 @@ def _job_and_sink(context: RuntimeContext) -> str:
 
 
 def prepare_staging(target: Target, cursor: Any) -> None:
-    """Creates the staging table, with the columns of the target. One that has others is made anew
-    if it is empty. Raises FiresteelError if it is not.
+    """Creates the staging table, with the columns of the target. An empty table with other columns
+    is recreated. Raises FiresteelError if such a table is not empty.
     """
     table = staging_table(target.sink.table)
     cursor.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (table,))
@@ -229,9 +234,9 @@ def prepare_staging(target: Target, cursor: Any) -> None:
         cursor.execute(sql.SQL("SELECT EXISTS (SELECT FROM {})").format(staging))
         if cursor.fetchone()[0]:
             raise FiresteelError(
-                f"PostgresSink: table {table} holds rows that wait for their checkpoint, and its"
-                f" columns are not those that the stream writes to {target.sink.table}; end the"
-                " jobs that write there, and drop it if it still has rows then: they belong to"
+                f"PostgresSink: table {table} holds rows that wait for their checkpoint, but its"
+                f" columns differ from those that the stream writes to {target.sink.table}; stop "
+                "the jobs that write there, and drop the table if it still has rows: they belong to"
                 " jobs that failed or were cancelled"
             )
         cursor.execute(sql.SQL("DROP TABLE {}").format(staging))

@@ -1,4 +1,4 @@
-"""The table that a PostgresSink writes to: whether it fits, and how rows get into it."""
+"""The target table of a PostgresSink: its checks, and the writing of rows."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _ROWS = "_firesteel_rows"
 
 
 class Target:
-    """A sink with the schema of its rows: what goes into the table, and how.
+    """A sink with the schema of its rows.
 
-    `columns` are those of the table; in an upsert, a column `row_kind` of the stream says which
-    rows are deleted. Methods run in the transaction of the cursor that they get.
+    `columns` are those of the table; in an upsert, the stream's column `row_kind` marks deleted
+    rows. Methods run in the transaction of their cursor.
     """
 
     def __init__(self, sink: PostgresSink, schema: pa.Schema) -> None:
@@ -43,25 +43,25 @@ class Target:
         self.identifier = identifier(sink.table)
 
     def connect(self) -> Any:
-        """Raises FiresteelError if the database cannot be reached or does not let us in."""
+        """Connects. Raises FiresteelError if the database is unreachable or refuses access."""
         return connect(self.sink)
 
     def prepare(self, cursor: Any) -> None:
-        """Creates the table, or checks that it has the stream's columns, and an index for the key.
+        """Creates the table, or checks that it has the stream's columns and an index for the key.
         Raises FiresteelError.
         """
         _prepare_table(cursor, self.sink, self.schema, deletes=self.deletes)
 
     def explained(self) -> contextlib.AbstractContextManager[None]:
-        """Errors with PostgreSQL's message and the table."""
+        """Converts errors to FiresteelError with PostgreSQL's message and the table."""
         return _explained(self.sink)
 
     def append(self, cursor: Any, rows: pa.Table) -> None:
         copy(cursor, self.identifier, rows)
 
     def marked(self, cursor: Any, rows: pa.Table, *, first: int = 0) -> pa.Table:
-        """The rows of an upsert as `merge` takes them: in order, from `first` on, and with those
-        marked that delete. Raises FiresteelError for keys and marks that are invalid.
+        """Returns the rows of an upsert in the form for `merge`: numbered from `first` on, with
+        deletions marked. Raises FiresteelError for invalid keys and marks.
         """
         kinds = _kinds(self.sink, rows) if self.deletes else pa.nulls(rows.num_rows, pa.string())
         _check_keys(cursor, self.sink, rows)
@@ -74,7 +74,9 @@ class Target:
         self.merge(cursor)
 
     def temporary(self, cursor: Any) -> sql.Composable:
-        """The table of this connection from which `merge` takes rows; empty at first."""
+        """Returns the connection's temporary table from which `merge` takes rows; initially
+        empty.
+        """
         staging = sql.Identifier(_ROWS)
         cursor.execute(
             sql.SQL(
@@ -87,7 +89,7 @@ class Target:
         return staging
 
     def merge(self, cursor: Any) -> None:
-        """Of the rows in `temporary`, the last of each key counts."""
+        """Merges the rows in `temporary`, using the last row of each key."""
         staging = sql.Identifier(_ROWS)
         keys = [sql.Identifier(name) for name in self.sink.key]
         others = [sql.Identifier(name) for name in self.names if name not in self.sink.key]
@@ -126,8 +128,8 @@ class Target:
             if others
             else sql.SQL("DO NOTHING")
         )
-        # Sorted by key: writers that share rows lock them in the same order, so they cannot block
-        # each other for ever.
+        # Sorted by key: writers that share rows lock them in the same order, so they cannot
+        # deadlock.
         cursor.execute(
             sql.SQL(
                 "INSERT INTO {target} ({listed}) SELECT {listed} FROM {last} "
@@ -150,13 +152,13 @@ def listed(names: Sequence[str]) -> sql.Composed:
 
 
 def connect(sink: PostgresSink) -> Any:
-    """Raises FiresteelError if the database cannot be reached or does not let us in."""
+    """Connects. Raises FiresteelError if the database is unreachable or refuses access."""
     try:
         url = make_url(sink.url)
         if url.get_backend_name() not in ("postgresql", "postgres"):
             raise ValueError(f"{url.get_backend_name()} is not PostgreSQL")
         arguments = url.set(drivername="postgresql").render_as_string(hide_password=False)
-    except Exception as error:  # SQLAlchemy's own message shows the text, password and all
+    except Exception as error:  # SQLAlchemy's message contains the url with its password
         reason = (
             str(error)
             if isinstance(error, ValueError) and "is not PostgreSQL" in str(error)
@@ -182,31 +184,31 @@ def connect(sink: PostgresSink) -> Any:
 
 
 def _keyed_by(sink: PostgresSink, schema: pa.Schema) -> PostgresSink:
-    """With the names that its key has in the stream and in the table."""
+    """Returns the sink with its key's names in the stream and in the table."""
     return dataclasses.replace(
         sink, key=named_columns("PostgresSink: key column", sink.key, schema)
     )
 
 
 def _written(sink: PostgresSink, schema: pa.Schema) -> pa.Schema:
-    """The columns that go into the table: in an upsert, all but the one that marks deleted rows.
-    Raises FiresteelError if that is no text.
+    """Returns the columns of the table: in an upsert, all except the one that marks deletions.
+    Raises FiresteelError if that column is not a string.
     """
     if sink.mode != "upsert" or ROW_KIND not in schema.names:
         return schema
     kind = schema.field(ROW_KIND).type
     if kind != pa.string():
         raise FiresteelError(
-            f"PostgresSink: column {ROW_KIND!r} is {kind}; in an upsert it says which rows are "
-            f"deleted, as text: {INSERT!r} or {DELETE!r}; give it another name if it says "
+            f"PostgresSink: column {ROW_KIND!r} is {kind}; in an upsert it marks which rows are "
+            f"deleted, as a string: {INSERT!r} or {DELETE!r}; rename it if it means "
             "something else"
         )
     return pa.schema([field for field in schema if field.name != ROW_KIND])
 
 
 def _kinds(sink: PostgresSink, table: pa.Table) -> pa.ChunkedArray:
-    """The column that marks deleted rows. Raises FiresteelError for values that are none, and for
-    deleted rows that no key finds.
+    """Returns the column that marks deletions. Raises FiresteelError for invalid values, and for
+    deletions with a null key.
     """
     kinds = table.column(ROW_KIND)
     allowed = pc.is_in(kinds, value_set=pa.array([INSERT, DELETE]))
@@ -214,7 +216,7 @@ def _kinds(sink: PostgresSink, table: pa.Table) -> pa.ChunkedArray:
         value = kinds.filter(pc.invert(allowed))[0].as_py()
         raise FiresteelError(
             f"PostgresSink: table {sink.table}: a row's {ROW_KIND} is {value!r}; in an upsert it "
-            f"says whether the row is deleted: {INSERT!r} or {DELETE!r}"
+            f"must mark whether the row is deleted: {INSERT!r} or {DELETE!r}"
         )
     deleted = table.filter(pc.equal(kinds, DELETE))
     for name in sink.key:
@@ -227,7 +229,7 @@ def _kinds(sink: PostgresSink, table: pa.Table) -> pa.ChunkedArray:
 
 
 def _prepare_table(cursor: Any, sink: PostgresSink, schema: pa.Schema, *, deletes: bool) -> None:
-    """Creates the table, or checks that it has the stream's columns, and an index for the key."""
+    """Creates the table, or checks that it has the stream's columns and an index for the key."""
     cursor.execute("SELECT to_regclass(%s)", (identifier(sink.table).as_string(cursor),))
     if cursor.fetchone()[0] is None:
         # Several subtasks may try to create it: one does.
@@ -238,9 +240,9 @@ def _prepare_table(cursor: Any, sink: PostgresSink, schema: pa.Schema, *, delete
     _check_columns(sink, schema, types)
     if deletes and ROW_KIND in types:
         raise FiresteelError(
-            f"PostgresSink: table {sink.table} has a column {ROW_KIND!r}, and in an upsert "
-            "that of the stream is not written: it says which rows are deleted; give the "
-            "table's another name"
+            f"PostgresSink: table {sink.table} has a column {ROW_KIND!r}, but in an upsert "
+            "that of the stream is not written: it marks which rows are deleted; rename the "
+            "table's column"
         )
     if sink.mode == "upsert" and not _unique_indexes(cursor, sink):
         keys = ", ".join(sink.key)
@@ -252,7 +254,7 @@ def _prepare_table(cursor: Any, sink: PostgresSink, schema: pa.Schema, *, delete
 
 
 def column_types(cursor: Any, table: str) -> dict[str, str]:
-    """By name, in order; empty if there is no such table."""
+    """Returns types by column name, in order; empty if there is no such table."""
     cursor.execute(
         "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
         "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
@@ -272,14 +274,14 @@ def _check_columns(sink: PostgresSink, schema: pa.Schema, types: dict[str, str])
             )
         if not fits(field, types[field.name]):
             raise FiresteelError(
-                f"PostgresSink: column {field.name!r} of the stream is {field.type}, and that of "
+                f"PostgresSink: column {field.name!r} of the stream is {field.type}, but that of "
                 f"table {sink.table} is {types[field.name]}; "
                 f"cast it, or make the table's {postgres_type(field)}"
             )
 
 
 def _unique_indexes(cursor: Any, sink: PostgresSink) -> list[bool]:
-    """Of those over exactly the key: whether nulls are equal to each."""
+    """Returns for each unique index over exactly the key whether it treats nulls as equal."""
     cursor.execute(
         "SELECT array_agg(a.attname::text), "
         "bool_or((to_jsonb(i)->>'indnullsnotdistinct')::boolean) FROM pg_index i "
@@ -292,13 +294,15 @@ def _unique_indexes(cursor: Any, sink: PostgresSink) -> list[bool]:
 
 
 def _check_keys(cursor: Any, sink: PostgresSink, table: pa.Table) -> None:
-    """Raises FiresteelError if a key is null, and each update of such a row would be one more."""
+    """Raises FiresteelError if a key is null, because each update of such a row would insert a new
+    row.
+    """
     missing = [name for name in sink.key if table.column(name).null_count]
     if missing and not any(_unique_indexes(cursor, sink)):
         raise FiresteelError(
             f"PostgresSink: table {sink.table}: the key column {missing[0]!r} of a row is null, "
-            "and to the table's unique index no null equals another, so each update would be one "
-            "more row; give it a value, for example by coalesce(...), or create the index with "
+            "and the table's unique index treats nulls as distinct, so each update would insert a "
+            "new row; give it a value, for example by coalesce(...), or create the index with "
             "NULLS NOT DISTINCT"
         )
 
@@ -332,7 +336,7 @@ def copy(cursor: Any, target: sql.Composable, table: pa.Table) -> None:
 
 @contextlib.contextmanager
 def _explained(sink: PostgresSink) -> Iterator[None]:
-    """Errors with PostgreSQL's message and the table."""
+    """Converts errors to FiresteelError with PostgreSQL's message and the table."""
     try:
         yield
     except psycopg2.Error as error:

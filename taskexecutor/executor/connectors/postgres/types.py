@@ -1,4 +1,4 @@
-"""Arrow's types and values as PostgreSQL has them."""
+"""Converts Arrow's types and values to PostgreSQL's."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from taskexecutor.executor.connectors.json_values import json_form, or_none
 
 
 def postgres_type(field: pa.Field) -> str:
-    """The PostgreSQL type that holds all values of the column. Raises FiresteelError if there is
-    none.
+    """Returns the PostgreSQL type that holds all values of the column. Raises FiresteelError if
+    there is none.
     """
     kind = field.type
     if pa.types.is_decimal(kind):
@@ -25,7 +25,7 @@ def postgres_type(field: pa.Field) -> str:
         if check(kind):
             return name
     raise FiresteelError(
-        f"PostgresSink: column {field.name!r} is {kind}, which PostgreSQL has no type for; "
+        f"PostgresSink: column {field.name!r} is {kind}, for which PostgreSQL has no type; "
         "cast or drop it"
     )
 
@@ -48,13 +48,13 @@ _TEXTS = ("text", "character", "varchar", "citext", "uuid", "json", "inet", "USE
 
 
 def fits(field: pa.Field, declared: str) -> bool:
-    """Whether PostgreSQL can read the column's values, written as texts, as type `declared`: as far
-    as the types show.
+    """Returns whether PostgreSQL can read the column's values, written as texts, as type
+    `declared`, judging by the types.
     """
     ours = postgres_type(field).split("(", 1)[0]
     theirs = declared.split("(", 1)[0]
     if ours in _NUMBERS:
-        # A value that is too large is found when it comes.
+        # Values that are too large are found at run time.
         return (
             theirs in _NUMBERS
             if ours in ("numeric", "real", "double precision")
@@ -72,8 +72,8 @@ def fits(field: pa.Field, declared: str) -> bool:
 
 
 def as_texts(table: pa.Table) -> pa.Table:
-    """The table, with columns that Arrow's CSV writer would write differently than PostgreSQL reads
-    them as strings.
+    """Returns the table in which columns that Arrow's CSV writer writes in a form other than
+    PostgreSQL's are strings.
     """
     for index, field in enumerate(table.schema):
         convert = (

@@ -1,5 +1,5 @@
-"""PySpark's Python DataSource: what its stream readers and writers have in common here. It is user
-code and runs in slots only.
+"""The shared parts of stream readers and writers of PySpark's Python DataSource. They are user code
+and run in slots only.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _WRITER = b"firesteel.writer"
-BATCH_ROWS = 10_000  # of a reader, as in Spark
-# Pickled InputPartitions, on their way to the readers.
+BATCH_ROWS = 10_000  # rows per batch of a reader, as in Spark
+# Pickled InputPartitions, sent to the readers.
 PARTITION_SCHEMA = pa.schema([("partition", pa.binary())])
 # Pickled WriterCommitMessages.
 MESSAGE_SCHEMA = pa.schema([("subtask", pa.int32()), ("message", pa.binary())])
@@ -42,8 +42,8 @@ def create(source: PythonSource | PythonSink) -> DataSource:
 
 
 def schema_of(source: PythonSource, data_source: DataSource) -> StructType:
-    """The schema that the program gives, or else the DataSource's. Raises FiresteelError if neither
-    has one.
+    """Returns the schema given by the program, or else the DataSource's. Raises FiresteelError if
+    there is none.
     """
     from pyspark.sql.types import StructType
 
@@ -67,8 +67,8 @@ def schema_of(source: PythonSource, data_source: DataSource) -> StructType:
 
 
 def stream_reader(source: PythonSource, data_source: DataSource, schema: StructType) -> Any:
-    """A DataSourceStreamReader or, of a simple source, a SimpleDataSourceStreamReader. Raises
-    FiresteelError.
+    """Returns a DataSourceStreamReader or, for a simple source, a SimpleDataSourceStreamReader.
+    Raises FiresteelError.
     """
     from pyspark.sql.datasource import DataSourceStreamReader, SimpleDataSourceStreamReader
 
@@ -79,7 +79,7 @@ def stream_reader(source: PythonSource, data_source: DataSource, schema: StructT
         made, kind = data_source.streamReader(schema), DataSourceStreamReader  # type: ignore[assignment]
     if not isinstance(made, kind):
         raise FiresteelError(
-            f"{source.name} made a {type(made).__name__} to read the stream; "
+            f"{source.name} returned a {type(made).__name__} to read the stream; "
             f"it must be a {kind.__name__}"
         )
     return made
@@ -93,14 +93,14 @@ def stream_writer(
     made = data_source.streamWriter(schema, sink.overwrite)
     if not isinstance(made, DataSourceStreamWriter):
         raise FiresteelError(
-            f"{sink.name} made a {type(made).__name__} to write the stream; "
+            f"{sink.name} returned a {type(made).__name__} to write the stream; "
             "it must be a DataSourceStreamWriter or a DataSourceStreamArrowWriter"
         )
     return made
 
 
 def check_source(source: PythonSource) -> pa.Schema:
-    """Before data flows: creates it and its reader. Returns the schema of its rows."""
+    """Creates the source and its reader before data flows, and returns the schema of its rows."""
     data_source = create(source)
     schema = schema_of(source, data_source)
     stream_reader(source, data_source, schema)
@@ -108,11 +108,11 @@ def check_source(source: PythonSource) -> pa.Schema:
 
 
 def check_sink(sink: PythonSink, schema: pa.Schema | None) -> pa.Schema:
-    """Before data flows: creates it and its writer.
+    """Creates the sink and its writer before data flows.
 
-    This one writer is copied to all subtasks that write and commit, as Spark's driver does it: what
-    it holds may be random, such as the name of a folder, and they must agree on it. The copies
-    travel with the schema of the commit messages.
+    This one writer is copied to all subtasks that write and commit, as in Spark's driver: its
+    attributes may be random, such as the name of a folder, and all subtasks must agree on them. The
+    copies are stored with the schema of the commit messages.
     """
     writer = stream_writer(sink, create(sink), to_spark(known_schema(sink.name, schema)))
     try:
@@ -120,20 +120,22 @@ def check_sink(sink: PythonSink, schema: pa.Schema | None) -> pa.Schema:
     except Exception as error:
         raise FiresteelError(
             f"{sink.name}: its writer cannot be pickled ({text_of(error)});"
-            " open what it needs in write()"
+            " open resources in write()"
         ) from error
     return MESSAGE_SCHEMA.with_metadata({_WRITER: pickled})
 
 
 def writer_in(schema: pa.Schema | None) -> Any:
-    assert schema is not None and schema.metadata is not None, "analysis makes sure of it"
+    assert schema is not None and schema.metadata is not None, (
+        "analysis ensures that the schema is known"
+    )
     return cloudpickle.loads(schema.metadata[_WRITER])
 
 
 def batches_of(
     rows: Any, schema: StructType, data_source: DataSource, arrow_schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """A reader's tuples, Rows or RecordBatches, checked and converted as PySpark does."""
+    """Returns a reader's tuples, Rows or RecordBatches, checked and converted as in PySpark."""
     from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
     for batch in records_to_arrow_batches(iter(rows), BATCH_ROWS, schema, data_source):
@@ -142,8 +144,8 @@ def batches_of(
 
 
 def latest_offset(reader: Any, start: Any) -> Any:
-    """Of a DataSourceStreamReader, with its own read limit; also of an older one, whose
-    latestOffset takes no arguments.
+    """Returns the latest offset of a DataSourceStreamReader, with its default read limit. Also
+    supports older readers, whose latestOffset takes no arguments.
     """
     if inspect.signature(reader.latestOffset).parameters:
         return reader.latestOffset(start, reader.getDefaultReadLimit())
@@ -151,7 +153,9 @@ def latest_offset(reader: Any, start: Any) -> Any:
 
 
 def offset_text(offset: Any, name: str) -> str:
-    """Offsets are compared and kept as JSON. Raises FiresteelError if this one is not JSON."""
+    """Returns the offset as JSON, in which offsets are compared and stored. Raises FiresteelError
+    if it is not JSON.
+    """
     try:
         return json.dumps(offset)
     except TypeError as error:
@@ -163,7 +167,7 @@ def offset_text(offset: Any, name: str) -> str:
 
 @contextlib.contextmanager
 def user_code(context: RuntimeContext, *, timed: bool = True) -> Iterator[None]:
-    """Inside, `TaskContext.get()` has the subtask as its partition, as in Spark's workers."""
+    """Within it, `TaskContext.get()` has the subtask as its partition, as in Spark's workers."""
     before = getattr(_current, "context", None)
     _current.context = context
     _count_users(1)
@@ -176,12 +180,14 @@ def user_code(context: RuntimeContext, *, timed: bool = True) -> Iterator[None]:
 
 
 _current = threading.local()
-_users = 0  # threads in user code, all tasks together
+_users = 0  # number of threads in user code, over all tasks
 _users_lock = threading.Lock()
 
 
 def _count_users(change: int) -> None:
-    """It exists only while user code runs: by it, PySpark tells a worker from a driver."""
+    """Sets the context only while user code runs, because PySpark uses it to distinguish workers
+    from drivers.
+    """
     global _users
     from pyspark import TaskContext
 
@@ -195,7 +201,9 @@ def _count_users(change: int) -> None:
 
 @functools.cache
 def _by_thread() -> type:
-    """Tasks share a process, which has one TaskContext: it answers by thread."""
+    """Returns a TaskContext that answers by thread, because tasks share a process, which has one
+    TaskContext.
+    """
     from pyspark import TaskContext
 
     class ThreadTaskContext(TaskContext):

@@ -1,17 +1,17 @@
 """PythonSink: stream writers of PySpark's Python DataSource.
 
-    writers (any number)  --commit messages-->  committer (one subtask)
+writers (any number)  --commit messages-->  committer (one subtask)
 
 A DataSourceStreamWriter's `write` takes an iterator over all rows of an epoch, so it runs in a
-thread of its own, which the task feeds. What it returns travels as a row to the committer, which
-calls `commit` with all of them, or `abort` if the task fails or is cancelled before. The rows of a
-job are one epoch, which ends with the input. With a commit interval, each writer ends an epoch that
-has been open for so long, and the committer commits what it has when no more is under way.
+separate thread, which the task feeds. Its result is sent as a row to the committer, which calls
+`commit` with all results, or `abort` if the task fails or is cancelled before. Without a commit
+interval, all rows of a job are one epoch, which ends with the input. With one, each writer ends an
+epoch after this time, and the committer commits its messages when no more are in flight.
 
-With checkpoints, each of them ends an epoch: its barrier is behind the messages, which become a
+With checkpoints, each checkpoint ends an epoch: its barrier follows the messages, which become a
 batch in the committer's state, and its completion commits them. After a failure the committer
-commits what the checkpoint holds, again if need be, with the same messages and batch id. Batch ids
-are those of the checkpoints.
+commits the batches in the checkpoint, possibly again, with the same messages and batch id. Batch
+ids are those of the checkpoints.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter
 
 QUEUED_BATCHES = 4
-_LOOK_S = 0.05  # how often a task that waits for write() looks whether it was cancelled
-_CLOSE_S = 1.0  # for a write() that asks for its next row, to end by itself
-_INTERRUPT_S = 0.5  # for one that does not, and is interrupted
+_LOOK_S = 0.05  # interval at which a task that waits for write() checks for its cancellation
+_CLOSE_S = 1.0  # for a write() that requests its next row, to end by itself
+_INTERRUPT_S = 0.5  # for one that does not, before it is interrupted
 
 
 class PythonSinkRuntime(WriterSink[PythonSink]):
@@ -66,13 +66,13 @@ class PythonSinkRuntime(WriterSink[PythonSink]):
 
 
 class EpochWriting(SinkWriting):
-    """The messages are committed by another operator: they are emitted, a row each."""
+    """Emits the messages, a row each, for another operator to commit."""
 
     def prepare_barrier(self, checkpoint_id: int) -> None:
         self._end_epoch()
 
     def snapshot_state(self, checkpoint_id: int) -> None:
-        """Nothing is left: what was prepared is before the barrier."""
+        """Stores nothing: what was prepared precedes the barrier."""
 
     def finish(self) -> None:
         self._end_epoch()
@@ -95,9 +95,9 @@ class EpochWriting(SinkWriting):
 class EpochWriter(SinkWriter):
     def __init__(self, sink: PythonSink, context: RuntimeContext) -> None:
         schema = context.input_schemas[0]
-        assert schema is not None, "analysis makes sure of it"
+        assert schema is not None, "analysis ensures that the schema is known"
         self._name = sink.name
-        self._whole_input = sink.commit_interval_s is None  # is one epoch
+        self._whole_input = sink.commit_interval_s is None  # one epoch for the whole input
         self._context = context
         self._schema = to_spark(schema)
         self._zone = session_zone(context)
@@ -105,7 +105,7 @@ class EpochWriter(SinkWriter):
 
     def open(self) -> None:
         if self._whole_input:
-            self._begin()  # in every subtask, also if it gets no rows
+            self._begin()  # in every subtask, even without rows
 
     def write(self, batch: pa.RecordBatch) -> None:
         (self._epoch or self._begin()).put(batch)
@@ -131,7 +131,7 @@ class EpochWriter(SinkWriter):
         from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
         arrow = isinstance(writer, DataSourceStreamArrowWriter)
-        # Not timed here: this is not the task's thread, whose waiting is timed.
+        # Not timed here: this is not the task's thread, whose wait is timed.
         with user_code(self._context, timed=False):
             message = writer.write(self._zoned(batches) if arrow else self._rows(batches))
         if not isinstance(message, WriterCommitMessage):
@@ -157,7 +157,7 @@ class _Abandoned(Exception):
 
 
 class _Epoch:
-    """One call of `write`, in its thread."""
+    """One call of `write`, in a separate thread."""
 
     def __init__(
         self, write: Callable[[Iterator[pa.RecordBatch]], Any], context: RuntimeContext
@@ -186,7 +186,7 @@ class _Epoch:
                 return
 
     def end(self) -> Any:
-        """What `write` returned; raises what it raised."""
+        """Returns the result of `write`, or raises its error."""
         self.put(None)
         while self._thread.is_alive():
             self._thread.join(_LOOK_S)
@@ -195,8 +195,8 @@ class _Epoch:
         return self._result
 
     def abandon(self) -> None:
-        """Ends the thread. One that never leaves a library's code lives on, and costs the slot its
-        process (taskexecutor.executor.job_threads).
+        """Ends the thread. If it never returns from native code, it stays, and the slot's process
+        is replaced (taskexecutor.executor.job_threads).
         """
         self._abandoned = True
         with contextlib.suppress(queue.Full):
@@ -224,7 +224,7 @@ class _Epoch:
                 break
             yield batch
         if self._abandoned:
-            raise _Abandoned("the task ended before its input did")
+            raise _Abandoned("the task ended before its input")
 
 
 class PythonCommitRuntime(SinkRuntime[PythonCommit]):
@@ -239,8 +239,8 @@ class _Batch(NamedTuple):
 
 
 class PythonCommitting(StreamOperator):
-    """Commits what all writers have emitted, or aborts it when the task fails or is cancelled. What
-    a checkpoint holds is not aborted: it is committed by whoever restores it.
+    """Commits the messages of all writers, or aborts them when the task fails or is cancelled.
+    Messages in a checkpoint are not aborted: the attempt that restores it commits them.
     """
 
     def __init__(self, sink: PythonSink) -> None:
@@ -248,8 +248,8 @@ class PythonCommitting(StreamOperator):
         self._writer: Any = None
         self._messages: list[tuple[int, bytes]] = []  # pickled, by subtask
         self._next_batch: list[int] = []  # operator list state: the id of the next batch
-        self._in_checkpoints: list[_Batch] = []  # list state: not committed yet, in order
-        self._committed = False  # everything: the input has ended
+        self._in_checkpoints: list[_Batch] = []  # list state: uncommitted batches, in order
+        self._committed = False  # everything is committed: the input has ended
 
     def initialize_state(self, state: OperatorState) -> None:
         self._next_batch = state.list_state("next_batch_id")
@@ -293,7 +293,7 @@ class PythonCommitting(StreamOperator):
         self._messages.clear()
 
     def _commit_checkpoints(self, up_to: int | None) -> None:
-        """Of the checkpoints up to this one; None: of all."""
+        """Commits the batches of the checkpoints up to this one; None: of all checkpoints."""
         while self._in_checkpoints:
             batch = self._in_checkpoints[0]
             if up_to is not None and batch.checkpoint_id > up_to:

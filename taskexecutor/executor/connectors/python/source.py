@@ -1,16 +1,16 @@
 """PythonSource: stream readers of PySpark's Python DataSource.
 
-    planner (one subtask)  --partitions-->  readers (any number)
+planner (one subtask)  --partitions-->  readers (any number)
 
-The planner keeps the offset and asks the DataSourceStreamReader for new partitions, which travel as
-rows to the readers; those turn each into its rows. So the plan is part of the stream: when a
-barrier has passed both, the offset is in the planner's state and nothing is left between them. A
+The planner keeps the offset and requests new partitions from the DataSourceStreamReader; they are
+sent as rows to the readers, which turn each into its rows. So the plan is part of the stream: when
+a barrier has passed both, the offset is in the planner's state and nothing is left between them. A
 SimpleDataSourceStreamReader plans and reads in one call, in one subtask.
 
-Partitions of one plan may cover the same time, and a reader may have several of them queued. So
-where the source has event time, the planner sends a mark behind each plan, a watermark that counts
-the plans, and the operator that finds event time behind the reader (AssignWatermarks) advances it
-only there.
+Partitions of one plan may cover the same time, and a reader may have several of them queued.
+Therefore, if the source has event time, the planner sends a mark after each plan: a watermark that
+counts the plans. The operator after the reader that assigns event time (AssignWatermarks) advances
+it only at marks.
 
 `commit(end)` promises a reader that nothing before `end` will be read again, so it is called only
 when a completed checkpoint contains that offset.
@@ -50,7 +50,7 @@ from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import to_arrow
 from taskexecutor.executor.timing.bundle_time import TARGET_S
 
-READING_SUBTASK = 0  # of planners and simple readers; any further subtasks have nothing to do
+READING_SUBTASK = 0  # of planners and simple readers; other subtasks are unused
 
 
 class PythonSourceRuntime(SourceRuntime[PythonSource]):
@@ -74,9 +74,9 @@ class _OffsetSource(SourceOperator):
 
     def __init__(self, source: PythonSource) -> None:
         self._source = source
-        self._reader: Any = None  # None: not the subtask that reads
-        self._offset: Any = None  # before the first poll, unless it was restored
-        self._text: str | None = None  # of the offset
+        self._reader: Any = None  # None: this subtask does not read
+        self._offset: Any = None  # unset before the first poll, unless restored
+        self._text: str | None = None  # the offset as JSON
         # By checkpoint: the offset to commit when it is complete.
         self._by_checkpoint: dict[int, Any] = {}
         self._ended = False
@@ -92,7 +92,7 @@ class _OffsetSource(SourceOperator):
             self._reader = stream_reader(self._source, self._data_source, self._schema)
         if is_batch(self.context) and not hasattr(self._reader, "isFinished"):
             raise FiresteelError(
-                f"{self._source.name} never ends, and a job in batch mode must: give"
+                f"{self._source.name} never ends, but a job in batch mode must end: give"
                 f" {type(self._reader).__name__} a method isFinished(end), or run it as a stream"
                 f" ({options.RUNTIME_MODE.key})"
             )
@@ -117,8 +117,8 @@ class _OffsetSource(SourceOperator):
         return not self._ended
 
     def _advance(self) -> Any:
-        """Emits what is new; returns the offset behind it, or the same one if nothing is, or there
-        is more before it.
+        """Emits new rows and returns the offset after them; the same offset if there is nothing
+        new, or if more rows precede it.
         """
         raise NotImplementedError
 
@@ -138,7 +138,7 @@ class _OffsetSource(SourceOperator):
             self._text = offset_text(self._offset, self._source.name)
             self._ended = False
             self._note_end()
-            with user_code(self.context):  # perhaps again: it may have failed before it did
+            with user_code(self.context):  # possibly again: it may have failed before
                 self._reader.commit(self._offset)
 
     def snapshot_state(self, checkpoint_id: int) -> None:
@@ -181,7 +181,8 @@ class PartitionPlanner(_OffsetSource):
                 dumps_without_lines(partition)
                 for partition in self._reader.partitions(self._offset, end)
             ]
-        for partition in partitions:  # a batch each: they are spread evenly over the readers
+        # one batch per partition, to distribute them evenly over the readers
+        for partition in partitions:
             self.output.emit(
                 pa.RecordBatch.from_arrays(
                     [pa.array([partition], pa.binary())], schema=PARTITION_SCHEMA
@@ -200,7 +201,7 @@ class SimpleReader(_OffsetSource):
 
     def __init__(self, source: PythonSource) -> None:
         super().__init__(source)
-        self._read: _Read | None = None  # has begun and not ended
+        self._read: _Read | None = None  # has started and not ended
 
     def poll(self, max_wait_s: float) -> bool:
         more = super().poll(max_wait_s)
@@ -254,41 +255,41 @@ class SimpleReader(_OffsetSource):
         if read.seen < read.skipped:
             raise FiresteelError(
                 f"{self._source.name}: readBetweenOffsets({self._text}, ...) returned "
-                f"{read.seen} rows; {read.skipped} had been read when the state was taken that "
-                "the job is restored from. It must return the same rows again"
+                f"{read.seen} rows, but {read.skipped} had been read when the restored state was "
+                "taken. It must return the same rows again"
             )
         if read.seen and offset_text(read.end, self._source.name) == self._text:
             raise FiresteelError(
                 f"{self._source.name}: read({self._text}) returned rows and the same offset; "
-                "the end offset must be behind the rows, or they would be read again and again"
+                "the end offset must be after the rows; otherwise they would be read repeatedly"
             )
         return read.end
 
 
 class _Read:
-    """What one call of a simple reader's read() has returned."""
+    """The result of one call of a simple reader's read()."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], end: Any, skipped: int = 0) -> None:
         self.batches = batches
         self.end = end
-        self.skipped = skipped  # rows, which were emitted before the source was restored
+        self.skipped = skipped  # number of rows that were emitted before the restore
         self.seen = 0
 
     @property
     def rows(self) -> int:
-        """That have been emitted, now or before."""
+        """The number of rows that have been emitted, now or before."""
         return max(self.seen, self.skipped)
 
     def behind(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch without its rows that were emitted before."""
+        """Returns the batch without the rows that were emitted before."""
         skip = min(batch.num_rows, max(0, self.skipped - self.seen))
         self.seen += batch.num_rows
         return batch.slice(skip) if skip else batch
 
 
 class PartitionReader(StreamOperator):
-    """Turns partitions into their rows, and passes the planner's marks on. Each is read to its end
-    in one step, so nothing of it is left at a barrier.
+    """Turns partitions into their rows, and forwards the planner's marks. Each partition is read to
+    its end in one step, so nothing of it is left at a barrier.
     """
 
     def __init__(self, source: PythonSource) -> None:

@@ -1,1 +1,1 @@
-"""SequenceSource in a slot: numbers made in Python, or generated inside Spark."""
+"""SequenceSource in a slot: numbers made in Python, or generated in Spark."""

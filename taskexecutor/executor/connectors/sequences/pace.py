@@ -1,9 +1,11 @@
-"""How many rows a rate-limited source may emit, and when. Pure: time is an argument, in seconds."""
+"""Limits how many rows a rate-limited source may emit, and when. Pure: time is an argument, in
+seconds.
+"""
 
 from __future__ import annotations
 
-INTERVAL_S = 0.01  # between groups of rows: low latency, and no busy loop
-MAX_BEHIND_S = 1.0  # a longer delay, because of back-pressure, is not made up for
+INTERVAL_S = 0.01  # between groups of rows: low latency without a busy loop
+MAX_BEHIND_S = 1.0  # longer delays, caused by back-pressure, are not caught up
 
 
 class Pace:
@@ -14,7 +16,7 @@ class Pace:
         self._not_before = now
 
     def due(self, now: float) -> int:
-        """Rows that may be emitted now."""
+        """Returns how many rows may be emitted now."""
         if now < self._not_before:
             return 0
         due = int((now - self._begin) * self._rows_per_s) - self._emitted
@@ -25,11 +27,11 @@ class Pace:
 
     def emitted(self, rows: int, now: float) -> None:
         self._emitted += rows
-        if self.due(now) < 1:  # with more due, it goes on at once
+        if self.due(now) < 1:  # with more due, it continues immediately
             self._not_before = now + INTERVAL_S
 
     def wait_s(self, now: float) -> float:
-        """How long until something is due."""
+        """Returns how long until rows are due."""
         next_row = self._begin + (self._emitted + 1) / self._rows_per_s
         return (
             max(0.0, self._not_before - now, next_row - now) + 1e-4

@@ -1,8 +1,8 @@
-"""Sequences generated inside Spark: a task's splits are partitions of one plan, kept where that is
+"""Sequences generated in Spark: a task's splits are partitions of one plan, cached where that is
 sound (taskexecutor.executor.spark.plans.kept).
 
-Spark's aggregation looks a row's group up in a small map first, then in a larger one, which takes
-several times as long. If the first rows alone have more groups than fit into the first map, it is
+Spark's aggregation looks up a row's group in a small map first, then in a larger one, which takes
+several times as long. If the first rows alone have more groups than fit into the small map, it is
 enlarged.
 """
 
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SPLITS_PER_PLAN = 1024
-PART_BYTES = 32 * 2**20  # of results that the JVM holds at a time, estimated from earlier splits
+PART_BYTES = 32 * 2**20  # results that the JVM holds at a time, estimated from earlier splits
 _MOST_PARTS = 16
-_PART_S = 0.5  # a part takes, at about, of which its job takes tens of milliseconds
-_AGGREGATED_PART_S = 1.5  # the same where each part has partial results for all of its keys
-_MAP_BITS = 16  # Spark's default: its fast map holds two to the power of this many groups
-_MAP_SHARE = 8  # the map may take this fraction of the JVM's heap: one eighth
-_LARGE = 8  # counting groups does not pay for splits with fewer than this many times the rows
+_PART_S = 0.5  # approximate time of a part; its Spark job costs tens of milliseconds
+_AGGREGATED_PART_S = 1.5  # if each part has partial results for all of its keys
+_MAP_BITS = 16  # Spark's default: the fast map holds two to the power of this many groups
+_MAP_SHARE = 8  # the map may use this fraction of the JVM's heap: one eighth
+_LARGE = 8  # counting groups does not pay for splits with less than this many times the rows
 _ALLOWED = ROW_BY_ROW | {"RangeExec", "BatchEvalPythonExec", "ArrowEvalPythonExec"}
 
 
 class RangePlans:
-    """One per task. `gives_way`: splits are read in parts of about equal time, because checkpoints
-    wait for the end of one.
+    """The plans of one task. `gives_way`: splits are read in parts of about equal time, because
+    checkpoints wait for the end of a part.
     """
 
     def __init__(
@@ -70,33 +70,33 @@ class RangePlans:
         self._map_bits: int | None = None
         self._split_rows = 0
         self._divided = self._parts  # from the next split on
-        self._split = self._part = 0  # the split that is read, and its next part
+        self._split = self._part = 0  # the split that is being read, and its next part
         self._size_bytes = 0  # of the split's results so far
         self._took_s = 0.0
         self._gives_way = gives_way
-        self._begin = 0  # where the kept plan's first split begins
-        self._block = -1  # which SPLITS_PER_PLAN splits the kept plan is about
+        self._begin = 0  # where the cached plan's first split starts
+        self._block = -1  # which block of SPLITS_PER_PLAN splits the cached plan covers
         self._rdd: Any = None
         self._schema: pa.Schema | None = None
         self._kept: KeptPlan | None = None
 
     @property
     def frame(self) -> DataFrame | None:
-        """Of the kept plan."""
+        """The DataFrame of the cached plan."""
         return None if self._kept is None else self._kept.frame
 
     def covers(self, start: int, end: int) -> bool:
-        """Whether a kept plan has this split; makes one if that can be done. Calls the functions of
-        the program.
+        """Returns whether a cached plan covers this split; makes one if possible. Calls functions
+        of the program.
         """
         if not self._split_rows:
             self._split_rows = end - start
         number, rest = divmod(start - self._source.start, self._split_rows)
         if rest or end - start != self._split_rows:
-            return False  # the last one
+            return False  # the last split
         if self._kept is not None and self._kept.outdated:
             self._kept, self._rdd, self._block, self._attempts = None, None, -1, ATTEMPTS
-        if self._divided != self._parts:  # needs a plan with other partitions
+        if self._divided != self._parts:  # needs a plan with a different number of partitions
             self._parts, self._block = self._divided, -1
         self._split, self._part = number % SPLITS_PER_PLAN, 0
         self._size_bytes, self._took_s = 0, 0.0
@@ -114,8 +114,8 @@ class RangePlans:
         return self._rdd is not None
 
     def run(self, schema: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
-        """The result of the next part of the split that was covered last, batches of exactly
-        `schema`; each part is whole in the JVM first.
+        """Yields the result of the next part of the last covered split, as batches of exactly
+        `schema`. The JVM completes each part first.
         """
         self._meter.ran_kept()
         first = (self._split * self._parts + self._part) * self._cores
@@ -131,7 +131,7 @@ class RangePlans:
             self._divide()
 
     def _divide(self) -> None:
-        """Into how many parts splits are divided, from what the last one was like."""
+        """Decides into how many parts splits are divided, based on the last split."""
         wanted = self._size_bytes / PART_BYTES
         if self._gives_way:
             part_s = _AGGREGATED_PART_S if self._aggregated else _PART_S
@@ -142,7 +142,7 @@ class RangePlans:
 
     @property
     def next(self) -> int:
-        """The number behind the last part."""
+        """The number after the last part."""
         slices = SPLITS_PER_PLAN * self._parts
         done = self._split * self._parts + self._part
         return self._begin + done * (SPLITS_PER_PLAN * self._split_rows) // slices
@@ -175,7 +175,7 @@ class RangePlans:
         begin = self._source.start + block * SPLITS_PER_PLAN * self._split_rows
         end = begin + SPLITS_PER_PLAN * self._split_rows
         if end > 2**63 - 1:
-            raise NotKept("it would go beyond the largest BIGINT")
+            raise NotKept("it would exceed the largest BIGINT")
         numbers = session.range(begin, end, 1, SPLITS_PER_PLAN * self._parts * self._cores)
         column = self._source.column
         leaf, empty = (
@@ -187,12 +187,12 @@ class RangePlans:
         self._kept = kept
         if self._map_bits is None:
             self._map_bits = self._find_map_bits(begin)
-        with temporary_conf(session, _map_settings(self._map_bits)):  # the code is generated here
+        with temporary_conf(session, _map_settings(self._map_bits)):  # generates the code here
             self._rdd = kept.frame._jdf.toArrowBatchRdd(kept.physical).toJavaRDD()
 
     def _find_map_bits(self, begin: int) -> int:
-        """The size of the map. Its columns are allocated in full, and must leave room for all
-        else.
+        """Returns the size of the map. Its columns are allocated in full, and must leave room for
+        other data.
         """
         assert self._schema is not None
         many = 2 << _MAP_BITS
@@ -216,7 +216,7 @@ class RangePlans:
 def _map_settings(bits: int) -> dict[str, str]:
     if bits == _MAP_BITS:
         return {}
-    # In columns, because a map of rows ends with its first page of memory.
+    # Columnar, because a row-based map is limited to its first page of memory.
     prefix = "spark.sql.codegen.aggregate"
     return {
         f"{prefix}.map.vectorized.enable": "true",

@@ -1,4 +1,4 @@
-"""SequenceSource: numbers made here in batches, or generated inside Spark."""
+"""SequenceSource: numbers made in Python in batches, or generated in Spark."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from taskexecutor.executor.connectors.split_source import SplitReading, SplitSou
 from taskexecutor.executor.operator_factory import OpenedOperator
 
 BATCH_ROWS = 65_536
-_PIECE_S = 1.0  # several times what making a plan takes
+_PIECE_S = 1.0  # several times the time of making a plan
 _FIRST_PIECE_ROWS = 1_000_000
 _LEAST_PIECE_ROWS = 10_000
 
@@ -35,7 +35,7 @@ class SequenceRuntime(SplitSource[SequenceSource]):
 
 
 class SequenceReader(SourceReader):
-    """One batch per poll. With a rate, each subtask has an equal part of it."""
+    """Emits one batch per poll. With a rate, each subtask has an equal part of it."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class SequenceReader(SourceReader):
 
 
 class SequenceStage(SparkSourceStage):
-    """A sequence and the Spark operators after it: by a kept plan where there is one."""
+    """A sequence and the Spark operators after it, run by a cached plan where possible."""
 
     def __init__(
         self, source: SequenceSource, specs: Sequence[Spec], output_schema: pa.Schema | None
@@ -86,8 +86,8 @@ class SequenceStage(SparkSourceStage):
         self._ranges: RangePlans | None = None
         self._next = self._end_at = 0  # of the split
         self._untouched = False  # nothing of the split has been read
-        self._kept = False  # the plan that reads the split
-        self._piece_rows = _FIRST_PIECE_ROWS  # of a plan that is made for them
+        self._kept = False  # a cached plan reads the split
+        self._piece_rows = _FIRST_PIECE_ROWS  # rows of a piece with a new plan
 
     def _begin(self, split: Split, at: Any) -> None:
         start, self._end_at = split["start"], split["end"]
