@@ -30,7 +30,10 @@ def test_a_jvm_may_end_a_while_after_it_was_killed() -> None:
 
 @pytest.mark.parametrize(
     ("code", "reason"),
-    [(3, r"its heap of 64 MiB is used up"), (52, r"its memory for Arrow buffers.* 64 MiB, is used")],
+    [
+        (3, r"its heap of 64 MiB is used up"),
+        (52, r"its memory for Arrow buffers.* 64 MiB, is used"),
+    ],
 )
 def test_a_jvm_that_is_out_of_memory_says_of_which(code: int, reason: str) -> None:
     with subprocess.Popen([sys.executable, "-c", f"raise SystemExit({code})"]) as process:

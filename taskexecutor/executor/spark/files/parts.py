@@ -236,7 +236,7 @@ def check_header(path: str, source: FileSource, names: Sequence[str], beginning:
 
 
 def _header(path: str, options: Mapping[str, str], beginning: Beginning) -> list[str] | None:
-    """Returns the header's names, comparable; None if there is no header, or only Spark can read it."""
+    """Returns the header's names, comparable; None if there is none, or only Spark can read it."""
     encoding = options.get("encoding", options.get("charset", "utf-8"))
     separator = options.get("sep", options.get("delimiter", ",")).replace("\\t", "\t")
     quote, comment = options.get("quote", '"'), options.get("comment")
@@ -264,9 +264,7 @@ def _header(path: str, options: Mapping[str, str], beginning: Beginning) -> list
             row = next(csv.reader([line], delimiter=separator, quotechar=quote))
             if any(quote in name for name in row):
                 return None  # Spark keeps doubled quotes
-        return [
-            _comparable("" if name == null else name, place) for place, name in enumerate(row)
-        ]
+        return [_comparable("" if name == null else name, place) for place, name in enumerate(row)]
     return None
 
 
