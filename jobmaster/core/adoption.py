@@ -24,7 +24,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from firesteel.common.ids import AllocationId, AttemptId, ExecutorId, TaskExecutorId
-from firesteel.common.job_graph import ResultType
 from firesteel.common.resources import UNKNOWN
 from firesteel.common.results import ResultPartitionId
 from firesteel.common.states import ExecutionState, TaskEvent
@@ -64,9 +63,7 @@ def can_adopt(job: Job) -> bool:
 
 def adoptable(job: Job) -> bool:
     """Whether a new JobMaster could adopt the tasks, if this one died while they run."""
-    graph = job.graph.job_graph
-    blocking = any(edge.result_type is ResultType.BLOCKING for edge in graph.edges)
-    return not job.invalid and (job.lists_tasks or not blocking)
+    return not job.invalid and (job.lists_tasks or not job.has_blocking_results)
 
 
 class Adoption:

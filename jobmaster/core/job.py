@@ -8,7 +8,7 @@ from typing import Literal
 
 from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.common.ids import AllocationId, IdSource, OperatorId, TaskExecutorId, VertexId
-from firesteel.common.job_graph import JobGraph
+from firesteel.common.job_graph import JobGraph, ResultType
 from firesteel.common.results import ResultPartitionId
 from firesteel.common.states import ExecutionState, TaskEvent
 from firesteel.errors import ErrorInfo
@@ -67,6 +67,9 @@ class Job:
         self.divides = job_graph.batch or settings.failover is Failover.INDIVIDUAL
         # Whether another JobMaster needs a list of started tasks, because there are no checkpoints.
         self.lists_tasks = settings.checkpoints is None
+        self.has_blocking_results = any(
+            edge.result_type is ResultType.BLOCKING for edge in job_graph.edges
+        )
         self.restart_strategy = new_strategy(
             settings.restart, lambda: int(ids.next(), 16) / 16**32, recovery.restarts
         )
