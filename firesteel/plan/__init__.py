@@ -1,1 +1,1 @@
-"""From a program to its JobGraph: specs of operators, the stream graph, chaining."""
+"""Translates a program to its JobGraph: specs of operators, the stream graph, chaining."""

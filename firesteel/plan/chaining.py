@@ -1,13 +1,14 @@
-"""Operator chaining: which operators run in one task (spec 004, "Tasks and Operator Chains").
+"""Operator chaining: decides which operators run in one task (spec 004, "Tasks and Operator
+Chains").
 
-A chain is a DAG: operators with one and with two inputs may be anywhere in it. An edge is chainable
-if it is FORWARD, both ends agree in parallelism, max parallelism and groups, and neither end
-forbids it. Chains grow along such edges, in topological order, as long as
+A chain is a DAG that may contain operators with one and with two inputs. An edge is chainable if it
+is FORWARD, both ends agree in parallelism, max parallelism and groups, and neither end forbids it.
+Chains grow along such edges, in topological order, as long as
 
 1. every edge between two members of the chain is chainable (none of them needs the network),
-2. no path leaves the chain and returns to it (the tasks of a job form a DAG, too), and
-3. a chain with a source has no other source and no input from another task (a source task polls,
-   it has no input gates).
+2. no path leaves the chain and returns to it (the tasks of a job must also form a DAG), and
+3. a chain with a source has no other source and no input from another task (a source task polls
+   and has no input gates).
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def _leaves_and_returns(
         node = frontier.pop()
         if node in reached:
             continue
-        # Rows that enter a chain anywhere may leave it anywhere.
+        # Rows that enter a chain at any point may leave it at any point.
         reached |= chain_of[node]
         for e in graph.edges:
             if e.source in chain_of[node] and e.target not in reached:

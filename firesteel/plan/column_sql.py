@@ -1,4 +1,4 @@
-"""Columns of PySpark that a program has recorded, as SQL text."""
+"""Converts Columns of PySpark that a program has recorded to SQL text."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _AS_FUNCTION = {
 }
 _SUFFIX = {"isNull": "IS NULL", "isNotNull": "IS NOT NULL"}
 
-# Functions with a syntax of their own.
+# Functions with a special syntax.
 _DISTINCT = {"count_distinct": "count", "countDistinct": "count", "sum_distinct": "sum"}
 
 
 def shippable(where: str, column: Any) -> Any:
-    """The Column as one that can be shipped to the slots: one of Spark Connect is written anew.
+    """Returns the Column in a form that can be shipped to the slots; converts one of Spark Connect.
 
-    Raises InvalidProgram if it cannot be.
+    Raises InvalidProgram if that is not possible.
     """
     if not is_connect_column(column):
         deferred(where, column)
@@ -71,7 +71,7 @@ def shippable(where: str, column: Any) -> Any:
 
 
 def expression_sql(where: str, column: Any) -> str:
-    """SQL text of a Column with the same meaning. Raises InvalidProgram if there is none."""
+    """Returns SQL text with the meaning of the Column. Raises InvalidProgram if there is none."""
     if not is_column(column):
         raise InvalidProgram(
             f'{where}() takes SQL expressions as text, or Columns such as F.sum("x").alias("s"),'
@@ -84,7 +84,9 @@ def expression_sql(where: str, column: Any) -> str:
 
 
 def shown(where: str, column: Any) -> str:
-    """A Column as it is displayed in a plan. Raises InvalidProgram if it belongs to a session."""
+    """Returns a Column's display text for plans. Raises InvalidProgram if it belongs to a
+    session.
+    """
     recorded = deferred(where, shippable(where, column))
     try:
         return sql_of(recorded)
@@ -93,14 +95,14 @@ def shown(where: str, column: Any) -> str:
 
 
 def sql_of(value: Any) -> str:
-    """Raises NotSql."""
+    """Returns the SQL text. Raises NotSql if there is none."""
     if is_column(value):
         return sql_of(deferred("aggregate", value))
     match value:
         case UdfCall(udf=udf):
             raise NotSql(
                 f"{udf._name}() is a user-defined function, and only Spark's own"
-                " can be used here: call it in a transform before, or in window(...).apply(...)"
+                " can be used here: call it in an earlier transform, or in window(...).apply(...)"
             )
         case Call(function=Member(of=Member(member=room), member=name), arguments=arguments) if (
             room in _FUNCTIONS
@@ -109,7 +111,7 @@ def sql_of(value: Any) -> str:
         case Call(function=Member(of=column, member=name), arguments=arguments):
             return _method(column, name, arguments)
         case Deferred():
-            raise NotSql("this Column has no SQL text that is known here; write it as SQL text")
+            raise NotSql("this Column has no known SQL text; write it as SQL text")
         case _:
             return literal(value)
 
@@ -160,7 +162,7 @@ def _method(column: Any, name: str, arguments: Sequence[Any]) -> str:
         return f"{sql_of(column)}.{quoted(arguments[0])}"
     if name in ("when", "otherwise") and (branches := sql_of(column)).endswith(" END"):
         return f"{branches.removesuffix(' END')} {_branch(name, arguments)} END"
-    raise NotSql(f".{name}() has no SQL text that is known here; write the expression as SQL text")
+    raise NotSql(f".{name}() has no known SQL text; write the expression as SQL text")
 
 
 def _branch(name: str, arguments: Sequence[Any]) -> str:
@@ -175,7 +177,7 @@ def _list(arguments: Sequence[Any]) -> str:
 
 
 def _flat(arguments: Sequence[Any]) -> list[Any]:
-    """Sequences of the JVM are lists of arguments."""
+    """Flattens sequences of the JVM, which are lists of arguments."""
     flat: list[Any] = []
     for value in arguments:
         match value:

@@ -1,7 +1,7 @@
-"""Columns of Spark Connect (pyspark.sql.connect), as SQL text.
+"""Converts Columns of Spark Connect (pyspark.sql.connect) to SQL text.
 
-They are trees of expressions for a server, and slots have none. Only trees are read here; nothing
-of Spark Connect is imported unless the program does so, as it needs packages of its own.
+They are trees of expressions for a server, which slots do not have. Only trees are read here;
+nothing of Spark Connect is imported unless the program does, because it needs additional packages.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def is_connect_column(value: Any) -> bool:
 
 
 def referred(column: Any) -> str | None:
-    """The name, if it is only that of a column of the stream."""
+    """Returns the name if the Column is a plain column of the stream."""
     expression = column._expr
     if type(expression).__name__ != "ColumnReference" or expression._plan_id is not None:
         return None
@@ -50,7 +50,7 @@ def referred(column: Any) -> str | None:
 
 
 def connect_sql(column: Any) -> tuple[str, Sequence[str]]:
-    """The text, and the names that its alias gives. Raises NotSql."""
+    """Returns the text, and the names of its alias. Raises NotSql."""
     expression, names = column._expr, ()
     if type(expression).__name__ == "ColumnAlias" and expression._metadata is None:
         expression, names = expression._child, expression._alias
@@ -66,7 +66,7 @@ def connect_sql(column: Any) -> tuple[str, Sequence[str]]:
 def _sql(expression: Any) -> str:
     write = _WRITERS.get(type(expression).__name__)
     if write is None:
-        raise NotSql(f"{expression} has no SQL text that is known here")
+        raise NotSql(f"{expression} has no known SQL text")
     text: str = write(expression)
     return text
 

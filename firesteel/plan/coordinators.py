@@ -1,5 +1,5 @@
-"""Which operators have a coordinator in the JobMaster, and its options: JSON, because nothing of a
-program is ever unpickled there.
+"""Decides which operators have a coordinator in the JobMaster, and its options: JSON, because the
+JobMaster never unpickles anything of a program.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from firesteel.plan.specs import (
 )
 from firesteel.plan.stream_graph import StreamGraph, StreamNode
 
-ALIGNMENT = CoordinatorOptions("alignment")  # of an operator with nothing but a group to align
+ALIGNMENT = CoordinatorOptions("alignment")  # of an operator that only has an alignment group
 
 
 def assign_coordinators(graph: StreamGraph, chains: Sequence[Sequence[StreamNode]]) -> None:
-    """Decides, in a resolved graph, which sources Spark reads, and gives the operators that need
-    them their coordinators.
+    """Decides, in a resolved graph, which sources Spark reads, and assigns coordinators to the
+    operators that need them.
     """
     for chain in chains:
         for node in chain:

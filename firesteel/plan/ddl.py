@@ -1,6 +1,6 @@
 """Parses schemas written as DDL, such as "id STRING, readings ARRAY<DOUBLE>", without Spark.
 
-Anything unusual is left to Spark's own parser, and so are error messages: `parse_ddl` returns None.
+Unusual schemas, and error messages, are left to Spark's own parser: `parse_ddl` then returns None.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _WORD = re.compile(r"\w+")
 
 
 class _Unusual(Exception):
-    """Left to Spark's parser."""
+    """The text needs Spark's parser."""
 
 
 def parse_ddl(text: str) -> StructType | None:
-    """The columns of `text`; None if it needs Spark's parser."""
+    """Returns the columns of `text`, or None if it needs Spark's parser."""
     try:
         parser = _Parser(_tokens(text))
         fields = parser.columns()
@@ -34,8 +34,8 @@ def parse_ddl(text: str) -> StructType | None:
 
 
 def parse_type(text: str) -> DataType | None:
-    """The type of `text`, such as "array<double>", or a StructType if it lists columns; None if it
-    needs Spark's parser.
+    """Returns the type of `text`, such as "array<double>", or a StructType if it lists columns;
+    None if it needs Spark's parser.
     """
     try:
         parser = _Parser(_tokens(text))

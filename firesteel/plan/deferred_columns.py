@@ -1,16 +1,16 @@
 """Columns and user-defined functions of PySpark in a program, which has no JVM.
 
 PySpark's functions build a Column by calling the JVM. While no SparkContext is active, they call a
-`Deferred` JVM instead, which records the calls: `F.col("x") > 1` is a Column of PySpark's as usual,
-can be shipped to a slot, and makes its calls there when it is used. The return types of
+`Deferred` JVM instead, which records the calls: `F.col("x") > 1` is an ordinary PySpark Column,
+which can be shipped to a slot and makes its calls when it is used there. Return types of
 user-defined functions, written as DDL, are parsed without Spark.
 
-With an active SparkContext (in a slot, or in a program that creates a SparkSession), everything is
-PySpark's own.
+With an active SparkContext (in a slot, or in a program that creates a SparkSession), PySpark's own
+implementation is used.
 
-The calls are made once for each call of a function of the program (`made_anew`), not once for ever:
-`F.uuid()` draws a seed when it is called, and a Column that kept its seed would give every bundle
-the same values.
+The calls are made once per call of a function of the program (`made_anew`), not once in total:
+`F.uuid()` draws a seed when it is called, and a Column that kept its seed would produce the same
+values in every bundle.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 _installed = False
-_call: ContextVar[object] = ContextVar("_call", default=None)  # of a function of the program
+# The current call of a function of the program.
+_call: ContextVar[object] = ContextVar("_call", default=None)
 
 
 @contextmanager
 def made_anew() -> Iterator[None]:
-    """Inside, each deferred object makes its calls again, once."""
+    """Makes each deferred object repeat its calls, once, inside the `with` block."""
     token = _call.set(object())
     try:
         yield
@@ -46,17 +47,16 @@ def made_anew() -> Iterator[None]:
 class Deferred:
     """An object of the JVM that does not exist yet.
 
-    Once a SparkContext is active, it behaves as the object: py4j passes it by the object's id, and
-    its members are the object's.
+    Once a SparkContext is active, it behaves like the object: py4j passes it by the object's id,
+    and its members are those of the object.
     """
 
     def __init__(self) -> None:
-        # The SparkContext, the call, and the object in the JVM: py4j frees objects that nothing
-        # refers to.
+        # The SparkContext, the call, and the object in the JVM: py4j frees unreferenced objects.
         self._made: tuple[Any, object, Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
-        # py4j and pickle look for members that would make this something else.
+        # py4j and pickle look for members that would change the behaviour of this object.
         if name.startswith("_") or name == "Java":
             raise AttributeError(name)
         if _active_context() is not None:
@@ -77,7 +77,7 @@ class Deferred:
         return "jvm"
 
     def made(self) -> Any:
-        """The object in the JVM of the active SparkContext."""
+        """Returns the object in the JVM of the active SparkContext."""
         context, call = _active_context(), _call.get()
         if self._made is None or self._made[0] is not context or self._made[1] is not call:
             self._made = context, call, self._make(context)
@@ -112,7 +112,7 @@ class Member(Deferred):
 
 
 class Call(Deferred):
-    """`arguments` may contain others that are deferred, also in lists."""
+    """A call of a function; `arguments` may contain deferred objects, also in lists."""
 
     def __init__(self, function: Deferred, arguments: tuple[Any, ...]) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class UdfCall(Deferred):
 
 
 class _NoContext:
-    """What PySpark's functions need of a SparkContext."""
+    """The members of a SparkContext that PySpark's functions need."""
 
     def __init__(self) -> None:
         self._jvm = Deferred()
@@ -158,7 +158,7 @@ class _NoContext:
         found = parse_type(text)
         if found is None:
             raise InvalidProgram(
-                f"{text!r} is no type, or one that only Spark can parse:"
+                f"{text!r} is not a type, or only Spark can parse it:"
                 ' write a type as in "string" or "array<double>", or pass a type object,'
                 " such as pyspark.sql.types.StringType()"
             )
@@ -166,18 +166,18 @@ class _NoContext:
 
 
 def is_column(value: Any) -> bool:
-    """Whether it is a Column of PySpark's, deferred or not."""
+    """Whether it is a Column of PySpark, deferred or not."""
     columns = sys.modules.get("pyspark.sql.column")
     return columns is not None and isinstance(value, columns.Column)
 
 
 def deferred(where: str, column: Any) -> Deferred:
-    """What the Column records. Raises InvalidProgram if it belongs to a session."""
+    """Returns the Column's recorded calls. Raises InvalidProgram if it belongs to a session."""
     found = vars(column).get("_jc")
     if isinstance(found, Deferred):
         return found
     raise InvalidProgram(
-        f"{where}() takes a Column that can be shipped to the slots, and this one belongs to a"
+        f"{where}() takes a Column that can be shipped to the slots, but this one belongs to a"
         " SparkSession of the program: create it with pyspark.sql.functions before the"
         " SparkSession, or write it as SQL text"
     )
@@ -211,7 +211,7 @@ def install() -> None:
     def invoke_function(name: str, *arguments: Any) -> Any:
         return column.Column(builtin._get_jvm_function(name, context())(*arguments))
 
-    setattr(builtin, "_invoke_function", invoke_function)  # noqa: B010 - not for mypy to follow
+    setattr(builtin, "_invoke_function", invoke_function)  # noqa: B010 - hides it from mypy
 
     call_udf = udf.UserDefinedFunction.__call__
 
@@ -228,7 +228,7 @@ def install() -> None:
 
 
 def _cast_by_name(column: type, method: str) -> None:
-    """Type objects reach the JVM through a session: without one, their names do."""
+    """Passes type objects by name: they reach the JVM through a session, which may not exist."""
     from pyspark.sql.types import DataType
 
     original = getattr(column, method)
@@ -243,7 +243,7 @@ def _cast_by_name(column: type, method: str) -> None:
 
 
 def _active_context() -> Any:
-    """The SparkContext with a JVM, if there is one."""
+    """Returns the SparkContext with a JVM, if there is one."""
     from pyspark import SparkContext
 
     context = SparkContext._active_spark_context

@@ -1,8 +1,8 @@
-"""Which operators need event time, of which column, and what the joins before them do for it.
+"""Decides which operators need event time, from which column, and how joins before them provide it.
 
 A pair that a join emits has the times of two rows, and the earlier one is behind the watermark by
-as much as the join's bounds allow. What follows takes the event time of the pair from some column:
-from the one that is never behind, or else the join holds its watermark back.
+as much as the join's bounds allow. A downstream operator takes the event time of the pair from one
+column: from the one that is never behind, or else the join delays its watermark.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class NeededTime(NamedTuple):
     """An input whose rows must not be behind the watermark."""
 
     input: int
-    column: str  # of their times; "": only the program's function knows it
+    column: str  # the event-time column; empty: only the program's function knows it
 
 
 def needed_times(spec: Spec) -> list[NeededTime]:
@@ -64,9 +64,9 @@ def needed_times(spec: Spec) -> list[NeededTime]:
 
 
 def result_times(spec: JoinSpec) -> tuple[str, ...]:
-    """The column of event time of the result of a join with bounds in event time, if there is one.
-    Of an interval join, it is that of the stream all of whose rows are there, else the later one of
-    each pair, if it is always the same.
+    """Returns the event-time column of the result of a join with bounds in event time, if there is
+    one. For an interval join, this is the column of the stream whose rows are all in the result,
+    otherwise the later one of each pair, if that is always the same one.
     """
     if isinstance(spec.within, SameWindowSpec):
         return (_WINDOW_END,)
@@ -82,8 +82,8 @@ def result_times(spec: JoinSpec) -> tuple[str, ...]:
 
 
 def hold_watermarks_back(graph: StreamGraph) -> None:
-    """Of joins in a stream, behind which something takes event time from another column than the
-    one that is never behind the watermark.
+    """Delays the watermarks of joins if a downstream operator takes event time from a column other
+    than the one that is never behind the watermark.
     """
     for node in graph.nodes:
         for needed in needed_times(node.spec):
@@ -95,7 +95,7 @@ def hold_watermarks_back(graph: StreamGraph) -> None:
 
 
 def most_behind_us(spec: JoinSpec) -> int:
-    """How far the earlier row of a pair may be behind the watermark."""
+    """Returns how far the earlier row of a pair may be behind the watermark."""
     if isinstance(spec.within, SameWindowSpec):
         return spec.within.window.size_us
     assert isinstance(spec.within, IntervalSpec)
@@ -103,7 +103,7 @@ def most_behind_us(spec: JoinSpec) -> int:
 
 
 def _joins_before(graph: StreamGraph, node: StreamNode, number: int) -> Iterator[StreamNode]:
-    """The joins with bounds in event time whose watermarks reach this input of the node."""
+    """Yields joins with bounds in event time whose watermarks reach this input of the node."""
     waiting = [edge.source for edge in graph.in_edges(node) if edge.target_input == number]
     seen = set()
     while waiting:
@@ -119,7 +119,7 @@ def _joins_before(graph: StreamGraph, node: StreamNode, number: int) -> Iterator
 
 
 def _begins_event_time(spec: Spec) -> bool:
-    """Whether the watermarks behind it have nothing to do with the times of the rows before it."""
+    """Whether its watermarks are independent of the times of its input rows."""
     match spec:
         case SourceSpec() | AssignWatermarksSpec() | ApplySpec():
             return True

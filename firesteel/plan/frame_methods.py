@@ -1,8 +1,8 @@
-"""Methods of PySpark's DataFrames that streams have, too: `select`, `with_column` and the like.
+"""Methods of PySpark's DataFrames that streams also have: `select`, `with_column` and similar.
 
-Each is a transform of one call. It is row by row, as every transform, so `select` of an aggregate
-or of a window function is refused; and it is checked for what PySpark lets pass: dropping or
-renaming columns that do not exist, and results with two columns of one name.
+Each is a transform with one call. Like every transform it is row by row, so `select` of an
+aggregate or of a window function is refused. It is also checked for mistakes that PySpark ignores:
+dropping or renaming columns that do not exist, and results with two columns of one name.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _MOST_SHOWN = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameMethod:
-    """A function from DataFrame to DataFrame: the call of one method."""
+    """A function from DataFrame to DataFrame that calls one method."""
 
-    spelling: str  # of the stream's method
-    shown: str  # its arguments, in the operator's name
+    spelling: str  # the name of the stream's method
+    shown: str  # its arguments, for the operator's name
     call: Callable[[Any], Any]
     required: tuple[str, ...] = ()  # columns that its input must have
     added: tuple[str, ...] = ()  # columns that its input must not have
-    hint: str = ""  # at the end of Spark's errors
+    hint: str = ""  # appended to Spark's errors
 
     def __call__(self, df: DataFrame) -> Any:
         return self.call(df)
@@ -50,7 +50,7 @@ def filtered(condition: str | Column) -> FrameMethod:
 
 
 def selected(columns: Iterable[Any]) -> FrameMethod:
-    """`columns`: names and Columns, or one list of them."""
+    """Selects `columns`: names and Columns, or one list of them."""
     chosen = _flat(columns)
     if not chosen:
         raise InvalidProgram('select() takes the columns to keep: select("shop", F.col("n") + 1)')
@@ -66,7 +66,7 @@ def selected(columns: Iterable[Any]) -> FrameMethod:
         spelling="select",
         shown=_listed(_shown("select", column) for column in chosen),
         call=lambda df: df.select(*chosen),
-        hint="; SQL text goes to select_expr()"
+        hint="; pass SQL text to select_expr()"
         if any(isinstance(column, str) and not _is_name(column) for column in chosen)
         else "",
     )
@@ -78,7 +78,7 @@ def selected_by_sql(expressions: Iterable[Any]) -> FrameMethod:
         raise InvalidProgram(
             f"select_expr() takes SQL text, not {_listed(map(repr, texts)) or 'nothing'};"
             ' write, for example, select_expr("shop", "price * 2 AS double"),'
-            " and Columns as select(...)"
+            " and pass Columns to select(...)"
         )
     return FrameMethod(
         spelling="select_expr", shown=_listed(texts), call=lambda df: df.selectExpr(*texts)
@@ -86,7 +86,7 @@ def selected_by_sql(expressions: Iterable[Any]) -> FrameMethod:
 
 
 def with_columns(columns: Any, spelling: str = "with_columns") -> FrameMethod:
-    """`columns`: SQL text or a Column by name."""
+    """Adds `columns`: SQL text or a Column by name."""
     if not isinstance(columns, Mapping) or not columns:
         raise InvalidProgram(
             f"{spelling}() takes a dictionary of columns by name,"
@@ -127,7 +127,7 @@ def renamed(old: Any, new: Any) -> FrameMethod:
 def dropped(names: Iterable[Any]) -> FrameMethod:
     unwanted = _flat(names)
     if not unwanted:
-        raise InvalidProgram('drop() takes the names of the columns to leave out: drop("price")')
+        raise InvalidProgram('drop() takes the names of the columns to remove: drop("price")')
     for name in unwanted:
         _check_name("drop", name)
     return FrameMethod(
@@ -140,12 +140,12 @@ def dropped(names: Iterable[Any]) -> FrameMethod:
 
 class Keys(NamedTuple):
     names: tuple[str, ...]
-    computed: FrameMethod | None  # what adds the columns that the stream does not have
+    computed: FrameMethod | None  # adds the columns that the stream does not have
 
 
 def keys(columns: Iterable[Any]) -> Keys:
-    """Of key_by: names of columns, and Columns. One that is computed becomes a column of the
-    stream, so it needs a name that the stream does not have.
+    """Returns the key of key_by: names of columns, and Columns. A computed key becomes a column of
+    the stream, so it needs a name that the stream does not have.
     """
     names: list[str] = []
     added: dict[str, Any] = {}
@@ -180,13 +180,13 @@ def keys(columns: Iterable[Any]) -> Keys:
 
 
 _KEY_FUNCTION = (
-    "; compute what the function returns as a column first, by with_column(name, ...) or by"
-    " map(function, schema), and key by its name"
+    "; compute the function's result as a column first, with with_column(name, ...) or"
+    " map(function, schema), and use its name as key"
 )
 
 
 def _key(where: str, column: Any) -> tuple[str, bool]:
-    """Its name, and whether it is more than a column of the stream."""
+    """Returns its name, and whether it is more than a column of the stream."""
     recorded = deferred(where, column)
     if isinstance(recorded, Call) and isinstance(recorded.function, Member):
         match recorded.function.member, recorded.arguments:
@@ -215,7 +215,7 @@ def _check_name(spelling: str, name: Any) -> None:
 
 
 def _flat(items: Iterable[Any]) -> list[Any]:
-    """One list instead of several arguments is allowed, as in PySpark."""
+    """Allows one list in place of several arguments, as in PySpark."""
     found = list(items)
     if len(found) == 1 and isinstance(found[0], (list, tuple)):
         return list(found[0])

@@ -1,5 +1,6 @@
-"""Which operators of a chain become one operator of the task: neighbours that run on Spark are one
-Catalyst plan, also behind one that applies a function to all rows; any other stands alone.
+"""Decides which operators of a chain become one operator of the task: neighbours that run on Spark
+form one Catalyst plan, also after an operator that applies a function to all rows; others stay
+separate.
 """
 
 from __future__ import annotations
@@ -9,22 +10,24 @@ from typing import NamedTuple
 
 from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex
 
-_OF_ALL_ROWS = "Apply"  # the kind of what waits for all rows, which Spark then has at once
+# The kind of an operator that waits for all rows and then passes them to Spark together.
+_OF_ALL_ROWS = "Apply"
 
 
 def group_operators(
     vertex: JobVertex, in_edges: Sequence[JobEdge], out_edges: Sequence[JobEdge]
 ) -> list[tuple[int, ...]]:
-    """Groups a vertex' operators, by index, into operators of the task, in topological order.
+    """Groups a vertex's operators, by index, into operators of the task, in topological order.
 
     A group of several is a maximal linear run: each member runs on Spark and has one input with one
-    producer, and its predecessor has no other consumer, in the chain or outside. The first one may
-    wait for all rows.
+    producer, and its predecessor has no other consumer, in the chain or outside. The first member
+    may wait for all rows.
     """
     operators = vertex.operators
     consumers = [chained_consumers(vertex, index) for index in range(len(operators))]
     fed_by_edges = {edge.target_operator for edge in in_edges}
-    # A side output may leave from the middle of a run; only a consumer of the main output ends it.
+    # A side output may leave from the middle of a run; only a consumer of the main output ends the
+    # run.
     leaves_task = {edge.source_operator for edge in out_edges if not edge.side_output_tag}
 
     def continues(producer: int, consumer: int) -> bool:
@@ -58,7 +61,7 @@ class OperatorInput(NamedTuple):
 
 
 def chained_consumers(vertex: JobVertex, producer: int) -> list[OperatorInput]:
-    """The inputs of the chain that an operator feeds."""
+    """Returns the inputs in the chain that an operator feeds."""
     return [
         OperatorInput(consumer, input_index)
         for consumer, operator in enumerate(vertex.operators)
@@ -69,7 +72,7 @@ def chained_consumers(vertex: JobVertex, producer: int) -> list[OperatorInput]:
 
 
 def fused(graph: JobGraph, vertex: JobVertex) -> list[tuple[int, ...]]:
-    """`group_operators` for a vertex of a whole graph."""
+    """Returns the groups of `group_operators` for a vertex of a complete graph."""
     return group_operators(
         vertex,
         [edge for edge in graph.edges if edge.target_vertex_id == vertex.vertex_id],

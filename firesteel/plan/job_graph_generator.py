@@ -1,5 +1,5 @@
-"""From the StreamGraph to the JobGraph that is submitted: one vertex per chain, one intermediate
-result per edge between two chains.
+"""Translates the StreamGraph to the JobGraph that is submitted: one vertex per chain, one
+intermediate result per edge between two chains.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def build_job_graph(
     result_type: ResultType = ResultType.PIPELINED,
     shipment: Shipment | None = None,
 ) -> JobGraph:
-    """Decides what the program leaves open, chains its operators, and pickles their specs, with
+    """Resolves the program's defaults, chains its operators, and pickles their specs with
     `shipment`.
 
-    Operator ids are stable: derived from the uid if there is one, otherwise from the operator's
-    position in the program. `result_type`: of all edges for which the program chooses none. Names
-    that people read get escapes for what UTF-8 cannot encode; InvalidProgram is raised for names
-    that identify something.
+    Operator ids are stable: they are derived from the uid if there is one, otherwise from the
+    operator's position in the program. `result_type` applies to all edges for which the program
+    sets none. Display names get escapes for characters that UTF-8 cannot encode; for names that
+    identify something, InvalidProgram is raised.
     """
     for key, value in config.items():
         _check_text(f"the configuration's {key!r}", key, value)
@@ -83,7 +83,7 @@ def build_job_graph(
 
 
 def _check_heaps(vertices: list[JobVertex]) -> None:
-    """Every slot must be large enough for its Spark. Subtasks that share a slot add up."""
+    """Checks that every slot is large enough for its Spark. Subtasks that share a slot add up."""
     for vertex in vertices:
         sharing = (vertex.slot_sharing_group, vertex.resource_group)
         slot = UNKNOWN
@@ -95,7 +95,7 @@ def _check_heaps(vertices: list[JobVertex]) -> None:
                 slot = slot + other.resources
         if not slot.unknown and slot.heap_bytes < MINIMUM_HEAP_BYTES:
             raise InvalidProgram(
-                f"{vertex.name!r} asks for slots with a heap of {mib(slot.heap_bytes)}, "
+                f"{vertex.name!r} requests slots with a heap of {mib(slot.heap_bytes)}, "
                 f"but a slot's Spark needs {mib(MINIMUM_HEAP_BYTES)} or more: "
                 "raise heap_bytes in its ResourceProfile"
             )

@@ -1,8 +1,9 @@
-"""The modules that travel with a program: those that its functions need and no installation has.
+"""The modules that are shipped with a program: those that its functions need and no installation
+has.
 
 A module is installed if it is imported from the standard library, from `site-packages`, or from
-where Firesteel itself is imported. All others are local: beside the program, on PYTHONPATH, or in a
-project that is installed as editable.
+where Firesteel itself is imported. All others are local: next to the program, on PYTHONPATH, or in
+a project with an editable installation.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import cloudpickle
 from firesteel.common.installation import services_folder
 from firesteel.errors import InvalidProgram
 
-# Slots have loaded a package of this name, which a module of the program cannot replace there.
+# Slots have loaded packages with these names, which a module of the program cannot replace there.
 TAKEN_IN_SLOTS = frozenset({"taskexecutor"})
 MODULE_SUFFIXES = (".py", ".pyi", *EXTENSION_SUFFIXES)
 _LEFT_OUT = frozenset({"__pycache__", "node_modules"})
@@ -39,8 +40,8 @@ _HOME = Path(__file__).resolve().parents[2]
 class LocalModule:
     """A top-level module or package of this machine.
 
-    `places`: its file, its folder, the folders of a namespace package, or the zip file that it is
-    imported from.
+    `places` has its file, its folder, the folders of a namespace package, or the zip file that it
+    is imported from.
     """
 
     name: str
@@ -48,7 +49,7 @@ class LocalModule:
     zipped: bool = False
 
     def files(self) -> Iterator[tuple[str, Path]]:
-        """Returns the module's files, each with its path below the folder to import it from."""
+        """Yields the module's files, each with its path below the folder to import it from."""
         for place in self.places:
             if place.is_file():
                 yield place.name, place
@@ -62,8 +63,8 @@ class LocalModule:
 
 
 def local_module(name: str) -> LocalModule | None:
-    """The local module that `import name` finds, for a top-level name; None if it finds an
-    installed one, or nothing. The program's own file is not a module.
+    """Returns the local module that `import name` finds, for a top-level name; None if it finds an
+    installed one, or nothing. The program's main file is not a module.
     """
     spec = None if name in ("__main__", "__mp_main__") else _spec(name)
     if spec is None:
@@ -80,7 +81,8 @@ def local_module(name: str) -> LocalModule | None:
 
 
 def local_modules(names: Iterable[str]) -> list[LocalModule]:
-    """The local ones of these top-level modules, and those that their files import.
+    """Returns which of these top-level modules are local, and the local modules that their files
+    import.
 
     Raises InvalidProgram if one of the files imports a name that slots have taken.
     """
@@ -104,7 +106,9 @@ def local_modules(names: Iterable[str]) -> list[LocalModule]:
 
 
 def imports_of(code: CodeType, package: str) -> Iterator[str]:
-    """The top-level modules that a function's code imports when it runs. `package`: its own."""
+    """Yields top-level modules that a function's code imports when it runs. `package` is its
+    own.
+    """
     instructions = [each for each in dis.get_instructions(code) if each.opname != "EXTENDED_ARG"]
     for index, instruction in enumerate(instructions):
         if instruction.opname == "IMPORT_NAME":
@@ -116,7 +120,7 @@ def imports_of(code: CodeType, package: str) -> Iterator[str]:
 
 
 def is_by_value(name: str) -> bool:
-    """Whether cloudpickle pickles what the module with this full name defines by value."""
+    """Whether cloudpickle pickles definitions of the module with this full name by value."""
     parts = name.split(".")
     registered = cloudpickle.list_registry_pickle_by_value()
     return any(".".join(parts[:end]) in registered for end in range(1, len(parts) + 1))
@@ -124,8 +128,8 @@ def is_by_value(name: str) -> bool:
 
 @contextlib.contextmanager
 def taken_by_value() -> Iterator[None]:
-    """Functions of the program's modules whose names slots have taken are pickled by value inside
-    the `with`.
+    """Inside the `with` block, functions of the program's modules whose names slots have taken are
+    pickled by value.
     """
     by_value = [
         sys.modules[name]
@@ -142,8 +146,8 @@ def taken_by_value() -> Iterator[None]:
 
 
 def refuse_taken(names: Iterable[str]) -> None:
-    """Raises InvalidProgram if functions import one of these when they run, and it would not be the
-    program's module that they get.
+    """Raises InvalidProgram if functions import one of these when they run and would not get the
+    program's module.
     """
     for name in sorted(TAKEN_IN_SLOTS.intersection(names)):
         if local_module(name) is not None:
@@ -153,8 +157,8 @@ def refuse_taken(names: Iterable[str]) -> None:
 def _taken(what: str, name: str) -> str:
     return (
         f"{what} the program's module {name!r}, but in slots this is the name of a package of"
-        " Firesteel's: import it at the top of the program's own file, which ships its functions"
-        " by value, or rename the module"
+        " Firesteel: import it at the top of the program's main file, which ships its"
+        " functions by value, or rename the module"
     )
 
 
@@ -165,12 +169,12 @@ def _spec(name: str) -> ModuleSpec | None:
             file = getattr(module, "__file__", None)
             return importlib.util.spec_from_file_location(name, file) if file else None
         return importlib.util.find_spec(name)
-    except (ImportError, ValueError, AttributeError):  # anything may be in sys.modules
+    except (ImportError, ValueError, AttributeError):  # sys.modules may contain anything
         return None
 
 
 def _is_installed(root: Path) -> bool:
-    """Whether modules that are imported from this folder count as installed."""
+    """Whether modules imported from this folder count as installed."""
     return (
         root in _installation()
         or any(part in ("site-packages", "dist-packages") for part in root.parts)
@@ -198,7 +202,9 @@ def _belongs(folder: Path) -> bool:
 
 @functools.lru_cache(maxsize=10_000)
 def _imports(file: str, mtime_ns: int) -> frozenset[str]:
-    """The top-level modules that a file imports anywhere. `mtime_ns` is part of the cache's key."""
+    """Returns the top-level modules that a file imports anywhere. `mtime_ns` is part of the cache's
+    key.
+    """
     try:
         tree = ast.parse(Path(file).read_bytes())
     except (SyntaxError, ValueError, OSError):

@@ -1,8 +1,9 @@
-"""Rows of a program as Arrow tables of Spark's types, as `spark.createDataFrame` would read them.
+"""Converts rows of a program to Arrow tables with Spark's types, as `spark.createDataFrame` reads
+them.
 
 PySpark's own functions infer the schema, verify the rows and convert them; none of them needs a
-JVM. Times of rows without zone are local to the program's machine, and those of pandas and Arrow to
-the session's time zone, as for PySpark.
+JVM. Times without zone are local to the program's machine in rows, and to the session's time zone
+in pandas and Arrow data, as in PySpark.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 _BATCH_BYTES = 1024 * 1024
 _BATCH_ROWS = 10_000
-_LEAST_BATCHES = 16  # of a table that has as many rows
+_LEAST_BATCHES = 16  # of a table with at least this many rows
 _SCALARS = (bool, int, float, str, bytes, bytearray)
 
 
@@ -31,14 +32,14 @@ class LocalTable(NamedTuple):
     table: pa.Table
     schema: StructType
     localize: bool = False  # its timestamps without zone are local to the session's time zone
-    ambiguous: Literal["raise", "latest"] = "raise"  # local times that occur twice
+    ambiguous: Literal["raise", "latest"] = "raise"  # how to resolve local times that occur twice
 
 
 def table_of_rows(rows: Iterable[Any], schema: Any, *, prefer_ntz: bool) -> LocalTable:
     """Converts rows: tuples, lists, dicts, Rows, objects, or single values of one column "value".
 
-    `schema`: a DDL string, a type, a StructType, an Arrow schema, a list of column names, or None,
-    which infers it. Raises InvalidProgram.
+    `schema` is a DDL string, a type, a StructType, an Arrow schema, a list of column names, or
+    None, which infers it. Raises InvalidProgram.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql.conversion import LocalDataToArrowConversion
@@ -49,7 +50,7 @@ def table_of_rows(rows: Iterable[Any], schema: Any, *, prefer_ntz: bool) -> Loca
     declared = _declared(what, schema)
     if declared is None:
         if not data:
-            raise InvalidProgram(f"{what}() got no rows; give it a schema")
+            raise InvalidProgram(f"{what}() got no rows; pass a schema")
         names = _names(what, schema)
         if any(map(_is_scalar, data)):
             data, names = [(value,) for value in data], names or ["value"]
@@ -80,7 +81,7 @@ def table_of_rows(rows: Iterable[Any], schema: Any, *, prefer_ntz: bool) -> Loca
 
 
 def table_of_frame(frame: Any, schema: Any, *, prefer_ntz: bool) -> LocalTable:
-    """Converts a pandas DataFrame; its index is left out. Raises InvalidProgram."""
+    """Converts a pandas DataFrame without its index. Raises InvalidProgram."""
     import pandas as pd
     import pyarrow as pa
 
@@ -152,12 +153,12 @@ def _of_table(
         struct = None
     if len(names) != table.num_columns:
         raise InvalidProgram(
-            f"{what}(): the schema has {len(names)} columns ({', '.join(names)}), and the data has"
+            f"{what}(): the schema has {len(names)} columns ({', '.join(names)}), but the data has"
             f" {table.num_columns} ({', '.join(table.schema.names)})"
         )
     if names != table.schema.names and set(names) == set(table.schema.names):
         raise InvalidProgram(
-            f"{what}(): columns are taken by their places, and the schema has them in another order"
+            f"{what}(): columns are matched by position, and the schema has a different order"
             f" ({', '.join(names)}) than the data ({', '.join(table.schema.names)})"
         )
     table = table.rename_columns(names).unify_dictionaries()
@@ -168,7 +169,7 @@ def _of_table(
         raise InvalidProgram(f"{what}(): {error}") from error
     for field, found in zip(struct.fields, converted.columns, strict=True):
         if found.null_count and not field.nullable:
-            raise InvalidProgram(f"{what}(): column {field.name!r} is NOT NULL, and has nulls")
+            raise InvalidProgram(f"{what}(): column {field.name!r} is NOT NULL but has nulls")
     if any(_is_local(field.type) for field in table.schema) and any(
         _has_zone(field.type) for field in converted.schema
     ):
@@ -189,7 +190,7 @@ def _inferred_of_table(what: str, table: pa.Table, prefer_ntz: bool) -> StructTy
         except (PySparkException, TypeError) as error:
             raise InvalidProgram(
                 f"{what}(): column {field.name!r} is {field.type}, which Spark has no type for;"
-                " give a schema with the type that it is to have"
+                " pass a schema with the desired type"
             ) from error
     _check_determined(what, struct)
     return struct
@@ -206,11 +207,11 @@ def _inferred(what: str, data: list[Any], names: list[str] | None, prefer_ntz: b
         )
     except (PySparkException, TypeError, ValueError) as error:
         raise InvalidProgram(
-            f"{what}(): no schema can be inferred from the rows, so give it one: {error}"
+            f"{what}(): no schema can be inferred from the rows; pass a schema: {error}"
         ) from error
     if names is not None and len(names) > len(struct.fields):
         raise InvalidProgram(
-            f"{what}(): there are {len(names)} names of columns ({', '.join(names)}), and the rows"
+            f"{what}(): there are {len(names)} column names ({', '.join(names)}), but the rows"
             f" have {len(struct.fields)} values"
         )
     for place, name in enumerate(names or ()):
@@ -225,14 +226,14 @@ def _check_determined(what: str, struct: StructType) -> None:
     for field in struct.fields:
         if _has_nulltype(field.dataType):
             raise InvalidProgram(
-                f"{what}(): column {field.name!r} has nothing but nulls, or empty lists or maps, so"
-                " its type is unknown; give a schema"
+                f"{what}(): column {field.name!r} contains only nulls, or empty lists or maps, so"
+                " its type is unknown; pass a schema"
             )
 
 
 def _declared(what: str, schema: Any) -> tuple[StructType, bool] | None:
-    """The declared columns, and whether rows are single values of one column. None if columns are
-    inferred.
+    """Returns the declared columns, and whether rows are single values of one column. Returns None
+    if columns are inferred.
     """
     import pyarrow as pa
     from pyspark.errors import PySparkException
@@ -247,7 +248,7 @@ def _declared(what: str, schema: Any) -> tuple[StructType, bool] | None:
         if kind is None:
             raise InvalidProgram(
                 f"{what}(): the schema {schema!r} does not parse; write it as"
-                ' "id BIGINT, name STRING", or give a StructType'
+                ' "id BIGINT, name STRING", or pass a StructType'
             )
     elif isinstance(schema, pa.Schema):
         try:
@@ -258,7 +259,7 @@ def _declared(what: str, schema: Any) -> tuple[StructType, bool] | None:
         kind = schema
     else:
         raise InvalidProgram(
-            f"{what}(): a schema is a DDL string, a StructType, a pyarrow.Schema or a list of"
+            f"{what}(): a schema must be a DDL string, a StructType, a pyarrow.Schema or a list of"
             f" names, not {type(schema).__name__}"
         )
     if isinstance(kind, StructType):
@@ -273,7 +274,7 @@ def _names(what: str, schema: Any) -> list[str] | None:
     for name in schema:
         if not isinstance(name, str):
             raise InvalidProgram(
-                f"{what}(): a list as schema has the names of the columns, not {name!r}"
+                f"{what}(): a list as schema must contain names of columns, not {name!r}"
             )
     _check_names(what, schema)
     return list(schema)
@@ -315,7 +316,7 @@ def _is_dictionary(kind: pa.DataType) -> bool:
 
 
 def _is_local(kind: pa.DataType) -> bool:
-    """Whether a timestamp without zone is in the type, at any depth."""
+    """Whether the type contains a timestamp without zone, at any depth."""
     return "timestamp[" in str(kind) and any(
         "tz=" not in part.split("]")[0] for part in str(kind).split("timestamp[")[1:]
     )

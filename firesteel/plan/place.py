@@ -1,4 +1,4 @@
-"""Where in the user's program Firesteel is called."""
+"""The place in the user's program where Firesteel is called."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Place(NamedTuple):
 
 
 def place_of_call() -> Place:
-    """The line of the innermost call that is not Firesteel's own."""
+    """Returns the line of the innermost call outside of Firesteel."""
     frame = sys._getframe(1)
     while frame.f_code.co_filename.startswith(_FIRESTEEL) and frame.f_back is not None:
         frame = frame.f_back

@@ -1,8 +1,8 @@
-"""Whether a job is a stream or a batch: the same program gives the same rows, unless these depend
-on when rows come, or timers are due.
+"""Decides whether a job is a stream or a batch: the same program produces the same rows, unless
+they depend on the arrival of rows or the time of timers.
 
-A batch job ends, because its sources do, and exchanges whole results: what reads them begins when
-they are complete, so a failure repeats only what has failed. It takes no checkpoints.
+A batch job ends, because its sources do, and exchanges complete results: their consumers start when
+they are complete, so that a failure repeats only the failed part. It takes no checkpoints.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from firesteel.plan.specs import (
 from firesteel.plan.stream_graph import StreamGraph, StreamNode
 
 BATCH, AUTOMATIC = "BATCH", "AUTOMATIC"
-_BY_PYTHON = (PythonSource, PartitionPlan)  # whether one ends is known when it runs
+_BY_PYTHON = (PythonSource, PartitionPlan)  # whether one ends is known at run time
 
 
 def is_bounded(source: Any) -> bool:
@@ -39,13 +39,13 @@ def is_bounded(source: Any) -> bool:
 
 
 def is_watched(source: Any) -> bool:
-    """Whether it waits for more files: it is idle meanwhile."""
+    """Whether the source waits for more files: it is idle while it waits."""
     return getattr(source, "watch_s", None) is not None
 
 
 def is_batch(graph: StreamGraph, conf: Configuration) -> bool:
-    """As execution.runtime-mode says. Raises InvalidProgram if it is BATCH and a source never ends,
-    or the job is to begin from a savepoint.
+    """Returns the mode that execution.runtime-mode sets. Raises InvalidProgram if it is BATCH and a
+    source never ends, or the job would start from a savepoint.
     """
     mode = conf.get(options.RUNTIME_MODE)
     endless = [
@@ -63,21 +63,23 @@ def is_batch(graph: StreamGraph, conf: Configuration) -> bool:
         return False
     if endless:
         raise InvalidProgram(
-            f"{endless[0]} never ends, and a job in batch mode must"
+            f"{endless[0]} never ends, but a job in batch mode must"
             f" ({options.RUNTIME_MODE.key}: {mode}): bound the source, or run it as a stream"
         )
     if path := conf.get(options.RECOVERY_PATH):
         raise InvalidProgram(
-            f"a job in batch mode has no state to begin with: leave out {path!r}"
+            f"a job in batch mode cannot start from state: omit {path!r}"
             f" ({options.RECOVERY_PATH.key}), or run it as a stream"
         )
     return True
 
 
 def check_ends(graph: StreamGraph) -> None:
-    """What waits for the end of its input must get there. Raises InvalidProgram."""
-    endless: dict[StreamNode, StreamNode] = {}  # by node: a source before it
-    for node in graph.nodes:  # each behind those that feed it
+    """Checks that operators that wait for the end of their input reach it. Raises
+    InvalidProgram.
+    """
+    endless: dict[StreamNode, StreamNode] = {}  # by node: a source upstream of it
+    for node in graph.nodes:  # producers come first
         before = [endless[e.source] for e in graph.in_edges(node) if e.source in endless]
         if isinstance(node.spec, SourceSpec):
             source = node.spec.source
@@ -95,18 +97,20 @@ def check_ends(graph: StreamGraph) -> None:
 def check_exchanges(
     edges: Sequence[JobEdge], vertices: Sequence[JobVertex], *, batch: bool
 ) -> None:
-    """A vertex begins when its blocking inputs are complete, with all that pipelined exchanges
-    connect it with. Raises InvalidProgram if that would never be.
+    """Checks that every vertex can start: it does when its blocking inputs are complete, together
+    with all vertices that pipelined exchanges connect it with. Raises InvalidProgram if it never
+    could.
     """
     names = {vertex.vertex_id: vertex.name for vertex in vertices}
     blocking = [edge for edge in edges if edge.result_type is ResultType.BLOCKING]
     if blocking and not batch:
         raise InvalidProgram(
-            f"the exchange behind {names[blocking[0].source_vertex_id]!r} is blocking, which a"
-            f' stream cannot be: leave out exchange("blocking"), or run the program as a batch'
+            f"the exchange after {names[blocking[0].source_vertex_id]!r} is blocking, which a"
+            f' stream cannot have: omit exchange("blocking"), or run the program as a batch'
             f" ({options.RUNTIME_MODE.key}: {BATCH})"
         )
-    region = {vertex_id: vertex_id for vertex_id in names}  # what runs together, by any member
+    # Vertices that run together, by any member.
+    region = {vertex_id: vertex_id for vertex_id in names}
     for edge in edges:
         if edge.result_type is ResultType.PIPELINED:
             one, other = region[edge.source_vertex_id], region[edge.target_vertex_id]
@@ -131,11 +135,11 @@ def check_exchanges(
 
 
 def as_batch(graph: StreamGraph) -> None:
-    """Gives the operators of a batch what they do otherwise than those of a stream.
+    """Changes the operators of a batch that differ from those of a stream.
 
-    Sources that do not run at the same time cannot wait for each other's watermarks. A join has all
-    rows of its streams, whenever they have arrived. What a broadcast stream has to say is said
-    before the first row comes. Raises InvalidProgram if both are read from one source.
+    Sources that do not run at the same time cannot wait for each other's watermarks. A join gets
+    all rows of its streams, regardless of arrival. A broadcast stream is read before the first row
+    of the other stream. Raises InvalidProgram if both read from one source.
     """
     for node in graph.nodes:
         spec = node.spec
@@ -159,6 +163,6 @@ def _check_own_source(graph: StreamGraph, node: StreamNode) -> None:
     if shared := [each for each in rows if each in rules]:
         raise InvalidProgram(
             f"{node}: the broadcast stream and the other one both come from {shared[0]}; in a"
-            " batch, one is read to its end before the other begins, so give the broadcast stream a"
-            " source of its own"
+            " batch, the broadcast stream is read to its end before the other starts, so it needs a"
+            " separate source"
         )

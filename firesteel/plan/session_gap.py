@@ -1,4 +1,4 @@
-"""The gap of each row, for `Session.with_dynamic_gap`."""
+"""Computes the gap of each row, for `Session.with_dynamic_gap`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def session_gap_us(frame: DataFrame, gap: str) -> Column:
-    """The gap of each row in microseconds. Raises InvalidProgram if it is not an interval. The plan
-    fails with a row whose gap is null or not longer than 0.
+    """Returns the gap of each row in microseconds. Raises InvalidProgram if it is not an interval.
+    The plan fails on a row whose gap is null or not longer than 0.
     """
     from pyspark.sql import functions as sql
     from pyspark.sql.types import CalendarIntervalType, DayTimeIntervalType, StringType

@@ -1,4 +1,4 @@
-"""Pickles what operators do; names what cannot be pickled, and the modules that it needs."""
+"""Pickles the specs of operators; names unpicklable variables, and the modules that they need."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ class Shipment:
 
     def __init__(self) -> None:
         self.modules: set[str] = set()
-        """Top-level names: those of the modules that the program's functions refer to, and of
-        those that they import when they run.
+        """Top-level names of modules that the program's functions refer to, or import when they
+        run.
         """
 
     def pickled(self, node: StreamNode) -> bytes:
-        """The node's spec. Raises InvalidProgram, which names what its functions refer to."""
+        """Returns the pickled spec. Raises InvalidProgram, naming the references of its
+        functions.
+        """
         with taken_by_value():
             spec = _pickled(node)
         try:
@@ -45,13 +47,13 @@ def _pickled(node: StreamNode) -> Pickled:
         found = ", ".join(_unpicklable(node.spec))
         raise InvalidProgram(
             f"operator {node} cannot be shipped: {text_of(error)}; its function refers to "
-            f"{found or 'something'} that cannot be pickled (such as a SparkSession, a lock or a"
-            " connection): create that inside the function"
+            f"{found or 'an object'} that cannot be pickled (such as a SparkSession, a lock or a"
+            " connection): create it inside the function"
         ) from error
 
 
 def _unpicklable(spec: Spec) -> Iterator[str]:
-    """The variables outside of the spec's functions that cannot be pickled."""
+    """Yields the variables outside of the spec's functions that cannot be pickled."""
     for item in dataclasses.fields(spec):
         for name, value in _variables(getattr(spec, item.name)):
             try:

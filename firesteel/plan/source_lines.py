@@ -1,9 +1,9 @@
 """Pickles functions of the program with their source lines.
 
-A function that is pickled by value arrives without its source file. Its lines travel with it, and
-are known to `linecache` where it is unpickled, so that tracebacks show them. `linecache` finds them
-by the name of the code's file, which cloudpickle 3.1.3 and later replace: so this module keeps it.
-"""
+A function that is pickled by value arrives without its source file. Its lines are shipped with it
+and registered with `linecache` where it is unpickled, so that tracebacks show them. `linecache`
+finds them by the file name of the code, which cloudpickle 3.1.3 and later replace: so this module
+restores it."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ from firesteel.plan.local_modules import imports_of, is_by_value
 _FIRESTEEL = str(Path(__file__).parents[1]) + "/"
 
 Lines = dict[str, dict[int, str]]
-"""By file name and line number."""
+"""Source lines by file name and line number."""
 
 
 class Pickled(NamedTuple):
     data: bytes
     modules: frozenset[str]
-    """The top-level modules that its unpickling imports, as far as they are known, and its
-    functions when they run."""
+    """The top-level modules that its unpickling imports, as far as they are known, and those that
+    its functions import when they run.
+    """
     imported_late: frozenset[str]
-    """The latter of them."""
+    """The latter modules only."""
 
 
 def dumps_with_lines(value: Any) -> Pickled:
-    """As `cloudpickle.dumps`."""
+    """Pickles like `cloudpickle.dumps`, with source lines."""
     data, pickler = _pickled(value)
     if pickler.lines:
         data = pickle.dumps(_Shipped(data, pickler.lines))
@@ -45,7 +46,7 @@ def dumps_with_lines(value: Any) -> Pickled:
 
 
 def dumps_without_lines(value: Any) -> bytes:
-    """As `cloudpickle.dumps`, for processes that know the program's lines from its operators."""
+    """Pickles like `cloudpickle.dumps`, for processes that have the lines from the operators."""
     return _pickled(value)[0]
 
 
@@ -57,8 +58,8 @@ def _pickled(value: Any) -> tuple[bytes, _Pickler]:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
-    """Notes the lines of all code that it pickles by value, and keeps the name of its file. Notes
-    the modules that it pickles by name.
+    """Records the lines of all code that it pickles by value, and keeps its file name. Records the
+    modules that it pickles by name.
     """
 
     def __init__(self, file: io.BytesIO) -> None:
@@ -67,7 +68,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         self.modules: set[str] = set()
         self.imported_late: set[str] = set()
         self._package = ""  # of the function whose code follows
-        self._attributes: set[str] = set()  # of anything, in the code so far
+        self._attributes: set[str] = set()  # of any object, in the code so far
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, FunctionType):
@@ -93,10 +94,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
             self.modules.add(name.partition(".")[0])
 
     def _submodules(self, package: str) -> tuple[str, ...]:
-        """The package's loaded submodules that code may refer to as its attributes.
+        """Returns the package's loaded submodules that code may refer to as its attributes.
 
-        cloudpickle finds only those that the outermost code of a function names, not those that
-        a function or a comprehension inside it does.
+        cloudpickle finds only those that the outermost code of a function names, not those that a
+        function or a comprehension inside it names.
         """
         prefix = f"{package}."
         return tuple(
@@ -127,7 +128,7 @@ def _code(make: Callable[..., CodeType], arguments: tuple[Any, ...], filename: s
 
 
 class _Shipped:
-    """Unpickled, it is what `data` is the pickle of."""
+    """Unpickles to the object that `data` is the pickle of."""
 
     def __init__(self, data: bytes, lines: Lines) -> None:
         self._data = data
@@ -140,11 +141,11 @@ class _Shipped:
 def _received(data: bytes, lines: Lines) -> Any:
     for name, by_number in lines.items():
         entry: Any = linecache.cache.get(name)
-        # Other entries are of a file with this name, here.
+        # Other entries belong to a local file with this name.
         known = list(entry[2]) if entry is not None and entry[1:2] == (None,) else []
         known += ["\n"] * (max(by_number) - len(known))
         for number, line in by_number.items():
             known[number - 1] = line
-        # Without a time of change, which would have the file read again.
+        # No modification time, which would make linecache re-read the file.
         linecache.cache[name] = (len(known), None, known, name)
     return pickle.loads(data)

@@ -18,20 +18,20 @@ class NotSql(Exception):
 
 
 def column_name(text: str) -> str:
-    """A name as PySpark takes it: `a.b` is the field b of a."""
+    """Quotes a name in PySpark's form: `a.b` is the field b of a."""
     if text == "*" or "`" in text:
         return text
     return ".".join("*" if part == "*" else quoted(part) for part in text.split("."))
 
 
 def quoted(name: str) -> str:
-    """With backticks, where SQL needs them."""
+    """Adds backticks where SQL needs them."""
     return name if _is_plain(name) else "`" + name.replace("`", "``") + "`"
 
 
 @functools.cache
 def _is_plain(name: str) -> bool:
-    """Whether it is a name in SQL without backticks, too."""
+    """Whether it is a valid name in SQL without backticks."""
     import sqlglot  # slots import this module, and most of them have no use for a parser
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
@@ -47,11 +47,11 @@ def _is_plain(name: str) -> bool:
 
 
 def literal(value: Any) -> str:
-    """Raises NotSql."""
+    """Returns the SQL text of a value. Raises NotSql."""
     for kind, write in _LITERALS.items():
         if type(value) is kind:
             return write(value)
-    raise NotSql(f"{value!r} has no SQL text that is known here; write the expression as SQL text")
+    raise NotSql(f"{value!r} has no known SQL text; write the expression as SQL text")
 
 
 def _float(value: float) -> str:

@@ -1,4 +1,4 @@
-"""The program as the API records it: one node per operator, one edge per input, not yet chained."""
+"""The program as recorded by the API: one node per operator, one edge per input, not chained."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ DEFAULT_GROUP = "default"
 
 
 class Chaining(Enum):
-    ALWAYS = "always"  # with its producer and its consumers, if the edge allows
+    ALWAYS = "always"  # with its producer and its consumers, if the edge allows it
     HEAD = "head"  # start_new_chain(): never with its producer
     NEVER = "never"  # disable_chaining()
 
 
 @dataclass(slots=True, eq=False)
 class StreamNode:
-    """One operator of the program. uid(), name() and the like set its fields while the program is
-    being built.
+    """One operator of the program. uid(), name() and similar methods set its fields while the
+    program is built.
     """
 
-    index: int  # order of creation
+    index: int  # in order of creation
     name: str
     spec: Spec
     inputs: int  # 0 for sources
@@ -44,10 +44,10 @@ class StreamNode:
     coordinator_kind: str = ""
     coordinator_options_json: str = ""
     runs_on_spark: bool = False
-    # Its default parallelism is that of its producers instead of parallelism.default: the upstream
-    # half of a split operator.
+    # Its default parallelism is that of its producers, not parallelism.default: the upstream half
+    # of a split operator.
     follows_producer: bool = False
-    # It sees the whole stream, so it has one subtask, and nothing can give it more.
+    # It processes the whole stream, so it has exactly one subtask.
     whole: bool = False
 
     @property
@@ -63,7 +63,9 @@ class StreamNode:
         return type(self.spec).__name__.removesuffix("Spec")
 
     def __str__(self) -> str:
-        """For messages: with its uid, if it has one, and its place in the program."""
+        """Returns its name for messages, with its uid, if it has one, and its place in the
+        program.
+        """
         uid = f"uid {self.uid!r}, " if self.uid else ""
         return f"{self.name!r} ({uid}{self.place})"
 
@@ -80,7 +82,7 @@ class StreamEdge:
 
 
 class StreamGraph:
-    """All nodes and edges of a program in the order of their creation, which is topological."""
+    """All nodes and edges of a program in order of creation, which is topological."""
 
     def __init__(self) -> None:
         self.nodes: list[StreamNode] = []
@@ -101,12 +103,14 @@ class StreamGraph:
         return [e for e in self.edges if e.target is node]
 
     def ends(self) -> list[StreamNode]:
-        """The nodes whose rows no other node reads."""
+        """Returns the nodes whose rows no other node reads."""
         read = {e.source for e in self.edges}
         return [node for node in self.nodes if node not in read]
 
     def leading_to(self, ends: Iterable[StreamNode]) -> StreamGraph:
-        """The part that computes what `ends` read: these nodes and all that is upstream of them."""
+        """Returns the part that computes the inputs of `ends`: these nodes and all upstream
+        ones.
+        """
         needed = set(ends)
         for node in reversed(self.nodes):
             if node in needed:
@@ -117,7 +121,8 @@ class StreamGraph:
         return part
 
     def resolved(self, *, default_parallelism: int, default_max_parallelism: int) -> StreamGraph:
-        """A copy in which parallelism, max parallelism, groups and partitioners are decided.
+        """Returns a copy in which parallelism, max parallelism, groups and partitioners are
+        decided.
 
         Raises InvalidProgram for duplicate uids, FORWARD between different parallelisms, a
         parallelism above its maximum, and a co-location group that spans slot sharing groups or
@@ -197,7 +202,7 @@ def _check_uids(graph: StreamGraph) -> None:
         if node.uid and node.uid in seen:
             raise InvalidProgram(
                 f"the uid {node.uid!r} is used by two operators, {seen[node.uid]} and {node}; "
-                "give one of them another: uids are unique in a job"
+                "give one of them a different uid: uids are unique in a job"
             )
         if node.uid:
             seen[node.uid] = node

@@ -1,5 +1,5 @@
-"""Which functions of a program set timers in event time, as far as their code tells, and when these
-are due in a batch.
+"""Detects, from their code, which functions of a program set event-time timers, and when these are
+due in a batch.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _IN_EVENT_TIME, _IN_PROCESSING_TIME = (
 )
 _WATERMARKS = frozenset({"current_watermark", "getCurrentWatermarkInMs"})
 _WithFunction: TypeAlias = ProcessSpec | CoProcessSpec | BroadcastProcessSpec
-_NOT_THE_PROGRAMS = ("builtins", "firesteel", "pyspark")  # packages of bases of classes
+_NOT_THE_PROGRAMS = ("builtins", "firesteel", "pyspark")  # packages of base classes
 
 
 def due_at_the_end(graph: StreamGraph, result_type: ResultType) -> Iterable[str]:
-    """What is to be said of operators of a batch whose timers are due when all rows have come,
-    since blocking results have no watermarks. `result_type`: of edges for which the program chooses
+    """Yields warnings about operators of a batch whose timers are due after all rows, because
+    blocking results have no watermarks. `result_type` applies to edges for which the program sets
     none.
     """
     for node in graph.nodes:
@@ -43,14 +43,14 @@ def due_at_the_end(graph: StreamGraph, result_type: ResultType) -> Iterable[str]
         if ResultType.BLOCKING in types:
             yield (
                 f"{node} may set timers in event time: in a batch, they are due when all rows have"
-                " been processed, and not between them, so that its rows may be others than in a"
-                f" stream; see to it that they are not, or run it as a stream"
-                f" ({options.RUNTIME_MODE.key}: STREAMING)"
+                " been processed, not between them, so its rows may differ from those of a stream;"
+                f" make sure that they do not, or run it as a stream ({options.RUNTIME_MODE.key}:"
+                " STREAMING)"
             )
 
 
 def may_set_event_timers(spec: Spec) -> bool:
-    """Whether its function may: also if it does so in a function that it calls."""
+    """Whether its function may set event-time timers, directly or in a function that it calls."""
     if isinstance(spec, TransformWithStateSpec):
         return spec.time_mode == "event_time"
     if not isinstance(spec, _WithFunction) or not _has_timers(spec):
@@ -60,8 +60,8 @@ def may_set_event_timers(spec: Spec) -> bool:
 
 
 def depends_on_lateness(spec: TransformWithStateSpec | _WithFunction) -> bool:
-    """Whether its function sets timers in event time, and does not look at the watermark: so it
-    takes rows for as late as the timers are early.
+    """Whether its function sets event-time timers without reading the watermark: so it treats rows
+    as late as the timers are early.
     """
     if isinstance(spec, TransformWithStateSpec):
         sets, names = spec.time_mode == "event_time", names_in(spec.processor)
@@ -79,8 +79,8 @@ def _has_timers(spec: _WithFunction) -> bool:
 
 
 def names_in(function: Any) -> frozenset[str]:
-    """The names and texts in the code of a function, or of the methods of an object. What it calls
-    elsewhere is not looked at.
+    """Returns the names and strings in the code of a function, or of the methods of an object.
+    Functions that it calls elsewhere are not examined.
     """
     return frozenset(name for code in _codes(function) for name in _names(code))
 

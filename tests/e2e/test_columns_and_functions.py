@@ -91,7 +91,7 @@ def test_functions_and_columns_of_module_level(
     ("line", "message"),
     [
         ('keyed.aggregate(F.max(loud("value")).alias("m"))', "loud() is a user-defined function"),
-        ('F.udf(len, "strin")', "'strin' is no type"),
+        ('F.udf(len, "strin")', "'strin' is not a type"),
         (
             'keyed.aggregate(F.sum("value").withField("a", F.lit(1)).alias("m"))',
             "write the expression as SQL",

@@ -147,13 +147,13 @@ REFUSED_AT_ONCE = {
         ids = iter(n for n in range(3))
         sales().map_in_arrow(lambda it: [next(ids)] and it).print()  # <-
         """,
-        r"cannot be shipped: .* refers to 'ids' \(generator\) .*create that inside the function",
+        r"cannot be shipped: .* refers to 'ids' \(generator\) .*create it inside the function",
     ),
     "one uid twice": (
         """
         sales().filter("pieces > 1", uid="more").filter("price > 1", uid="more").print()  # <-
         """,
-        "the uid 'more' is used by two operators.* give one of them another",
+        "the uid 'more' is used by two operators.* give one of them a different",
     ),
     "a misspelt key of the configuration": (
         """
@@ -478,6 +478,6 @@ def test_a_dataframe_of_a_session_outside_of_functions(session: Session, folder:
     assert run.returncode == 1
     assert re.search(
         rf"'Transform' \(job.py, line {line}\) cannot be shipped: .*"
-        r"refers to 'prices' \(DataFrame\).* create that inside the function",
+        r"refers to 'prices' \(DataFrame\).* create it inside the function",
         run.stderr,
     )

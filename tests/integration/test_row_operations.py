@@ -74,7 +74,7 @@ def test_they_are_those_of_dataframes(engine: SparkEngine, tmp_path: Path) -> No
             lambda s: s.select("pricee"),
             "Select(pricee): [UNRESOLVED_COLUMN.WITH_SUGGESTION] A column",
         ),
-        (lambda s: s.select("n + 1"), "; SQL text goes to select_expr()"),
+        (lambda s: s.select("n + 1"), "; pass SQL text to select_expr()"),
         (lambda s: s.where("shp = 'a'"), "Filter(shp = 'a'): [UNRESOLVED_COLUMN"),
         (lambda s: s.where("n >"), "Filter(n >): [PARSE_SYNTAX_ERROR]"),
         (lambda s: s.with_column("m", "north"), "WithColumn(m): [UNRESOLVED_COLUMN"),

@@ -1,1 +1,3 @@
-"""SQL aggregate expressions: parsed, split into a partial and a final half, evaluated."""
+"""SQL aggregate expressions: parses them, splits them into a partial and a final half, evaluates
+them.
+"""

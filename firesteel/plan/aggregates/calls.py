@@ -1,6 +1,6 @@
-"""Calls of aggregate functions in the program's own words, which are what Spark gets.
+"""Calls of aggregate functions in the program's original text, which is passed to Spark.
 
-sqlglot's trees give the structure of an expression, but do not always print what they have read.
+sqlglot's trees provide the structure of an expression, but do not always print its original text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Call:
     arguments: tuple[str, ...]
     distinct: bool
     ignore_nulls: bool
-    condition: str  # of the FILTER clause; "" if there is none
+    condition: str  # of the FILTER clause; empty if there is none
     start: int  # the call is text[start:stop]
     stop: int
 
@@ -36,7 +36,7 @@ def tokens_of(text: str) -> list[Token]:
 
 
 def calls_of(text: str) -> Iterator[Call]:
-    """The calls of a text that parses, from left to right; their arguments are not searched."""
+    """Yields the calls of a valid text, from left to right; does not search their arguments."""
     tokens = tokens_of(text)
     at = 0
     while at + 1 < len(tokens):
@@ -80,7 +80,7 @@ class _Arguments(NamedTuple):
 
 
 def _arguments(tokens: list[Token], opening: int) -> _Arguments:
-    """The tokens between parentheses, split at the commas."""
+    """Returns the tokens between parentheses, split at the commas."""
     parts: list[list[Token]] = [[]]
     depth = 0
     for at in range(opening, len(tokens)):

@@ -1,5 +1,5 @@
 """Evaluates the final half of aggregate expressions: arithmetic on merged partial columns in
-pyarrow, with Spark's results.
+pyarrow, with the same results as Spark.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from firesteel.plan.aggregates import hyperloglog
 from firesteel.plan.aggregates import split as aggregate_split
 from firesteel.plan.specs import AggregateExpression
 
-# From merged partials to an Array, or a Scalar for a literal. Decimals have the precision and scale
-# that they have in Spark, which rounds at each step of an expression.
+# Maps merged partials to an Array, or to a Scalar for a literal. Decimals have the precision and
+# scale that they have in Spark, which rounds at each step of an expression.
 _Evaluator = Callable[[Mapping[str, pa.Array]], Any]
 
 
 def evaluate(
     item: AggregateExpression, partials: Mapping[str, pa.Array], rows: int, kind: pa.DataType
 ) -> pa.Array:
-    """The final values of `item` over merged partials, equal to Spark's, of type `kind`.
+    """Returns the final values of `item` over merged partials, of type `kind`, equal to Spark's.
 
     Raises FiresteelError on division by zero and on overflow, as Spark does (ANSI mode).
     """
@@ -110,7 +110,9 @@ def _checked(
 
 
 def _divide(left: Any, right: Any) -> Any:
-    """Spark's `/`: a double for integers, a decimal for decimals. Raises on division by zero."""
+    """Divides like Spark: a double for integers, a decimal for decimals. Raises on division by
+    zero.
+    """
     zero = pc.and_(pc.equal(right, pa.scalar(0, pa.int64()).cast(right.type)), pc.is_valid(left))
     if (zero.as_py() if isinstance(zero, pa.Scalar) else pc.any(zero).as_py()) is True:
         raise FiresteelError(
@@ -159,7 +161,7 @@ def _quotient_digits(left: _Digits, right: _Digits) -> _Digits:
 
 
 def _decimal(digits: _Digits) -> pa.Decimal128Type:
-    """The type with these digits. If there are too many, the scale shrinks, down to six."""
+    """Returns the type with these digits. If there are too many, reduces the scale, down to six."""
     precision, scale = digits
     if precision > 38:
         scale = max(38 - (precision - scale), min(scale, 6))
@@ -167,7 +169,7 @@ def _decimal(digits: _Digits) -> pa.Decimal128Type:
 
 
 def _widened(value: Any) -> Any:
-    """The value as a decimal with room for the digits of any result."""
+    """Converts the value to a decimal with room for the digits of any result."""
     scale = value.type.scale if pa.types.is_decimal(value.type) else 0
     return pc.cast(value, pa.decimal256(37, scale))
 
@@ -185,8 +187,8 @@ _OPERATIONS: dict[type[exp.Expression], Callable[[Any, Any], Any]] = {
 
 
 def _decimal_quotient(left: Any, right: Any, kind: pa.Decimal128Type) -> pa.Array:
-    """Rounded half up to the scale of `kind`; null where either side is null or the right one is
-    zero.
+    """Divides and rounds half up to the scale of `kind`; null where either side is null or the
+    right one is zero.
     """
     rows = max(len(side) for side in (left, right) if not isinstance(side, pa.Scalar))
     dividends, divisors = (
@@ -205,8 +207,8 @@ def _decimal_quotient(left: Any, right: Any, kind: pa.Decimal128Type) -> pa.Arra
 
 
 def _mean(total: Any, count: Any) -> Any:
-    """Null where the count is zero. Decimals get four more decimal places, intervals are rounded
-    half up; anything else is a double.
+    """Returns the mean; null where the count is zero. Decimals get four more decimal places,
+    intervals are rounded half up; any other result is a double.
     """
     if pa.types.is_duration(total.type):
         return (
@@ -215,7 +217,7 @@ def _mean(total: Any, count: Any) -> Any:
             .view(total.type)
         )
     if pa.types.is_decimal(total.type):
-        # A sum has ten digits more than its values, or the maximum.
+        # A sum has ten more digits than its values, or the maximum.
         precision = 38 if total.type.precision == 38 else total.type.precision - 6
         return _decimal_quotient(
             total, count, pa.decimal128(precision, min(total.type.scale + 4, precision))
@@ -236,7 +238,7 @@ def _deviation(squares: Any, count: Any, subtrahend: pa.Scalar) -> Any:
 
 
 def _size(values: Any) -> Any:
-    if pa.types.is_integer(values.type):  # counted already
+    if pa.types.is_integer(values.type):  # already counted
         return values
     return pc.fill_null(pc.list_value_length(values), 0).cast(pa.int64())
 

@@ -1,8 +1,9 @@
-"""Spark's approx_count_distinct, estimated from its registers (HyperLogLog++ with 2^9 registers, a
+"""Estimates Spark's approx_count_distinct from its registers (HyperLogLog++ with 2^9 registers, a
 relative standard deviation of 5 %).
 
-Follows Spark's HyperLogLogPlusPlusHelper step by step, so that results are equal, not only close.
-The tables are those of Heule, Nunkesser, Hall, "HyperLogLog in Practice", as in Apache Spark.
+It follows Spark's HyperLogLogPlusPlusHelper step by step, so that results are equal, not only
+close. The tables are those of Heule, Nunkesser, Hall, "HyperLogLog in Practice", as in Apache
+Spark.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ _ALPHA_M2 = 0.7213 / (1.0 + 1.079 / REGISTERS) * REGISTERS * REGISTERS
 
 
 def estimate(pairs: np.ndarray[Any, Any]) -> int:
-    """The number of distinct values, from pairs (register * 64 + rank) that include the largest
-    rank of each register.
+    """Estimates the number of distinct values, from pairs (register * 64 + rank) that include the
+    largest rank of each register.
     """
     ranks = np.zeros(REGISTERS, np.int64)
     np.maximum.at(ranks, pairs >> 6, pairs & 63)
@@ -33,7 +34,7 @@ def estimate(pairs: np.ndarray[Any, Any]) -> int:
 
 
 def _bias(raw: float) -> float:
-    """The mean bias of the nearest estimates in the table."""
+    """Returns the mean bias of the nearest estimates in the table."""
     low = max(int(np.searchsorted(_RAW_ESTIMATES, raw)) - _NEAREST + 1, 0)
     high = min(low + _NEAREST, len(_RAW_ESTIMATES))
     while high < len(_RAW_ESTIMATES) and abs(raw - _RAW_ESTIMATES[high]) < abs(

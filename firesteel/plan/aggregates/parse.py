@@ -1,9 +1,9 @@
 """Parses and checks SQL aggregate expressions, such as "avg(dep_delay) AS avg_delay", and splits
-them in two halves where possible.
+them into two halves where possible.
 
 The partial half is Spark SQL and runs on the rows; partials merge column by column (`split`); the
 final half is arithmetic on merged partials (`finals`). An expression that cannot be split stays
-whole and needs the rows. Parsing needs no Spark.
+whole and needs the rows. Parsing does not need Spark.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _EXAMPLES = "count, sum, min, max, avg or another of Spark's aggregate functions
 def parse_aggregates(
     expressions: Sequence[str | Column], *, time_column: str = ""
 ) -> tuple[AggregateExpression, ...]:
-    """Parses the items of `aggregate(...)`. first() and last() are by `time_column`; "" if there is
-    no event time.
+    """Parses the arguments of `aggregate(...)`. first() and last() use `time_column`; it is empty
+    if there is no event time.
 
-    Raises InvalidProgram, with a caret under the place if it is known.
+    Raises InvalidProgram, with a caret under the position if it is known.
     """
     if not expressions:
         raise InvalidProgram(
@@ -52,7 +52,7 @@ def parse_aggregates(
         if item.name.lower() in seen:
             raise InvalidProgram(
                 f"aggregate(): two expressions are named {item.name!r}; "
-                "give each a name of its own with AS"
+                "give each a different name with AS"
             )
         if item.name.lower() in _RESERVED:
             raise InvalidProgram(
@@ -67,8 +67,8 @@ def unsplittable(aggregates: Sequence[AggregateExpression]) -> list[AggregateExp
 
 
 def point_at(text: str, name: str) -> str:
-    """The line of `text` where `name` first occurs as a word, with a caret under it; "" if it does
-    not occur.
+    """Returns the line of `text` in which `name` first occurs as a word, with a caret under it;
+    empty if it does not occur.
     """
     found = re.search(
         rf"(?<![\w`]){re.escape(name)}(?!\w)|`{re.escape(name)}`", text, re.IGNORECASE
@@ -90,7 +90,7 @@ def _parse_one(text: Any, index: int, time_column: str) -> AggregateExpression:
     def no_event_time(call: Call) -> InvalidProgram:
         by = "min_by" if call.name.startswith("first") else "max_by"
         return InvalidProgram(
-            f"aggregate(): {call.name}() goes by event time, and there is none here; "
+            f"aggregate(): {call.name}() uses event time, which the stream does not have; "
             f"use {by}(value, column)\n{_caret(text, call.start)}"
         )
 
@@ -119,13 +119,13 @@ def _sql_tree(text: str) -> exp.Expression:
         select = sqlglot.parse_one(f"{_SELECT}{text}", dialect="spark")
     except ParseError as error:
         detail = error.errors[0] if error.errors else {}
-        # sqlglot gives the position of the last character of the unexpected token.
+        # sqlglot provides the position of the last character of the unexpected token.
         ends_at = _offset(f"{_SELECT}{text}", detail.get("line", 1), detail.get("col", 0)) - len(
             _SELECT
         )
         starts_at = max(0, ends_at - max(1, len(detail.get("highlight") or "")))
         message = (
-            re.sub(r"\s+", " ", str(detail.get("description") or "it is not SQL"))
+            re.sub(r"\s+", " ", str(detail.get("description") or "it is not valid SQL"))
             .strip()
             .rstrip(".")
         )
@@ -145,7 +145,7 @@ def _sql_tree(text: str) -> exp.Expression:
         raise InvalidProgram(f"aggregate(): this is not one expression:\n{_caret(text, 0)}")
     if len(select.expressions) != 1:
         place = _caret(text, max(0, text.find(",")))
-        raise InvalidProgram(f"aggregate(): give each expression as a text of its own:\n{place}")
+        raise InvalidProgram(f"aggregate(): pass each expression as a separate string:\n{place}")
     tree: exp.Expression = select.expressions[0]
     return tree
 
@@ -163,7 +163,7 @@ def _sql_name(class_name: str) -> str:
 
 
 def _check_functions(text: str) -> None:
-    """Every name before a parenthesis must be one of Spark's functions."""
+    """Checks that every name before a parenthesis is one of Spark's functions."""
     tokens = tokens_of(text)
     for previous, token, following in zip([None, *tokens], tokens, tokens[1:], strict=False):
         if token.token_type is not TokenType.VAR or following.token_type is not TokenType.L_PAREN:
@@ -174,22 +174,22 @@ def _check_functions(text: str) -> None:
         ):
             continue
         near = difflib.get_close_matches(name, FUNCTIONS, n=1, cutoff=0.7)
-        hint = f"; did you mean {near[0]}?" if near else "; it is none of Spark's functions"
+        hint = f"; did you mean {near[0]}?" if near else "; Spark has no such function"
         raise InvalidProgram(
             f"aggregate(): unknown function {token.text}{hint}\n{_caret(text, token.start)}"
         )
 
 
 def _check_aggregates(text: str, tree: exp.Expression) -> None:
-    """Columns must be inside aggregates, and aggregates not inside each other."""
+    """Checks that columns are inside aggregates, and that aggregates are not nested."""
     found = 0
     pending: list[exp.Expression] = [tree]
     while pending:
         node = pending.pop()
         if isinstance(node, exp.Window):
-            raise _wrong(text, node, "OVER has no place here: the window is the stream's")
+            raise _wrong(text, node, "OVER is not allowed: the stream defines the window")
         if isinstance(node, (exp.Select, exp.Subquery)):
-            raise _wrong(text, node, "a query has no place here")
+            raise _wrong(text, node, "a query is not allowed")
         if aggregate_name(node) is not None:
             found += 1
             _check_arguments(text, node)
@@ -204,7 +204,7 @@ def _check_aggregates(text: str, tree: exp.Expression) -> None:
         elif not isinstance(node, exp.Lambda):
             pending.extend(node.iter_expressions())
     if not found:
-        raise _wrong(text, tree, f"it aggregates nothing; use {_EXAMPLES}")
+        raise _wrong(text, tree, f"it contains no aggregate; use {_EXAMPLES}")
 
 
 def _check_arguments(text: str, call: exp.Expression) -> None:
@@ -222,7 +222,9 @@ def _check_arguments(text: str, call: exp.Expression) -> None:
 
 
 def _derived_name(text: str, tree: exp.Expression) -> str:
-    """`count(*)` is named count, `avg(dep_delay)` avg_dep_delay; anything else needs a name."""
+    """Names `count(*)` count and `avg(dep_delay)` avg_dep_delay; any other expression needs a
+    name.
+    """
     if isinstance(tree, exp.Count) and isinstance(tree.this, exp.Star):
         return "count"
     if (
@@ -235,7 +237,7 @@ def _derived_name(text: str, tree: exp.Expression) -> str:
 
 
 def _without_alias(text: str) -> str:
-    """The expression as written, up to its AS. For texts that parse."""
+    """Returns the expression as written, up to its AS, for a valid text."""
     depth, tokens = 0, tokens_of(text)
     for token in tokens:
         depth += (token.token_type is TokenType.L_PAREN) - (token.token_type is TokenType.R_PAREN)
@@ -250,7 +252,7 @@ def _wrong(text: str, tree: exp.Expression, why: str) -> InvalidProgram:
 
 
 def _place(text: str, tree: exp.Expression) -> int:
-    """Where `tree` begins in `text`, as far as sqlglot records it."""
+    """Returns the offset at which `tree` starts in `text`, as far as sqlglot records it."""
     starts = [node.meta["start"] for node in tree.walk() if "start" in node.meta]
     start = min(starts) - len(_SELECT) if starts else len(text)
     if isinstance(tree, (exp.Func, exp.Window)):  # its name precedes its first part
@@ -270,7 +272,7 @@ def _place(text: str, tree: exp.Expression) -> int:
 
 
 def _caret(text: str, column: int) -> str:
-    """The line of `text` that has the offset `column`, and a caret under it."""
+    """Returns the line of `text` that contains the offset `column`, and a caret under it."""
     before = text[:column]
     line_start = before.rfind("\n") + 1
     line_end = text.find("\n", column)

@@ -1,4 +1,4 @@
-"""Names of Spark 4.3's functions, to find misspelt ones when the program is built."""
+"""Names of Spark 4.3's functions, to detect misspelt ones when the program is built."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ SCALARS = _names(
     """
 )
 
-# Forms of the grammar that look like function calls.
+# Grammar forms that look like function calls.
 FORMS = _names("timestampadd timestampdiff try_cast")
 
 FUNCTIONS = AGGREGATES | SCALARS | FORMS

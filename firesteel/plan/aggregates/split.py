@@ -1,12 +1,12 @@
-"""Splits aggregate expressions in two halves: Spark SQL over the rows, and arithmetic over merged
+"""Splits aggregate expressions into two halves: Spark SQL over the rows, and arithmetic over merged
 partial columns.
 
-How partial columns merge within a group (`AggregateExpression.merge`); nulls do not count:
+Merging of partial columns within a group (`AggregateExpression.merge`); nulls are ignored:
 
     sum, min, max         NaN is the largest number, as in Spark
     any                   any one value
-    list, set             one list of all elements, or of the distinct ones
-    distinct              as set, where only the number of elements matters
+        list, set             one list of all elements, or of the distinct ones
+        distinct              like set, where only the number of elements matters
     bit_and, bit_or, bit_xor
     first:<o>, last:<o>   the value in the row with the least or greatest <o>, a partial column
     m2:<n>:<sum>          squared deviations from the mean; <n> and <sum> are the columns of counts
@@ -23,7 +23,7 @@ from firesteel.plan.aggregates.calls import Call, calls_of
 from firesteel.plan.aggregates.spark_functions import AGGREGATES
 from firesteel.plan.specs import RowPartial
 
-# What final halves may call besides arithmetic (firesteel.plan.aggregates.finals).
+# Functions that final halves may call besides arithmetic (firesteel.plan.aggregates.finals).
 MEAN = "firesteel_mean"  # (sum, count)
 VARIANCE = "firesteel_variance"  # (m2, count, the number to subtract from the count)
 DEVIATION = "firesteel_deviation"
@@ -77,7 +77,7 @@ _MERGES = {
 }
 _MERGES |= {"bit_and": "bit_and", "bit_or": "bit_or", "bit_xor": "bit_xor", "any_value": "any"}
 _MERGES |= {"collect_list": "list", "collect_set": "set"}
-# Aggregates of which a row's value is the partial result of that row.
+# Aggregates for which the value of a row is its partial result.
 _OF_ROW = frozenset({"sum", "min", "max", "bool_and", "bool_or", "collect_list", "collect_set"})
 _SPREADS = {
     "stddev_samp": (DEVIATION, 1),
@@ -92,7 +92,7 @@ class NotSplittable(Exception):
 
 
 def aggregate_name(node: exp.Expression) -> str | None:
-    """The canonical name of the aggregate function that `node` calls; None if it calls none."""
+    """Returns the canonical name of the aggregate function that `node` calls, or None."""
     if type(node) in _NAMES:
         return _NAMES[type(node)]
     if isinstance(node, exp.Anonymous):
@@ -115,7 +115,7 @@ class Split:
         self.of_row: dict[str, RowPartial] = {}
 
     def final_of(self, tree: exp.Expression) -> exp.Expression:
-        """The final half; `tree` is the parsed text."""
+        """Returns the final half; `tree` is the parsed text."""
         final = self._replaced(tree)
         if next(self._calls, None) is not None:
             raise NotSplittable
@@ -193,8 +193,8 @@ class Split:
         return count
 
     def _total(self, value: str, condition: str) -> exp.Expression:
-        """The sum that an average divides. Like Spark, it adds doubles, which do not overflow, but
-        decimals and intervals exactly.
+        """Returns the sum that an average divides. Like Spark, it adds numbers as doubles, which do
+        not overflow, but decimals and intervals exactly.
         """
         as_double = f"double({value})"
         total = self._partial("sum", f"sum({as_double})", "sum", condition, of_row=as_double)
@@ -235,7 +235,8 @@ class Split:
         )
 
     def _distinct(self, value: str, condition: str) -> exp.Expression:
-        """Spark's HyperLogLog++ with its default precision of 9 bits, as a set of numbers: register
+        """Computes Spark's HyperLogLog++ with its default precision of 9 bits, as a set of numbers:
+        register
         * 64 + rank.
         """
         hashed = f"xxhash64({value})"

@@ -1,8 +1,8 @@
-"""What each operator of a program does, as plain data.
+"""Specs: the behaviour of each operator of a program as plain data.
 
-The API builds specs, they are pickled into the JobGraph and unpickled in slots, where
-`taskexecutor.executor` makes the operator that carries one out. Of Firesteel, specs import the
-bases of connectors only.
+The API builds specs. They are pickled into the JobGraph and unpickled in slots, where
+`taskexecutor.executor` creates the operator for each. Within Firesteel, specs import only the bases
+of connectors.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ Spec = (
 
 
 def side_output_tags(spec: Spec) -> frozenset[str]:
-    """The tags that an operator may use with `Output.emit_side`."""
+    """Returns the tags that an operator may use with `Output.emit_side`."""
     match spec:
         case SourceSpec():
             tags: frozenset[str] = spec.source.side_output_tags

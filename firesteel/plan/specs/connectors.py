@@ -1,4 +1,4 @@
-"""Sources and sinks: the connector's description, and what the program adds to it."""
+"""Sources and sinks: the connector's description, and the program's settings for it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from firesteel.plan.specs.watermarks import WatermarkAlignmentSpec, WatermarkSpe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSpec:
-    """What `Environment.from_source` was given, and what the source does beside reading."""
+    """The arguments of `Environment.from_source`, and the tasks of the source besides reading."""
 
     source: Source
     watermarks: WatermarkSpec | None = None
@@ -20,6 +20,6 @@ class SourceSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkSpec:
-    """What `DataStream.sink_to` was given."""
+    """The argument of `DataStream.sink_to`."""
 
     sink: Sink

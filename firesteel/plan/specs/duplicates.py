@@ -1,4 +1,4 @@
-"""Removing duplicates."""
+"""Removes duplicates."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropDuplicatesSpec:
     """Keeps the first row of each key, or the first within a time: a row is dropped if its event
-    time is less than `within_us` from that of a row of its key that was kept, before or after it.
+    time is less than `within_us` from that of a kept row of its key, before or after it.
 
     Input and output: the rows.
     """
 
     key_columns: tuple[str, ...]
-    time_column: str = ""  # "" if duplicates have no time
+    time_column: str = ""  # empty if duplicates have no time
     time_shift_us: int = 0  # added to event time, as in PartialWindowAggregateSpec
-    within_us: int = 0  # 0: for ever
+    within_us: int = 0  # 0: forever

@@ -1,6 +1,7 @@
-"""Functions of the program: over DataFrames, batches and state.
+"""Functions of the program, over DataFrames, batches and state.
 
-A `schema` is a DDL string, a StructType or an Arrow schema; None means that of the (first) input.
+A `schema` is a DDL string, a StructType or an Arrow schema; None means the schema of the (first)
+input.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import pyarrow as pa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformSpec:
-    """`function(DataFrame) -> DataFrame`, on the slot's Spark. It treats each row independently, or
-    is meant for each bundle on its own (`per_bundle`).
+    """Runs `function(DataFrame) -> DataFrame` on the slot's Spark. It treats each row
+    independently, or is meant for each bundle alone (`per_bundle`).
     """
 
     function: Callable[[Any], Any]
@@ -24,13 +25,13 @@ class TransformSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplySpec:
-    """`function(DataFrame, ...) -> DataFrame` over all rows of one or two inputs, on the slot's
-    Spark: those of the keys that the subtask has, or of all, without key columns.
+    """Runs `function(DataFrame, ...) -> DataFrame` over all rows of one or two inputs, on the
+    slot's Spark: the rows of the subtask's keys or, without key columns, all rows.
     """
 
     function: Callable[..., Any]
-    key_columns: tuple[tuple[str, ...], ...]  # of each input
-    across_keys: bool = False  # it may relate rows of different keys
+    key_columns: tuple[tuple[str, ...], ...]  # per input
+    across_keys: bool = False  # the function may relate rows of different keys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,7 @@ class MapInPandasSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapRowsSpec:
-    """`function(Row)` returns one row or, if it is `flat`, any number of them."""
+    """Calls `function(Row)`, which returns one row or, if `flat` is set, any number of rows."""
 
     function: Callable[[Any], Any]
     schema: Any = None
@@ -60,29 +61,30 @@ class MapRowsSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapAsyncSpec:
-    """`function`: a coroutine function of a Row, or a firesteel.AsyncFunction. Its calls return one
-    row, or a list of rows.
+    """Calls `function`, a coroutine function of a Row, or a firesteel.AsyncFunction. A call returns
+    one row, or a list of rows.
     """
 
     function: Any
     schema: Any = None
-    capacity: int = 100  # calls in flight, of each subtask
-    timeout_s: float | None = None  # of a row, with its retries; None: it has none
-    on_timeout: Callable[[Any], Any] | None = None  # of a Row: the result in place of the call's
+    capacity: int = 100  # calls in flight, per subtask
+    timeout_s: float | None = None  # per row, including retries; None: unlimited
+    # Maps a Row to the result in place of the call's.
+    on_timeout: Callable[[Any], Any] | None = None
     retry: Any = None  # a firesteel.AsyncRetryStrategy
     ordered: bool = True  # results keep the order of the rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterSpec:
-    """`function(batch)` returns one boolean per row: whether to keep it."""
+    """Calls `function(batch)`, which returns one boolean per row: whether to keep it."""
 
     function: Callable[[pa.RecordBatch], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoMapInArrowSpec:
-    """Two inputs, one function each; both yield batches of `schema`."""
+    """Calls one function per input; both yield batches of `schema`."""
 
     first: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
     second: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -91,20 +93,20 @@ class CoMapInArrowSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformWithStateSpec:
-    """PySpark's `StatefulProcessor`, over Rows or over pandas DataFrames."""
+    """Runs PySpark's `StatefulProcessor` over Rows or pandas DataFrames."""
 
     processor: Any
     key_columns: tuple[str, ...]
     output_schema: Any  # never None
     output_mode: str = "append"  # append | update: for sinks, the processor does not see it
-    time_mode: str = "none"  # none | processing_time | event_time
+    time_mode: str = "none"  # None: no second input (initial state)
     pandas: bool = False
     initial_key_columns: tuple[str, ...] | None = None  # None: no second input (initial state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTimeSpec:
-    """The event-time column of an input, and the offset that is added to its values (see
+    """The event-time column of an input, and the offset to add to its values (see
     PartialWindowAggregateSpec).
     """
 
@@ -114,7 +116,7 @@ class RowTimeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSpec:
-    """`function`: a firesteel.functions.ProcessFunction, or with key columns a
+    """Calls `function`, a firesteel.functions.ProcessFunction or, with key columns, a
     KeyedProcessFunction.
     """
 
@@ -127,7 +129,7 @@ class ProcessSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoProcessSpec:
-    """`function`: a firesteel.functions.CoProcessFunction over two keyed inputs."""
+    """Calls `function`, a firesteel.functions.CoProcessFunction, over two keyed inputs."""
 
     function: Any
     first_key_columns: tuple[str, ...]
@@ -139,8 +141,8 @@ class CoProcessSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BroadcastProcessSpec:
-    """`function`: a firesteel.BroadcastProcessFunction over an input and a second one that is
-    broadcast; with key columns, a KeyedBroadcastProcessFunction.
+    """Calls `function`, a firesteel.BroadcastProcessFunction, over an input and a second one that
+    is broadcast; with key columns, a KeyedBroadcastProcessFunction.
     """
 
     function: Any
@@ -148,13 +150,13 @@ class BroadcastProcessSpec:
     states: tuple[str, ...]  # names of the broadcast states
     schema: Any
     side_outputs: dict[str, Any] = field(default_factory=dict)  # tag -> schema
-    broadcast_first: bool = False  # in a batch: it is read to its end before the first input is
+    broadcast_first: bool = False  # in batch mode: it is read to its end before the first input
     times: tuple[RowTimeSpec | None, RowTimeSpec | None] = (None, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomSpec:
-    """`factory()` makes a firesteel.operator.StreamOperator; it is called once per subtask."""
+    """Calls `factory()` once per subtask to create a firesteel.operator.StreamOperator."""
 
     factory: Callable[[], Any]
     inputs: int = 1

@@ -12,7 +12,7 @@ How = Literal["inner", "left", "right", "full"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTimes:
-    """The columns that hold the event times of the two streams, and what is added to them (see
+    """The event-time columns of the two streams, and the offsets to add to their values (see
     PartialWindowAggregateSpec).
     """
 
@@ -23,7 +23,7 @@ class EventTimes:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntervalSpec:
     """A row of the right stream joins one of the left if it is from `lower_us` to `upper_us` after
-    it, both included.
+    it, both inclusive.
     """
 
     times: EventTimes
@@ -46,12 +46,12 @@ class AsOfSpec:
     """
 
     times: EventTimes
-    tolerance_us: int | None = None  # None: however long ago
+    tolerance_us: int | None = None  # None: unlimited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeToLiveSpec:
-    """Rows join those that have arrived less than `ttl_ms` before them, by the machine's clock."""
+    """Rows join those that arrived less than `ttl_ms` before them, by the machine's clock."""
 
     ttl_ms: int
 
@@ -62,23 +62,24 @@ class JoinSpec:
 
     Output: keys that have the same name in both, the other columns of the left and of the right
     stream, `window_start` and `window_end` if there are windows, and `row_kind` unless it is an
-    inner join of rows that stay: a row without a match goes when it gets one. Within event time, it
-    comes when no match can come any more, and stays: there is no `row_kind`.
-    """
+    inner join of rows that are not retracted: a row without a match is retracted when it gets one.
+    In event time, such a row is emitted when no match can arrive, and is not retracted: there is no
+    `row_kind`."""
 
     left_keys: tuple[str, ...]
-    right_keys: tuple[str, ...]  # as many
+    right_keys: tuple[str, ...]  # the same number
     how: How = "inner"
-    # None: whenever they come
+    # None: whenever rows arrive
     within: IntervalSpec | SameWindowSpec | AsOfSpec | TimeToLiveSpec | None = None
-    # In a batch: the pairs of all rows, and rows without a match, each once. None is late.
+    # In batch mode: emits the pairs of all rows, and rows without a match, once each. No row is
+    # late.
     whole: bool = False
-    # In a stream: how far what follows sees its watermark behind, at least.
+    # In a stream: the minimum delay of the watermark that downstream operators see.
     held_us: int = 0
 
     @property
     def keeps(self) -> tuple[bool, bool]:
-        """Whether rows of the left, of the right stream are there without a match."""
+        """Whether rows of the left and of the right stream are emitted without a match."""
         return self.how in ("left", "full"), self.how in ("right", "full")
 
     @property

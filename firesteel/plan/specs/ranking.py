@@ -9,18 +9,18 @@ from firesteel.plan.specs.aggregates import AggregateExpression
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopNSpec:
-    """Keeps the first `n` rows of each key in the order of the columns `by`, and emits what changes
-    with each bundle.
+    """Keeps the first `n` rows of each key in the order of the columns `by`, and emits the changes
+    of each bundle.
 
-    Input: the rows, which may be changes: all of them are kept then. Output: the rows, with `rank`
-    (int32, from 1) if they are `ranked`, and `row_kind`. Of rows that are equal in all columns
+    Input: the rows, which may be changes: then all of them are kept. Output: the rows, with `rank`
+    (int32, from 1) if they are `ranked`, and `row_kind`. Among rows that are equal in all columns
     `by`, the earliest comes first, or the latest (`latest_first`).
     """
 
     key_columns: tuple[str, ...]
     n: int
     by: tuple[str, ...]
-    ascending: tuple[bool, ...]  # of each column
+    ascending: tuple[bool, ...]  # per column
     ranked: bool = True
     latest_first: bool = False
 
@@ -28,15 +28,16 @@ class TopNSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsBetweenSpec:
     """Keeps all rows of each key in the order of the columns `by`, and aggregates, for each row,
-    those from `start` to `end` rows behind it: -9 and 0 are the nine before it and itself.
+    the rows at relative positions `start` to `end`: -9 and 0 select the nine rows before it and
+    itself.
 
-    Input: the rows, with what each gives to the partial columns. Output: the rows, one column per
-    aggregate, and `row_kind`.
+    Input: the rows, with their contributions to the partial columns. Output: the rows, one column
+    per aggregate, and `row_kind`.
     """
 
     key_columns: tuple[str, ...]
     by: tuple[str, ...]
-    ascending: tuple[bool, ...]  # of each column
+    ascending: tuple[bool, ...]  # per column
     start: int  # not positive
     end: int  # not negative
     aggregates: tuple[AggregateExpression, ...]

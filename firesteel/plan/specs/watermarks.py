@@ -31,9 +31,10 @@ class AssignWatermarksSpec:
     """Emits watermarks for the rows that pass through.
 
     The time comes from a column, as in WatermarkSpec, or from `function(batch)`, which returns the
-    time before which no more rows will follow. After `idle_us` without rows the stream is idle and
-    holds back no consumer's watermark. With `held`, event time does not advance with each batch
-    but when a watermark of the upstream operator confirms that it has emitted all it had read.
+    time before which no more rows follow. After `idle_us` without rows the stream is idle and does
+    not hold back watermarks of consumers. With `held`, event time does not advance with each batch
+    but when a watermark of the upstream operator confirms that it has emitted all rows that it had
+    read.
     """
 
     column: str = ""

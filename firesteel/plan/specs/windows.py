@@ -1,11 +1,11 @@
-"""How rows are assigned to windows. Times are in microseconds since the epoch."""
+"""Assignment of rows to windows. Times are in microseconds since the epoch."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-# The column of rows that dynamic sessions keep: their gaps in microseconds. Windows leave it out.
+# The column with the gaps of rows in microseconds, which dynamic sessions keep. Results omit it.
 SESSION_GAP = "_session_gap"
 
 
@@ -26,7 +26,7 @@ class TumblingSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlidingSpec:
-    """A window of `size_us` begins every `slide_us`, aligned to the epoch plus the offset."""
+    """A window of `size_us` starts every `slide_us`, aligned to the epoch plus the offset."""
 
     size_us: int
     slide_us: int
@@ -35,7 +35,9 @@ class SlidingSpec:
 
     @property
     def pane_us(self) -> int:
-        """Length of a pane: every window consists of whole panes, and each row is in one pane."""
+        """The length of a pane: every window consists of whole panes, and each row is in one
+        pane.
+        """
         return math.gcd(self.size_us, self.slide_us)
 
 
@@ -49,7 +51,9 @@ class SessionSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DynamicSessionSpec(SessionSpec):
-    """Sessions in which each row has a gap: one ends when the gaps of all its rows are over."""
+    """Sessions in which each row has a gap: a session ends when the gaps of all its rows are
+    over.
+    """
 
     gap: str  # Spark SQL over a row: an interval, or its text
     gap_us: int = 0
@@ -57,8 +61,8 @@ class DynamicSessionSpec(SessionSpec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountSpec:
-    """The rows of a key in the order in which they arrive: window n has `size` of them, from row
-    n * `slide` on.
+    """The rows of a key in order of arrival: window n has `size` of them, starting at row n *
+    `slide`.
     """
 
     size: int

@@ -48,14 +48,14 @@ def test_partials_of_different_items_do_not_meet() -> None:
         ("sum('abc) AS x", "unfinished"),
         ("", "empty"),
         ("x AS y", "column x must be inside an aggregate"),
-        ("1 AS y", "aggregates nothing"),
+        ("1 AS y", "contains no aggregate"),
         ("medain(x) AS m", "unknown function medain; did you mean median?"),
-        ("sum(my_udf_17(x)) AS m", "unknown function my_udf_17; it is none of Spark's functions"),
+        ("sum(my_udf_17(x)) AS m", "unknown function my_udf_17; Spark has no such function"),
         ("round(x) AS r", "column x must be inside an aggregate"),
-        ("max(x) + (SELECT 1) AS q", "a query has no place here"),
+        ("max(x) + (SELECT 1) AS q", "a query is not allowed"),
         ("sum(max(x)) AS q", "sum of an aggregate"),
         ("sum(x) OVER (PARTITION BY y) AS z", "OVER"),
-        ("count(*), sum(x)", "a text of its own"),
+        ("count(*), sum(x)", "as a separate string"),
         ("sum(x) FROM t", "not one expression"),
         ("corr(x) AS c", "does not parse: corr() needs one more argument\n  corr(x) AS c"),
         ("sum() AS s", "does not parse: sum() needs one more argument"),
@@ -156,5 +156,5 @@ def test_first_and_last_go_by_event_time() -> None:
         "max_by(nvl(x, 1), `odd ``at```) FILTER (WHERE (y) AND (nvl(x, 1)) IS NOT NULL)"
         " - min_by(`a``b`, `odd ``at```)"
     )
-    with pytest.raises(InvalidProgram, match="goes by event time, and there is none"):
+    with pytest.raises(InvalidProgram, match="uses event time, which the stream does not have"):
         parse_aggregates(["first(x) AS f"])

@@ -54,7 +54,7 @@ def test_return_types_are_parsed_without_a_session(ddl: str, shown: str) -> None
 
 
 def test_an_unknown_return_type_is_refused() -> None:
-    with pytest.raises(InvalidProgram, match=r"'strin' is no type.*StringType\(\)"):
+    with pytest.raises(InvalidProgram, match=r"'strin' is not a type.*StringType\(\)"):
         F.udf(lambda value: value, "strin")
 
 

@@ -91,10 +91,10 @@ def test_a_program_takes_them_wherever_it_takes_columns() -> None:
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        (lambda: F.col("x").withField("a", F.lit(1)), r"update_field\(x, a, 1\) has no SQL text"),
+        (lambda: F.col("x").withField("a", F.lit(1)), r"update_field\(x, a, 1\) has no known SQL text"),
         (
             lambda: F.row_number().over(Window.partitionBy("x")),
-            "WindowExpression.* has no SQL text that is known here, in a Column of Spark Connect; "
+            "WindowExpression.* has no known SQL text, in a Column of Spark Connect; "
             "create it with pyspark.sql.functions instead of pyspark.sql.connect.functions",
         ),
         (lambda: F.lit(b"a"), "the value b'a' of type binary"),

@@ -50,7 +50,7 @@ def test_both_keys_of_connected_streams() -> None:
         (lambda s: s.key_by(F.col("place.town")), r"the key place.town needs a name"),
         (
             lambda s: s.key_by(lambda row: row.value),
-            r"not function .*compute what the function returns as a column first, by with_column",
+            r"not function .*compute the function's result as a column first, with with_column",
         ),
         (lambda s: s.key_by(3), "not int 3"),
         (lambda s: s.key_by("value", "VALUE"), "names the column 'VALUE' twice"),

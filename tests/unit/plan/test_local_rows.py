@@ -20,19 +20,19 @@ from firesteel.program import MAX_INLINE_BYTES
 @pytest.mark.parametrize(
     ("rows", "schema", "problem"),
     [
-        ([], None, "no rows; give it a schema"),
-        ([(None,)], ["n"], "column 'n' has nothing but nulls"),
-        ([{"n": None}, {"n": None}], None, "column 'n' has nothing but nulls"),
+        ([], None, "no rows; pass a schema"),
+        ([(None,)], ["n"], "column 'n' contains only nulls"),
+        ([{"n": None}, {"n": None}], None, "column 'n' contains only nulls"),
         ([(1,), ([1],)], None, "no schema can be inferred"),
         ([(1,), ("a",)], "n INT", r"row 1, \('a',\)"),
         ([(1,), (None,)], "n INT NOT NULL", r"row 1, \(None,\)"),
         ([(2**40,)], "n INT", "row 0"),
         ([(1, 2)], "n INT", "row 0"),
-        ([(1, 2)], ["a", "b", "c"], "3 names of columns"),
+        ([(1, 2)], ["a", "b", "c"], "3 column names"),
         ([(1, 2)], ["a", "a"], "two columns 'a'"),
         ([(1,)], "n INTT", "does not parse"),
-        ([(1,)], 7, "a schema is a DDL string"),
-        ([(1,)], [1], "names of the columns, not 1"),
+        ([(1,)], 7, "a schema must be a DDL string"),
+        ([(1,)], [1], "names of columns, not 1"),
         ("abc", None, "a list of rows, not str"),
         (5, None, "a list of rows, not int"),
         (pd.DataFrame({"n": [1]}), None, r"use from_pandas\(\)"),
@@ -47,13 +47,13 @@ def test_rows_that_do_not_fit_are_refused(rows: Any, schema: Any, problem: str) 
 @pytest.mark.parametrize(
     ("columns", "schema", "problem"),
     [
-        ({"n": [1], "m": [2]}, "m INT, n INT", "in another order"),
+        ({"n": [1], "m": [2]}, "m INT, n INT", "a different order"),
         ({"n": [1]}, "n INT, m INT", "the schema has 2 columns"),
         ({"n": ["x"]}, "n INT", "column 'n' of string cannot be converted to int"),
         ({"n": [1.5]}, "n INT", "column 'n' of double cannot be converted to int"),
-        ({"n": pa.array([1], pa.uint64())}, None, "column 'n' is uint64.*give a schema"),
-        ({"n": pa.array([None])}, None, "column 'n' has nothing but nulls"),
-        ({"n": pa.array([None], pa.int32())}, "n INT NOT NULL", "'n' is NOT NULL, and has nulls"),
+        ({"n": pa.array([1], pa.uint64())}, None, "column 'n' is uint64.*pass a schema"),
+        ({"n": pa.array([None])}, None, "column 'n' contains only nulls"),
+        ({"n": pa.array([None], pa.int32())}, "n INT NOT NULL", "'n' is NOT NULL but has nulls"),
     ],
 )
 def test_tables_that_do_not_fit_are_refused(columns: Any, schema: Any, problem: str) -> None:

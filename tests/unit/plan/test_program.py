@@ -217,7 +217,7 @@ def test_a_slot_too_small_for_spark_is_refused_with_the_minimum() -> None:
         "they share slots of 200 MiB"
     )
     with pytest.raises(
-        InvalidProgram, match=r"'Map' asks for slots with a heap of 100 MiB.* needs 192 MiB or more"
+        InvalidProgram, match=r"'Map' requests slots with a heap of 100 MiB.* needs 192 MiB or more"
     ):
         with_heaps(100, 100, parallelism=1).job_graph()  # the second Map is alone in its slot
 
@@ -230,7 +230,7 @@ def test_what_cannot_be_pickled_is_named() -> None:
     ).print()
     with pytest.raises(
         InvalidProgram,
-        match=r"'Locked' \(test_program\.py, line \d+\) cannot be shipped.*refers to 'lock' \(lock\) that cannot be pickled.*create that inside",
+        match=r"'Locked' \(test_program\.py, line \d+\) cannot be shipped.*refers to 'lock' \(lock\) that cannot be pickled.*create it inside",
     ):
         env.job_graph()
 
@@ -317,7 +317,7 @@ def test_a_broadcast_stream_of_a_batch_has_a_source_of_its_own() -> None:
     rows = env.from_sequence(0, 9)
     both = rows.connect(rows.broadcast("rules")).process(BroadcastProcessFunction(), "n LONG")
     both.print()
-    with pytest.raises(InvalidProgram, match="give the broadcast stream a source of its own"):
+    with pytest.raises(InvalidProgram, match="so it needs a separate source"):
         env._program.job_graph("rules")
 
 

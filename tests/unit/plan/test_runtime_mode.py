@@ -84,7 +84,7 @@ def test_what_cannot_be_a_batch_is_refused_with_its_place() -> None:
     ):
         graph(Environment(mode="batch"), end=None)
     env = Environment(mode="batch", configuration={"execution.state-recovery.path": "/savepoint"})
-    with pytest.raises(InvalidProgram, match="no state to begin with: leave out '/savepoint'"):
+    with pytest.raises(InvalidProgram, match="cannot start from state: omit '/savepoint'"):
         graph(env)
     with pytest.raises(InvalidProgram, match=r"mode='bulk'.*'streaming', 'batch', 'automatic'"):
         Environment(mode="bulk")
@@ -277,7 +277,7 @@ def test_an_operator_behind_a_chosen_exchange_has_a_task_of_its_own() -> None:
 def test_a_stream_has_no_blocking_exchange() -> None:
     env = Environment()
     env.from_sequence(0, 10).exchange("blocking").rebalance().sink_to(DiscardSink())
-    with pytest.raises(InvalidProgram, match="is blocking, which a stream cannot be"):
+    with pytest.raises(InvalidProgram, match="is blocking, which a stream cannot have"):
         env.job_graph()
 
 

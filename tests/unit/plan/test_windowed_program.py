@@ -182,7 +182,7 @@ def specs(stream: DataStream) -> list[Any]:
         ),
         (
             lambda s: s.window(Tumbling("1 h", processing_time=True)).aggregate("first(x) AS f"),
-            "first() goes by event time, and there is none here; use min_by(value, column)",
+            "first() uses event time, which the stream does not have; use min_by(value, column)",
         ),
         (
             lambda s: (
