@@ -101,7 +101,7 @@ def wanted(arguments: Sequence[str]) -> tuple[tuple[str, ...], int]:
         type=int,
         default=nexmark_data.BIDS,
         help=f"the bids of {nexmark.NAME}, %(default)s by default; with fewer, those about"
-        f" checkpoints take fewer checkpoints, too, and {batch.NAME} has smaller tables",
+        f" checkpoints also take fewer checkpoints, and {batch.NAME} has smaller tables",
     )
     parsed = parser.parse_args(arguments)
     named = parsed.names
@@ -235,7 +235,7 @@ def _met(met: bool | None) -> str:
 
 
 def failures(rows: Iterable[Row]) -> list[tuple[str, str]]:
-    """What failed, and its output; once for all queries of an engine that did not run."""
+    """Returns failures with their output, once per engine if none of its queries ran."""
     found = []
     for row in rows:
         if "output" in row:

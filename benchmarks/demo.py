@@ -1,7 +1,7 @@
 """`firesteel run -t local examples/daily_delays.py` as `make demo` runs it, from nothing to the
 prompt, with its parts.
 
-The monthly files are written again, as at the first time. The command runs in a process of its own;
+The monthly files are written again, as on a first run. The command runs in a separate process;
 its total CPU time, with that of every process of its cluster, shows how long another machine would
 take.
 """

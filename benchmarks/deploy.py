@@ -2,7 +2,7 @@
 slots each.
 
 The JobMaster is the real one: core, gRPC service, messages. The TaskExecutors are stubs in a
-process of their own, each with a real stream; they offer slots, answer Analyze, and report every
+separate process, each with a real stream; they offer slots, answer Analyze, and report every
 deployed task INITIALIZING, then RUNNING. Measured in the JobMaster, from the time when it has all
 slots until all tasks are RUNNING.
 """

@@ -106,7 +106,7 @@ def _orders(
 def _lines(
     chance: np.random.Generator, keys: Ints, days: Ints, counts: Ints
 ) -> tuple[pa.Table, Ints]:
-    """And their prices, in cents."""
+    """Returns line items and their prices, in cents."""
     total = int(counts.sum())
     quantity = chance.integers(1, 51, total)
     price = quantity * chance.integers(90_000, 200_000, total)

@@ -1,1 +1,1 @@
-"""What checkpoints cost, and how soon a job that failed goes on from one."""
+"""The cost of checkpoints, and the time until a failed job continues from one."""

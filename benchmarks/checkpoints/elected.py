@@ -1,5 +1,5 @@
-"""What a job and its clients notice of the deaths of elected masters, of ZooKeeper's leader, and of
-machines.
+"""The effect on a job and its clients of the deaths of elected masters, of ZooKeeper's leader, and
+of machines.
 
 Three ZooKeeper servers, two Dispatchers, two ResourceManagers and two TaskExecutors of two slots
 run a job that reads 1,000 numbers per second and writes them, and how many there were of each key,
@@ -9,8 +9,8 @@ into files, exactly once, with a checkpoint every second. Each TaskExecutor has 
   until a client is served; or it is stopped (SIGTERM): in all. A ResourceManager serves when it
   knows all slots.
 * ZooKeeper's leader is killed: how long there were no new files.
-* A machine dies: the JobMaster, half of the TaskExecutors and standbys are killed at once. From
-  then until all tasks are RUNNING; if the leading Dispatcher dies, too, from its session's end.
+* A machine dies: the JobMaster, half of the TaskExecutors and standbys are killed together. From
+  then until all tasks are RUNNING; if the leading Dispatcher also dies, from its session's end.
 
 At the end the job is stopped with a savepoint, and each number must be there once, and be counted.
 """
@@ -48,7 +48,7 @@ KEYS = 100
 SPLIT_ROWS = 100
 PARALLELISM = 2
 SESSION_S = 6.0
-TICK_MS = 1_000  # of ZooKeeper, half of its own default
+TICK_MS = 1_000  # half of ZooKeeper's default
 POLL_S = 0.005
 WARM_S = 600.0
 SERVED_GOAL_MS = 1_000
@@ -81,7 +81,7 @@ def check_ledger(directory: Path) -> int:
         raise RuntimeError(f"{len(values) - len(set(values))} rows are doubled")
     splits = Counter(value // SPLIT_ROWS for value in values)
     begun = [split for split in range(max(splits)) if splits[split] < SPLIT_ROWS]
-    # A reader had one of them when the job was stopped, and reads each from its beginning.
+    # A reader had one of them when the job was stopped, and reads each from its start.
     if len(begun) > PARALLELISM or values != sorted(
         split * SPLIT_ROWS + n for split, count in splits.items() for n in range(count)
     ):
@@ -193,7 +193,7 @@ class Measured:
         dies = self._dying(with_leader=with_leader)
         task_executor_id = dies[-1].ready["task_executor_id"]
         job_master = max(masters := self._job_masters())
-        # The Dispatcher first: it would give the job another JobMaster, of this machine, too.
+        # The Dispatcher first: it would assign the job to another JobMaster of this machine.
         victims = [each.process for each in dies]
         victims += [child for each in victims for child in each.children(recursive=True)]
         victims.append(psutil.Process(masters[job_master]))

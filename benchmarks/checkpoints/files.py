@@ -1,8 +1,8 @@
 """Checkpoints while Parquet files are read at full speed into a keyed window: Nexmark's bids,
 counted by bidder in windows of ten seconds.
 
-The files are read many times over, under other names, so that the job lasts. Event time begins
-again with each of them; the watermark is a day behind, so no row is late, and all windows end with
+The files are read many times, under different names, so that the job lasts. Event time restarts
+with each of them; the watermark lags by a day, so no row is late, and all windows end with
 the job. Runs with one checkpoint per second and runs without any take turns.
 """
 
@@ -57,7 +57,7 @@ def program(data: Path, directory: Path | None) -> Environment:
 
 
 def cpu_s() -> float:
-    """Of all processes that this one has started."""
+    """Returns the CPU time of all descendants of this process."""
     return sum(
         sum(process.cpu_times()) for process in psutil.Process().children(recursive=True)
     )  # those of children that have ended count with their parents'

@@ -41,7 +41,7 @@ class Seen:
 
 
 def slow(rows_per_s: float) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Takes so many rows per second."""
+    """Returns a function that passes on this many rows per second."""
 
     def take(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

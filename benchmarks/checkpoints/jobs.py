@@ -1,4 +1,4 @@
-"""What these benchmarks have in common: clusters, jobs with checkpoints, and their durations."""
+"""Shared parts of these benchmarks: clusters, jobs with checkpoints, and their durations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from firesteel.common.states import ExecutionState
 
 TIMEOUT_S = 120.0
 _TOO_LATE = "finished before it acknowledged"
-# As often as Flink is asked. The JobMaster remembers more checkpoints than are taken meanwhile.
+# As often as Flink is polled. The JobMaster remembers more checkpoints than it takes in between.
 POLL_S = 0.5
 
 
@@ -41,7 +41,7 @@ def cluster(*, task_executors: int = 1, slots: int = 2) -> Iterator[LocalCluster
 
 
 def settings(directory: Path, interval: str, **others: str) -> dict[str, str]:
-    """The configuration of a job with checkpoints; it restarts at once when it fails."""
+    """Returns the configuration of a job with checkpoints that restarts without a delay."""
     return {
         options.CHECKPOINT_INTERVAL.key: interval,
         options.CHECKPOINT_DIR.key: str(directory),
@@ -60,7 +60,7 @@ def all_running(details: JobDetails) -> bool:
 
 
 def job_masters(directory: Path, job_id: str) -> dict[int, int]:
-    """The pids of the job's JobMasters by epoch, as the logs of the cluster's folder tell."""
+    """Returns the pids of the job's JobMasters by epoch, from the logs of the cluster's folder."""
     started = re.compile(
         rf'process=jobmaster\[(\d+)\] event="job starts" job_id={job_id} .*epoch=(\d+)'
     )
@@ -141,7 +141,7 @@ class Watched:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that so many percent of all do not exceed."""
+    """Returns the smallest value that `percent` percent of all values do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
 

@@ -1,4 +1,4 @@
-"""What a job notices of the death of its JobMaster: the next one adopts its tasks.
+"""The effect of a JobMaster's death on its job: the next JobMaster adopts its tasks.
 
 The job reads 1,000 numbers per second, counts them by key and writes the counts into files, exactly
 once: a file is there for readers when the checkpoint with its rows is complete. It takes one every

@@ -1,4 +1,4 @@
-"""How soon a job that failed goes on from its latest checkpoint.
+"""The time until a failed job continues from its latest checkpoint.
 
 The job reads 1,000 numbers per second, has Spark work on them, counts them by key and drops them;
 four tasks in two of the four slots of two TaskExecutors. It takes a checkpoint every second, and

@@ -91,7 +91,7 @@ class Task:
 
 
 def measure(keys: int, checkpoints: int) -> list[Measured]:
-    """Of all but the first one, which writes everything."""
+    """Measures all checkpoints except the first, which writes everything."""
     with tempfile.TemporaryDirectory(prefix="bench-state-") as path:
         task = Task(Path(path), keys)
         chosen = random.Random(1)

@@ -1,4 +1,4 @@
-"""Unaligned checkpoints under back-pressure: two subtasks behind a full exchange take 1,000 rows
+"""Unaligned checkpoints under back-pressure: two subtasks after a full exchange take 1,000 rows
 per second together, so that an aligned barrier would wait for minutes.
 """
 
@@ -38,7 +38,7 @@ def run(share: float = 1.0) -> list[dict[str, Any]]:
         with jobs.Watched(client, job_id) as watched:
             jobs.wait(
                 lambda: sum(c.checkpoint_id > before for c in watched.complete) >= WARM + count,
-                f"{WARM + count} complete checkpoints behind a full exchange",
+                f"{WARM + count} complete checkpoints after a full exchange",
                 timeout_s=jobs.TIMEOUT_S + 5 * count,
             )
             found = [c for c in watched.complete if c.checkpoint_id > before][WARM:]
@@ -47,7 +47,7 @@ def run(share: float = 1.0) -> list[dict[str, Any]]:
     size_mb = max(checkpoint.size_bytes for checkpoint in found) / 1e6
     return [
         jobs.row(
-            "unaligned checkpoint behind a full exchange, a sink of 1,000 rows/s: worst",
+            "unaligned checkpoint after a full exchange, a sink of 1,000 rows/s: worst",
             f"{max(took_ms):.0f}",
             f"ms (of {len(found)}: median {jobs.percentile(took_ms, 50):.0f};"
             f" at most {size_mb:.1f} MB each)",

@@ -1,5 +1,5 @@
-"""Nexmark: auctions, their bids and the people behind them, and queries about them.
+"""Nexmark: auctions, bids and persons, and queries about them.
 
 The queries are those of https://github.com/nexmark/nexmark. PyFlink's environment lacks our
-packages, so `run_flink` and what it imports know nothing of Firesteel.
+packages, so `run_flink` and its imports do not use Firesteel.
 """

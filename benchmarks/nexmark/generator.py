@@ -30,7 +30,7 @@ FIRST_MS = 1_709_250_900_000  # 2024-02-29 23:55 UTC: a day ends after five minu
 FIRST_ID = 1_000  # of persons and of auctions
 FIRST_CATEGORY, CATEGORIES = 10, 5
 HOT_EVERY = 100  # of 100 auctions, or persons, the first one is hot
-HOT_AUCTIONS, HOT_BIDDERS, HOT_SELLERS = 2, 4, 4  # all but one in so many go to the hot one
+HOT_AUCTIONS, HOT_BIDDERS, HOT_SELLERS = 2, 4, 4  # of N, N - 1 go to the hot one
 IN_FLIGHT_AUCTIONS, ACTIVE_PEOPLE, LEAD = 100, 1_000, 10
 HOT_CHANNELS = ("Google", "Facebook", "Baidu", "Apple")
 CHANNELS = 10_000
@@ -82,7 +82,7 @@ PERSON_COLUMNS = {
 Ints = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
 
-# What is drawn by column; also the columns of the hash.
+# The drawn values, which are also the columns of the hash.
 _AUCTION_HOT, _AUCTION, _BIDDER_HOT, _BIDDER, _PRICE, _CHANNEL_HOT, _CHANNEL, _EXTRA = range(8)
 _EXTRA_WORDS = 100  # and the following ones
 _URL, _URL_ID, _URL_HAS_ID = 200, 201, 202
@@ -330,7 +330,7 @@ def _below(hashes: Hashes, below: int | Ints) -> Ints:
 
 
 def _prices(hashes: Hashes) -> Ints:
-    """From 100 to 100 million, each power of ten as likely as the others."""
+    """Returns prices from 100 to 100 million; each power of ten is equally likely."""
     found = np.rint(np.power(10.0, (hashes >> np.uint64(11)) / float(2**53) * 6) * 100)
     return np.asarray(found, dtype=np.int64)
 

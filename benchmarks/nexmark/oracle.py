@@ -16,10 +16,10 @@ import pyarrow as pa
 
 _GAP_MS = 10_000
 _CHANNEL_IDS = {"apple": "0", "google": "1", "facebook": "2", "baidu": "3"}
-# Of updates: the key, and the column that grows with each of them.
+# Queries with updates: the key columns. `_GROWS` is the column that grows with each update.
 UPDATES = {"q15": ["day"], "q16": ["channel", "day"], "q17": ["auction", "day"]}
 _GROWS = "total_bids"
-# Of changes: the column that says whether a row comes or goes.
+# Queries whose output is changes, with `_KIND` as the kind of each.
 _CHANGES = {"q4", "q6", "q9", "q18", "q19"}
 _KIND = "row_kind"
 
@@ -171,7 +171,7 @@ def _with_day(bids: pd.DataFrame) -> pd.DataFrame:
 
 
 def _counts(bids: pd.DataFrame, keys: list[str], distinct: tuple[str, ...]) -> pd.DataFrame:
-    """Of all bids, and of those of each rank: the number of rows and of different values."""
+    """Counts rows and distinct values, of all bids and of the bids of each rank."""
     groups = bids.groupby(keys)
     found = {"total_bids": groups.size()}
     found |= {f"total_{name}s": groups[name].nunique() for name in distinct}

@@ -88,7 +88,7 @@ def q5(bids: DataStream) -> DataStream:
     counts = (
         bids.key_by("auction").window(Sliding("10 s", "2 s")).aggregate("count(*) AS num")
     ).transform(lambda df: df.withColumnRenamed("window_start", "start"))
-    # Sliding windows end every two seconds, each of them in a window of its own here.
+    # Sliding windows end every two seconds; each of them gets a separate window here.
     most = (
         counts.key_by("start")
         .window(Tumbling("2 s"))
@@ -262,7 +262,7 @@ def q22(bids: DataStream) -> DataStream:
 
 
 def q3(events: Events) -> DataStream:
-    """Who sells in some states what is in one category."""
+    """Sellers in some states with auctions in one category."""
     auctions = events.auctions.where("category = 10").select("id", "seller")
     persons = events.persons.where("state IN ('OR', 'ID', 'CA')").select_expr(
         "id AS person", "name", "city", "state"
@@ -311,11 +311,11 @@ def q6(events: Events) -> DataStream:
 
 
 def q8(events: Events) -> DataStream:
-    """Persons who begin an auction in the ten seconds in which they are new."""
+    """Persons who open an auction in the ten-second window in which they register."""
     persons = events.persons.select("id", "name", "dateTime")
-    auctions = events.auctions.select_expr("seller", "dateTime AS begins")
+    auctions = events.auctions.select_expr("seller", "dateTime AS opened")
     pairs = persons.window_join(
-        auctions, on={"id": "seller"}, window=Tumbling("10 s"), times=("dateTime", "begins")
+        auctions, on={"id": "seller"}, window=Tumbling("10 s"), times=("dateTime", "opened")
     )
     return pairs.key_by("id", "name").window(Tumbling("10 s")).aggregate("count(*) AS auctions")
 

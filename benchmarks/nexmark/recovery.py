@@ -1,5 +1,5 @@
-"""`python -m benchmarks.nexmark.recovery BIDS QUERY...`: how soon queries go on after a kill -9 of
-a TaskExecutor in the middle, with all of its slots.
+"""`python -m benchmarks.nexmark.recovery BIDS QUERY...`: the time until queries continue after a
+kill -9 of a TaskExecutor with all of its slots.
 
 Each query writes Parquet exactly once, with ten checkpoints per second, in two of the four slots of
 two TaskExecutors; first undisturbed, then with the kill, as soon as a checkpoint is complete. The

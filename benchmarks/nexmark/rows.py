@@ -34,7 +34,9 @@ STEPS = 2 + sum(map(len, ENGINES.values()))
 
 
 def queries_of(engine: str, kind: str) -> tuple[str, ...]:
-    """What it can run over this kind of input, which is bids alone if it is generated."""
+    """Returns the queries that an engine can run over this kind of input. Generated input has only
+    bids.
+    """
     joins = {FIRESTEEL: JOINS, SPARK: SPARK_JOINS, FLINK: FLINK_JOINS}[engine]
     return QUERIES if kind == GENERATED else (*QUERIES, *joins)
 

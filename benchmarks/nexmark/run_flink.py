@@ -276,7 +276,7 @@ class Flink:
         """Through files: through `collect`, Python reads only thousands of rows per second."""
         columns, _ = QUERIES[query]
         with tempfile.TemporaryDirectory(prefix="bench-flink-") as output:
-            # A format for updates; the row before an update is a line of its own.
+            # A format for updates; the row before an update is a separate line.
             self.run(
                 query,
                 folder,

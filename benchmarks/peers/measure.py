@@ -1,4 +1,4 @@
-"""Measures the wall-clock and CPU time of an engine's timed runs, in processes of its own.
+"""Measures the wall-clock and CPU time of an engine's timed runs, in separate processes.
 
 `measure` (one run) and `measure_each` (several, by name) start a supervisor (this module as a
 program), which starts the engine, reads its output and kills what is left of it: when it has ended,
@@ -93,7 +93,7 @@ def measure_each(
     The timeout is that of each run, and of what comes before it.
     """
     command = [sys.executable, "-m", "benchmarks.peers.measure", str(timeout_s), *argv]
-    # In a session of its own, the supervisor gets no Ctrl-C; it ends when its standard input does,
+    # In a separate session, the supervisor gets no Ctrl-C; it ends when its standard input does,
     # which is when this process ends.
     with subprocess.Popen(
         command,
@@ -137,7 +137,7 @@ class _Supervisor:
         self._failures: dict[str, str] = {}
 
     def run(self) -> Runs:
-        """Until the command has ended, or its time is over."""
+        """Runs until the command has ended or its time is over."""
         try:
             reason = self._wait()
         except EngineFailed as failed:
@@ -173,7 +173,7 @@ class _Supervisor:
 
     def _read(self, output: int) -> bool:
         """Reads what has been written so far, but no more than a pipe holds: one that writes
-        faster than it is read has a deadline, too. False at the end.
+        faster than it is read also has a deadline. Returns False at the end.
         """
         for _ in range(_CHUNKS):
             try:

@@ -2,7 +2,7 @@
 cores; results are checked.
 
 Each engine first runs the work on fewer rows, which warms it up and whose result is checked; then
-it is timed, from the start of the job to its end. CPU time is shown, too: it is comparable even on
+it is timed, from the start of the job to its end. CPU time is also shown: it is comparable even on
 a machine with other load. An engine that fails or is missing does not affect the others.
 """
 

@@ -93,7 +93,7 @@ def checked(flink: Flink, work: Work) -> None:
     second.
     """
     with tempfile.TemporaryDirectory(prefix="bench-flink-") as folder:
-        # A format for updates; the row before an update is a line of its own.
+        # A format for updates; the row before an update is a separate line.
         flink.run(
             work.check_rows,
             f"'connector' = 'filesystem', 'path' = '{folder}', 'format' = 'debezium-json'",

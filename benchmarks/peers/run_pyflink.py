@@ -1,7 +1,7 @@
 """`python run_pyflink.py WORK [threads]`: a Python map, then a KeyedProcessFunction; for
 keyed_process, with a timer per row.
 
-Runs in `.bench-venv`, which has only PyFlink. Python functions run in processes of their own, or in
+Runs in `.bench-venv`, which has only PyFlink. Python functions run in separate processes, or in
 threads of the JVM.
 """
 
