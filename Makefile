@@ -11,7 +11,7 @@ help: ## this list
 
 setup: $(READY) ## all that is needed: .venv with the packages of requirements.lock, gRPC stubs, Java 17+ (the others do it first)
 
-# Stubs that somebody removed are made again.
+# Generates stubs that were removed.
 ifeq ($(wildcard firesteel/_proto/common_pb2.py),)
 .PHONY: $(READY)
 endif
@@ -26,8 +26,8 @@ demo: $(READY) ## daily departure delays of 336,776 real flights on an embedded 
 test: $(READY) ## all tests, in two halves side by side
 	@$(MAKE) --keep-going --jobs=2 test-e2e test-rest
 
-# One half mostly waits for processes, the other computes. They share the output: sed passes on whole lines, also what pytest says last
-# after a Ctrl-C.
+# One half mostly waits for processes, the other computes. They share the output: sed forwards whole lines, including the last
+# ones of pytest after a Ctrl-C.
 WHOLE_LINES := (trap '' INT; exec sed --unbuffered '')
 
 test-e2e: $(READY) ## those on real clusters
@@ -60,19 +60,18 @@ lint: $(READY) ## ruff, import contracts, strict mypy
 	@.venv/bin/lint-imports --no-cache
 	@$(PYTHON_IN_VENV) -m mypy
 
-docs: $(READY) ## the reference of the public API, as HTML in build/api
-	@$(PYTHON_IN_VENV) scripts/api_reference.py build/api
-	@echo build/api/index.html
+docs: $(READY) ## the site of the documentation, with search and the API reference, in build/site
+	@scripts/docs.sh
 
 reference: $(READY) ## the generated pages of docs/reference: command line, configuration, metrics
 	@PYTHONPATH=. $(PYTHON_IN_VENV) scripts/reference_pages.py
 
-lock: ## resolve the dependencies anew into requirements.lock
+lock: ## resolve the dependencies into requirements.lock and requirements-docs.lock
 	@scripts/lock.sh
 
 bench: $(READY) ## all benchmarks, also beside Spark and Flink (an hour); one: make bench ONLY=nexmark
 	@$(PYTHON_IN_VENV) -m benchmarks $(ONLY) $(if $(ROWS),--rows $(ROWS))
 
 clean: ## remove what was built, downloaded and written here
-	rm -rf .venv .bench-venv build dist out *.egg-info firesteel/_proto .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
+	rm -rf .venv .bench-venv .docs-venv build dist out *.egg-info firesteel/_proto .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

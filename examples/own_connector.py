@@ -1,4 +1,4 @@
-"""A source and a sink of your own: rows of a SQLite table, and gzipped JSON lines.
+"""A custom source and a custom sink: rows of a SQLite table, and gzipped JSON lines.
 
     firesteel run examples/own_connector.py [--data DIR]
 

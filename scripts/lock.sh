@@ -1,14 +1,29 @@
 #!/usr/bin/env bash
-# Resolves the dependency ranges of pyproject.toml anew and writes the versions into requirements.lock, which
-# scripts/setup.sh installs. Run it after a change of the ranges, or to take newer versions in.
+# Resolves the dependency ranges of pyproject.toml and writes the versions into requirements.lock, which scripts/setup.sh
+# installs, and requirements-docs.lock, which scripts/docs.sh installs. Run it after a change of the ranges or to upgrade.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-venv=$(mktemp -d)
-trap 'rm -rf "$venv"' EXIT
-"${PYTHON:-.venv/bin/python}" -m venv "$venv"
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-{
-  echo "# Written by \`make lock\`: the versions that \`make setup\` installs and the tests run with."
-  "$venv/bin/python" -m pip freeze --exclude-editable --exclude pip
-} > requirements.lock
+temporary=$(mktemp -d)
+trap 'rm -rf "$temporary"' EXIT
+python=${PYTHON:-.venv/bin/python}
+
+# lock FILE COMMENT REQUIREMENT...: installs the requirements into a new environment and writes its versions into FILE.
+lock() {
+  local file=$1 comment=$2 venv
+  shift 2
+  venv=$temporary/$file
+  "$python" -m venv "$venv"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@"
+  {
+    echo "# Written by \`make lock\`: $comment"
+    "$venv/bin/python" -m pip freeze --exclude-editable --exclude pip
+  } > "$file"
+}
+
+lock requirements.lock "the versions that \`make setup\` installs and the tests run with." --editable '.[dev]'
+mapfile -t docs < <("$python" -c '
+import tomllib
+print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")
+')
+lock requirements-docs.lock "the versions that \`make docs\` builds the site with." "${docs[@]}"

@@ -95,7 +95,11 @@ def test_every_step_of_the_tutorial_works(tmp_path: Path) -> None:
                 time.sleep(0.2)
                 printed = run(step.line)
             assert missing(step.output, printed) == [], (step.line, printed)
-        rows = [line for path in (tmp_path / "revenue").glob("*.json") for line in path.open()]
+        rows = [
+            line
+            for path in (tmp_path / "revenue").glob("*.json")
+            for line in path.read_text().splitlines()
+        ]
         assert len(rows) == len(set(rows)) == 5, "each window once"
     finally:
         run("firesteel cluster status > /dev/null && firesteel cluster stop || true")

@@ -45,6 +45,13 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
+@pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_and_their_lines_are_short(page: Path) -> None:
+    lines = page.read_text().splitlines()
+    assert [number for number, line in enumerate(lines, 1) if len(line) > 100] == []
+    assert len(lines) <= 300
+
+
 def test_the_tests_that_pages_name_exist() -> None:
     named = {
         name

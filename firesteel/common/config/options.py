@@ -1,8 +1,8 @@
 """Every configuration key that Firesteel reads, with its type, default and meaning.
 
 Keys are those of Flink 2.x where it has one. `make reference` writes
-docs/reference/configuration.md from them. Durations are float seconds (`3 min`, `500 ms`, `1.5 s` in files), sizes int bytes
-(`1024m`, `64 kb`).
+docs/reference/configuration.md from them. Durations are float seconds (`3 min`, `500 ms`, `1.5 s`
+in files), sizes int bytes (`1024m`, `64 kb`).
 """
 
 from __future__ import annotations
