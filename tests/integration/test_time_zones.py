@@ -8,12 +8,15 @@ import os
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
 from pyspark.sql.conversion import LocalDataToArrowConversion
 from pyspark.sql.datasource import (
     DataSource,
@@ -26,30 +29,51 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from firesteel.client.collected import _pandas
-from firesteel.connectors import ForeachBatchSink, PrintSink, PythonSink, PythonSource
+from firesteel.connectors import EndOfSplit, ForeachBatchSink, PrintSink, PythonSink, PythonSource
+from firesteel.connectors.table_source import TableSource
 from firesteel.errors import FiresteelError
-from firesteel.functions import CoProcessFunction
+from firesteel.functions import CoProcessFunction, KeyedProcessFunction
 from firesteel.operator import StreamOperator
+from firesteel.plan.local_rows import (
+    LocalTable,
+    table_of_arrow,
+    table_of_frame,
+    table_of_rows,
+    written,
+)
+from firesteel.plan.session_gap import with_session_gap
 from firesteel.plan.specs import (
     CoMapInArrowSpec,
     CoProcessSpec,
+    DynamicSessionSpec,
     FilterSpec,
+    MapAsyncSpec,
     MapInArrowSpec,
     MapInPandasSpec,
     MapRowsSpec,
+    ProcessSpec,
+    RowTimeSpec,
     TransformWithStateSpec,
+    TumblingSpec,
+    WindowApplySpec,
 )
+from firesteel.state import MapStateDescriptor
 from firesteel.testing import OperatorHarness
+from firesteel.triggers import Trigger, TriggerResult
 from taskexecutor.executor.connectors.python.data_source import check_sink
 from taskexecutor.executor.connectors.runtime import sink_runtime, source_runtime
+from taskexecutor.executor.operators.asynchronous.map_async import MapAsync
 from taskexecutor.executor.operators.co_process import CoProcess
 from taskexecutor.executor.operators.filter import Filter
 from taskexecutor.executor.operators.map_in_arrow import CoMapInArrow, MapInArrow
 from taskexecutor.executor.operators.map_in_pandas import MapInPandas
 from taskexecutor.executor.operators.map_rows import MapRows
+from taskexecutor.executor.operators.process import Process
 from taskexecutor.executor.operators.stateful import TransformWithState
+from taskexecutor.executor.operators.windows.window_operator import window_operator
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.schemas import conform, from_ddl, to_arrow
+from tests.unit.checkpoints.savepoints import Written
 
 OPERATORS: dict[type, Any] = {
     CoMapInArrowSpec: CoMapInArrow,
@@ -537,3 +561,241 @@ def _as_written() -> Any:
             yield pa.record_batch({"x": kinds + [str(row) for row in batch.to_pylist()]})
 
     return told
+
+
+def test_calls_in_flight(engine: SparkEngine, zone: str) -> None:
+    frame = moments(engine)
+
+    async def told(row: Row) -> Any:
+        return (repr(tuple(row)),)
+
+    async def same(row: Row) -> Row:
+        return row
+
+    batch = batch_of(frame)
+    telling = harness(
+        engine, MapAsync(MapAsyncSpec(function=told, schema=SEEN)), batch.schema, SEEN
+    )
+    passing = harness(
+        engine,
+        MapAsync(MapAsyncSpec(function=same)),
+        batch.schema,
+        None,
+        output_schema=batch.schema,
+    )
+    for called in (telling, passing):
+        called.process(batch)
+        called.finish()
+        called.close()
+    expected = [row.x for row in frame.mapInArrow(_values_of_rows(), SEEN).collect()]
+    assert [row["x"] for row in telling.rows()] == expected
+    returned = engine.session.createDataFrame(pa.Table.from_batches(passing.batches))
+    assert returned.selectExpr(*MICROS).collect() == frame.selectExpr(*MICROS).collect()
+
+
+STATE = "t TIMESTAMP, n TIMESTAMP_NTZ, s STRUCT<t: TIMESTAMP, n: TIMESTAMP_NTZ>"
+KEPT = f"x STRING, ms BIGINT, {STATE}"
+NOTHING = dict.fromkeys(("ms", "t", "n", "s"))
+
+
+class Keeping(KeyedProcessFunction):
+    """Keeps the times of a key, and yields them when its timer is due."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.last = runtime_context.get_state("last", STATE)
+        self.by_time = runtime_context.get_map_state(
+            MapStateDescriptor("by time", "TIMESTAMP", "BIGINT")
+        )
+
+    def process_element(self, value: Row, ctx: Any) -> Any:
+        assert ctx.get_current_key() == (value.t, value.n)
+        self.last.update((value.t, value.n, value.s))
+        self.by_time.put(value.t, ctx.timestamp())
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 1)
+        ctx.output("side", value)
+        return [{**NOTHING, "x": repr(tuple(value)), "ms": ctx.timestamp()}]
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        t, n, s = self.last.value()
+        assert self.by_time.get(t) == timestamp - 1
+        key_t, key_n = ctx.get_current_key()
+        nested = {"t": s["t"].astimezone(), "n": s["n"]}
+        yield {"x": "timer", "ms": timestamp, "t": t.astimezone(), "n": n, "s": nested}
+        yield {**NOTHING, "x": "key", "t": key_t, "n": key_n}
+
+
+def test_keyed_functions(engine: SparkEngine, zone: str, tmp_path: Path) -> None:
+    frame = moments(engine)
+    batch = batch_of(frame)
+    spec = ProcessSpec(
+        function=Keeping(),
+        key_columns=("t", "n"),
+        schema=KEPT,
+        side_outputs={"side": None},
+        time=RowTimeSpec(column="t"),
+    )
+    found = harness(engine, Process(spec), batch.schema, KEPT, side_output_tags=("side",))
+    found.process(batch)
+    written = Written(tmp_path)
+    written.add("kept", found)
+    found.end()
+    rows = found.rows()
+    expected = [row.x for row in frame.mapInArrow(_values_of_rows(), SEEN).collect()]
+    assert [row["x"] for row in rows[: len(expected)]] == expected
+    assert pa.Table.from_batches(found.side("side")).to_pylist() == batch.to_pylist()
+
+    times = frame.selectExpr("unix_millis(t) AS ms", "t", "n", "s").toArrow()
+    times = times.cast(pa.schema([times.schema.field(0), *to_arrow(from_ddl(STATE))])).to_pylist()
+    assert [row["ms"] for row in rows[: len(times)]] == [row["ms"] for row in times]
+    timers = [row for row in rows if row["x"] == "timer"]
+    assert timers == [
+        {"x": "timer", **row, "ms": row["ms"] + 1} for row in sorted(times, key=lambda r: r["ms"])
+    ]
+    keys = [(row["t"], row["n"]) for row in rows if row["x"] == "key"]
+    assert sorted(keys) == sorted((row["t"], row["n"]) for row in times)
+
+    saved = written.read()["kept"]
+    last = saved["last"].to_arrow()
+    assert last.schema.types == [*batch.select(["t", "n"]).schema.types, *last.schema.types[2:]]
+    values = [tuple(row.values()) for row in last.to_pylist()]
+    assert sorted(values, key=repr) == sorted(
+        ((row["t"], row["n"], row["t"], row["n"], row["s"]) for row in times), key=repr
+    )
+    on_spark = saved["last"].to_spark(engine.session).toArrow()
+    assert sorted(on_spark.cast(last.schema).to_pylist(), key=repr) == sorted(
+        last.to_pylist(), key=repr
+    )
+    due = [tuple(row.values()) for row in saved["timers"].to_arrow().to_pylist()]
+    assert sorted((key_t, key_n, _ms_of(time)) for key_t, key_n, time, _ in due) == sorted(
+        (row["t"], row["n"], row["ms"] + 1) for row in times
+    )
+
+
+def _ms_of(time: datetime) -> int:
+    return (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+
+
+class Noting(Trigger):
+    """Fires with each record, and notes what it has seen of it."""
+
+    def __init__(self) -> None:
+        self.elements: list[str] = []
+
+    def on_element(self, element: Row, timestamp: int, window: Any, ctx: Any) -> TriggerResult:
+        self.elements.append(repr(tuple(element)))
+        assert window.start <= timestamp < window.end
+        assert timestamp == _ms_of(element.t)
+        return TriggerResult.FIRE_AND_PURGE
+
+    def on_event_time(self, time: int, window: Any, ctx: Any) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time: int, window: Any, ctx: Any) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def clear(self, window: Any, ctx: Any) -> None:
+        pass
+
+
+def test_custom_triggers(engine: SparkEngine, zone: str) -> None:
+    frame, trigger = moments(engine), Noting()
+    batch = batch_of(frame)
+    output = "k INT, window_start TIMESTAMP, window_end TIMESTAMP, t TIMESTAMP, n TIMESTAMP_NTZ"
+    spec = WindowApplySpec(
+        key_columns=("k",),
+        window=TumblingSpec(size_us=3_600_000_000),
+        time_column="t",
+        trigger=trigger,
+        function=lambda df: df.select("k", "window_start", "window_end", "t", "n"),
+    )
+    found = harness(engine, window_operator(spec), batch.schema, output)
+    found.process(batch)
+    found.end()
+    expected = frame.mapInArrow(_values_of_rows(), SEEN).collect()
+    assert trigger.elements == [row.x for row in expected]
+    start = "timestamp_micros(floor(unix_micros(t) / 3600000000) * 3600000000)"
+    windows = frame.selectExpr(
+        "k", f"{start} AS window_start", f"{start} + INTERVAL 1 HOUR AS window_end", "t", "n"
+    ).toArrow()
+    windows = windows.cast(to_arrow(from_ddl(output)))
+    assert sorted(found.rows(), key=repr) == sorted(windows.to_pylist(), key=repr)
+
+
+def test_sessions_whose_gap_depends_on_the_clock(engine: SparkEngine, zone: str) -> None:
+    """A gap that is longer in the morning of the session's zone."""
+    frame = moments(engine)
+    gap = "IF(hour(t) < 6, make_interval(0, 0, 0, 0, 1), make_interval(0, 0, 0, 0, 0, day(t)))"
+    spec = WindowApplySpec(
+        key_columns=(),
+        window=DynamicSessionSpec(gap=gap),
+        time_column="t",
+        function=lambda df: df.groupBy("window_start", "window_end").agg(F.count("*").alias("n")),
+    )
+    given = batch_of(with_session_gap(gap)(frame))
+    output = "window_start TIMESTAMP, window_end TIMESTAMP, n BIGINT"
+    found = harness(engine, window_operator(spec), given.schema, output)
+    found.process(given)
+    found.end()
+    expected = (
+        frame.groupBy(F.session_window("t", F.expr(gap)).alias("w"))
+        .agg(F.count("*").alias("n"))
+        .selectExpr("w.start AS window_start", "w.end AS window_end", "n")
+        .toArrow()
+        .cast(to_arrow(from_ddl(output)))
+    )
+    assert sorted(found.rows(), key=repr) == sorted(expected.to_pylist(), key=repr)
+
+
+# Clocks that some zone shows twice, and none skips: the later moment is meant.
+LOCAL = [datetime.fromisoformat(text[:-1]) for text in MOMENTS if text[:10] != "2024-03-10"]
+
+
+def test_rows_of_the_program(engine: SparkEngine, zone: str) -> None:
+    frame = pd.DataFrame(
+        {
+            "local": pd.Series(LOCAL, dtype="datetime64[us]"),
+            "moment": pd.Series(LOCAL, dtype="datetime64[us]").dt.tz_localize("Asia/Kathmandu"),
+            "seconds": pd.Series(
+                [time.replace(microsecond=0) for time in LOCAL], dtype="datetime64[s]"
+            ),
+        }
+    )
+    rows = [(time, time.replace(tzinfo=UTC), [time]) for time in LOCAL]
+    schema = "local TIMESTAMP, moment TIMESTAMP, a ARRAY<TIMESTAMP>"
+    clocks = pa.table({"moment": pa.array(LOCAL, pa.timestamp("ns", "America/Lima"))})
+    clocks = clocks.append_column("n", pa.array(LOCAL, pa.timestamp("ms")))
+    ntz = "moment TIMESTAMP, n TIMESTAMP_NTZ"
+    session: Any = engine.session
+    for local, expected in (
+        (table_of_rows(rows, schema, prefer_ntz=False), session.createDataFrame(rows, schema)),
+        (table_of_frame(frame, None, prefer_ntz=False), session.createDataFrame(frame)),
+        (table_of_arrow(clocks, ntz, prefer_ntz=False), session.createDataFrame(clocks, ntz)),
+    ):
+        table = expected.toArrow().cast(to_arrow(local.schema))
+        assert _read(local, zone) == table.to_pylist()
+
+
+def _read(local: LocalTable, zone: str) -> list[dict[str, Any]]:
+    """Returns the rows that a slot reads."""
+    written_to = pa.BufferOutputStream()
+    batches = written(local.table, written_to)
+    source = TableSource(
+        schema=local.schema,
+        batches=batches,
+        content=written_to.getvalue().to_pybytes(),
+        localize=local.localize,
+        ambiguous=local.ambiguous,
+    )
+    reader = source.create_reader(SimpleNamespace(config={ZONE: zone}))  # type: ignore[arg-type]
+    reader.open()
+    found = []
+    for split in source.splits(1):
+        reader.begin(split)
+        while True:
+            try:
+                found.extend(reader.poll().to_pylist())  # type: ignore[union-attr]
+            except EndOfSplit:
+                break
+    reader.close()
+    schema = to_arrow(local.schema)
+    return pa.Table.from_pylist(found, schema).to_pylist()

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from firesteel.common.error_report import summary_of
+from firesteel.common.time_zones import in_zone
 from firesteel.elements import MAX_TIMESTAMP_US, MIN_TIMESTAMP_US, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
@@ -40,7 +41,7 @@ from firesteel.triggers import (
 from taskexecutor.executor.aggregation.columns import as_table, described
 from taskexecutor.executor.aggregation.grouping import Ints
 from taskexecutor.executor.aggregation.row_log import RowLog, taken
-from taskexecutor.executor.operators.stateful.rows import row_maker, to_python
+from taskexecutor.executor.operators.stateful.rows import rows_of
 from taskexecutor.executor.operators.windows.contents import (
     WINDOW_END,
     WINDOW_ID,
@@ -54,6 +55,7 @@ from taskexecutor.executor.operators.windows.fired_rows import (
     with_window,
 )
 from taskexecutor.executor.operators.windows.kept_rows import KeptRows
+from taskexecutor.executor.spark.session_zone import session_zone
 from taskexecutor.executor.timing.wall_clock import wall_clock_us
 
 _START, _END, _PANE = "_pane_start", "_pane_end", "_pane"
@@ -115,6 +117,7 @@ class TriggeredWindows(StreamOperator):
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
+        self._zone = session_zone(context) if self._trigger.reads_elements else "UTC"
         self._rows.setup(context, output)
         self._results.setup(context, output)
 
@@ -225,8 +228,7 @@ class TriggeredWindows(StreamOperator):
     def _elements(self, batch: pa.RecordBatch) -> Sequence[Any]:
         if not self._trigger.reads_elements:
             return [None] * batch.num_rows
-        make = row_maker(batch.schema.names)
-        return [*map(make, zip(*map(to_python, batch.columns), strict=True))]
+        return [*rows_of(in_zone(batch, self._zone))]
 
     @property
     def _is_processing(self) -> bool:
