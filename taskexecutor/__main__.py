@@ -10,8 +10,10 @@ import click
 from firesteel.common.config import Configuration, options
 from firesteel.common.high_availability import check_address
 from firesteel.common.ids import TaskExecutorId, random_id
+from firesteel.common.process.lock_file import LockFile
 from firesteel.common.service.host import ServiceProcess, service_main
 from firesteel.common.service.platform import SYSTEM
+from firesteel.errors import FiresteelError
 from taskexecutor.configuration import settings_from
 from taskexecutor.results import Results, ResultServer
 from taskexecutor.shell import TaskExecutor
@@ -59,6 +61,13 @@ async def main(process: ServiceProcess, resource_manager: str, worker_id: str) -
     process is killed.
     """
     check_address(process.conf, "--resource-manager", resource_manager)
+    lock = LockFile(process.directory / "lock")  # held until the process ends
+    try:
+        lock.acquire()
+    except BlockingIOError:
+        raise FiresteelError(
+            f"another TaskExecutor runs in {process.directory}: give each its own --dir"
+        ) from None
     settings = settings_from(
         process.conf,
         task_executor_id=TaskExecutorId(random_id()),

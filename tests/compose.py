@@ -12,7 +12,8 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 HA_CONFIGURATION = ROOT / "deploy" / "ha" / "config.yaml"
-_FOLDERS = ("/var/lib/firesteel", "/tmp")
+_SHARED = "/var/lib/firesteel"  # by all containers
+_OWN = "/tmp"
 
 
 def comments() -> list[str]:
@@ -57,7 +58,8 @@ def services(profile: str, directory: Path) -> Iterator[ComposedService]:
 def _here(word: str, host: str, directory: Path) -> str:
     if word == host or word.endswith(f"={host}"):
         return word.removesuffix(host) + "127.0.0.1"
-    for folder in _FOLDERS:
-        if word.startswith(f"{folder}/"):
-            return str(directory) + word[len(folder) :]
+    if word.startswith(f"{_SHARED}/"):
+        return str(directory) + word.removeprefix(_SHARED)
+    if word.startswith(f"{_OWN}/"):
+        return f"{directory}/{host}{word.removeprefix(_OWN)}"
     return word

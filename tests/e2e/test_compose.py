@@ -18,7 +18,7 @@ from firesteel.client.cluster import wait_for_slots
 from firesteel.client.cluster.directory import CLUSTER_ID, end_processes
 from firesteel.common.ids import random_id
 from firesteel.common.metrics_targets import targets
-from firesteel.common.process import spawn_blocking
+from firesteel.common.process import BlockingChild, spawn_blocking
 from firesteel.common.states import JobStatus
 from tests.compose import ROOT, commands, services
 from tests.postgres import Postgres
@@ -38,6 +38,8 @@ def test_the_session_profile_runs_the_command_of_its_comment(tmp_path: Path, dat
     cluster_id = random_id()
     lifeline, write = os.pipe()
     with contextlib.ExitStack() as stack:
+        children: list[BlockingChild] = []
+        stack.callback(lambda: [child.process.wait() for child in children])
         stack.callback(end_processes, cluster_id, timeout_s=WARM_S)
         stack.callback(os.close, write)  # all processes end
         stack.callback(os.close, lifeline)
@@ -57,6 +59,7 @@ def test_the_session_profile_runs_the_command_of_its_comment(tmp_path: Path, dat
                 env={**os.environ, **service.environment, CLUSTER_ID: cluster_id},
                 lifeline=lifeline,
             )
+            children.append(child)
             if service.module in addresses:
                 addresses[service.module] = child.ready["address"]
         address = addresses["dispatcher"]

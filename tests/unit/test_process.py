@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from firesteel.common.process import Child, StartFailed, announce_ready, spawn, watch_lifeline
+from tests.small_disk import fill, small_disk
 
 ROOT = Path(__file__).resolve().parents[2]
 SOON_S = 60.0  # on a busy machine; less than any child lives
@@ -110,6 +111,17 @@ async def test_only_the_end_of_a_long_log_is_quoted(tmp_path: Path) -> None:
     assert "ended with code 3" in str(caught.value)
     assert "line 999" in str(caught.value)
     assert "line 900" not in str(caught.value)
+
+
+async def test_a_child_that_could_not_log_why_it_ended_did_not_for_want_of_space(
+    tmp_path: Path,
+) -> None:
+    with small_disk(tmp_path / "disk", "64k") as disk:
+        log = disk / "child.log"
+        log.touch()
+        fill(disk)
+        with pytest.raises(StartFailed, match=f"no space is left in {disk}"):
+            await spawn([sys.executable, "-c", "raise SystemExit(3)"], log_path=log)
 
 
 async def test_a_program_that_does_not_exist() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import click
@@ -14,6 +15,7 @@ from firesteel.client.cli.run import info, run
 from firesteel.client.cli.savepoints import checkpoint, savepoint, stop
 from firesteel.client.cli.service import service
 from firesteel.client.cli.task_executors import stop_task_executor
+from firesteel.client.signals import INTERRUPTED
 from firesteel.errors import FiresteelError
 
 EPILOG = """\b
@@ -37,7 +39,7 @@ others try localhost:6123.
 
 
 class _Group(click.Group):
-    """Prints errors as one message, without a traceback."""
+    """Prints errors as one message, without a traceback. Ctrl-C ends with exit code 130."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -46,6 +48,19 @@ class _Group(click.Group):
             raise click.ClickException(
                 "\n".join([str(error), *getattr(error, "__notes__", ())])
             ) from error
+        except KeyboardInterrupt:
+            click.echo("Interrupted.", err=True)
+            ctx.exit(INTERRUPTED)
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # click ends quietly
+                raise
+            raise click.ClickException(_system_error(error)) from error
+
+
+def _system_error(error: OSError) -> str:
+    """A full disk, a missing permission or folder."""
+    about = f"{error.filename}: " if error.filename is not None else ""
+    return f"{about}{error.strerror or error}"
 
 
 @click.group(

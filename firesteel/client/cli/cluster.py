@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 import time
 from pathlib import Path
@@ -89,7 +91,15 @@ def start(
     where = ClusterDirectory(directory or default_directory())
     begin = time.monotonic()
     try:
-        state = start_detached(where, conf, task_executors=task_executors, masters=masters)
+        try:
+            state = start_detached(where, conf, task_executors=task_executors, masters=masters)
+        except FiresteelError as error:
+            if os.strerror(errno.EADDRINUSE) in str(error):
+                error.add_note(
+                    f"Another process, perhaps another cluster, has that port. Choose one with -D"
+                    f" {options.RPC_PORT.key}=PORT; 0 takes any free port."
+                )
+            raise
         click.echo(
             f"Cluster started: Dispatcher at {state.dispatcher_address}, logs in {where.logs}."
         )

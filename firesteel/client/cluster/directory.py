@@ -53,8 +53,24 @@ class ClusterState:
     own_ensemble: bool = False  # the supervisor has started the ZooKeeper servers, too
 
 
+SUPERVISOR = "firesteel.client.cluster"  # the module that the process runs
+
+
+class UnusableDirectory(FiresteelError):
+    """The cluster's folder cannot be created, read or written."""
+
+
 def default_directory() -> Path:
-    return Path(os.environ.get("FIRESTEEL_DIR") or Path.home() / ".firesteel" / "cluster")
+    """Raises UnusableDirectory for a user without a home directory."""
+    if named := os.environ.get("FIRESTEEL_DIR"):
+        return Path(named)
+    try:
+        return Path.home() / ".firesteel" / "cluster"
+    except RuntimeError:  # a user id that the system does not know, as containers may have
+        raise UnusableDirectory(
+            "this user has no home directory, which would hold the cluster's folder; name a folder"
+            " with FIRESTEEL_DIR"
+        ) from None
 
 
 class ClusterDirectory:
@@ -72,9 +88,27 @@ class ClusterDirectory:
         """The targets of Prometheus: see `firesteel.common.metrics_targets`."""
         return self.path / "metrics"
 
+    def create(self) -> None:
+        """Creates the folder and that of its logs. Raises UnusableDirectory."""
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self.unusable(error) from None
+
+    def unusable(self, error: OSError) -> UnusableDirectory:
+        """The error of a file below the folder."""
+        reason = error.strerror or str(error)
+        where = f" ({error.filename})" if error.filename not in (None, str(self.path)) else ""
+        return UnusableDirectory(
+            f"the folder {self.path} cannot be used for a cluster: {reason}{where}; name another"
+            " one with --dir or FIRESTEEL_DIR"
+        )
+
     def acquire(self) -> None:
-        """Takes the folder for this process, until the process ends. Raises ClusterExists."""
-        self.logs.mkdir(parents=True, exist_ok=True)
+        """Takes the folder for this process, until the process ends. Raises ClusterExists, or
+        UnusableDirectory.
+        """
+        self.create()
         try:
             self._lock.acquire()
         except BlockingIOError:
@@ -83,7 +117,13 @@ class ClusterDirectory:
                 f"a cluster already runs on {self.path} (supervisor pid {pid});"
                 f" stop it with `firesteel cluster stop --dir {self.path}`, or choose another --dir"
             ) from None
-        self._lock.write_text(f"{os.getpid()}\n")
+        except OSError as error:
+            raise self.unusable(error) from None
+        try:
+            self._lock.write_text(f"{os.getpid()}\n")
+        except OSError as error:  # a full disk
+            self._lock.release()
+            raise self.unusable(error) from None
         self._acquired = True
 
     def sweep(self) -> None:
@@ -106,8 +146,11 @@ class ClusterDirectory:
             self._acquired = False
 
     def is_held(self) -> bool:
-        """Whether a supervisor runs on the folder now."""
-        return self._lock.is_held()
+        """Whether a supervisor runs on the folder now. Raises UnusableDirectory."""
+        try:
+            return self._lock.is_held()
+        except OSError as error:
+            raise self.unusable(error) from None
 
     def write(self, state: ClusterState) -> None:
         unfinished = self.path / "cluster.json.part"
@@ -115,8 +158,14 @@ class ClusterDirectory:
         unfinished.replace(self.path / "cluster.json")
 
     def read(self) -> ClusterState:
-        """Raises NoCluster."""
+        """Raises NoCluster, or UnusableDirectory."""
         if not self.is_held():
+            if (pid := self._deserted()) is not None:
+                raise NoCluster(
+                    f"the folder {self.path} was removed or moved, and the cluster that was started"
+                    f" on it still runs (supervisor pid {pid}): move the folder back, or end the"
+                    f" cluster with `kill {pid}`"
+                )
             raise NoCluster(
                 f"no cluster runs on {self.path};"
                 f" start one with `firesteel cluster start --dir {self.path}`"
@@ -130,14 +179,32 @@ class ClusterDirectory:
                 f"the cluster on {self.path} is still starting; its logs are in {self.logs}"
             ) from None
 
+    def _deserted(self) -> int | None:
+        """The pid of a supervisor that was started on this path, which no longer exists."""
+        if self.path.exists():
+            return None
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError, ValueError):
+                argv = process.cmdline()
+                if SUPERVISOR in argv and argv[argv.index("--dir") + 1] == str(self.path):
+                    return process.pid
+        return None
+
     def stop(self, *, timeout_s: float = 20.0) -> ClusterState:
         """Stops the supervisor; returns when every process of the cluster has ended.
 
         Raises NoCluster.
         """
         state = self.read()
-        with contextlib.suppress(ProcessLookupError):
+        try:
             os.kill(state.supervisor_pid, signal.SIGTERM)
+        except ProcessLookupError:
+            pass
+        except PermissionError:
+            raise FiresteelError(
+                f"the cluster on {self.path} belongs to another user (supervisor pid"
+                f" {state.supervisor_pid}), who can stop it"
+            ) from None
         deadline = time.monotonic() + timeout_s
         while self.is_held() and time.monotonic() < deadline:
             time.sleep(0.05)

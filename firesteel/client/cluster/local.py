@@ -12,7 +12,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from firesteel.client.cluster.directory import ClusterDirectory, ClusterState, end_processes
+from firesteel.client.cluster.directory import (
+    SUPERVISOR,
+    ClusterDirectory,
+    ClusterState,
+    end_processes,
+)
 from firesteel.client.job_details import ClusterOverview
 from firesteel.common.config import Configuration, options
 from firesteel.common.installation import service_environment
@@ -218,8 +223,8 @@ def _start_supervisor(
     lifeline: int | None,
 ) -> BlockingChild:
     """Returns when the Dispatcher serves. Raises FiresteelError."""
-    directory.logs.mkdir(parents=True, exist_ok=True)
-    argv = [sys.executable, "-m", "firesteel.client.cluster", "--dir", str(directory.path)]
+    directory.create()
+    argv = [sys.executable, "-m", SUPERVISOR, "--dir", str(directory.path)]
     argv += ["--task-executors", str(task_executors), "--masters", str(masters)]
     argv += ["--port", str(port)] if port is not None else []
     try:
@@ -233,6 +238,8 @@ def _start_supervisor(
         )
     except StartFailed as error:
         raise FiresteelError(f"the cluster did not start: {error}") from None
+    except OSError as error:
+        raise directory.unusable(error) from None
     if "error" in supervisor.ready:
         supervisor.process.wait()
         raise FiresteelError(supervisor.ready["error"])

@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -316,5 +317,11 @@ def _shown(argv: Sequence[str]) -> str:
 
 
 def _and_log(log_path: Path | None) -> str:
-    tail = log_tail(log_path) if log_path is not None else ""
-    return f"; the end of {log_path}:\n{tail}" if tail else ""
+    if log_path is None:
+        return ""
+    if tail := log_tail(log_path):
+        return f"; the end of {log_path}:\n{tail}"
+    with contextlib.suppress(OSError):
+        if not shutil.disk_usage(log_path.parent).free:
+            return f"; {log_path} has no reason: no space is left in {log_path.parent}"
+    return ""

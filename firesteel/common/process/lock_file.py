@@ -36,7 +36,7 @@ class LockFile:
     def is_held(self) -> bool:
         """Whether any process holds it now."""
         try:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
             return False
         try:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import signal
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -99,6 +102,24 @@ def test_a_run_that_waits_for_no_job_ends_with_its_finally_clauses() -> None:
         signal.raise_signal(signal.SIGTERM)
     assert ended.value.code == 143
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_ctrl_c_while_a_command_waits_for_the_cluster_ends_it_without_a_traceback() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        command = subprocess.Popen(
+            [sys.executable, "-m", "firesteel", "list", "-m", address],
+            stderr=subprocess.PIPE,
+            text=True,
+            # Tests that run in the background are started with SIGINT ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        connection, _ = silent.accept()
+        command.send_signal(signal.SIGINT)
+        _, told = command.communicate(timeout=60)
+        connection.close()
+    assert command.returncode == 130
+    assert told == "Interrupted.\n"
 
 
 def test_a_deadline_leaves_the_job_alone() -> None:
