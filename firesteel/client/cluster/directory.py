@@ -112,9 +112,8 @@ class ClusterDirectory:
         try:
             self._lock.acquire()
         except BlockingIOError:
-            pid = self._lock.path.read_text().strip() or "unknown"
             raise ClusterExists(
-                f"a cluster already runs on {self.path} (supervisor pid {pid});"
+                f"a cluster already runs on {self.path} (supervisor pid {self._holder()});"
                 f" stop it with `firesteel cluster stop --dir {self.path}`, or choose another --dir"
             ) from None
         except OSError as error:
@@ -125,6 +124,12 @@ class ClusterDirectory:
             self._lock.release()
             raise self.unusable(error) from None
         self._acquired = True
+
+    def _holder(self) -> str:
+        """The pid of the supervisor that has acquired the folder, as far as is known."""
+        with contextlib.suppress(OSError):
+            return self._lock.path.read_text().strip() or "unknown"
+        return "unknown"
 
     def sweep(self) -> None:
         """Removes the files that TaskExecutors of former clusters left; keeps logs for a week.
@@ -141,7 +146,8 @@ class ClusterDirectory:
 
     def release(self) -> None:
         if self._acquired:
-            (self.path / "cluster.json").unlink(missing_ok=True)
+            if self._lock.is_in_place:  # else the folder may be another cluster's by now
+                (self.path / "cluster.json").unlink(missing_ok=True)
             self._lock.release()
             self._acquired = False
 
@@ -176,7 +182,8 @@ class ClusterDirectory:
             return ClusterState(**found)
         except (OSError, ValueError, TypeError, KeyError):
             raise NoCluster(
-                f"the cluster on {self.path} is still starting; its logs are in {self.logs}"
+                f"the cluster on {self.path} (supervisor pid {self._holder()}) is still starting;"
+                f" its logs are in {self.logs}"
             ) from None
 
     def _deserted(self) -> int | None:

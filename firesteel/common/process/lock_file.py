@@ -47,6 +47,15 @@ class LockFile:
             os.close(descriptor)
         return False
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the file that this process holds still has its path."""
+        assert self._descriptor is not None, f"{self.path} is not held"
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), os.stat(self.path))
+        except OSError:
+            return False
+
     def release(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)

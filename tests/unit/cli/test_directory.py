@@ -12,7 +12,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from firesteel.client.cli import main
-from firesteel.client.cluster.directory import SUPERVISOR, ClusterDirectory, UnusableDirectory
+from firesteel.client.cluster.directory import (
+    SUPERVISOR,
+    ClusterDirectory,
+    NoCluster,
+    UnusableDirectory,
+)
 from firesteel.common.process.lock_file import LockFile
 from tests.small_disk import fill, small_disk
 
@@ -70,6 +75,20 @@ def test_a_cluster_whose_folder_was_removed_is_named(tmp_path: Path) -> None:
             in invoke("cluster", "stop", "--dir", str(folder)).output
         )
         supervisor.communicate(b"\n")
+
+
+def test_a_cluster_whose_folder_was_replaced_leaves_the_new_one_alone(tmp_path: Path) -> None:
+    former, successor = ClusterDirectory(tmp_path / "it"), ClusterDirectory(tmp_path / "it")
+    former.acquire()
+    (tmp_path / "it").rename(tmp_path / "moved")
+    successor.acquire()
+    (successor.path / "cluster.json").write_text("{}")
+    former.release()
+    assert (successor.path / "cluster.json").exists()
+    with pytest.raises(NoCluster, match=rf"supervisor pid {os.getpid()}\) is still starting"):
+        successor.read()
+    successor.release()
+    assert not (successor.path / "cluster.json").exists()
 
 
 def test_a_user_without_a_home_directory_is_told_what_to_set(
