@@ -46,6 +46,7 @@ class ErrorInfo:
     timestamp_ms: int = 0
     location: str = ""  # host, TaskExecutor and slot, if known
     task_name: str = ""  # "vertex (2/4)#0", if known
+    consequence: bool = False  # only reports that another task, which this one needs, has ended
 
     def __post_init__(self) -> None:
         for item in fields(self):

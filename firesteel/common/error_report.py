@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from firesteel.common.installation import SERVICES
+from firesteel.common.peer_ended import PeerEnded
 from firesteel.errors import ErrorInfo, FiresteelError
 from firesteel.text import clipped, text_of
 
@@ -36,9 +37,10 @@ def error_info(
     try:
         summary, users = summary_of(exc), _user_traceback(exc, roots)
         whole = "".join(traceback.format_exception(exc)).rstrip()
+        consequence = not users and any(isinstance(link.error, PeerEnded) for link in _chain(exc))
     except BaseException as error:  # raised by an attribute of the exception
         summary = f"{type(exc).__name__}, which cannot be described: {type(error).__name__}"
-        users, whole = "", _places(exc)
+        users, whole, consequence = "", _places(exc), False
     return ErrorInfo(
         summary=clipped(summary, 2_000),
         user_traceback=clipped(users, MAX_TEXT_CHARS),
@@ -46,6 +48,7 @@ def error_info(
         timestamp_ms=time.time_ns() // 1_000_000,
         location=location,
         task_name=task_name,
+        consequence=consequence,
     )
 
 

@@ -308,7 +308,7 @@ class SlotProcess:
             self.after(self.world.between(0.05, 1.0), lambda: self._read_stored(task))
         else:
             self._cluster.checkers.unreadable += 1
-            self._fail(task, f"PartitionFailed: {partition} cannot be read", partition)
+            self._fail(task, f"{partition} cannot be read", partition, consequence=True)
 
     def _read_inputs(self, task: SimulatedTask) -> None:
         if task.sources:
@@ -333,7 +333,7 @@ class SlotProcess:
         self,
         task: SimulatedTask,
         state: ExecutionState,
-        problem: str = "",
+        error: common_pb2.ErrorInfo | None = None,
         unreadable: ResultPartitionId | None = None,
     ) -> None:
         task.state = state
@@ -347,7 +347,7 @@ class SlotProcess:
         change = tasks_pb2.TaskStateChange(
             attempt_id=task.attempt_id,
             state=state.value,  # type: ignore[arg-type]
-            error=common_pb2.ErrorInfo(summary=problem) if problem else None,
+            error=error,
             partitions=map(STORED_PARTITION.encode, stored),
             unreadable=PARTITION_ID.encode(unreadable) if unreadable else None,
             splits=self._held(task) if state is _S.FINISHED and not task.checkpoints else (),
@@ -367,10 +367,16 @@ class SlotProcess:
         ]
 
     def _fail(
-        self, task: SimulatedTask, problem: str, unreadable: ResultPartitionId | None = None
+        self,
+        task: SimulatedTask,
+        problem: str,
+        unreadable: ResultPartitionId | None = None,
+        *,
+        consequence: bool = False,
     ) -> None:
         if self.goes_on(task):
-            self._report(task, _S.FAILED, problem, unreadable)
+            error = common_pb2.ErrorInfo(summary=problem, consequence=consequence)
+            self._report(task, _S.FAILED, error, unreadable)
 
     def fail_a_task(self) -> None:
         going = [task for task in self.tasks.values() if self.goes_on(task)]
@@ -406,7 +412,7 @@ class SlotProcess:
                 self._report(
                     task,
                     _S.FAILED if raised else _S.CANCELED,
-                    "it raised while closing" if raised else "",
+                    common_pb2.ErrorInfo(summary="it raised while closing") if raised else None,
                 )
 
         self.after(self.world.between(0.001, 0.5), end)
@@ -425,7 +431,7 @@ class SlotProcess:
         if all(state is _S.FINISHED for state in states):
             self._write_chunks(task)
         elif any(state not in (None, _S.FINISHED) for state in states) and self.world.chance(0.7):
-            self._fail(task, "PartitionFailed: the producer failed")
+            self._fail(task, "the producer failed", consequence=True)
         else:
             self.after(self.world.between(0.2, 0.6), lambda: self._look_at_producers(task))
 

@@ -15,27 +15,12 @@ from firesteel.errors import ErrorInfo
 
 _ENTRIES = 16  # failures of the job that are kept
 _FOLLOW_UPS = 8  # per failure
-# Words in errors that result from another task's end, however it ended.
-_CONSEQUENCES = (
-    "PartitionFailed",
-    "PartitionAbandoned",
-    "ExchangeClosed",
-    "the producer failed",
-    "FlightUnavailableError",
-)
 
 
 @dataclass(slots=True)
 class Failure:
     primary: ErrorInfo
     follow_ups: list[ErrorInfo] = field(default_factory=list)
-
-
-def is_consequence(error: ErrorInfo) -> bool:
-    """Whether the error only reports that another task is gone. A user's traceback never is."""
-    if error.user_traceback:
-        return False
-    return any(word in error.summary or word in error.traceback for word in _CONSEQUENCES)
 
 
 class ExceptionHistory:
@@ -56,7 +41,7 @@ class ExceptionHistory:
             self.failed(error)
             return
         failure = self._failures[-1]
-        if is_consequence(failure.primary) and not is_consequence(error):
+        if failure.primary.consequence and not error.consequence:
             failure.primary, error = error, failure.primary
         self.version += 1
         if len(failure.follow_ups) < _FOLLOW_UPS:

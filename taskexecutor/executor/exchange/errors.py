@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from firesteel.common.peer_ended import PeerEnded
 from firesteel.common.rpc.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
 from firesteel.errors import FiresteelError
 
@@ -31,11 +32,11 @@ class ExchangeError(FiresteelError):
     """Base of the exchange's errors."""
 
 
-class ExchangeClosed(ExchangeError):
+class ExchangeClosed(ExchangeError, PeerEnded):
     """This side has already aborted, released or closed the resource."""
 
 
-class PartitionFailed(ExchangeError):
+class PartitionFailed(ExchangeError, PeerEnded):
     """A producer aborted, died, or never appeared: the rest of its partition is lost."""
 
     def __init__(
@@ -52,7 +53,7 @@ class PartitionFailed(ExchangeError):
         self.reason = reason
 
 
-class PartitionAbandoned(ExchangeError):
+class PartitionAbandoned(ExchangeError, PeerEnded):
     """A consumer died or closed its gate before it had consumed everything."""
 
     def __init__(self, *, result_id: str, producer: int, consumer: int, reason: str) -> None:

@@ -476,6 +476,7 @@ class StreamTask:
             summary=summary,
             timestamp_ms=time.time_ns() // 1_000_000,
             task_name=self.info.task_name_with_subtask,
+            consequence=error is not None and error.consequence,
         )
         try:
             self._services.report_state(self.info.attempt_id, ExecutionState.FAILED, info, None)
