@@ -15,7 +15,7 @@ from taskexecutor.executor.spark.jvm.engine import SparkEngine, engine_of
 from taskexecutor.executor.spark.plans import composed
 from taskexecutor.executor.spark.schemas import shown, to_arrow, to_spark
 from taskexecutor.executor.spark.transfer import collect
-from taskexecutor.executor.timing.missing_time import missing_time
+from taskexecutor.executor.timing.missing_time import MissingTime
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -93,4 +93,4 @@ class SparkStage(StreamOperator):
             return
         starts = batch.column(batch.schema.get_field_index(composed.WINDOW_START))
         if starts.null_count:
-            raise FiresteelError(missing_time(last.time_column))
+            raise MissingTime(last.time_column)

@@ -1,12 +1,17 @@
 """The error about rows without event time in a window."""
 
-IS_NULL = "is null in some rows"  # part of every such error
+from __future__ import annotations
+
+from firesteel.errors import FiresteelError
 
 
-def missing_time(column: str) -> str:
-    return (
-        f"event time column '{column}' {IS_NULL};"
-        " drop them or give them a time before the window."
-        " Rows of CSV and JSON files that do not fit the schema have nulls unless"
-        ' FileSource(malformed="drop"), "side_output" or "fail" says otherwise'
-    )
+class MissingTime(FiresteelError):
+    """Rows that a window would get have no event time."""
+
+    def __init__(self, column: str, *, operator: str = "") -> None:
+        super().__init__(
+            f"{f'{operator}: ' if operator else ''}event time column '{column}' is null in some"
+            " rows; drop them or give them a time before the window."
+            " Rows of CSV and JSON files that do not fit the schema have nulls unless"
+            ' FileSource(malformed="drop"), "side_output" or "fail" says otherwise'
+        )

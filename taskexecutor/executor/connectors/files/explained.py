@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from firesteel.common.file_parts import FilePart
 from firesteel.connectors.file_source import CORRUPT_RECORD, MALFORMED_FORMATS, FileSource
 from firesteel.errors import FiresteelError
-from firesteel.text import text_of
 from taskexecutor.executor.spark.files.frames import first_malformed
-from taskexecutor.executor.timing.missing_time import IS_NULL
+from taskexecutor.executor.timing.missing_time import MissingTime
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,12 +26,8 @@ def explained(
     """
     try:
         yield
-    except Exception as error:
-        if (
-            IS_NULL not in text_of(error)
-            or source.malformed is not None
-            or source.format not in MALFORMED_FORMATS
-        ):
+    except MissingTime as error:
+        if source.malformed is not None or source.format not in MALFORMED_FORMATS:
             raise
         row = first_malformed(session, source, [part.path for part in parts], schema)
         if row is None:

@@ -155,19 +155,12 @@ def connect(sink: PostgresSink) -> Any:
     """Connects. Raises FiresteelError if the database is unreachable or refuses access."""
     try:
         url = make_url(sink.url)
-        if url.get_backend_name() not in ("postgresql", "postgres"):
-            raise ValueError(f"{url.get_backend_name()} is not PostgreSQL")
         arguments = url.set(drivername="postgresql").render_as_string(hide_password=False)
-    except Exception as error:  # SQLAlchemy's message contains the url with its password
-        reason = (
-            str(error)
-            if isinstance(error, ValueError) and "is not PostgreSQL" in str(error)
-            else "it does not parse"
-        )
-        raise FiresteelError(
-            f"PostgresSink: the url is not one of PostgreSQL ({reason}); "
-            "write postgresql://user@host/db"
-        ) from None
+        backend = url.get_backend_name()
+    except Exception:  # SQLAlchemy's message contains the url with its password
+        raise _not_postgres("it does not parse") from None
+    if backend not in ("postgresql", "postgres"):
+        raise _not_postgres(f"{backend} is not PostgreSQL")
     try:
         connection = psycopg2.connect(
             arguments, connect_timeout=CONNECT_TIMEOUT_S, application_name="firesteel"
@@ -181,6 +174,13 @@ def connect(sink: PostgresSink) -> Any:
         raise FiresteelError(
             f"PostgresSink: cannot connect to {shown}: {str(error).strip()}"
         ) from None
+
+
+def _not_postgres(reason: str) -> FiresteelError:
+    return FiresteelError(
+        f"PostgresSink: the url is not one of PostgreSQL ({reason});"
+        " write postgresql://user@host/db"
+    )
 
 
 def _keyed_by(sink: PostgresSink, schema: pa.Schema) -> PostgresSink:

@@ -31,6 +31,12 @@ def buffered_rows(rows: int, size_bytes: int) -> int:
     return max(1, min(MAX_BUFFERED_ROWS, MAX_BUFFERED_BYTES // each_bytes))
 
 
+class RowRefused(FiresteelError):
+    """A row of a function does not fit the declared schema. The message names the function, and
+    the key if the row has one.
+    """
+
+
 class Origin(NamedTuple):
     """Where rows come from."""
 
@@ -208,9 +214,9 @@ class RowCollector:
             f"{value.reason}",
         )
 
-    def _wrong(self, index: int, what: str) -> FiresteelError:
+    def _wrong(self, index: int, what: str) -> RowRefused:
         origin = Origin(*self._origins[bisect_right(self._starts, index) - 1])
-        return FiresteelError(f"{self._name}: {origin} {self._how} {what}")
+        return RowRefused(f"{self._name}: {origin} {self._how} {what}")
 
 
 class _Changed(NamedTuple):

@@ -40,7 +40,11 @@ from taskexecutor.executor.operators.stateful.processor_timers import (
     NONE,
     ProcessorTimers,
 )
-from taskexecutor.executor.operators.stateful.row_collector import RowCollector, shown_key
+from taskexecutor.executor.operators.stateful.row_collector import (
+    RowCollector,
+    RowRefused,
+    shown_key,
+)
 from taskexecutor.executor.operators.stateful.rows import row_maker, to_python
 from taskexecutor.executor.spark.schemas import declared
 from taskexecutor.executor.spark.session_zone import session_zone
@@ -261,7 +265,7 @@ class TransformWithState(StreamOperator):
                 raise self._failure(what, key, error) from error
 
     def _failure(self, what: str, key: Key, error: Exception) -> FiresteelError:
-        if isinstance(error, FiresteelError) and f"{what} for key" in str(error):
+        if isinstance(error, RowRefused):
             return error
         return FiresteelError(
             f"{self._name}: {what} failed for key {shown_key(key)}: {summary_of(error)}"

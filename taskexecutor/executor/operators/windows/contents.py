@@ -11,12 +11,11 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 
 from firesteel.column_names import column_index
-from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext
 from firesteel.row_kind import INSERT
 from taskexecutor.executor.aggregation.grouping import Ints
 from taskexecutor.executor.numbers import as_numpy
-from taskexecutor.executor.timing.missing_time import missing_time
+from taskexecutor.executor.timing.missing_time import MissingTime
 
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 WINDOW_ID = "window_id"  # of windows without times: the window's number within its key, from 0
@@ -95,12 +94,12 @@ def as_int64(times: pa.Array) -> Ints:
 
 
 def event_times(batch: pa.RecordBatch, column: str, what: str) -> Ints:
-    """Returns event times in microseconds since the epoch. Raises FiresteelError if a row has
+    """Returns event times in microseconds since the epoch. Raises MissingTime if a row has
     none.
     """
     times = batch.column(column_index(batch.schema, column))
     if times.null_count:
-        raise FiresteelError(f"{what}: {missing_time(column)}")
+        raise MissingTime(column, operator=what)
     return as_int64(times)
 
 
