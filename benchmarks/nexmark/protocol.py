@@ -67,5 +67,5 @@ def run_all(
 def _reason(error: Exception) -> str:
     """In a line; of Java's errors, the innermost cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    causes = [line for line in lines if line.startswith("Caused by:")]
+    causes = [line for line in lines if line.startswith("Caused by:")]  # text only: what to print
     return (causes or lines[:1] or [type(error).__name__])[-1]

@@ -12,15 +12,14 @@ import re
 import sysconfig
 import time
 import traceback
-from collections.abc import Iterator, Sequence
-from itertools import takewhile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from firesteel.common.installation import SERVICES
 from firesteel.common.peer_ended import PeerEnded
 from firesteel.errors import ErrorInfo, FiresteelError
-from firesteel.text import clipped, text_of
+from firesteel.text import clipped, text_of, valid_text
 
 MAX_TEXT_CHARS = 32_000  # an error travels in messages and is kept with its job
 
@@ -62,22 +61,20 @@ def _places(exc: BaseException) -> str:
 
 def summary_of(exc: BaseException) -> str:
     """One line, or three where a caret points at a place; of Spark's errors, without Java stack."""
-    summary = _summary_of(exc)
-    if (by_name := _BY_NAME.match(summary)) is not None:
+    kind, text = described = _described(exc)
+    summary = str(described)
+    # text only: pickle raises AttributeError without the name and the module as attributes
+    by_name = _BY_NAME.match(text)
+    if by_name is not None and kind == "AttributeError":
         return (
             f"{by_name[1]!r} is shipped by its name only, and the slot does not have it: functions"
             " that functools.cache and the like wrap cannot leave the program's own file; call the"
             " wrapper inside a function, or ship a module with it (--py-files)"
         )
-    if _NO_MODULE.match(summary) and _MODULES not in summary:
-        summary = f"{summary}; {_MODULES}"
-    return summary
+    return f"{summary}; {_MODULES}" if kind == "ModuleNotFoundError" else summary
 
 
-_BY_NAME = re.compile(
-    r"AttributeError: Can't get attribute '(\w+)' on <module 'taskexecutor.executor.__main__'"
-)
-_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named ")
+_BY_NAME = re.compile(r"Can't get attribute '(\w+)' on <module 'taskexecutor.executor.__main__'")
 _MODULES = (
     "tasks import what is installed on the cluster, the modules that the program itself imports,"
     " and what the job ships with --py-files (env.add_python_file) or --py-requirements"
@@ -85,17 +82,29 @@ _MODULES = (
 )
 
 
-def _summary_of(exc: BaseException) -> str:
-    spark = _spark_message(exc)
+class _Described(NamedTuple):
+    kind: str  # the name of the exception's class; empty if the text alone is shown
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}" if self.kind and self.text else self.kind or self.text
+
+
+def _described(exc: BaseException) -> _Described:
+    spark = _spark_error(exc)
     if spark is not None:
         return spark
     text = _first_line(text_of(exc))
     if isinstance(exc, FiresteelError):
         whole = text_of(exc).rstrip()
-        return whole if whole.endswith("^") else text or type(exc).__name__
+        # text only: what to show of the message, whose caret points at a place in the line before
+        caret = whole.endswith("^")
+        return _Described("", whole if caret else text or type(exc).__name__)
     if isinstance(exc, OSError) and exc.errno == errno.ENOSPC:
-        return f"the disk is full ({text}); free some space, or write to another disk"
-    return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
+        return _Described(
+            "", f"the disk is full ({text}); free some space, or write to another disk"
+        )
+    return _Described(type(exc).__name__, text)
 
 
 # ---- frames
@@ -137,8 +146,8 @@ def _user_traceback(exc: BaseException, roots: tuple[str, ...]) -> str:
         lines = ["Traceback (most recent call last):\n", *frames.format()] if frames else []
         if worker:
             text = "".join(lines) + worker
-        elif _spark_message(link) is not None:
-            text = "".join(lines) + f"{type(link).__name__}: {_spark_message(link)}"
+        elif (spark := _spark_error(link)) is not None:
+            text = "".join(lines) + f"{type(link).__name__}: {spark}"
         else:
             text = "".join([*lines, *described.format_exception_only()]).rstrip()
         parts += [text, how]
@@ -180,34 +189,45 @@ def _users_syntax_error(described: traceback.TracebackException, roots: tuple[st
 
 # -- Spark
 
+# The frame of a stage's last failure in the message of a Spark job that has no cause.
 _LOST_TASK = re.compile(r"most recent failure: (?:Lost task [^)]*\)(?: \([^)]*\))*|[^:]*): (.*)")
-_JAVA_CLASS = re.compile(
-    r"^(?:Caused by: |: )?(?:[a-z_$][\w$]*\.)+[\w$]*(?:Exception|Error|Throwable)?: "
-)
-# By raise_error(), with a text of the user's.
-_RAISED = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?)(?: SQLSTATE: \w+)?")
+_JAVA_CLASS = re.compile(r"^(?:[a-z_$][\w$]*\.)+[\w$]*(?:Exception|Error|Throwable)?: ")
 _SQLSTATE = re.compile(r"\bSQLSTATE: \w+")
 _STACK = re.compile(r"\s+at |\s+\.\.\. \d+ more|Caused by: ")
-_ONLY_A_PLACE = ".NO_HINT]"  # in a message that has a place and no reason
-_AWAITED = "Exception thrown in awaitResult:"
+_ONLY_A_PLACE = ".NO_HINT"  # ends conditions whose message has a place and no reason
+_RAISED_BY_USER = "USER_RAISED_EXCEPTION"  # by raise_error(), with a text of the user's
+_WRAPPER = "org.apache.spark.SparkException"
 _WORKER_TRACEBACK = "Traceback (most recent call last):"
+_CAUSES_MAX = 20
+_NO_REASON = "Spark gave no reason"
 
 
-def _spark_message(exc: BaseException) -> str | None:
+class _Thrown(NamedTuple):
+    """An exception of Spark's JVM."""
+
+    java_class: str
+    message: str
+    condition: str  # Spark's name of the error; empty if it has none
+    parameters: Mapping[str, str]  # of the condition
+
+
+def _spark_error(exc: BaseException) -> _Described | None:
     """Spark's own message, one line; None if the error is neither Spark's nor Py4J's."""
-    module = type(exc).__module__
-    if module.startswith("pyspark."):
-        text = _description(exc)
-        if _WORKER_TRACEBACK in text:  # a user's function in a Python worker
-            return _exception_line(text)
-        return _java_reason(text)
-    if module.startswith("py4j."):
-        name, text = type(exc).__name__, text_of(exc)
-        connection = name in ("Py4JNetworkError", "Py4JError")
-        if connection and "error occurred while calling" not in text:
-            return f"the connection to the slot's Spark JVM is lost ({_first_line(text) or name})"
-        return _java_reason(text)
-    return None
+    module, name = type(exc).__module__, type(exc).__name__
+    if not module.startswith(("pyspark.", "py4j.")):
+        return None
+    if worker := _worker_text(exc):  # a user's function in a Python worker
+        kind, _, text = _exception_line(worker).partition(": ")
+        return _Described(kind, text)
+    if thrown := _thrown_by(exc):
+        return _Described("", _reason(thrown))
+    if module.startswith("pyspark."):  # raised in Python, or its JVM has ended
+        return _Described("", _message(_description(exc)) or _NO_REASON)
+    if name in ("Py4JNetworkError", "Py4JJavaError"):
+        more = f" ({_first_line(text_of(exc)) or name})" if name == "Py4JNetworkError" else ""
+        return _Described("", f"the connection to the slot's Spark JVM is lost{more}")
+    lines = text_of(exc).strip().splitlines() or [name]  # the call, then Py4J's own exception
+    return _Described("", _JAVA_CLASS.sub("", lines[min(1, len(lines) - 1)]))
 
 
 def _description(exc: BaseException) -> str:
@@ -215,83 +235,103 @@ def _description(exc: BaseException) -> str:
     return text_of(getattr(exc, "_desc", None) or getattr(exc, "_message", None) or exc)
 
 
-def _java_reason(text: str) -> str:
-    lines = text.strip().splitlines()
-    if lines and lines[0].startswith("An error occurred while calling") and len(lines) > 1:
-        del lines[0]
-    line = _message(lines)
-    if line.rstrip().endswith(_AWAITED):
-        line = _first_cause(lines) or line
-    elif _ONLY_A_PLACE in line and (causes := _causes(lines)):
-        line = _with_reason(line, causes)
-    lost = _LOST_TASK.search(line)
+def _thrown_by(exc: BaseException) -> list[_Thrown]:
+    """The exception of the JVM and its causes. Empty if there is none, or the JVM has ended."""
+    java = getattr(exc, "java_exception", None)
+    if java is None:
+        java = getattr(exc, "_origin", None)
+    thrown: list[_Thrown] = []
+    try:
+        while java is not None and len(thrown) < _CAUSES_MAX:
+            java_class, message = java.getClass().getName(), java.getMessage() or ""
+            condition, parameters = _condition_of(java)
+            thrown.append(_Thrown(java_class, valid_text(message), condition, parameters))
+            java = java.getCause()
+    except Exception:  # Py4J raises several classes if the JVM has ended
+        pass
+    return thrown
+
+
+def _condition_of(java: Any) -> tuple[str, Mapping[str, str]]:
+    try:
+        condition = java.getCondition()
+        parameters = dict(java.getMessageParameters()) if condition else {}
+    except Exception:  # it is no SparkThrowable
+        return "", {}
+    return condition or "", {key: valid_text(str(value)) for key, value in parameters.items()}
+
+
+def _reason(thrown: Sequence[_Thrown]) -> str:
+    """What the first of them says that is not a wrapper: Spark wraps the error of a task when a
+    stage fails, and when another thread has waited for it.
+    """
+    said = [
+        one
+        for one, cause in zip(thrown, [*thrown[1:], None], strict=True)
+        if cause is None or one.condition or one.java_class != _WRAPPER
+    ]
+    first, last = said[0], said[-1]
+    if first.condition == _RAISED_BY_USER:
+        return first.parameters.get("errorMessage", "") or _NO_REASON
+    reason = _message(first.message)
+    lost = _LOST_TASK.search(reason)  # text only: a failed stage without a cause has no condition
     if lost:
-        line = lost.group(1)
-    reason = _JAVA_CLASS.sub("", line).strip()
-    raised = _RAISED.fullmatch(reason)
-    return (raised[1] if raised else reason) or "Spark gave no reason"
+        reason = _JAVA_CLASS.sub("", lost[1])
+    if first.condition.endswith(_ONLY_A_PLACE) and last is not first:
+        reason = f"{reason.rstrip()} ({_message(last.message) or last.java_class})"
+    return reason.strip() or first.java_class.rpartition(".")[2] or _NO_REASON
 
 
-def _message(lines: Sequence[str]) -> str:
-    """Returns the message at the start of the lines, in one line.
+def _message(text: str) -> str:
+    """Returns the message at the start of the text, in one line.
 
     It ends with the first line, unless that ends with a colon, or Spark's SQLSTATE follows in a
     later line. A Java stack, or the plan that an AnalysisException shows, does not belong to it.
     """
+    lines = text.strip().splitlines()
     if not lines:
         return ""
-    more = takewhile(lambda line: line.strip() and not _STACK.match(line), lines[1:])
-    found = [lines[0], *more]
-    last = next((n for n, line in enumerate(found) if _SQLSTATE.search(line)), None)
+    # text only: how much of a message to show follows from its layout
+    stack = (n for n, line in enumerate(lines) if n and (not line.strip() or _STACK.match(line)))
+    lines = lines[: next(stack, len(lines))]
+    last = next((n for n, line in enumerate(lines) if _SQLSTATE.search(line)), None)
     if last is None:
-        last = len(found) - 1 if found[0].rstrip().endswith(":") else 0
-    return " ".join([found[0], *(line.strip() for line in found[1 : last + 1])])
+        last = len(lines) - 1 if lines[0].rstrip().endswith(":") else 0  # text only: as above
+    return " ".join([lines[0], *(line.strip() for line in lines[1 : last + 1])])
 
 
-def _first_cause(lines: Sequence[str]) -> str:
-    """The first cause with a message of its own; with the last, if the first only has a place."""
-    causes = _causes(lines)
-    if not causes or _ONLY_A_PLACE not in causes[0]:
-        return causes[0] if causes else ""
-    return _with_reason(causes[0], causes)
+def _worker_text(exc: BaseException) -> str:
+    """The traceback of a Python worker that Spark quotes, from its first line; empty if none."""
+    if not type(exc).__module__.startswith(("pyspark.", "py4j.")):
+        return ""
+    thrown = _thrown_by(exc)
+    quoted = [value for one in thrown for value in one.parameters.values()]
+    if not thrown and type(exc).__name__ == "PythonException":  # its JVM has ended
+        quoted = [_description(exc)]
+    parts = (text.rpartition(_WORKER_TRACEBACK) for text in quoted)
+    return next((f"{marker}{traceback}" for _, marker, traceback in parts if marker), "")
 
 
-def _causes(lines: Sequence[str]) -> list[str]:
-    messages = (
-        _message(lines[number:])
-        for number, line in enumerate(lines)
-        if line.startswith("Caused by: ")
-    )
-    return [message for message in messages if not message.rstrip().endswith(_AWAITED)]
-
-
-def _with_reason(line: str, causes: Sequence[str]) -> str:
-    return f"{line.rstrip()} ({_JAVA_CLASS.sub('', causes[-1])})"
-
-
-def _exception_line(text: str) -> str:
-    """The line after the last frame of a traceback that Spark quotes."""
-    block = text[text.rindex(_WORKER_TRACEBACK) :].splitlines()[1:]
-    return next(
-        (line.strip() for line in block if line and not line.startswith(" ")), _first_line(text)
-    )
+def _exception_line(worker: str) -> str:
+    """The line after the last frame of a traceback."""
+    block = worker.splitlines()[1:]
+    lines = (line.strip() for line in block if line and not line[0].isspace())
+    return next(lines, _first_line(worker))
 
 
 def _worker_traceback(exc: BaseException, roots: tuple[str, ...]) -> str:
     """The user's frames of a Python worker's traceback, then its exception line."""
-    if not type(exc).__module__.startswith("pyspark."):
+    worker = _worker_text(exc)
+    if not worker:
         return ""
-    text = _description(exc)
-    if _WORKER_TRACEBACK not in text:
-        return ""
-    block = text[text.rindex(_WORKER_TRACEBACK) :].splitlines()[1:]
+    block = worker.splitlines()[1:]
     kept: list[str] = []
     keep = False
     for line, following in zip(block, [*block[1:], ""], strict=True):
         frame = re.match(r'\s+File "([^"]+)", line (\d+)', line)
         if frame:
             keep = _is_users(frame[1], roots)
-        elif line and not line.startswith(" "):
+        elif line and not line[0].isspace():
             break
         if keep:
             kept.append(line)
@@ -299,7 +339,7 @@ def _worker_traceback(exc: BaseException, roots: tuple[str, ...]) -> str:
             # The worker has no source of functions that were shipped to this process.
             source = linecache.getline(frame[1], int(frame[2])).strip()
             kept += [f"    {source}"] if source else []
-    return "\n".join([_WORKER_TRACEBACK, *kept, _exception_line(text)]) if kept else ""
+    return "\n".join([_WORKER_TRACEBACK, *kept, _exception_line(worker)]) if kept else ""
 
 
 def _first_line(text: str) -> str:

@@ -22,6 +22,7 @@ from firesteel.plan import frame_methods
 from firesteel.plan.specs import TransformSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.analysis.analyze import analyze
+from taskexecutor.executor.analysis.random_numbers import is_repeatable
 from taskexecutor.executor.connectors.foreach_batch import ForeachBatch
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
@@ -286,3 +287,23 @@ def test_which_rows_are_others_when_they_are_made_again(
     stream.print()
     found = analyze(stream._program.job_graph("rows"), engine)
     assert [each.repeatable for each in found].count(False) == int(others)
+
+
+# ---- plans that give other rows when they run again
+
+
+def test_the_kind_of_a_node_says_whether_a_plan_takes_samples(engine: SparkEngine) -> None:
+    session = engine.session
+    numbers = session.range(9)
+    numbers.createOrReplaceTempView("all_numbers")
+    numbers.sample(0.5).createOrReplaceTempView("some_numbers")
+    named = numbers.selectExpr("id AS `Sample `", "'Sample 0.5' AS text")
+    assert is_repeatable(numbers) and is_repeatable(named)
+    for query in (
+        "SELECT * FROM some_numbers",
+        "SELECT * FROM all_numbers WHERE id IN (SELECT id FROM some_numbers)",
+        "SELECT (SELECT max(id) FROM some_numbers) FROM all_numbers",
+        "SELECT * FROM all_numbers a WHERE EXISTS (SELECT 1 FROM some_numbers s WHERE s.id = a.id)",
+        "WITH s AS (SELECT * FROM some_numbers) SELECT * FROM s JOIN s t USING (id)",
+    ):
+        assert not is_repeatable(session.sql(query)), query

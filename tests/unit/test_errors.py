@@ -8,13 +8,19 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pytest
-from py4j.protocol import Py4JJavaError, Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import AnalysisException, PySparkException, PythonException
 
 from firesteel.common.config import Configuration
 from firesteel.common.error_report import MAX_TEXT_CHARS, error_info, summary_of
 from firesteel.common.rpc.convert import ERROR
 from firesteel.errors import ErrorInfo, FiresteelError, JobFailed
+from taskexecutor.executor.exchange import (
+    ExchangeClosed,
+    PartitionAbandoned,
+    PartitionFailed,
+    SchemaChanged,
+)
 
 
 def told(function: Any, *arguments: Any, **more: Any) -> ErrorInfo:
@@ -143,73 +149,143 @@ def test_a_full_disk_says_what_to_do() -> None:
     assert error_info(pa.ArrowInvalid("first\nsecond")).summary == "ArrowInvalid: first"
 
 
+class Throwable:
+    """A Java exception, as Py4J shows it."""
+
+    def __init__(
+        self,
+        message: str | None,
+        cause: Throwable | None = None,
+        *,
+        java_class: str = "org.apache.spark.SparkException",
+        condition: str | None = None,
+        **parameters: str,
+    ) -> None:
+        self._message = message
+        self._cause = cause
+        self._class = java_class
+        self._condition = condition
+        self._parameters = parameters
+
+    def getClass(self) -> Throwable:
+        return self
+
+    def getName(self) -> str:
+        return self._class
+
+    def getMessage(self) -> str | None:
+        return self._message
+
+    def getCause(self) -> Throwable | None:
+        return self._cause
+
+    def getCondition(self) -> str | None:
+        if not self._class.startswith("org.apache.spark."):
+            raise Py4JError("Method getCondition([]) does not exist")
+        return self._condition
+
+    def getMessageParameters(self) -> dict[str, str]:
+        return self._parameters
+
+
 class JavaError(Py4JJavaError):
     """An error as Py4J raises it, without a JVM."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
+    def __init__(self, thrown: Any) -> None:
+        self.java_exception = thrown
 
     def __str__(self) -> str:
-        return self.text
+        raise Py4JNetworkError("the JVM has ended")
 
 
 JavaError.__module__ = Py4JJavaError.__module__
+JavaError.__name__ = Py4JJavaError.__name__
+
+
+class Ended:
+    """A Java exception whose JVM has ended."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise Py4JNetworkError("An error occurred while trying to connect")
+
+
+def spark(
+    condition: str, message: str, cause: Throwable | None = None, **parameters: str
+) -> Throwable:
+    return Throwable(message, cause, condition=condition, **parameters)
+
 
 COLUMN = (
     "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `orgin` cannot be resolved."
     " SQLSTATE: 42703"
 )
-AWAITED = "Exception thrown in awaitResult: "
-CALLED = "An error occurred while calling o45.collectToPython.\n: org.apache.spark.SparkException: "
+IO = "java.io.IOException"
+ABORTED = (
+    "Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times, most recent failure:"
+    " Lost task 0.0 in stage 3.0 (TID 3) (host executor driver): java.lang.ArithmeticException:"
+    " / by zero\n\tat a.b(C.java)\n\nDriver stacktrace:\n"
+)
+RAISED = "[USER_RAISED_EXCEPTION] row 7 is bad SQLSTATE: P0001"
 
 
 @pytest.mark.parametrize(
     ("error", "summary"),
     [
         (AnalysisException(f"{COLUMN};\n'Project ['orgin]\n+- Range"), f"{COLUMN};"),
-        (JavaError(f"{CALLED}[X] no.\n\tat a.b(C.java)"), "[X] no."),
+        (JavaError(spark("X", "[X] no.")), "[X] no."),
+        (JavaError(Throwable(ABORTED)), "/ by zero"),
         (
-            JavaError(
-                f"{CALLED}Job aborted due to stage failure:"
-                " Task 0 in stage 3.0 failed 1 times, most recent "
-                "failure: Lost task 0.0 in stage 3.0 (TID 3) "
-                "(host executor driver): java.lang.ArithmeticException: / by zero\n"
-                "\tat a.b(C.java)\n\nDriver stacktrace:\n"
-            ),
-            "/ by zero",
+            JavaError(Throwable(ABORTED, Throwable("as said", java_class=IO))),
+            "as said",
         ),
         (
             JavaError(
-                f"{CALLED}{AWAITED}\n\tat a.b(C.java)\n"
-                "Caused by: org.apache.spark.SparkException: [READ.NO_HINT] Error while reading"
-                " file x.  SQLSTATE: K\n\tat a.b(C.java)\n"
-                "Caused by: java.lang.RuntimeException: x is not a Parquet file\n\tat a.b(C.java)"
+                Throwable(
+                    "der andere Thread hat nichts geliefert",
+                    spark(
+                        "READ.NO_HINT",
+                        "[READ.NO_HINT] Error while reading file x.  SQLSTATE: K",
+                        Throwable(
+                            "x is not a Parquet file", java_class="java.lang.RuntimeException"
+                        ),
+                    ),
+                )
             ),
             "[READ.NO_HINT] Error while reading file x.  SQLSTATE: K (x is not a Parquet file)",
         ),
         (
-            JavaError(
-                f"{CALLED}{AWAITED}\n\tat a.b(C.java)\n"
-                f"Caused by: org.apache.spark.SparkException: {AWAITED}\n\tat a.b(C.java)\n"
-                "Caused by: java.io.IOException: Illegal schema"
-            ),
-            "Illegal schema",
+            JavaError(Throwable("one", Throwable("two", Throwable("Illegal", java_class=IO)))),
+            "Illegal",
+        ),
+        (
+            JavaError(Throwable(None, java_class="java.lang.NullPointerException")),
+            "NullPointerException",
         ),
         (
             Py4JNetworkError("Answer is empty"),
             "the connection to the slot's Spark JVM is lost (Answer is empty)",
         ),
+        (JavaError(Ended()), "the connection to the slot's Spark JVM is lost"),
         (
-            JavaError(
-                f"{CALLED}[USER_RAISED_EXCEPTION] row 7 is bad SQLSTATE: P0001\n\tat a.b(C.java)"
+            Py4JError(
+                "An error occurred while calling o1.x. Trace:\npy4j.Py4JException: Method x([])"
+                " does not exist\n\tat py4j.reflection\n"
             ),
+            "Method x([]) does not exist",
+        ),
+        (Py4JError("An error occurred while calling o1.x"), "An error occurred while calling o1.x"),
+        (
+            JavaError(spark("USER_RAISED_EXCEPTION", RAISED, errorMessage="row 7 is bad")),
             "row 7 is bad",
         ),
         (
             JavaError(
-                f"{CALLED}[CANNOT_MERGE_SCHEMAS] Failed merging schemas:\nInitial schema:\n"
-                '"STRUCT<n: INT>"\nSchema that cannot be merged with the initial schema:\n'
-                '"STRUCT<n: BIGINT>". SQLSTATE: 42KD9\n\tat a.b(C.java)'
+                spark(
+                    "CANNOT_MERGE_SCHEMAS",
+                    "[CANNOT_MERGE_SCHEMAS] Failed merging schemas:\nInitial schema:\n"
+                    '"STRUCT<n: INT>"\nSchema that cannot be merged with the initial schema:\n'
+                    '"STRUCT<n: BIGINT>". SQLSTATE: 42KD9\n\tat a.b(C.java)',
+                )
             ),
             "[CANNOT_MERGE_SCHEMAS] Failed merging schemas: Initial schema: "
             '"STRUCT<n: INT>" Schema that cannot be merged with the initial schema: '
@@ -217,9 +293,9 @@ CALLED = "An error occurred while calling o45.collectToPython.\n: org.apache.spa
         ),
         (
             JavaError(
-                f"{CALLED}{AWAITED}\n\tat a.b(C.java)\n"
-                "Caused by: org.apache.spark.SparkException: [X] These do not fit:\n  a\n  b\n"
-                "\tat a.b(C.java)\n\t... 12 more"
+                Throwable(
+                    "a wrapper", spark("X", "[X] These do not fit:\n  a\n  b\n\tat a.b(C.java)")
+                )
             ),
             "[X] These do not fit: a b",
         ),
@@ -250,6 +326,28 @@ def test_a_users_function_inside_spark_shows_its_own_lines() -> None:
         "           ~~^~~",
         "ZeroDivisionError: division by zero",
     ]
+
+
+def test_a_users_function_is_found_behind_sparks_wrappers() -> None:
+    quoted = (
+        "Traceback (most recent call last):\n"
+        '  File "/home/ada/job.py", line 7, in ratio\n'
+        "    return a / b\n"
+        "ZeroDivisionError: division by zero\n"
+    )
+    thrown = spark("PYTHON_EXCEPTION", f"[PYTHON_EXCEPTION] {quoted}", traceback=quoted)
+    info = error_info(JavaError(spark("TASK_WRITE_FAILED", "[TASK_WRITE_FAILED] no.", thrown)))
+    assert info.summary == "ZeroDivisionError: division by zero"
+    assert info.user_traceback.splitlines()[1:] == quoted.splitlines()[1:]
+
+
+def test_a_module_that_a_slot_lacks_says_what_slots_have() -> None:
+    missing = ModuleNotFoundError("kein Modul namens 'mine'")
+    assert "; tasks import what is installed on the cluster" in summary_of(missing)
+    quoted = "Traceback (most recent call last):\n  ...\nModuleNotFoundError: kein Modul"
+    worker = JavaError(spark("PYTHON_EXCEPTION", "", traceback=quoted))
+    assert "; tasks import what is installed on the cluster" in summary_of(worker)
+    assert "tasks import" not in summary_of(ValueError("ModuleNotFoundError: No module named x"))
 
 
 def test_lines_that_a_spark_worker_lacks_are_added(tmp_path: Path) -> None:
@@ -361,3 +459,32 @@ def test_whatever_an_exception_does_its_report_can_be_sent(
             assert info.summary.startswith(summary)
         assert type(error).__name__ in info.traceback
         assert __file__ in info.traceback
+
+
+LOST = PartitionFailed(result_id="r", producer=1, attempt=0, address="a:1", reason="it died")
+
+
+@pytest.mark.parametrize(
+    ("error", "consequence"),
+    [
+        (LOST, True),
+        (PartitionAbandoned(result_id="r", producer=1, consumer=0, reason="it died"), True),
+        (ExchangeClosed("the partition was aborted"), True),
+        (FiresteelError("PartitionFailed: the producer failed"), False),
+        (SchemaChanged("PartitionFailed"), False),
+    ],
+)
+def test_the_class_of_an_error_says_whether_another_task_has_ended(
+    error: Exception, consequence: bool
+) -> None:
+    info = error_info(error)
+    assert info.consequence is consequence
+    wrapper = FiresteelError("the task cannot continue")
+    wrapper.__cause__ = error
+    assert error_info(wrapper).consequence is consequence
+    assert error_from_proto(error_to_proto(info)) == info
+
+
+def test_a_consequence_has_no_frame_of_the_user(tmp_path: Path) -> None:
+    function = user_function(tmp_path, "raise ValueError() from arguments[0]")
+    assert not told(function, LOST, user_code_roots=[str(tmp_path)]).consequence

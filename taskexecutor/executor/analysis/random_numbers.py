@@ -92,8 +92,14 @@ def is_repeatable(frame: DataFrame) -> bool:
 
 
 def _takes_samples(plan: Any) -> bool:
-    """Returns whether the plan samples; the seed of a sample is not an expression. Searches the
-    plan's text in one JVM call instead of several per node, so a plan that only contains the text
-    is also a match.
-    """
-    return "Sample " in str(plan.toString())
+    """Whether there is a sample in the plan or its subqueries. Its seed is not an expression."""
+    # The printed plan has the class of each node: most plans are read in this one call of the JVM.
+    if "Sample " not in str(plan.toString()):
+        return False
+    unseen = [plan, *items(plan.subqueriesAll())]
+    while unseen:
+        node = unseen.pop()
+        if kind_of(node) == "Sample":
+            return True
+        unseen += items(node.children())
+    return False

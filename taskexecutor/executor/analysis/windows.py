@@ -41,12 +41,15 @@ from taskexecutor.executor.analysis.step import (
     Retracting,
 )
 from taskexecutor.executor.operators.windows.contents import WINDOW_ID
+from taskexecutor.executor.spark.conditions import condition_of
 from taskexecutor.executor.spark.plans import composed
 from taskexecutor.executor.spark.schemas import spark_name, to_arrow, to_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+# Parameters of Spark's conditions that name what an expression refers to.
+_NAMES = ("objectName", "fieldName", "routineName", "functionName")
 WINDOW_FIELDS = tuple(
     pa.field(name, pa.timestamp("us", "UTC"))
     for name in (composed.WINDOW_START, composed.WINDOW_END)
@@ -226,21 +229,19 @@ def _raise_for_expression(frame: DataFrame, aggregates: Sequence[AggregateExpres
                 frame.agg(sql.expr(text))
             except Exception as error:
                 summary = summary_of(error)
-                place = _place_of(summary, item.sql)
+                place = _place_of(error, item.sql)
                 raise FiresteelError(
                     f"aggregate({item.sql!r}): {summary}" + (f"\n{place}" if place else "")
                 ) from error
 
 
-def _place_of(summary: str, text: str) -> str:
-    """Returns the text with a caret under the first name that Spark's message quotes."""
+def _place_of(error: Exception, text: str) -> str:
+    """Returns the text with a caret under the first name that Spark's error is about."""
     from firesteel.plan.aggregates.parse import point_at  # loads the SQL parser
 
-    for quoted in re.findall(r"`([^`]+)`", summary):
-        place = point_at(text, quoted)
-        if place:
-            return place
-    return ""
+    parameters = condition_of(error).parameters
+    names = (name for key in _NAMES for name in re.findall(r"`([^`]+)`", parameters.get(key, "")))
+    return next(filter(None, (point_at(text, name) for name in names)), "")
 
 
 def _check_merges(

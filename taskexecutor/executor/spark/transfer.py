@@ -20,6 +20,7 @@ from firesteel.common.process import temporary
 from firesteel.common.units import MIB
 from firesteel.errors import FiresteelError
 from firesteel.operator import PlanMeter
+from taskexecutor.executor.spark.conditions import innermost
 from taskexecutor.executor.spark.schemas import conform, fits_parquet, to_arrow, to_spark
 
 if TYPE_CHECKING:
@@ -201,13 +202,7 @@ def unwrapped() -> Iterator[None]:
     try:
         yield
     except Py4JJavaError as error:
-        cause = error.java_exception
-        while (
-            str(cause.getMessage()).startswith("Exception thrown in awaitResult")
-            and cause.getCause() is not None
-        ):
-            cause = cause.getCause()
-        converted = convert_exception(cause)
+        converted = convert_exception(innermost(error.java_exception))
         if isinstance(converted, UnknownException):
             raise
         raise converted from None

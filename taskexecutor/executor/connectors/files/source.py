@@ -16,6 +16,7 @@ from firesteel.plan.specs import SourceSpec
 from taskexecutor.executor.connectors.files.stage import FileStage
 from taskexecutor.executor.connectors.runtime import SourceAnalysis, SourceRuntime
 from taskexecutor.executor.operator_factory import OpenedOperator
+from taskexecutor.executor.spark.conditions import condition_of
 from taskexecutor.executor.spark.files.frames import (
     MALFORMED_SCHEMA,
     declared_schema,
@@ -69,7 +70,7 @@ def _schema_of(engine: SparkEngine, source: FileSource) -> StructType:
             raise FiresteelError(
                 f"FileSource schema {source.schema!r} does not parse: {summary}"
             ) from error
-        if "DATA_SOURCE_NOT_FOUND" in summary:
+        if condition_of(error).name == "DATA_SOURCE_NOT_FOUND":
             summary = f"there is no such format; Spark supports {', '.join(OPTIONS)} ({summary})"
         elif advice := schema_advice(source, paths):
             summary = f"{summary.rstrip('. ')}. {advice}"
