@@ -54,10 +54,11 @@ fuzz: $(READY) ## random programs on random tables, compared with Spark's result
 mutants: $(READY) ## mistakes made on purpose, each of which its tests must find; only some: WORD=barrier
 	@$(PYTHON_IN_VENV) -m tests.mutants.run "$(WORD)"
 
-lint: $(READY) ## ruff, import contracts, strict mypy
+lint: $(READY) ## ruff, import contracts, strict mypy, no decisions by the words of errors
 	@$(PYTHON_IN_VENV) -m ruff check .
 	@$(PYTHON_IN_VENV) -m ruff format --check .
 	@.venv/bin/lint-imports --no-cache
+	@$(PYTHON_IN_VENV) scripts/message_tests.py benchmarks dispatcher firesteel jobmaster resourcemanager scripts taskexecutor
 	@$(PYTHON_IN_VENV) -m mypy
 
 docs: $(READY) ## the site of the documentation, with search and the API reference, in build/site
