@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -86,6 +87,17 @@ def test_every_reason_of_the_proto_file_has_a_status_code() -> None:
     assert STATUS_CODES.keys() == set(Reason)
     assert all(re.fullmatch(r"[A-Z][A-Z0-9_]{1,62}", reason.name) for reason in Reason)
     assert grpc.StatusCode.OK not in STATUS_CODES.values()
+
+
+def test_the_documentation_has_a_row_for_each_reason() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "reference" / "errors.md"
+    text = page.read_text()
+    raised = re.findall(r"^\| `([A-Z_]+)` \| `?([A-Za-z_]+)`? \| \S.* \|$", text, re.M)
+    received = re.findall(r"^\| `([A-Z_]+)` \| [^|]+ \|$", text, re.M)
+    codes = {reason.name: code.name for reason, code in STATUS_CODES.items()}
+    assert dict(raised) == codes | {"REASON_UNSPECIFIED": "any"}
+    assert [reason for reason, _ in raised] == received
+    assert len(received) == len(codes)
 
 
 async def test_clients_of_both_kinds_find_the_reason_and_its_metadata() -> None:
