@@ -482,7 +482,7 @@ def test_the_class_of_an_error_says_whether_another_task_has_ended(
     wrapper = FiresteelError("the task cannot continue")
     wrapper.__cause__ = error
     assert error_info(wrapper).consequence is consequence
-    assert error_from_proto(error_to_proto(info)) == info
+    assert ERROR.decode(ERROR.encode(info)) == info
 
 
 def test_a_consequence_has_no_frame_of_the_user(tmp_path: Path) -> None:

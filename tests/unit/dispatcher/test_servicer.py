@@ -22,6 +22,8 @@ from dispatcher.service import Dispatcher
 from firesteel._proto import dispatcher_pb2 as pb
 from firesteel._proto import (
     dispatcher_pb2_grpc,
+    job_logs_pb2,
+    job_master_pb2,
     resource_manager_pb2,
     resource_manager_pb2_grpc,
 )
@@ -33,13 +35,13 @@ from firesteel.common.checkpoints.state import KeyedHandle, OperatorSnapshot
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.config import Configuration
 from firesteel.common.ids import JobId, JobMasterId
-from firesteel.common.job_graph import JobGraph
+from firesteel.common.job_graph import Blob, BlobKind, JobGraph
 from firesteel.common.leader import FixedLeader
 from firesteel.common.metrics import Registry
 from firesteel.common.process import StartFailed
 from firesteel.common.rpc.convert import JOB_GRAPH
 from firesteel.common.rpc.server import aio_channel, bind, new_server
-from firesteel.common.rpc.status import STATUS_CODES, Reason, reason_of
+from firesteel.common.rpc.status import STATUS_CODES, Reason, detail_of, reason_of
 from firesteel.common.service.platform import SYSTEM, Process
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError, JobFailed, JobNotFound, SubmissionRejected
@@ -307,6 +309,167 @@ async def test_a_submission_to_a_dispatcher_that_was_replaced_is_for_the_next_on
             await stub.SubmitJob(request, timeout=SOON_S)
     dispatcher.stop()
     with suppress(Fenced):
+        await running
+
+
+def submission(graph: JobGraph | None = None, **changes: Any) -> pb.SubmitJobRequest:
+    return pb.SubmitJobRequest(
+        job_graph=JOB_GRAPH.encode(replace(graph or job(vertex("a", 1)), **changes))
+    )
+
+
+UNKNOWN = "9" * 32
+REFUSED: dict[str, tuple[str, Any, Reason, dict[str, str]]] = {
+    "a large job": (
+        "SubmitJob",
+        submission(name="x" * 40_000),
+        Reason.PAYLOAD_TOO_LARGE,
+        {"limit_bytes": "32768"},
+    ),
+    "no operators": ("SubmitJob", submission(vertices=()), Reason.INVALID_REQUEST, {}),
+    "a missing file": (
+        "SubmitJob",
+        submission(blobs=(Blob(hash=UNKNOWN, name="a.py", kind=BlobKind.FILE, size_bytes=1),)),
+        Reason.BLOBS_MISSING,
+        {},
+    ),
+    "a job that does not exist": (
+        "GetJobDetails",
+        job_master_pb2.JobDetailsRequest(job_id=UNKNOWN),
+        Reason.JOB_NOT_FOUND,
+        {"job_id": UNKNOWN},
+    ),
+    "the removal of a job that does not exist": (
+        "RemoveJob",
+        pb.RemoveJobRequest(job_id=UNKNOWN),
+        Reason.JOB_NOT_FOUND,
+        {"job_id": UNKNOWN},
+    ),
+    "the id of another job": (
+        "SubmitJob",
+        submission(job_id=JOB),
+        Reason.JOB_EXISTS,
+        {"job_id": JOB},
+    ),
+    "the removal of a job that runs": (
+        "RemoveJob",
+        pb.RemoveJobRequest(job_id=JOB),
+        Reason.JOB_IN_WRONG_STATE,
+        {"job_id": JOB},
+    ),
+    "the cancellation of a job that has ended": (
+        "CancelJob",
+        job_master_pb2.CancelJobRequest(job_id=ENDED),
+        Reason.JOB_IN_WRONG_STATE,
+        {"job_id": ENDED},
+    ),
+    "a checkpoint of a job that has ended": (
+        "TakeCheckpoint",
+        job_master_pb2.TakeCheckpointRequest(job_id=ENDED),
+        Reason.CHECKPOINT_NOT_TAKEN,
+        {},
+    ),
+    "a savepoint that does not exist": (
+        "DisposeSavepoint",
+        pb.DisposeSavepointRequest(path="/nowhere"),
+        Reason.SAVEPOINT_NOT_DISPOSED,
+        {},
+    ),
+    "an id that is none": (
+        "MissingBlobs",
+        pb.MissingBlobsRequest(hashes=["../../etc"]),
+        Reason.INVALID_REQUEST,
+        {},
+    ),
+    "a ResourceManager that does not answer": (
+        "StopTaskExecutor",
+        resource_manager_pb2.StopTaskExecutorRequest(task_executor_id=UNKNOWN),
+        Reason.RESOURCE_MANAGER_UNAVAILABLE,
+        {},
+    ),
+    "a file that does not exist": (
+        "DownloadBlob",
+        pb.DownloadBlobRequest(hash=UNKNOWN),
+        Reason.BLOB_NOT_FOUND,
+        {"hash": UNKNOWN},
+    ),
+    "a large file": (
+        "UploadBlob",
+        iter([pb.BlobChunk(hash=UNKNOWN, data=b"x" * 2_000)]),
+        Reason.PAYLOAD_TOO_LARGE,
+        {"limit_bytes": "1024"},
+    ),
+    "rows of an operator that is none": (
+        "FetchResults",
+        pb.FetchResultsRequest(job_id=ENDED, operator_id="sink"),
+        Reason.INVALID_REQUEST,
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("call", REFUSED)
+@pytest.mark.parametrize(
+    "dispatcher", [{"client.payload.max-size": "32 kb", "blob.max-size": "1 kb"}], indirect=True
+)
+async def test_a_refusal_has_its_reason(dispatcher: Dispatcher, call: str) -> None:
+    method, request, reason, metadata = REFUSED[call]
+    async with aio_channel(dispatcher.address) as channel:
+        answer = getattr(dispatcher_pb2_grpc.DispatcherStub(channel), method)(
+            request, timeout=SOON_S
+        )
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await (read(answer) if hasattr(answer, "read") else answer)
+    found = detail_of(raised.value)
+    assert found is not None
+    assert found.reason is reason
+    assert raised.value.code() is STATUS_CODES[reason]
+    assert metadata.items() <= found.metadata.items()
+
+
+async def read(answers: Any) -> None:
+    async for _ in answers:
+        pass
+
+
+async def test_a_directory_without_checkpoints_is_a_reason(
+    dispatcher: Dispatcher, tmp_path: Path
+) -> None:
+    (tmp_path / "a file").touch()
+    graph = checkpointed_job(tmp_path / "a file" / "checkpoints")
+    async with aio_channel(dispatcher.address) as channel:
+        stub: Any = dispatcher_pb2_grpc.DispatcherStub(channel)
+        with refused(Reason.CHECKPOINTS_UNUSABLE, "a file/checkpoints"):
+            await stub.SubmitJob(submission(graph), timeout=SOON_S)
+
+
+async def test_the_rows_and_lines_of_a_removed_job_are_gone_for_a_reason(
+    dispatcher: Dispatcher,
+) -> None:
+    async with aio_channel(dispatcher.address) as channel:
+        stub: Any = dispatcher_pb2_grpc.DispatcherStub(channel)
+        await stub.RemoveJob(pb.RemoveJobRequest(job_id=ENDED), timeout=SOON_S)
+        with refused(Reason.JOB_DATA_GONE, "rows .* are gone"):
+            await read(stub.FetchResults(pb.FetchResultsRequest(job_id=ENDED, operator_id=SINK)))
+        with refused(Reason.JOB_DATA_GONE, "logs .* are gone"):
+            await read(stub.FetchLogs(job_logs_pb2.ReadJobLogsRequest(job_id=ENDED)))
+
+
+async def test_a_stream_that_watches_ends_when_the_dispatcher_stops(tmp_path: Path) -> None:
+    store = JobStore(JobStore.sqlite_url(tmp_path))
+    store.persist([JobAdded(job_id=JOB, name="a", graph_id=store.put_graph(b""), start_ms=1)])
+    store.close()
+    dispatcher = dispatcher_in(tmp_path, {})
+    await dispatcher.start()
+    running = asyncio.create_task(dispatcher.run())
+    async with aio_channel(dispatcher.address) as channel:
+        stub: Any = dispatcher_pb2_grpc.DispatcherStub(channel)
+        request = job_master_pb2.JobDetailsRequest(job_id=JOB)
+        watching = aiter(stub.WatchJob(request, timeout=SOON_S))
+        await anext(watching)
+        dispatcher.stop()
+        with refused(Reason.SHUTTING_DOWN, "the Dispatcher is stopping"):
+            await read(watching)
         await running
 
 

@@ -215,6 +215,20 @@ async def test_a_fault_of_the_peer_costs_it_its_connection_only(
         assert service.core.table.total == 2
 
 
+async def test_a_task_executor_that_does_not_exist_is_not_stopped(rm: tuple[str, Shell]) -> None:
+    address, _ = rm
+    async with aio_channel(address) as channel:
+        stub = resource_manager_pb2_grpc.ResourceManagerStub(channel)
+        for asked, reason in (
+            ("9" * 32, Reason.TASK_EXECUTOR_NOT_FOUND),
+            ("me", Reason.INVALID_REQUEST),
+        ):
+            request = pb.StopTaskExecutorRequest(task_executor_id=asked)
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await anext(aiter(stub.StopTaskExecutor(request)))
+            assert reason_of(raised.value) is reason
+
+
 async def test_garbage_on_the_port_does_not_hurt(rm: tuple[str, Shell]) -> None:
     address, _ = rm
     host, port = address.split(":")
