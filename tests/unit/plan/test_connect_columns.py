@@ -91,7 +91,10 @@ def test_a_program_takes_them_wherever_it_takes_columns() -> None:
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        (lambda: F.col("x").withField("a", F.lit(1)), r"update_field\(x, a, 1\) has no known SQL text"),
+        (
+            lambda: F.col("x").withField("a", F.lit(1)),
+            r"update_field\(x, a, 1\) has no known SQL text",
+        ),
         (
             lambda: F.row_number().over(Window.partitionBy("x")),
             "WindowExpression.* has no known SQL text, in a Column of Spark Connect; "
