@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Self
 
 from firesteel.durations import Duration, duration_us
 from firesteel.errors import InvalidProgram
@@ -237,12 +237,9 @@ class CountTrigger(_BuiltIn):
         ctx.merge_partitioned_state("count", lambda one, other: one + other)
 
 
-@dataclass(frozen=True)
-class EventTimeTrigger(_BuiltIn):
-    """Fires when the watermark passes the end of the window: the default in event time."""
-
+class _AtEnd(_BuiltIn):
     @classmethod
-    def create(cls) -> EventTimeTrigger:
+    def create(cls) -> Self:
         """Returns the trigger."""
         return cls()
 
@@ -250,40 +247,38 @@ class EventTimeTrigger(_BuiltIn):
         self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
     ) -> TriggerResult:
         """Registers the end of the window."""
-        ctx.register_event_time_timer(window.max_timestamp())
+        self._register_end(window, ctx)
         return TriggerResult.CONTINUE
+
+    def on_merge(self, window: Any, ctx: TriggerContext) -> None:
+        """Registers the end of the merged window."""
+        self._register_end(window, ctx)
+
+    @abstractmethod
+    def _register_end(self, window: Any, ctx: TriggerContext) -> None: ...
+
+
+@dataclass(frozen=True)
+class EventTimeTrigger(_AtEnd):
+    """Fires when the watermark passes the end of the window: the default in event time."""
 
     def on_event_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         """Fires at the end of the window."""
         return TriggerResult.FIRE if time == window.max_timestamp() else TriggerResult.CONTINUE
 
-    def on_merge(self, window: Any, ctx: TriggerContext) -> None:
-        """Registers the end of the merged window."""
+    def _register_end(self, window: Any, ctx: TriggerContext) -> None:
         ctx.register_event_time_timer(window.max_timestamp())
 
 
 @dataclass(frozen=True)
-class ProcessingTimeTrigger(_BuiltIn):
+class ProcessingTimeTrigger(_AtEnd):
     """Fires when the clock passes the end of the window: the default in processing time."""
-
-    @classmethod
-    def create(cls) -> ProcessingTimeTrigger:
-        """Returns the trigger."""
-        return cls()
-
-    def on_element(
-        self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
-    ) -> TriggerResult:
-        """Registers the end of the window."""
-        ctx.register_processing_time_timer(window.max_timestamp())
-        return TriggerResult.CONTINUE
 
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         """Fires at the end of the window."""
         return TriggerResult.FIRE
 
-    def on_merge(self, window: Any, ctx: TriggerContext) -> None:
-        """Registers the end of the merged window."""
+    def _register_end(self, window: Any, ctx: TriggerContext) -> None:
         ctx.register_processing_time_timer(window.max_timestamp())
 
 
