@@ -61,6 +61,17 @@ def _address_or_zookeeper(
     return elected_address(Configuration.load(), quorum)
 
 
+def name(text: str) -> str:
+    """The type of an argument that is an id, the beginning of one, or a name.
+
+    An empty text is refused: every id begins with it, and it is often an unset variable of a
+    script.
+    """
+    if not text.strip():
+        raise click.BadParameter("it is empty")
+    return text
+
+
 def definitions_option(
     help: str = "Sets a configuration key. Repeatable.",
 ) -> Callable[[Any], Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from firesteel.client.cli.arguments import address_option, connect, resolve_job
+from firesteel.client.cli.arguments import address_option, connect, name, resolve_job
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError
 
@@ -78,7 +78,7 @@ def _local_time(ms: int) -> str:
     "  firesteel cancel 8a3f5f0c2d1e4b6a9c7d8e9f0a1b2c3d\n"
     "  firesteel cancel 8a3f"
 )
-@click.argument("job", metavar="JOB")
+@click.argument("job", metavar="JOB", type=name)
 @_address_option
 def cancel(job: str, address: str | None) -> None:
     """Cancels a job. JOB is its id, the beginning of its id, or its name.
@@ -126,7 +126,7 @@ def _say_it_had_ended(job: JobDetails) -> None:
     "  firesteel remove 8a3f5f0c2d1e4b6a9c7d8e9f0a1b2c3d\n"
     "  firesteel remove 8a3f"
 )
-@click.argument("job", metavar="JOB")
+@click.argument("job", metavar="JOB", type=name)
 @_address_option
 def remove(job: str, address: str | None) -> None:
     """Deletes a job that has ended. JOB is its id, the beginning of its id, or its name.
@@ -144,7 +144,7 @@ def remove(job: str, address: str | None) -> None:
 @click.command(
     epilog="\b\nExamples:\n  firesteel show 8a3f\n  firesteel show --full 'daily departure delays'"
 )
-@click.argument("job", metavar="JOB")
+@click.argument("job", metavar="JOB", type=name)
 @click.option(
     "--full",
     is_flag=True,

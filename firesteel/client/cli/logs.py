@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from firesteel.client.cli.arguments import address_option, connect, resolve_job
+from firesteel.client.cli.arguments import address_option, connect, name, resolve_job
 from firesteel.client.signals import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _JOB = re.compile(r" job_id=[0-9a-f]{32}")
     "  firesteel logs --output --subtask 2 8a3f\n"
     "  firesteel logs --vertex Clean --subtask 2 8a3f | grep level=error"
 )
-@click.argument("job", metavar="JOB")
+@click.argument("job", metavar="JOB", type=name)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended, or Ctrl-C.")
 @click.option(
     "--output",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from firesteel.client.cli.arguments import address_option, connect, resolve_job
+from firesteel.client.cli.arguments import address_option, connect, name, resolve_job
 from firesteel.client.render import savepoint_report
 from firesteel.client.render.tables import console
 from firesteel.savepoint import read
@@ -19,7 +19,7 @@ _address_option = address_option(otherwise="localhost:6123")
     "  firesteel savepoint --show /shared/savepoints/savepoint-8a3f5f-0123456789ab\n"
     "  firesteel savepoint --dispose /shared/savepoints/savepoint-8a3f5f-0123456789ab"
 )
-@click.argument("job", metavar="[JOB]", required=False)
+@click.argument("job", metavar="[JOB]", required=False, type=name)
 @click.argument("directory", metavar="[DIR]", required=False)
 @click.option("-d", "--dispose", metavar="PATH", help="Delete this savepoint instead.")
 @click.option("--show", metavar="PATH", help="List the states of this savepoint instead.")
@@ -66,7 +66,7 @@ def savepoint(
     "  firesteel stop -p /shared/savepoints 8a3f\n"
     "  firesteel run -s /shared/savepoints/savepoint-8a3f5f-0123456789ab job.py"
 )
-@click.argument("job", metavar="JOB")
+@click.argument("job", metavar="JOB", type=name)
 @click.option(
     "-p",
     "--savepoint-path",
@@ -99,7 +99,7 @@ def stop(job: str, directory: str | None, drain: bool, address: str | None) -> N
 
 
 @click.command(epilog="\b\nExamples:\n  firesteel checkpoint 8a3f")
-@click.argument("job", metavar="JOB")
+@click.argument("job", metavar="JOB", type=name)
 @click.option("--full", is_flag=True, help="Refer to no file of earlier ones (incremental).")
 @_address_option
 def checkpoint(job: str, full: bool, address: str | None) -> None:

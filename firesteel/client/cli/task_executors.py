@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from firesteel.client.cli.arguments import address_option, connect
+from firesteel.client.cli.arguments import address_option, connect, name
 from firesteel.client.signals import INTERRUPTED
 from firesteel.common.units import counted
 from firesteel.errors import FiresteelError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     "  firesteel stop-task-executor --drain 3f2a\n"
     "  firesteel stop-task-executor 3f2a"
 )
-@click.argument("task_executor", metavar="ID")
+@click.argument("task_executor", metavar="ID", type=name)
 @click.option(
     "-d", "--drain", is_flag=True, help="Move its tasks to other slots first, and wait for that."
 )

@@ -9,6 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from firesteel.client.cli import main
 from firesteel.client.cli.arguments import (
     FoundCluster,
     address_option,
@@ -115,3 +116,15 @@ def test_a_configured_ensemble_names_the_cluster() -> None:
     )
     found = find_cluster(None, conf)
     assert found is not None and found.address == "zookeeper://one:2181/a/b/default"
+
+
+@pytest.mark.parametrize(
+    "verb",
+    ["show", "logs", "cancel", "remove", "stop", "savepoint", "checkpoint", "stop-task-executor"],
+)
+@pytest.mark.parametrize("name", ["", " "])
+def test_an_empty_name_means_nothing(verb: str, name: str) -> None:
+    """Not the only job: a script's variable may be unset."""
+    result = CliRunner().invoke(main, [verb, "-m", "127.0.0.1:1", name])
+    assert result.exit_code == 2
+    assert "it is empty" in result.output
