@@ -290,7 +290,7 @@ REFUSED_BEFORE_DATA_FLOWS = {
     ),
     "an unknown format": (
         'env.from_source(FileSource("sales.csv", format="excel")).print()  # <-',
-        "as excel: there is no such format; Spark has csv, json",
+        "as excel: there is no such format; Spark supports csv, json",
     ),
     "an unknown format to write": (
         'sales().sink_to(FileSink("out/sales", format="xlsx"))  # <-',

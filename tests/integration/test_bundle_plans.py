@@ -212,7 +212,7 @@ def test_many_rows_and_many_batches(
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (lambda df: df.where(f"x >= {df.count() * 0}"), "a function looks at its rows"),
+        (lambda df: df.where(f"x >= {df.count() * 0}"), "a function reads its rows"),
         (lambda df: df.where("current_timestamp() IS NOT NULL"), "it contains the current time"),
         (lambda df: df.where("rand() >= 0"), "it differs from call to call"),
         (lambda df: df.where(f"x > -{next(CALLS) + 10_000}"), "it differs from call to call"),
@@ -220,7 +220,7 @@ def test_many_rows_and_many_batches(
         (lambda df: df.where("x <= (SELECT max(id) FROM range(100000))"), "a subquery"),
         (
             lambda df: df.join(df.sparkSession.range(100).toDF("x"), "x"),
-            "it contains a join with other rows than",
+            "it contains a join with rows from outside",
         ),
         (lambda df: 1 / (df.limit(5).count() * 0) if df.isEmpty() else df, "ZeroDivisionError"),
     ],
@@ -271,7 +271,7 @@ def test_another_table_in_place_of_the_input_is_not_taken_for_it(engine: SparkEn
     with pytest.raises(NotKept, match="does not read its input"):
         rows.columns_read(engine, engine.session.range(1)._jdf.queryExecution().executedPlan())
     both = other.crossJoin(rows.frame(engine, to_spark(SCHEMA)))
-    with pytest.raises(NotKept, match="something else, too"):
+    with pytest.raises(NotKept, match="reads other data as well"):
         rows.columns_read(engine, both._jdf.queryExecution().executedPlan())
 
 

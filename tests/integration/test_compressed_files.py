@@ -81,8 +81,8 @@ OTHERS: list[tuple[str, Callable[[bytes, Path], object], str]] = [
     (".lzma", lambda t, p: p.write_bytes(lzma.compress(t, lzma.FORMAT_ALONE)), "with LZMA"),
     (".lzo", lambda t, p: p.write_bytes(b"\x89LZO\x00\r\n\x1a\n" + t), "with LZO"),
     (".7z", lambda t, p: p.write_bytes(b"7z\xbc\xaf\x27\x1c" + t), "with 7z"),
-    (".lz4", by_arrow("lz4"), "not what Hadoop's Lz4Codec writes"),
-    (".snappy", by_arrow("snappy"), "not what Hadoop's SnappyCodec writes"),
+    (".lz4", by_arrow("lz4"), "not have the format of Hadoop's Lz4Codec"),
+    (".snappy", by_arrow("snappy"), "not have the format of Hadoop's SnappyCodec"),
     ("", by_xz, "compressed with xz"),
     ("", lambda t, p: p.write_bytes(gzip.compress(t)), "compressed with gzip"),
     ("", lambda t, p: p.write_bytes(bz2.compress(t)), "compressed with bzip2"),
@@ -235,7 +235,9 @@ def test_blocks_of_any_size_are_read(engine: SparkEngine, tmp_path: Path, end: s
     damaged = bytearray(joined.read_bytes())
     damaged[-2000:] = bytes(2000)
     joined.write_bytes(damaged)
-    with pytest.raises(FiresteelError, match=f"{joined}: the file is not what Hadoop's"):
+    with pytest.raises(
+        FiresteelError, match=f"{joined}: the file does not have the format of Hadoop's"
+    ):
         read(reader(engine, source), joined)
     ignoring = FileSource(str(joined), format="csv", schema=SCHEMA, ignoreCorruptFiles=True)
     assert len(read(reader(engine, ignoring), joined)) < 100_003

@@ -105,7 +105,7 @@ def test_partial_aggregates_run_by_a_kept_plan(engine: SparkEngine) -> None:
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (lambda df: df.where(f"n >= {df.count() * 0 + START}"), "a function looks at its rows"),
+        (lambda df: df.where(f"n >= {df.count() * 0 + START}"), "a function reads its rows"),
         (lambda df: df.where("current_timestamp() IS NOT NULL"), "it contains the current time"),
         (lambda df: df.where(f"n > -{next(CALLS) + 10_000}"), "it differs from call to call"),
         (lambda df: df.orderBy(df.n % 10), "it contains a sort (SortExec)"),

@@ -249,7 +249,11 @@ def test_a_table_is_refreshed_at_its_interval(
     [
         (lambda spark: None, {}, "its function returned NoneType; it must return a"),
         (lambda spark: spark.readStream.format("rate").load(), {}, "a streaming DataFrame"),
-        (lambda spark: spark.range(0), {}, "it has no rows; check what its function reads"),
+        (
+            lambda spark: spark.range(0),
+            {},
+            "it has no rows; check the data that its function reads",
+        ),
         (lambda spark: spark.range(100_000), {"max_size": "64 kb"}, "it has more than 64 kb of"),
         (lambda spark: spark.read.parquet("/none"), {}, "Path does not exist: file:/none"),
         (lambda spark: 1 / 0, {}, "ZeroDivisionError: division by zero"),

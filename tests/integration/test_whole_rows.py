@@ -285,7 +285,7 @@ def test_a_join_sorts_if_a_hash_table_has_no_room_after_all(
     with capture_logs() as logs:
         found = applied(engine, joined, [(s, numbers(s)) for s in schemas])  # type: ignore[misc]
     assert found.to_pylist() == [{"length": 400 * count, "sum": count * (count - 1) // 2}]
-    assert "joins by sorting" in str(logs)
+    assert "falling back to sort joins" in str(logs)
     assert "memory" in str(logs)
     assert engine.local_tasks.used_bytes == 0
 

@@ -1,1 +1,1 @@
-"""The slot's Spark: its JVM and session, rows in and out, and the operators that run on it."""
+"""The slot's Spark: its JVM and session, the transfer of rows, and the operators that run on it."""

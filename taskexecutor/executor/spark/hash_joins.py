@@ -1,8 +1,8 @@
-"""Joins by a hash table of one side, where it is known to have room.
+"""Joins by a hash table of one side that is known to fit in memory.
 
-Spark sorts both sides of a join, unless one is so small that it is broadcast, because it does not
-know how large they are, and no hash table can be spilled. Rows that have waited are counted: of
-most joins, the rows of a side are at most those of one input.
+Spark sorts both sides of a join, unless one is small enough for a broadcast, because it does not
+know their sizes and cannot spill a hash table. Spooled rows are counted: for most joins, a side has
+at most the rows of one input.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from taskexecutor.executor.spark.jvm.local_tasks import singleton
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# What has no more rows than its one child.
+# Nodes with at most as many rows as their only child.
 _NO_MORE_ROWS = frozenset({"Aggregate", "Filter", "GlobalLimit", "LocalLimit", "Project", "Sort"})
 _HASHED_LEFT = frozenset({"INNER", "RIGHT OUTER", "FULL OUTER"})
 _HASHED_RIGHT = frozenset({"INNER", "LEFT OUTER", "FULL OUTER", "LEFT SEMI", "LEFT ANTI"})
 _BROADCAST_LEFT = frozenset({"INNER", "RIGHT OUTER"})
 _BROADCAST_RIGHT = frozenset({"INNER", "LEFT OUTER", "LEFT SEMI", "LEFT ANTI"})
-# Of a hash table: for a row, and for one of its columns. It doubles whenever it is full, and the
-# old one is copied: the bytes of its rows are needed several times then.
+# Memory of a hash table: per row, and per column of a row. The table doubles whenever it is full
+# and copies the old one, so the bytes of its rows are needed several times.
 _ROW_BYTES, _COLUMN_BYTES, _GROWTH = 120, 16, 4
 
 
 def with_hash_joins(engine: SparkEngine, frame: DataFrame, room_bytes: int) -> Any:
-    """The physical plan of a frame over spools with hash tables of at most `room_bytes` each; None
-    if it has no join that can have one, and would sort.
+    """Returns the physical plan of a DataFrame over spools, with hash tables of at most
+    `room_bytes` each; None if no sorted join of the plan can use one.
     """
     optimized = frame._jdf.queryExecution().optimizedPlan()
     hinted = _hinted(engine, optimized, room_bytes)
     if hinted is optimized:
         return None
     session: Any = engine.session
-    # Of this thread; new nodes ask for it.
+    # Set for this thread, because new nodes request it.
     session._jvm.SparkSession.setActiveSession(session._jsparkSession)
     execution = singleton(session._jvm, "org.apache.spark.sql.execution.QueryExecution")
     return execution.prepareExecutedPlan(session._jsparkSession, hinted)
 
 
 def _hinted(engine: SparkEngine, plan: Any, room_bytes: int) -> Any:
-    """`plan` itself if nothing is to be changed."""
+    """Returns `plan` itself if nothing changes."""
     jvm: Any = engine.session._jvm
     given = [plan.children().apply(at) for at in range(plan.children().size())]
     children = [_hinted(engine, child, room_bytes) for child in given]
@@ -64,7 +64,7 @@ def _hinted(engine: SparkEngine, plan: Any, room_bytes: int) -> Any:
     tables = {}
     for side, (rows, may_be_hashed, may_be_broadcast) in sides.items():
         if may_be_broadcast and rows.stats().sizeInBytes() <= broadcast_bytes:
-            return plan  # its rows go through one generated loop, which no other table's do
+            return plan  # its rows pass through one generated loop, with no other table's
         size_bytes = _table_bytes(engine, rows) if may_be_hashed else None
         if size_bytes is not None and size_bytes <= room_bytes:
             tables[side] = size_bytes
@@ -75,7 +75,7 @@ def _hinted(engine: SparkEngine, plan: Any, room_bytes: int) -> Any:
 
 
 def _is_equal_join(jvm: Any, join: Any) -> bool:
-    """Of columns that are equal, and without a hint of the program's."""
+    """Returns whether the join compares columns for equality and has no hint of the program."""
     if join.hint().leftHint().isDefined() or join.hint().rightHint().isDefined():
         return False
     equal = singleton(jvm, "org.apache.spark.sql.catalyst.planning.ExtractEquiJoinKeys")
@@ -91,7 +91,9 @@ def _hint(jvm: Any, *, on_left: bool) -> Any:
 
 
 def _table_bytes(engine: SparkEngine, side: Any) -> int | None:
-    """At most, of a hash table of its rows; None if it is not known how many there may be."""
+    """Returns the maximum size of a hash table of its rows; None if the number of rows is
+    unbounded.
+    """
     leaf = side
     while _kind(leaf) in _NO_MORE_ROWS:
         leaf = leaf.children().apply(0)

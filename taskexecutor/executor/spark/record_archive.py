@@ -1,5 +1,5 @@
-"""Compiles our own Java into a jar, and records Spark's class archive from one warm-up; run by
-`jvm.archive` in a process of its own.
+"""Compiles Firesteel's Java into a jar, and records Spark's class archive from one warm-up.
+`jvm.archive` runs it in a separate process.
 """
 
 from __future__ import annotations

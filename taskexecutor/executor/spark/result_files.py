@@ -1,4 +1,4 @@
-"""Results of any size out of the JVM: in files that Spark's tasks write, not in its heap."""
+"""Results of any size from the JVM: in files that Spark's tasks write, not in its heap."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _BATCH_ROWS = 8_192  # a batch is in the heap several times while it is written
 def collect_in_files(
     frame: DataFrame, schema: pa.Schema, meter: PlanMeter, code: Code, folder: Path
 ) -> Generator[pa.RecordBatch, None, None]:
-    """As `collect`, for results of any size: Spark writes them to files in `folder` before the
-    first one is read, and has a batch of each partition in its heap. The files are the caller's to
-    remove if it abandons the rest.
+    """Like `collect`, for results of any size: Spark writes them to files in `folder` before the
+    first one is read, and has a batch of each partition in its heap. A caller that abandons the
+    rest removes the files.
 
-    Raises what the plan raises, with the file's name if the disk is full.
+    Raises the plan's error, with the file's name if the disk is full.
     """
     with meter.planning:
         code.load("FiresteelSpill")

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 def to_arrow(schema: StructType) -> pa.Schema:
-    """Raises FiresteelError, naming the column, for types that have no Arrow form, and for names
-    that are not valid UTF-8.
+    """Converts a schema to Arrow. Raises FiresteelError that names the column for types without an
+    Arrow form.
     """
     from pyspark.sql.pandas.types import to_arrow_type
 
@@ -29,9 +29,9 @@ def to_arrow(schema: StructType) -> pa.Schema:
     for field in schema.fields:
         if _is_collated(field.dataType):
             raise FiresteelError(
-                f"column {field.name!r} is {field.dataType.simpleString()}, and texts travel "
+                f"column {field.name!r} is {field.dataType.simpleString()}, but strings are sent "
                 "between tasks without their collation, so equal ones would be different keys; "
-                f"give it the usual one: collate({field.name}, 'UTF8_BINARY')"
+                f"use the default collation: collate({field.name}, 'UTF8_BINARY')"
             )
         try:
             fields.append(
@@ -40,13 +40,13 @@ def to_arrow(schema: StructType) -> pa.Schema:
         except Exception as error:
             raise FiresteelError(
                 f"column {field.name!r} is {field.dataType.simpleString()}, "
-                "which cannot travel between tasks; cast or drop it"
+                "which cannot be sent between tasks; cast or drop it"
             ) from error
     return pa.schema(fields)
 
 
 def _is_collated(kind: DataType) -> bool:
-    """Whether there are texts in it that are compared in another way than by their bytes."""
+    """Returns whether it contains strings that are not compared by their bytes."""
     from pyspark.sql.types import ArrayType, MapType, StringType, StructType
 
     match kind:
@@ -62,7 +62,9 @@ def _is_collated(kind: DataType) -> bool:
 
 
 def to_spark(schema: pa.Schema) -> StructType:
-    """Raises FiresteelError for types that Spark does not have, naming the column."""
+    """Converts a schema to Spark. Raises FiresteelError that names the column for types that Spark
+    lacks.
+    """
     from pyspark.sql.pandas.types import from_arrow_type
     from pyspark.sql.types import StructField, StructType
 
@@ -78,22 +80,22 @@ def to_spark(schema: pa.Schema) -> StructType:
             )
         except Exception as error:
             raise FiresteelError(
-                f"column {field.name!r} is {field.type}, which Spark has no type for; "
+                f"column {field.name!r} is {field.type}, for which Spark has no type; "
                 "cast or drop it"
             ) from error
     return StructType(fields)
 
 
 def columns_of_key(schema: pa.Schema | None, names: Sequence[str]) -> Any:
-    """As Spark's JSON; None if they are not known."""
+    """Returns the key columns as Spark's JSON; None if they are unknown."""
     if schema is None or any(column_index(schema, name) < 0 for name in names):
         return None
     return to_spark(pa.schema([schema.field(column_index(schema, n)) for n in names])).jsonValue()
 
 
 def declared(schema: Any, otherwise: pa.Schema | None) -> pa.Schema | None:
-    """The Arrow schema that a program declares: a DDL string, a StructType, an Arrow schema, or
-    None for `otherwise`.
+    """Returns the Arrow schema that a program declares: a DDL string, a StructType, an Arrow
+    schema, or None for `otherwise`.
 
     Dictionary columns are declared with their value types. Parsing DDL needs a Spark session in
     this process.
@@ -109,12 +111,13 @@ def declared(schema: Any, otherwise: pa.Schema | None) -> pa.Schema | None:
     if isinstance(schema, str):
         return to_arrow(from_ddl(schema))
     raise FiresteelError(
-        f"a schema is a DDL string, a StructType or a pyarrow.Schema, not {type(schema).__name__}"
+        "a schema must be a DDL string, a StructType or a pyarrow.Schema, not "
+        f"{type(schema).__name__}"
     )
 
 
 def decoded(kind: pa.DataType) -> pa.DataType:
-    """The type without dictionaries at any depth: Spark has no type for them."""
+    """Returns the type without dictionaries at any depth, for which Spark has no type."""
     if pa.types.is_dictionary(kind):
         return decoded(kind.value_type)
     if pa.types.is_struct(kind):
@@ -134,8 +137,8 @@ def decoded(kind: pa.DataType) -> pa.DataType:
 
 
 def from_ddl(text: str) -> StructType:
-    """Raises FiresteelError for text that names a type but no columns, and Spark's ParseException
-    for text that does not parse.
+    """Parses DDL. Raises FiresteelError for text that names a type but no columns, and Spark's
+    ParseException for text that does not parse.
     """
     from pyspark.sql.types import StructType
 
@@ -149,7 +152,7 @@ def from_ddl(text: str) -> StructType:
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`batch` with exactly `schema`: columns matched by position, and cast if only the
+    """Returns `batch` with exactly `schema`: columns are matched by position, and cast if only the
     representation differs.
     """
     if batch.schema == schema or not batch.num_columns:
@@ -158,7 +161,7 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def conformed(columns: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
-    """The same for columns, of which there is one or more."""
+    """Returns a batch of at least one column, like `conform`."""
     fitting = [
         column if column.type == field.type else column.cast(field.type)
         for column, field in zip(columns, schema, strict=True)
@@ -167,7 +170,7 @@ def conformed(columns: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def shown(schema: pa.Schema | None, limit: int = 40) -> str:
-    """For messages: `origin string, dep_delay double`."""
+    """Describes a schema for messages: `origin string, dep_delay double`."""
     if schema is None:
         return "(unknown)"
     words = [f"{field.name} {field.type}" for field in list(schema)[:limit]]
@@ -175,14 +178,14 @@ def shown(schema: pa.Schema | None, limit: int = 40) -> str:
 
 
 def spark_name(kind: pa.DataType) -> str:
-    """The type's name in Spark SQL, such as `timestamp_ntz`."""
+    """Returns the type's name in Spark SQL, such as `timestamp_ntz`."""
     from pyspark.sql.pandas.types import from_arrow_type
 
     return str(from_arrow_type(kind).simpleString())
 
 
 def fits_parquet(schema: pa.Schema) -> bool:
-    """Whether a Parquet file can carry rows of this schema to Spark unchanged."""
+    """Returns whether a Parquet file can carry rows of this schema to Spark unchanged."""
     return all(_fits_parquet(field.type) for field in schema) and len(schema) > 0
 
 

@@ -7,7 +7,7 @@ from firesteel.operator import RuntimeContext
 
 
 def session_zone(context: RuntimeContext) -> str:
-    """`spark.sql.session.timeZone`: the job's, or else the cluster's."""
+    """Returns `spark.sql.session.timeZone`: the job's, or else the cluster's."""
     zone = context.config.get(SESSION_TIME_ZONE)
     if zone is None and context.spark is not None:
         zone = context.spark.conf.get(SESSION_TIME_ZONE)

@@ -49,7 +49,9 @@ class SparkStage(StreamOperator):
             yield
 
     def _run(self, frame: DataFrame) -> DataFrame:
-        """Applies the group to `frame`, runs the plan, emits its rows, and returns its frame."""
+        """Applies the group to `frame`, runs the plan, emits its rows, and returns its
+        DataFrame.
+        """
         meter = self.context.plan_meter
         with meter.planning:
             frame = composed.apply(frame, self._specs, cores=self._engine.cores)
@@ -70,8 +72,8 @@ class SparkStage(StreamOperator):
             self.context.show_plan(lambda: composed.optimized_plan(frame))
 
     def _check_schema(self, frame: DataFrame) -> None:
-        """A transform may build its plan from the data that it sees, but its columns must not
-        change.
+        """Raises FiresteelError if the columns changed. A transform may build its plan from the
+        data that it sees, but must keep its columns.
         """
         dtypes = frame.dtypes
         if dtypes == self._dtypes:
@@ -79,7 +81,7 @@ class SparkStage(StreamOperator):
         found = to_arrow(frame.schema)
         if self._output_schema is None:
             self._output_schema = found
-        # Compared as Spark types, which ignore whether parts of nested types may be null.
+        # Compared as Spark types, which ignore the nullability of nested parts.
         elif to_spark(found).simpleString() != to_spark(self._output_schema).simpleString():
             raise FiresteelError(
                 f"{self.context.operator_name}: the transform's columns changed between bundles: "

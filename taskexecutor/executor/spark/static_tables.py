@@ -1,9 +1,9 @@
-"""The static tables of the slot's job: each is read once, by the first function that asks for it,
-or once per refresh interval, by a thread of its own.
+"""The static tables of the slot's job: each is read once, by the first function that requests it,
+or once per refresh interval, by a separate thread.
 
 A version's rows are part of the plans that join them. A refresh replaces the version, never its
-rows, so a bundle sees one version throughout. A refresh that fails is tried again a few times; then
-the next bundle reads the table itself, and fails with the reason.
+rows, so a bundle sees a single version. A failed refresh is retried a few times; then the next
+bundle reads the table itself, and fails with the reason.
 """
 
 from __future__ import annotations
@@ -38,21 +38,23 @@ if TYPE_CHECKING:
 
 REFRESH_ATTEMPTS = 3
 RETRY_S = 5.0  # at most; less if the interval is shorter
-_KEPT_BYTES = 1 * MIB  # of a table whose rows stay in the slot, in plans for the jobs that follow
+_KEPT_BYTES = 1 * MIB  # of a table whose rows stay in the slot, in plans for later jobs
 
 _log = structlog.get_logger(__name__)
 
 
 class TableStatus(NamedTuple):
-    """Of a table whose rows are there."""
+    """The status of a table whose rows are available."""
 
     name: str
-    age_s: float  # since the read began that its rows are from
-    failed_refreshes: int  # since the job began here
+    age_s: float  # since the start of the read that returned its rows
+    failed_refreshes: int  # since the job started here
 
 
 class StaticTables:
-    """One per job and slot; the functions of the program find it until it is closed."""
+    """The tables of one job in a slot; the functions of the program find them until they are
+    closed.
+    """
 
     def __init__(self, engine: SparkEngine) -> None:
         self._engine = engine
@@ -61,7 +63,7 @@ class StaticTables:
         static_table.provide(self.dataframe)
 
     def dataframe(self, table: StaticTable) -> DataFrame:
-        """The version that this thread has pinned, or the latest one."""
+        """Returns the version that this thread has pinned, or the latest one."""
         pins = pinned_here()
         if pins is not None and (version := pins.get(table.id)) is not None:
             return version.frame
@@ -75,13 +77,13 @@ class StaticTables:
         return version.frame
 
     def status(self) -> list[TableStatus]:
-        """In any thread. Does not wait for a read."""
+        """Returns the status of all tables, from any thread. Does not wait for a read."""
         with self._lock:
             held = list(self._held.values())
         return [status for each in held if (status := each.status()) is not None]
 
     def close(self) -> None:
-        """Ends the refreshes, without waiting for one that is under way."""
+        """Ends the refreshes, without waiting for a current one."""
         static_table.provide(None)
         with self._lock:
             for held in self._held.values():
@@ -96,13 +98,13 @@ class _HeldTable:
         self._schema: pa.Schema | None = None  # of the first read
         self._reading = threading.Lock()
         self._version: TableVersion | None = None
-        self._failures = 0  # of refreshes, in a row
+        self._failures = 0  # consecutive failed refreshes
         self._all_failures = 0
-        self._read_s: float | None = None  # when the read began that the rows are from
+        self._read_s: float | None = None  # start of the read that returned the rows
         self._refreshing: Repeating | None = None
 
     def version(self) -> TableVersion:
-        """Reads the table if it is not there; other callers wait."""
+        """Returns the version, and reads the table if necessary; other callers wait."""
         with self._reading:
             if self._version is None:
                 self._version = self._read()
@@ -122,7 +124,7 @@ class _HeldTable:
             self._refreshing.stop()
 
     def _refresh(self) -> float:
-        """Returns the pause until the next one, in seconds."""
+        """Returns the pause until the next refresh, in seconds."""
         refresh_s = self._table.refresh_s
         assert refresh_s is not None
         assert self._refreshing is not None
@@ -171,8 +173,8 @@ class _HeldTable:
         batches = self._collected(frame, schema)
         if not batches and not self._table.allow_empty:
             raise FiresteelError(
-                "it has no rows; check what its function reads, or pass allow_empty=True if that"
-                " may happen"
+                "it has no rows; check the data that its function reads, or pass allow_empty=True "
+                "if that may happen"
             )
         canonical = to_arrow(to_spark(schema))
         table = pa.Table.from_batches(batches, schema).cast(canonical)
@@ -184,7 +186,7 @@ class _HeldTable:
         return version
 
     def _version_of(self, table: pa.Table, spark_schema_json: str) -> TableVersion:
-        """The one that a plan holds already, or a new one."""
+        """Returns a version that a plan already holds, or a new one."""
         if table.nbytes > _KEPT_BYTES:
             return self._new_version(table, spark_schema_json, shared=False)
         versions, key = self._engine.plan_cache.table_versions, (spark_schema_json, _digest(table))
@@ -199,9 +201,10 @@ class _HeldTable:
         from pyspark.sql import functions as sql
 
         session: Any = self._engine.session
-        # Also one without rows, or there would be no RDD.
+        # Even a table without rows has a batch; otherwise there would be no RDD.
         rows = table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
-        # Arrow batches in the JVM: as rows of a local relation, they would take four times as much.
+        # Arrow batches in the JVM: as rows of a local relation, they would take four times the
+        # memory.
         with temporary_conf(session, {LOCAL_RELATION_LIMIT: "0b"}):
             held = local_frame(session, rows, spark_schema_json)
         rdd_id = held._jdf.queryExecution().analyzed().rdd().id()
@@ -227,7 +230,7 @@ class _HeldTable:
 
 
 def _digest(table: pa.Table) -> bytes:
-    """The same for the same rows in the same order, to the last bit."""
+    """Returns a digest that is equal for the same rows in the same order, bit by bit."""
     content = pa.BufferOutputStream()
     with pa.ipc.new_stream(content, table.schema) as stream:
         stream.write_table(table.combine_chunks())

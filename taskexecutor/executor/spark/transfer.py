@@ -1,8 +1,8 @@
-"""Bundles of rows on their way into and out of the JVM, by the cheapest way for their size.
+"""Transfers bundles of rows to and from the JVM, in the cheapest way for their size.
 
-In: a few rows as a local relation, which Spark reads without a job; more as uncompressed Parquet in
-shared memory. Out: Spark's Arrow collect, read as a stream, so that this process never holds a
-large result as a whole.
+In: a few rows as a local relation, which Spark reads without a job; more rows as uncompressed
+Parquet in shared memory. Out: Spark's Arrow collect, read as a stream, so that this process never
+holds a large result as a whole.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 LOCAL_ROWS = 2_000
 LOCAL_BYTES = 256 * 1024
 _GROUP_BYTES = 8 * MIB  # Spark has up to 4,096 rows of a row group in the heap at a time
-BATCH_ROWS = 65_536  # of results, at most
+BATCH_ROWS = 65_536  # of results, maximum
 
 
 class BundleStore:
-    """This process' folder in shared memory. The TaskExecutor removes it if this process dies
+    """This process's folder in shared memory. The TaskExecutor removes it if this process dies
     (`temporary.sweep`).
     """
 
@@ -62,14 +62,14 @@ class BundleLoader:
         self._spark_schema = to_spark(schema)
         self._spark_schema_json = self._spark_schema.json()
         self._canonical = to_arrow(self._spark_schema)
-        # Executors on other machines cannot read our shared memory.
+        # Executors on other machines cannot read this machine's shared memory.
         self._parquet = fits_parquet(schema) and str(session.sparkContext.master).startswith(
             "local"
         )
 
     @contextlib.contextmanager
     def dataframe(self, batches: Sequence[pa.RecordBatch]) -> Iterator[DataFrame]:
-        """The rows as a DataFrame, for use inside the `with` only."""
+        """Returns the rows as a DataFrame, which is valid inside the `with` only."""
         rows = sum(batch.num_rows for batch in batches)
         size_bytes = sum(batch.nbytes for batch in batches)
         table = pa.Table.from_batches(
@@ -103,7 +103,7 @@ class BundleLoader:
 
 
 def local_frame(session: Any, batches: list[pa.RecordBatch], spark_schema_json: str) -> DataFrame:
-    """Like PySpark's createDataFrame, but does not ask the JVM for settings each time."""
+    """Like PySpark's createDataFrame, but does not request settings from the JVM each time."""
     from pyspark.sql import DataFrame
     from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
@@ -121,7 +121,7 @@ def local_frame(session: Any, batches: list[pa.RecordBatch], spark_schema_json: 
 
 @contextlib.contextmanager
 def writing(path: Path, size_bytes: int) -> Iterator[None]:
-    """Turns the operating system's errors into FiresteelError."""
+    """Converts errors of the operating system to FiresteelError."""
     try:
         yield
     except OSError as error:
@@ -137,8 +137,8 @@ def collect(
     empty. Closing the generator abandons the rest.
 
     It fetches one partition at a time while Spark computes the next. So Spark holds at most two
-    partitions for a slow reader, and never blocks in the middle of writing one, which would stop
-    all jobs of the slot, including those that the reader's consumers wait for.
+    partitions for a slow reader, and never blocks while writing one, which would stop all jobs of
+    the slot, including those that the reader's consumers wait for.
     """
     from pyspark.util import _create_local_socket  # as PySpark's own toLocalIterator
 
@@ -159,13 +159,13 @@ def collect(
                 if batch.num_rows:
                     yield batch
         with unwrapped():
-            server.getResult()  # raises what the plan raised
+            server.getResult()  # raises the plan's error
     finally:
         _close(file, sock)
 
 
 def in_arrow(frame: DataFrame, batch_rows: int) -> Any:
-    """An RDD of the rows, in messages of Arrow's."""
+    """Returns an RDD of the rows as Arrow messages."""
     # structs' fields have distinct names; no large_string
     return frame._jdf.toArrowBatchRdd(batch_rows, "UTC", True, False)
 
@@ -174,7 +174,7 @@ _END_OF_PARTITION = -1
 
 
 def _next_partition(file: Any) -> bool:
-    """Requests the next partition. False if there is none, or the plan has failed."""
+    """Requests the next partition. Returns False if there is none, or the plan has failed."""
     file.write((1).to_bytes(4, "big"))
     file.flush()
     return _read_int(file) == 1
@@ -193,9 +193,7 @@ def _read(file: Any, size: int) -> bytes:
 
 @contextlib.contextmanager
 def unwrapped() -> Iterator[None]:
-    """Raises the error of the plan's task itself, without the wrappers of threads that waited for
-    it.
-    """
+    """Raises the error of the plan's task itself, without the wrappers of waiting threads."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors.exceptions.captured import UnknownException, convert_exception
 

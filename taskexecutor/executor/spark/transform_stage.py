@@ -1,8 +1,8 @@
 """Spark operators after a task's input or a Python operator.
 
-Input is gathered into bundles: whatever arrives while Spark is busy, up to a limit. The task
-flushes before watermarks, at the end, and when its input runs dry: no row waits for others to come,
-and no watermark overtakes a row.
+Input is gathered into bundles: everything that arrives while Spark is busy, up to a limit. The task
+flushes before watermarks, at the end, and when its input runs dry: no row waits for later rows, and
+no watermark overtakes a row.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ if TYPE_CHECKING:
 
 
 class After(NamedTuple):
-    """What a stage makes of all rows at once."""
+    """The result of a stage over all rows together."""
 
     frame: DataFrame
-    schema: pa.Schema  # of what is emitted
-    grouping: RowPartials | None = None  # what makes it of the frame's rows; None: it is they
+    schema: pa.Schema  # of the emitted rows
+    # computes them from the DataFrame's rows; None: emitted unchanged
+    grouping: RowPartials | None = None
 
 
 class SparkTransformStage(SparkStage):
-    """One Catalyst plan, kept from bundle to bundle if that is sound."""
+    """One Catalyst plan, cached between bundles if that is sound."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class SparkTransformStage(SparkStage):
         output_schema: pa.Schema | None,
         input_schema: pa.Schema | None = None,
     ) -> None:
-        """`input_schema`: None: the one that the context knows, or that of the first bundle."""
+        """`input_schema`: None uses the one that the context knows, or that of the first bundle."""
         super().__init__(specs, output_schema)
         self._input_schema = input_schema
         self._bundle: list[pa.RecordBatch] = []
@@ -59,7 +60,7 @@ class SparkTransformStage(SparkStage):
         self._limit_bytes = Configuration(context.config).get(options.BUNDLE_BYTES)
 
     def after(self, frame: DataFrame) -> After | None:
-        """The group applied to all rows at once; None if it is meant for bundles of them."""
+        """Applies the group to all rows together; returns None if it is meant for bundles."""
         if any(isinstance(spec, TransformSpec) and spec.per_bundle for spec in self._specs):
             return None
         *before, last = self._specs

@@ -1,7 +1,7 @@
-"""Warms Spark up: runs the kinds of plans that jobs run first, so that a job's first bundle finds
-classes loaded, code compiled, sockets and codecs in use.
+"""Warms up Spark: runs the kinds of plans that jobs run first, so that a job's first bundle finds
+classes loaded, code compiled, and sockets and codecs initialized.
 
-The class archive is recorded from this, and made anew when this file changes.
+The class archive is recorded from this, and recorded again when this file changes.
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ def start_warm(
     try:
         with engine.compiler_waiting():
             warm_up(engine)
-        engine.collect_garbage()  # what the start leaves behind goes before the first job comes
+        engine.collect_garbage()  # collects the start's garbage before the first job
     except BaseException:
         engine.stop(grace_s=0)
         raise
 
 
 def warm_up(engine: SparkEngine) -> None:
-    """What most jobs do first: a bundle, and a part of a file, through kept plans."""
+    """Runs the first steps of most jobs: a bundle, and a part of a file, through cached plans."""
     path, table = _rows(engine)
     _run_bundle(engine, table)
     if not engine.is_local:
@@ -98,7 +98,7 @@ def warm_up(engine: SparkEngine) -> None:
 
 
 def exercise(engine: SparkEngine) -> None:
-    """What fewer jobs do, after the warm-up: only to have their classes in the archive."""
+    """Runs rarer work after the warm-up, only to have its classes in the archive."""
     path, table = _rows(engine)
     loader = BundleLoader(engine.session, engine.bundles, _SCHEMA)
     with loader.dataframe(table.to_batches()) as frame:  # a local relation
@@ -135,7 +135,7 @@ def _run_bundle(engine: SparkEngine, table: pa.Table) -> None:
 
 
 def _read_file(engine: SparkEngine, source: FileSource) -> None:
-    """A source that is read, observed, filtered and aggregated by a kept plan."""
+    """Runs a source that is read, observed, filtered and aggregated by a cached plan."""
     (path,) = source.paths
     schema = declared_schema(source)
     assert schema is not None
@@ -160,7 +160,7 @@ def _read_file(engine: SparkEngine, source: FileSource) -> None:
 
 
 def _read_file_anew(engine: SparkEngine, path: Path) -> None:
-    """The same by a job of Spark's."""
+    """Runs the same by a Spark job."""
     source = FileSource(str(path), format="csv", schema=_DDL, header=True)
     frame = read_files(engine.session, source, [str(path)], None)
     frame = observations.observe_time(frame, _WATERMARKS)

@@ -1,8 +1,8 @@
-"""Operators over all rows of their inputs at once, on Spark: `apply`, and joins in a batch.
+"""Operators over all rows of their inputs together, on Spark: `apply`, and joins in a batch.
 
-The rows wait in files until the inputs have ended. They are then DataFrames of one partition each,
-so Spark groups, sorts and joins them without a shuffle, spilling what does not fit into the heap.
-The results of plans that cannot do without a job of Spark's wait in files, too.
+The rows are spooled to files until the inputs have ended. They are then DataFrames of one partition
+each, so Spark groups, sorts and joins them without a shuffle, and spills data that does not fit
+into the heap. The results of plans that need a Spark job are also spooled to files.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-_BROADCAST = "BroadcastExchangeExec"  # a job of its own
-# In the names of nodes that need Spark's workers, or have several partitions.
+_BROADCAST = "BroadcastExchangeExec"  # runs as a separate job
+# Parts of the names of nodes that need Spark's workers, or have several partitions.
 _ELSEWHERE = ("Python", "InPandas", "InArrow", "Union")
 
 
 class _Runnable(NamedTuple):
     sink: ColumnSink
-    rdd: Any  # of the plan that puts its rows there
+    rdd: Any  # of the plan that writes its rows there
 
 
 class WholeRows(SparkStage):
-    """Spools the rows of its inputs, and emits what a plan over all of them gives."""
+    """Spools the rows of its inputs, and emits the result of a plan over all of them."""
 
     emits_at_end = True
 
@@ -58,9 +58,7 @@ class WholeRows(SparkStage):
         output_schema: pa.Schema | None,
         following: SparkTransformStage | None = None,
     ) -> None:
-        """`following`: emits, instead of this, what it makes of the rows: in the same plan, if that
-        can be.
-        """
+        """`following` emits its result instead: in the same plan, if possible."""
         super().__init__((), output_schema)
         self.inputs = inputs
         self._following = following
@@ -68,15 +66,17 @@ class WholeRows(SparkStage):
 
     @abstractmethod
     def _spooled_schema(self, number: int, given: pa.Schema) -> pa.Schema:
-        """Of the rows that wait, in Spark's types. `given`: of the input of this number."""
+        """Returns the schema of the spooled rows, in Spark's types. `given` is that of the input of
+        this number.
+        """
 
     def _spooled(self, number: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """What waits of a batch."""
+        """Returns the part of a batch that is spooled."""
         return conform(batch, self._schemas[number])
 
     @abstractmethod
     def _result(self, frames: Sequence[DataFrame]) -> DataFrame:
-        """Of the rows that have waited, in a frame for each input."""
+        """Returns the result over the spooled rows, with a DataFrame for each input."""
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         super().setup(context, output)
@@ -93,8 +93,8 @@ class WholeRows(SparkStage):
             schema = self.context.input_schemas[number]
             if schema is None:
                 raise FiresteelError(
-                    f"{self.context.operator_name}: the schema of its input is not known; "
-                    "declare one on the operator before it"
+                    f"{self.context.operator_name}: the schema of its input is unknown; "
+                    "declare it on the upstream operator"
                 )
             found.append(schema)
         return found
@@ -119,7 +119,7 @@ class WholeRows(SparkStage):
                 self._spools[input_index].add(self._spooled(input_index, batch))
 
     def process_watermark(self, watermark: Watermark) -> None:
-        """Rows of any time are yet to come."""
+        """Does nothing: later rows may have any time."""
 
     def finish(self) -> None:
         self.context.count_bundle(sum(spool.rows for spool in self._spools))
@@ -152,7 +152,7 @@ class WholeRows(SparkStage):
         self._following.flush()
 
     def _emitted_by_following(self, frame: DataFrame) -> bool:
-        """Whether `frame` and what follows could be computed as one plan."""
+        """Returns whether `frame` and the following operator could be computed as one plan."""
         following = self._following
         if following is None:
             return False
@@ -166,8 +166,8 @@ class WholeRows(SparkStage):
         return True
 
     def _computed(self, wanted: After) -> Generator[pa.RecordBatch, None, None] | None:
-        """The plan's results if, without its shuffles, it is one task, which the calling thread can
-        be; else None: it takes a job of Spark's.
+        """Returns the plan's results if, without its shuffles, it is one task that the calling
+        thread can run; None if it needs a Spark job.
         """
         engine, frame = self._engine, wanted.frame
         if not ColumnSink.suits(engine, frame.schema):
@@ -183,7 +183,7 @@ class WholeRows(SparkStage):
         return self._results_by_hashing(runnable, wanted)
 
     def _runnable(self, wanted: After, physical: Any) -> _Runnable | None:
-        """None if only a shuffle would bring its rows together."""
+        """Returns None if only a shuffle would bring its rows together."""
         sink = ColumnSink(self._engine, wanted.frame.schema, grouping=wanted.grouping)
         rdd = sink.fuse(without_shuffles(self._engine.session, physical)).execute()
         if rdd.getNumPartitions() != 1:
@@ -194,8 +194,8 @@ class WholeRows(SparkStage):
     def _results_by_hashing(
         self, runnable: _Runnable, wanted: After
     ) -> Generator[pa.RecordBatch, None, None]:
-        """Spark's own plan begins again if that fails before the first row: there was no room for
-        hash tables after all.
+        """Computes with hash joins. If that fails before the first row, because there was no room
+        for hash tables after all, Spark's own plan starts over.
         """
         results = self._results(runnable, wanted.schema)
         try:
@@ -203,7 +203,7 @@ class WholeRows(SparkStage):
         except Exception as error:
             if self.context.cancelled:
                 raise
-            log.info("joins by sorting what could not be hashed", cause=summary_of(error))
+            log.info("falling back to sort joins", cause=summary_of(error))
             with self.context.plan_meter.planning:
                 again = self._runnable(wanted, _executed(wanted.frame))
             assert again is not None, "it has the partitions of the other plan"
@@ -261,8 +261,8 @@ def _executed(frame: DataFrame) -> Any:
 
 
 def _is_local(physical: Any) -> bool:
-    """Whether all that a plan reads is in spools, and nothing in it runs elsewhere. Rows that are
-    broadcast may be any: Spark reads them before, in a job of its own.
+    """Returns whether all data that a plan reads is in spools, and nothing in it runs elsewhere.
+    Broadcast rows may come from anywhere: Spark reads them before, in a separate job.
     """
     nodes: list[Any] = [physical]
     for node in nodes:

@@ -1,1 +1,1 @@
-"""Bundles of rows that enter plans, by whichever way is the fastest for them."""
+"""Runs bundles of rows through plans, in the fastest way for each."""

@@ -1,5 +1,5 @@
-"""Rows of a source whose columns are grouped by Arrow: what they give to the partial results is in
-Arrow's columns already. What is not, Spark computes, and nothing else.
+"""Groups the columns of a source's rows with Arrow. Contributions to partial results that are Arrow
+columns already do not enter Spark; Spark computes only the others.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from taskexecutor.executor.spark.plans.wanted_rows import WantedRows
 from taskexecutor.executor.spark.schemas import conform, to_arrow
 
 _SECOND_US = 1_000_000
-# Rows that are grouped at once: what belongs to more of them leaves the processor's caches. If
-# there is a group for less than `_FEW` rows, fewer groups are worth more than that. So are fewer
-# lists of distinct values.
+# Rows that are grouped together: more would exceed the processor's caches. With more than one group
+# per `_FEW` rows, reducing the number of groups is worth more than that. The same holds for lists
+# of distinct values.
 _GROUPED_ROWS, _LISTED_ROWS, _MOST_ROWS = 65_536, 262_144, 1_048_576
 _FEW = 8
-# Rows with so many bytes of texts are grouped where they have been read, unless that is in small
-# batches: putting them together would copy all texts for the few that are chosen.
+# Rows with this many bytes of text are grouped where they were read, unless their batches are
+# small: concatenating them would copy all texts for the few chosen rows.
 _TEXT_BYTES, _BATCH_ROWS = 32, 8_192
 
 
 class GroupedColumns:
-    """A plan of rows whose columns are grouped. Runs once at a time."""
+    """A plan of rows whose columns are grouped. One run at a time."""
 
     takes_dictionaries = False
     late: frozenset[str] = frozenset()
@@ -46,7 +46,7 @@ class GroupedColumns:
         time: str | None,
         meter: PlanMeter,
     ) -> None:
-        """`given`: the columns of the plan's rows. `time`: the column of event times."""
+        """`given` are the columns of the plan's rows. `time` is the column of event times."""
         assert kept.grouping is not None
         self.kept = kept
         self._grouping = kept.grouping
@@ -66,13 +66,13 @@ class GroupedColumns:
         self.columns = {name for each in self._given if each is not None for name in each.reads}
         self.columns.update(*(each.reads for each in self._computed))
         self.columns |= {time} if time is not None else set()
-        self.latest_us: int | None = None  # of the last run: the latest event time, if there is any
+        self.latest_us: int | None = None  # latest event time of the last run, if any
 
     def run(
         self, table: pa.Table, schema: pa.Schema, job_group: str
     ) -> Generator[pa.RecordBatch, None, None]:
-        """The results in batches of exactly `schema`, each computed on demand. `table` has the
-        plan's `columns`, and may have others.
+        """Yields the results in batches of exactly `schema`, each computed on demand. `table` has
+        the plan's `columns`, and may have others.
         """
         self.latest_us = None
         if self._time is not None:
@@ -97,7 +97,7 @@ class GroupedColumns:
             yield conform(grouped, schema)
 
     def _pieces(self, part: pa.Table, start: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Batches of its rows that are grouped at once, and their places in the table."""
+        """Yields batches that are grouped together, and their offsets in the table."""
         batches = part.to_batches()
         if not (self._piecewise and _has_long_texts(part, len(batches))):
             columns = [as_array(column) for column in part.columns]
@@ -132,10 +132,10 @@ class GroupedColumns:
 
 
 class _Computed:
-    """Columns that Spark computes for each row, and the columns that these need."""
+    """Columns that Spark computes for each row, and the columns on which these depend."""
 
     def __init__(self, engine: SparkEngine, kept: KeptPlan, places: Sequence[int]) -> None:
-        """`places`: of the columns, among those of the plan's rows."""
+        """`places`: indices among the columns of the plan's rows."""
         names = kept.rows.columns
         rows = kept.rows.select(*(names[place] for place in places))
         physical = rows._jdf.queryExecution().executedPlan()
@@ -147,14 +147,14 @@ class _Computed:
     def run(
         self, table: pa.Table, job_group: str, meter: PlanMeter
     ) -> Iterator[tuple[int, pa.Array]]:
-        """The columns, by their places."""
+        """Yields the columns by their indices."""
         batches = self.bundles.run(table, self._schema, job_group, meter)
         computed = pa.Table.from_batches(batches, self._schema)
         yield from zip(self._places, map(as_array, computed.columns), strict=True)
 
 
 class _OfSeconds(_Computed):
-    """Columns that are the same for all times of a second: computed for one time of each."""
+    """Columns that are equal for all times of a second: computed for one time of each second."""
 
     def run(
         self, table: pa.Table, job_group: str, meter: PlanMeter
@@ -177,7 +177,7 @@ def _has_long_texts(part: pa.Table, batches: int) -> bool:
 
 
 def _seconds(times: pa.Array) -> Groups:
-    """The rows of each second, and those without a time."""
+    """Groups the rows by second; rows without a time are a group."""
     seconds = column_of(numbers_in(times) // _SECOND_US)
     if times.null_count:
         seconds = pc.if_else(times.is_valid(), seconds, pa.scalar(None, pa.int64()))

@@ -1,7 +1,8 @@
-"""Bundles through a kept plan as Arrow's messages, row by row: for types `columns` does not take.
+"""Runs bundles through a cached plan as Arrow messages, row by row: for types that `columns` does
+not support.
 
-The plan's RDD is a chain over one list of Arrow batches. It is computed on the calling thread (or
-rather its thread in the JVM) for a partition that holds another list: the bundle.
+The plan's RDD is a chain over one list of Arrow batches. It is computed on the calling thread (more
+precisely, its thread in the JVM) for a partition with a different list: the bundle.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LEAF = frozenset({"RDDScanExec"})
-_PART_BYTES = 16 * MIB  # of a bundle in the JVM at a time, unless a single row has more
+_PART_BYTES = 16 * MIB  # of a bundle in the JVM at a time, unless a single row is larger
 _SLICE_ROWS = 1_000  # between checks for cancellation
-_LENGTH_BYTES = 4  # the prefix of each batch
+_LENGTH_BYTES = 4  # of each batch's length prefix
 
 
 def frame(engine: SparkEngine, schema: StructType) -> DataFrame:
-    """A frame over no Arrow batches yet."""
+    """Returns a DataFrame over no Arrow batches yet."""
     arrow = to_arrow(schema)
     nothing = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in arrow], schema=arrow)
     # Otherwise its rows would be part of the plan.
@@ -43,8 +44,8 @@ def frame(engine: SparkEngine, schema: StructType) -> DataFrame:
 
 
 class MessageBundles:
-    """A kept plan over `frame` for bundles of one operator, with the JVM's classes and methods that
-    each bundle needs: looking them up takes round trips.
+    """A cached plan over `frame` for bundles of one operator. Holds the JVM classes and methods
+    that each bundle needs, because looking them up takes round trips.
     """
 
     def __init__(self, engine: SparkEngine, plan: KeptPlan) -> None:

@@ -1,5 +1,5 @@
-"""Runs bundles by a kept plan: rows enter and leave the generated code without a Spark job and
-without a plan of their own. See docs/decisions/0009 and 0015.
+"""Runs bundles with a cached plan: rows enter and leave the generated code without a Spark job and
+without a new plan. See docs/decisions/0009 and 0015.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from taskexecutor.executor.spark.schemas import conform, to_arrow, to_spark
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-WHOLE_BYTES = 32 * MIB  # larger bundles whose rows are related can spill in a job only
-BUNDLE_ROWS = 100_000  # larger bundles of a slot with several cores go to all of them, as a job
+WHOLE_BYTES = 32 * MIB  # larger bundles whose rows are related can only spill in a job
+BUNDLE_ROWS = 100_000  # larger bundles of a slot with several cores run on all of them, as a job
 
 
 class BundlePlans:
-    """The kept plan of one operator's bundles, made with the first bundle if that is sound."""
+    """The cached plan of one operator's bundles, made with the first bundle if that is sound."""
 
     def __init__(
         self,
@@ -63,29 +63,29 @@ class BundlePlans:
         self._key = cache_key(self._spark_schema, specs, "whole" if whole else "bundles")
 
     def suits(self, rows: int, size_bytes: int = 0) -> bool:
-        """Whether a kept plan is the fastest way for a bundle of this size."""
+        """Returns whether a cached plan is the fastest way for a bundle of this size."""
         if self._whole and size_bytes > WHOLE_BYTES:
             return False
         return rows <= BUNDLE_ROWS or self._engine.cores == 1
 
     @property
     def frame(self) -> DataFrame | None:
-        """The kept plan's frame; None if there is no kept plan."""
+        """The cached plan's DataFrame; None if there is no cached plan."""
         return self._plan.kept.frame if self._plan is not None else None
 
     @property
     def undecided(self) -> bool:
-        """There is no plan yet, but another attempt to make one is worth it."""
+        """Whether there is no plan yet, but another attempt to make one is worthwhile."""
         return self._plan is None and self._attempts > 0
 
     def drop_if_outdated(self) -> None:
-        """Called between bundles: a plan that holds an older read of a static table is not kept."""
+        """Drops a plan that holds an older read of a static table. Called between bundles."""
         if self._plan is not None and self._plan.kept.outdated:
             self.close()
             self._attempts = ATTEMPTS
 
     def make(self) -> None:
-        """Tries to make the plan, which sets `frame`. Calls the functions of the program."""
+        """Tries to make the plan, which sets `frame`. Calls functions of the program."""
         if self._attempts == ATTEMPTS:
             session, specs = self._engine.session, self._specs
             with self._meter.planning:
@@ -99,7 +99,7 @@ class BundlePlans:
     def run(
         self, batches: Sequence[pa.RecordBatch], schema: pa.Schema, group: str
     ) -> Generator[pa.RecordBatch, None, None]:
-        """The results in batches of exactly `schema`, each computed on demand."""
+        """Yields the results in batches of exactly `schema`, each computed on demand."""
         with self._meter.converting:
             conforming = [conform(batch, self._schema) for batch in batches]
             table = pa.Table.from_batches(conforming, self._schema)
@@ -135,7 +135,7 @@ class BundlePlans:
             if ColumnSink.suits(engine, kept.rows.schema):
                 return ColumnBundles(engine, kept, whole=self._whole)
         if self._whole:
-            raise NotKept("its rows have columns that do not enter Spark as they are")
+            raise NotKept("its rows have columns that Spark cannot read from Arrow")
         leaf = messages.frame(engine, self._spark_schema)
         kept = keep(engine.session, leaf, leaf, self._specs, ROW_BY_ROW | messages.LEAF)
         return MessageBundles(engine, kept)

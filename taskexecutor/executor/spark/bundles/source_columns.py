@@ -1,4 +1,4 @@
-"""Runs the rows of a source that come as Arrow's columns by a kept plan, as bundles are run."""
+"""Runs a source's rows that are Arrow columns with a cached plan, like bundles."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _TIME = pa.timestamp("us", "UTC")
 
 
 class ColumnPlans:
-    """The kept plan of one operator's columns."""
+    """The cached plan of one operator's columns."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ColumnPlans:
         self._plan: SourcePlan | None = None
 
     def plan(self) -> SourcePlan | None:
-        """None if there is no kept plan. Calls the functions of the program when it is made."""
+        """Returns the cached plan, or None. Calls functions of the program to make it."""
         if self._plan is not None and self._plan.kept.outdated:
             self.close()
             self._attempts = ATTEMPTS
@@ -79,7 +79,7 @@ class ColumnPlans:
             self._engine.plan_cache.put(self._key, plan)
 
     def _cached(self) -> SourcePlan | None:
-        """The plan of a job before this one."""
+        """Returns the plan of an earlier job."""
         session, specs = self._engine.session, self._specs
         plan: SourcePlan | None = self._engine.plan_cache.take(
             self._key, lambda plan: is_still(session, plan.kept, specs)
@@ -91,7 +91,7 @@ class ColumnPlans:
     def _made(self) -> SourcePlan:
         engine = self._engine
         if not ColumnSink.suits(engine, self._schema):
-            raise NotKept("its columns do not go in and out of Spark as columns")
+            raise NotKept("its rows cannot enter and leave Spark as columns")
         leaf = rows.frame(engine, self._schema)
         time = self._watermarks.column if self._watermarks is not None else None
         observer: RowObserver | None = None
@@ -103,7 +103,7 @@ class ColumnPlans:
         if not ColumnSink.suits(engine, kept.rows.schema):
             raise NotKept("its results do not leave Spark as columns")
         if engine.code.type("FiresteelTable").asksForFile(kept.physical):
-            raise NotKept("it asks for the file that a row is in")
+            raise NotKept("it reads the name of a row's file")
         if kept.grouping is not None and self._time_is_plain:
             given = leaf_columns(engine, kept.physical)
             if given is not None:
@@ -113,7 +113,7 @@ class ColumnPlans:
 
     @property
     def _time_is_plain(self) -> bool:
-        """Whether the latest event time is the greatest value of a column, if it is needed."""
+        """Returns whether the latest event time is the maximum of a column, or not needed."""
         if self._watermarks is None:
             return True
         return bool(to_arrow(self._schema).field(self._watermarks.column).type == _TIME)
@@ -133,32 +133,32 @@ class ColumnPlans:
 
 
 class SourcePlan(CachedPlan, Protocol):
-    """Runs once at a time."""
+    """A plan for a source's columns. One run at a time."""
 
     kept: KeptPlan
-    meter: PlanMeter  # of the operator that has it now
-    columns: set[str]  # the names of those that it needs
-    takes_dictionaries: bool  # in place of texts
-    late: frozenset[str]  # columns that are of rows that stay, and that nothing is computed with
-    wanted: WantedRows | None  # others may be left out
+    meter: PlanMeter  # of the operator that currently has it
+    columns: set[str]  # names of the columns that it needs
+    takes_dictionaries: bool  # whether texts may be dictionaries
+    late: frozenset[str]  # columns of the resulting rows that no expression uses
+    wanted: WantedRows | None  # other rows may be dropped
 
     @property
     def frame(self) -> DataFrame: ...
 
     @property
     def latest_us(self) -> int | None:
-        """Of the last run: the latest event time, if there is any."""
+        """The latest event time of the last run, if any."""
 
     def run(
         self, table: pa.Table, schema: pa.Schema, group: str
     ) -> Generator[pa.RecordBatch, None, None]:
-        """The results in batches of exactly `schema`, each computed on demand. `table` has the
-        plan's `columns`, and may have others.
+        """Yields the results in batches of exactly `schema`, each computed on demand. `table` has
+        the plan's `columns`, and may have others.
         """
 
 
 class ColumnPlan:
-    """A kept plan. It runs once at a time."""
+    """A cached plan. One run at a time."""
 
     takes_dictionaries = True
 
@@ -169,15 +169,15 @@ class ColumnPlan:
         times: RowObserver | str | None,
         meter: PlanMeter,
     ) -> None:
-        """`wanted`: others may be left out; `times`: what sees the event times, or the column that
-        has them. Rows that are left out have a time, too.
+        """`wanted`: other rows may be dropped. `times` observes the event times, or is the column
+        that contains them. Dropped rows also have a time.
         """
         self._bundles = bundles
         self._times = times
         self.meter = meter
         self.kept = bundles.kept
         self._latest_us: int | None = None
-        # The names of those that it needs.
+        # Names of the columns that it needs.
         self.columns = {*bundles.columns, *([times] if isinstance(times, str) else [])}
         self.late = bundles.late
         self.wanted = wanted if times is None else None
@@ -189,12 +189,12 @@ class ColumnPlan:
 
     @property
     def runs_spark(self) -> bool:
-        """False if it only chooses columns."""
+        """Whether Spark runs; False if the plan only selects columns."""
         return self._bundles.runs_spark
 
     @property
     def latest_us(self) -> int | None:
-        """Of the last run: the latest event time, if there is any."""
+        """The latest event time of the last run, if any."""
         if isinstance(self._times, RowObserver):
             return self._times.latest_us
         return self._latest_us
@@ -202,8 +202,8 @@ class ColumnPlan:
     def run(
         self, table: pa.Table, schema: pa.Schema, group: str
     ) -> Generator[pa.RecordBatch, None, None]:
-        """The results in batches of exactly `schema`, each computed on demand. `table` has the
-        plan's `columns`, and may have others.
+        """Yields the results in batches of exactly `schema`, each computed on demand. `table` has
+        the plan's `columns`, and may have others.
         """
         if isinstance(self._times, RowObserver):
             self._times.reset()

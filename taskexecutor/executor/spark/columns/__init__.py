@@ -1,1 +1,1 @@
-"""Rows that enter and leave Spark's plans as Arrow's columns, in shared memory."""
+"""Passes rows to and from Spark plans as Arrow columns, in shared memory."""

@@ -1,5 +1,5 @@
-"""Bundles through a kept plan in columns: shared memory in, shared memory out, and one call of the
-JVM for a bundle whose results fit into one batch. Columns that only pass stay here.
+"""Runs bundles through a cached plan in columns: shared memory for input and output, and one JVM
+call per bundle if its results fit into one batch. Passthrough columns do not enter Spark.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.plans.kept import KeptPlan
 from taskexecutor.executor.spark.schemas import conformed
 
-_PART_BYTES = 32 * MIB  # of a bundle in shared memory at a time, unless a single row has more
-_SMALL_BATCH_ROWS = 4_096  # batches with fewer rows, on average, are joined first
+_PART_BYTES = 32 * MIB  # of a bundle in shared memory at a time, unless a single row is larger
+_SMALL_BATCH_ROWS = 4_096  # batches with a smaller average are concatenated first
 
 
 class ColumnBundles:
-    """A kept plan over `rows.frame` for bundles of one operator."""
+    """A cached plan over `rows.frame` for bundles of one operator."""
 
     def __init__(self, engine: SparkEngine, plan: KeptPlan, *, whole: bool = False) -> None:
-        """`whole`: the plan relates the rows of a bundle, which is not cut into parts."""
+        """`whole`: the plan relates the rows of a bundle, which is not divided."""
         self.kept = plan
         self._whole = whole
         self._running = False
         self._passing = plan.passing
         passes = plan.passing.columns if plan.passing is not None else []
-        self._plan: _RunPlan | None = None  # None: Spark has nothing to do
-        self._repeats: Repeats | None = None  # if it is worth to look for texts that repeat
+        self._plan: _RunPlan | None = None  # None: Spark has nothing to compute
+        self._repeats: Repeats | None = None  # set if repeated texts are worth searching for
         if plan.passing is None or not plan.passing.complete:
             self._plan = _RunPlan(engine, plan)
             nested = any(pa.types.is_nested(kind) for kind in self._plan.schema.types)
@@ -43,8 +43,8 @@ class ColumnBundles:
                     self._plan.read, self._plan.schema, filtered=plan.passing.filtered
                 )
         read = self._plan.read if self._plan is not None else []
-        self.columns = {*passes, *read}  # the names of those that it needs
-        # And of those that it takes its results from, by the places of the rows that stay.
+        self.columns = {*passes, *read}  # names of the columns that it needs
+        # Columns that the results take values from, by row number.
         filtered = plan.passing is not None and plan.passing.filtered
         self.late = frozenset(passes).difference(read) if filtered else frozenset[str]()
 
@@ -54,7 +54,7 @@ class ColumnBundles:
 
     @property
     def reusable(self) -> bool:
-        """By another job: see CachedPlan."""
+        """Whether another job may reuse it: see CachedPlan."""
         return self.kept.reusable and not self._running
 
     def run(
@@ -72,7 +72,7 @@ class ColumnBundles:
     def _results(
         self, batches: Sequence[pa.RecordBatch], group: str, meter: PlanMeter
     ) -> Generator[list[pa.Array], None, None]:
-        """The columns of batches."""
+        """Yields the columns of batches."""
         passing, plan = self._passing, self._plan
         if plan is None:
             assert passing is not None
@@ -102,7 +102,7 @@ class ColumnBundles:
 
 
 class _RunPlan:
-    """The plan in the JVM, and the memory in which it finds its input and leaves its results."""
+    """The plan in the JVM, and the shared memory of its input and results."""
 
     def __init__(self, engine: SparkEngine, plan: KeptPlan) -> None:
         self.read = columns_read(engine, plan.physical)
@@ -122,7 +122,7 @@ class _RunPlan:
     def run(
         self, batches: Sequence[pa.RecordBatch], group: str, meter: PlanMeter
     ) -> Generator[pa.RecordBatch, None, None]:
-        """What the plan gives, in batches that are computed on demand."""
+        """Yields the plan's results in batches that are computed on demand."""
         with meter.converting:
             packed = self._rows.put(batches, self.read)
         results = self._sink.filled(
@@ -130,7 +130,7 @@ class _RunPlan:
         )
         try:
             yield from results
-        except BaseException:  # its own errors have ended it
+        except BaseException:  # the plan's own errors have ended the run
             self._java.end()
             raise
 
@@ -139,17 +139,17 @@ class _RunPlan:
         self._sink.release_memory()
 
     def close(self) -> None:
-        with suppress(Exception):  # the JVM may be gone
+        with suppress(Exception):  # the JVM may have ended
             self._java.close()
         self._rows.close()
         self._sink.close()
 
 
 def parts_of(table: pa.Table) -> Generator[list[pa.RecordBatch], None, None]:
-    """Batches, few and large, that are handed over together."""
+    """Yields few, large batches that are passed to the JVM together."""
     rows = max(1, table.num_rows * _PART_BYTES // max(1, table.nbytes))
     for start in range(0, table.num_rows, rows):
-        # Without columns, a slice has as many rows as it is asked for.
+        # A slice without columns has the requested number of rows, even past the end.
         part = table.slice(start, min(rows, table.num_rows - start))
         batches = part.to_batches()
         if len(batches) > 1 and part.num_rows < len(batches) * _SMALL_BATCH_ROWS:

@@ -1,14 +1,14 @@
-"""Functions of texts that repeat are evaluated once for each different one.
+"""Evaluates functions of repeated texts once per distinct text.
 
-    select("auction", split(url, '/')[3] AS folder)
+select("auction", split(url, '/')[3] AS folder)
 
-Where all that Spark needs of a bundle is a few columns of texts, a plan that is deterministic gives
-the same for rows with the same texts. So it runs over those that it has not seen before, and its
-results are taken for each row: those rows fail that would have failed, and no others.
+If a bundle passes only a few text columns to Spark, a deterministic plan returns the same result
+for rows with the same texts. Therefore the plan runs over new texts only, and its results are
+copied to each row. Errors are raised for the same rows as without this optimization.
 
-Different texts have numbers, from bundle to bundle; what the plan has given for a number is kept.
-When that becomes too much, all is forgotten. How often texts repeat shows only when the different
-ones have been found. Where they hardly do, the next bundles are not searched.
+Distinct texts are numbered across bundles, and the plan's results are kept by number. When they use
+too much memory, all are dropped. How often texts repeat is only known once the distinct ones have
+been found. If they hardly repeat, the next bundles are not searched.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from taskexecutor.executor.aggregation.columns import column_of, numbers_in
 
 Numbers = npt.NDArray[np.int64]
 
-_LEAST_ROWS = 1_024  # of a bundle that is searched
-_REPEATED = 2  # times that a text must be in a bundle, on average, if it is new
+_LEAST_ROWS = 1_024  # minimum rows of a bundle that is searched
+_REPEATED = 2  # minimum average occurrences of a new text in a bundle
 _LONGEST_PAUSE = 64  # bundles
-_MOST_TEXTS = 1 << 16  # that have numbers, in each column
-_MOST_BYTES = 8 * MIB  # of them, of results, and of the results of a batch
+_MOST_TEXTS = 1 << 16  # number of distinct texts in each column
+_MOST_BYTES = 8 * MIB  # of distinct texts, of results, and of a batch's results
 _UNKNOWN, _LEFT_OUT = -2, -1
 
 
 class Repeats:
-    """What one plan gives for texts."""
+    """The results of one plan by text."""
 
     def __init__(self, columns: Sequence[str], schema: pa.Schema, *, filtered: bool) -> None:
-        """`columns`: the names of all that the plan is given. `schema`: of what it gives; the last
-        column has the places of the rows that stay, if it is `filtered`.
+        """`columns` are the names of all columns that the plan reads. `schema` is that of its
+        results; if `filtered`, their last column holds the numbers of the kept rows.
         """
         self._columns = list(columns)
         self._schema = schema
@@ -54,10 +54,10 @@ class Repeats:
         batches: Sequence[pa.RecordBatch],
         evaluated: Callable[[pa.RecordBatch], Generator[pa.RecordBatch, None, None]],
     ) -> tuple[list[pa.Array], Numbers] | None:
-        """The columns that the plan gives for different texts, and the place there of each row of
-        the bundle, less than 0 if it does not stay. None if the plan is to be run over the rows.
+        """Returns the plan's result columns for distinct texts, and each row's index in them,
+        negative for filtered rows. Returns None if the plan should run over the rows instead.
 
-        `evaluated`: what the plan gives for the rows of a batch.
+        `evaluated` returns the plan's results for the rows of a batch.
         """
         rows = sum(batch.num_rows for batch in batches)
         kinds = [batches[0].schema.field(name).type for name in self._columns] if batches else []
@@ -76,12 +76,12 @@ class Repeats:
         return None
 
     def forget(self) -> None:
-        """What the plan has given so far."""
+        """Drops all results."""
         self._texts = [_Numbered() for _ in self._columns]
         self._pairs = [_Numbered() for _ in self._columns[1:]]  # of the columns up to the next one
-        self._places: Numbers = np.empty(0, np.int64)  # of what was given, by numbers
+        self._places: Numbers = np.empty(0, np.int64)  # index of the result, by number
         self._given: pa.Table = pa.Table.from_batches([_empty(self._schema)])
-        self._longest = 0  # bytes of a row of it
+        self._longest = 0  # maximum bytes of a result row
 
     def _found(
         self,
@@ -111,7 +111,7 @@ class Repeats:
         return values[: -1 if self._filtered else None], self._places[numbers]
 
     def _numbers(self, batches: Sequence[pa.RecordBatch], rows: int) -> Numbers | None:
-        """Of each row's texts."""
+        """Returns the numbers of each row's texts."""
         kinds = [batches[0].schema.field(name).type for name in self._columns]
         numbers: Numbers | None = None
         for place, name in enumerate(self._columns):
@@ -140,7 +140,9 @@ class Repeats:
         return pa.record_batch(columns[::-1], self._columns)
 
     def _add(self, numbers: Numbers, given: Iterable[pa.RecordBatch], rows: int) -> bool:
-        """False if it is too much to be kept, or to be taken for so many rows at once."""
+        """Adds results. Returns False if they are too large to be kept, or to be copied to this
+        many rows.
+        """
         batches: list[pa.RecordBatch] = []
         size_bytes = self._given.nbytes
         for batch in given:
@@ -151,7 +153,7 @@ class Repeats:
                 return False
         before = self._given.num_rows
         added = pa.Table.from_batches(batches, self._schema)
-        self._given = pa.concat_tables([self._given, added]).combine_chunks()  # into one
+        self._given = pa.concat_tables([self._given, added]).combine_chunks()  # into one chunk
         if self._filtered:
             self._places[numbers] = _LEFT_OUT
             places = added.column(added.num_columns - 1).combine_chunks()
@@ -161,15 +163,15 @@ class Repeats:
 
 
 class _Numbered:
-    """Different values, and their numbers, which stay."""
+    """Distinct values and their numbers, which never change."""
 
     def __init__(self) -> None:
         self.values: Any = None  # an array
-        self._last: pa.Array | None = None  # that were asked for
-        self._numbers: Numbers = np.empty(0, np.int64)  # of these
+        self._last: pa.Array | None = None  # the last requested values
+        self._numbers: Numbers = np.empty(0, np.int64)  # numbers of the last requested values
 
     def numbers(self, values: pa.Array) -> Numbers | None:
-        """None if there are too many."""
+        """Returns the numbers of values; None if there are too many."""
         if self._last is not None and values.equals(self._last):
             return self._numbers
         if self.values is None:
@@ -189,7 +191,9 @@ class _Numbered:
 
 
 def _encoded(chunks: Sequence[pa.Array]) -> tuple[pa.Array, Numbers]:
-    """The different values of a column, and perhaps others, and the place there of each row's."""
+    """Returns the distinct values of a column, possibly with others, and each row's index in
+    them.
+    """
     column = pa.chunked_array(chunks)
     if pa.types.is_dictionary(column.type):
         first = column.chunk(0).dictionary
@@ -207,7 +211,7 @@ def _encoded(chunks: Sequence[pa.Array]) -> tuple[pa.Array, Numbers]:
 
 
 def _nulls(column: pa.Array) -> Numbers:
-    """Their places."""
+    """Returns the indices of nulls."""
     places: Numbers = numbers_in(pc.indices_nonzero(column.is_null())).astype(np.int64)
     return places
 

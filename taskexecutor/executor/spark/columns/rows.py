@@ -1,8 +1,8 @@
-"""Rows into a kept plan: Spark reads Arrow's columns where they are, in shared memory.
+"""Passes rows into a cached plan: Spark reads Arrow columns in place, in shared memory.
 
-The plan's leaf is a table whose column vectors are Arrow's buffers (`jvm/java/FiresteelScan.java`).
-A bundle's buffers are copied into shared memory, without any conversion, and a new partition of the
-leaf says where they are.
+The plan's leaf is a table whose column vectors are Arrow buffers (`jvm/java/FiresteelScan.java`). A
+bundle's buffers are copied into shared memory, without conversion, and a new partition of the leaf
+describes their locations.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 LEAF = frozenset({"BatchScanExec", "ColumnarToRowExec"})
-_ROOM_BYTES = 2**31 - 2**20  # of a bundle: the JVM maps at most 2 GiB in one piece
-_KEPT_BYTES = 40 * MIB  # of memory, from one bundle to the next
+_ROOM_BYTES = 2**31 - 2**20  # size limit of a bundle: the JVM maps at most 2 GiB at once
+_KEPT_BYTES = 40 * MIB  # memory kept between bundles
 _ALIGNMENT = 64
-_NOWHERE = -(2**63)  # instead of the place of a buffer
+_NOWHERE = -(2**63)  # marks a missing buffer
 
 
 def frame(engine: SparkEngine, schema: StructType, spool: Any = None) -> DataFrame:
-    """A frame over bundles of this schema: without rows until a bundle comes. With a
-    FiresteelSpool, over its rows.
+    """Returns a DataFrame over bundles of this schema, without rows until there is a bundle; or
+    over the rows of a FiresteelSpool.
 
-    Its columns' names must be distinct.
+    The columns' names must be distinct.
     """
     from pyspark.sql import DataFrame
 
@@ -62,20 +62,20 @@ def frame(engine: SparkEngine, schema: StructType, spool: Any = None) -> DataFra
 
 
 def columns_read(engine: SparkEngine, physical: Any) -> list[str]:
-    """The names of the columns that a plan over `frame` needs, in their order. Raises NotKept if it
-    is over something else.
+    """Returns the names of the columns that a plan over `frame` needs, in order. Raises NotKept if
+    the plan has other leaves.
     """
     leaves = physical.collectLeaves()
     scans = [leaves.apply(index) for index in range(leaves.size())]
     scans = [leaf for leaf in scans if _kind(leaf) == "BatchScanExec"]
     if len(scans) != 1 or not is_scan(scans[0]):
-        raise NotKept("it does not read its input, or something else, too")
+        raise NotKept("it does not read its input, or reads other data as well")
     return list(engine.code.type("FiresteelTable").columnsRead(scans[0].scan()))
 
 
 def rows_read(engine: SparkEngine, scanning: Any) -> int | None:
-    """How many rows a node of a plan reads that a leaf of `frame` has become; None if it is no such
-    node, or reads bundles.
+    """Returns the number of rows read by a plan node that implements a leaf of `frame`; None for
+    other nodes, or if it reads bundles.
     """
     if not is_scan(scanning):
         return None
@@ -84,7 +84,7 @@ def rows_read(engine: SparkEngine, scanning: Any) -> int | None:
 
 
 def is_scan(batch_scan: Any) -> bool:
-    """Whether this BatchScanExec is a leaf that `frame` has made."""
+    """Returns whether this BatchScanExec is a leaf that `frame` has made."""
     return _kind(batch_scan.scan()) == "FiresteelScan"
 
 
@@ -97,22 +97,22 @@ def _kind(node: Any) -> str:
 
 
 class Placed(ABC):
-    """Where Arrow's buffers are copied to, unconverted, for a FiresteelReader to find them."""
+    """The location to which Arrow buffers are copied, without conversion, for a FiresteelReader."""
 
     @abstractmethod
     def _copy(self, buffer: pa.Buffer | None, start: int, size: int) -> int:
-        """Where these bytes are from now on."""
+        """Copies the bytes and returns their location."""
 
     def place(self, batch: pa.RecordBatch, columns: Sequence[str]) -> list[int]:
-        """The number of the batch's rows, and where these of its columns are."""
+        """Returns the batch's number of rows, and the locations of these columns."""
         places = [batch.num_rows]
         for name in columns:
             self._column(decoded(batch.column(name)), places)
         return places
 
     def _column(self, array: pa.Array, places: list[int]) -> None:
-        """Of each column: its validity bits, how far they are shifted, its values, its offsets, and
-        what FiresteelVector calls `first`.
+        """Appends for each column: its validity bits, their shift, its values, its offsets, and
+        FiresteelVector's `first`.
         """
         kind, count, offset = array.type, len(array), array.offset
         buffers = array.buffers()
@@ -154,8 +154,8 @@ class SharedRows(Placed):
         self._fd = os.memfd_create("firesteel-bundle")
         os.ftruncate(self._fd, _ROOM_BYTES)  # sparse
         self._bytes: Any = np.frombuffer(mmap.mmap(self._fd, _ROOM_BYTES), np.uint8)
-        self._end = 0  # of what the bundle has
-        self._used = 0  # by any bundle since the memory was given back
+        self._end = 0  # end of the bundle
+        self._used = 0  # maximum used by bundles since memory was released
         slabs.count(self)
 
     @property
@@ -171,8 +171,8 @@ class SharedRows(Placed):
         return os.fstat(self._fd).st_blocks * 512 if self._fd >= 0 else 0
 
     def put(self, batches: Sequence[pa.RecordBatch], columns: Sequence[str]) -> str:
-        """Replaces the bundle by these columns. Returns where it is, as FiresteelReader reads it,
-        in base64: Py4J hands texts over much faster than bytes.
+        """Replaces the bundle by these columns. Returns their locations, in the form that
+        FiresteelReader reads, as base64: Py4J transfers strings much faster than bytes.
         """
         if self._used > _KEPT_BYTES:
             self.release_memory()
@@ -199,7 +199,7 @@ class SharedRows(Placed):
         return at
 
     def close(self) -> None:
-        """Frees the memory, once the JVM has closed it, too."""
+        """Frees the memory, once the JVM has also closed it."""
         self._bytes = None
         if self._fd >= 0:
             os.close(self._fd)

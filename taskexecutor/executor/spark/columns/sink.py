@@ -1,8 +1,9 @@
-"""Rows out of a kept plan: its generated loop writes its values into Arrow's columns.
+"""Collects rows from a cached plan: its generated loop writes values into Arrow columns.
 
-The plan gets one more filter, whose condition puts a row's values into the columns of a batch, and
-is true at the end of the batch only. So values go from the variables of the generated code to
-shared memory, and no row is ever made. `jvm/java/FiresteelSink.java` is the other half.
+The plan gets an additional filter, whose condition writes a row's values into the columns of a
+batch and is true only at the end of the batch. So values are copied from the variables of the
+generated code to shared memory, and no row object is created. The other half is
+`jvm/java/FiresteelSink.java`.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ from taskexecutor.executor.spark.schemas import to_arrow
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-BATCH_ROWS = 65_536  # at most
-_GROUPED_ROWS = 262_144  # where rows are grouped: the more, the fewer results
-_TEXT_BYTES = 8 * 2**20  # of a batch: the row that exceeds it is its last one
+BATCH_ROWS = 65_536  # maximum
+_GROUPED_ROWS = 262_144  # if rows are grouped: larger batches give fewer results
+_TEXT_BYTES = 8 * 2**20  # of a batch: it ends with the row that exceeds this
 _FIXED_BYTES = 32 * 2**20  # the same for numbers
 _LEAST_ROWS = 1024
 
 
 class ColumnSink:
-    """Takes the rows of one plan. One run at a time."""
+    """Collects the rows of one plan. One run at a time."""
 
     @staticmethod
     def suits(engine: SparkEngine, schema: StructType) -> bool:
-        """Whether rows of this schema can be taken: all but columns of intervals in months, of
-        variants, of geometries, of user-defined types and of nothing, and no columns at all.
+        """Returns whether rows of this schema are supported: all types except month intervals,
+        variants, geometries, user-defined types and void; at least one column.
         """
         engine.code.load("FiresteelSink")
         java = engine.code.type("FiresteelSink")
@@ -48,7 +49,7 @@ class ColumnSink:
 
     @staticmethod
     def groups(engine: SparkEngine, given: GivenRows) -> bool:
-        """Whether what rows give is to be taken, and grouped here."""
+        """Returns whether the sink should collect the rows' contributions and group them."""
         return not given.numbers and ColumnSink.suits(engine, given.frame.schema)
 
     def __init__(
@@ -60,9 +61,9 @@ class ColumnSink:
         limit_bytes: int | None = None,
         grouping: RowPartials | None = None,
     ) -> None:
-        """`limit_bytes`: of the memory of a batch, the size of the JVM's heap by default. A batch
-        has `batch_rows`, and more only if one input row becomes more. `grouping`: what becomes of
-        each batch; it is larger then.
+        """`limit_bytes` limits a batch's memory, by default to the size of the JVM's heap. A batch
+        has at most `batch_rows` rows, unless one input row produces more. `grouping` is applied to
+        each batch, which is larger then.
         """
         engine.code.load("FiresteelSink")
         engine.code.load("FiresteelExpressions")
@@ -82,15 +83,15 @@ class ColumnSink:
         self._slabs = Slabs(self.java, self._batches.buffers, limit_bytes or engine.heap_bytes)
 
     def fuse(self, plan: Any) -> Any:
-        """The physical plan that puts its rows here. It has no columns, and few rows."""
+        """Returns the physical plan that writes its rows here. It has no columns, and few rows."""
         self._session._jvm.SparkSession.setActiveSession(self._session._jsparkSession)
         return generated_anew(
             self._session, plan, lambda each: self.java.after(self._expressions.replaced(each))
         )
 
     def batches(self, rows: Any, task: LocalTask) -> Generator[pa.RecordBatch, None, None]:
-        """What a fused plan's `rows` (an iterator in the JVM) leave here: batches of `schema`, in
-        order, none of them empty, each computed on demand.
+        """Yields the results of a fused plan's `rows`, an iterator in the JVM: batches of `schema`,
+        in order, not empty, each computed on demand.
         """
         self.java.begin(rows, task.java)
         yield from self.filled(self._next, self._next)
@@ -101,8 +102,8 @@ class ColumnSink:
         following: Callable[[int], str],
         converting: AbstractContextManager[Any] = nullcontext(),  # noqa: B008 - it has no state
     ) -> Generator[pa.RecordBatch, None, None]:
-        """The batches that these calls make in the slab of the given number; the calls return what
-        FiresteelSink.next() does.
+        """Yields the batches that these calls write into the slab of the given number; the calls
+        return the result of FiresteelSink.next().
         """
         fill, last = first, False
         while not last:
@@ -116,7 +117,8 @@ class ColumnSink:
                         continue
                     batch = self._batches.batch(lease, rows, iter(report), self._slabs.scarce())
             finally:
-                del lease  # the batch has it; an error, whose traceback has this frame, must not
+                # the batch holds it; an error's traceback, which holds this frame, must not
+                del lease
             if self._grouping is not None:
                 with converting:
                     batch = self._grouping.grouped(batch)
@@ -127,16 +129,16 @@ class ColumnSink:
             del batch
 
     def release_memory(self) -> None:
-        """Between runs. Batches that are in use stay valid."""
+        """Releases memory between runs. Batches in use stay valid."""
         self._slabs.release_memory()
 
     def close(self) -> None:
-        """Frees the memory. Batches that are in use stay valid."""
+        """Frees the memory. Batches in use stay valid."""
         self._slabs.close()
 
 
 def _width(kind: pa.DataType) -> int:
-    """Of a value; 0 if it varies."""
+    """Returns the width of a value in bytes; 0 if it varies."""
     try:
         return int(kind.bit_width + 7) // 8
     except ValueError:

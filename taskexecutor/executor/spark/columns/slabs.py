@@ -1,9 +1,9 @@
 """Shared memory in which the slot's JVM writes batches, one at a time in each slab.
 
-A slab is an anonymous file: it vanishes with its last process, however that ends, and its size is
-not limited by that of /dev/shm. It is sparse: every buffer has room for Arrow's maximum, and only
-what was written takes memory. A batch has the slab's own memory, and the slab serves the next one
-when the last buffer of the batch has gone.
+A slab is an anonymous file: it is freed with its last process, however that ends, and the size of
+/dev/shm does not limit it. It is sparse: every buffer has room for Arrow's maximum, and only
+written pages take memory. A batch uses the slab's memory directly, and the slab is reused once the
+last buffer of the batch is garbage.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import pyarrow as pa
 
 from firesteel.common.units import MIB
 
-MOST = 4  # slabs of a sink; if all of them are in use, batches are copied
-KEPT_BYTES = 32 * MIB  # a slab that has grown larger is not used again
-_COPIED_BYTES = 64 * 1024  # smaller batches are copied: who keeps them should not keep a slab
-_ROOM_BITS = 32  # of the file, for each buffer; as in FiresteelSink.java
+MOST = 4  # slabs of a sink; if all are in use, batches are copied
+KEPT_BYTES = 32 * MIB  # a slab that has grown larger is not reused
+_COPIED_BYTES = 64 * 1024  # smaller batches are copied, because keeping one should not keep a slab
+_ROOM_BITS = 32  # room in the file for each buffer; as in FiresteelSink.java
 _LEAST_MAPPED = 64 * 1024
 
 
 class SharedMemory(Protocol):
     @property
     def size_bytes(self) -> int:
-        """What it takes, as opposed to what it has room for."""
+        """The memory in use, as opposed to the reserved file range."""
 
 
 _all: weakref.WeakSet[SharedMemory] = weakref.WeakSet()
@@ -41,7 +41,7 @@ def count(memory: SharedMemory) -> None:
 
 
 def total_bytes() -> int:
-    """The shared memory of this process for batches and bundles."""
+    """Returns the shared memory of this process for batches and bundles."""
     return sum(memory.size_bytes for memory in list(_all))
 
 
@@ -59,7 +59,7 @@ class Slab:
         return os.fstat(self._fd).st_blocks * 512 if self._fd >= 0 else 0
 
     def buffer(self, index: int, size: int, owner: object) -> pa.Buffer:
-        """The first bytes of a buffer, which keep `owner` alive."""
+        """Returns the first bytes of a buffer, which keep `owner` alive."""
         mapped = self._mapped[index]
         if mapped is None or mapped.size < size:
             length = max(_LEAST_MAPPED, 1 << (size - 1).bit_length())
@@ -69,7 +69,7 @@ class Slab:
         return pa.foreign_buffer(mapped.address, size, base=owner)
 
     def close(self) -> None:
-        """Frees the memory, once the JVM has closed it, too."""
+        """Frees the memory, once the JVM has also closed it."""
         self._mapped = []
         if self._fd >= 0:
             os.close(self._fd)
@@ -79,20 +79,20 @@ class Slab:
 
 
 class Slabs:
-    """The slabs of one sink, made as they are needed."""
+    """The slabs of one sink, created on demand."""
 
     def __init__(self, java: Any, buffers: int, limit_bytes: int) -> None:
         self._java = java
         self._buffers = buffers
         self._limit_bytes = limit_bytes
-        # All of them. A lease that is garbage gives its slab back, which must not be garbage, too.
+        # All slabs. A garbage lease returns its slab, which must not be garbage at the same time.
         self._slabs: set[Slab] = set()
         self._free: list[Slab] = []
         self._closed = False
-        self._lock = threading.RLock()  # leases end in any thread, and at any time
+        self._lock = threading.RLock()  # leases end in any thread, at any time
 
     def take(self) -> Lease:
-        """A slab for the next batch."""
+        """Returns a slab for the next batch."""
         with self._lock:
             slab = self._free.pop() if self._free else None
         if slab is not None and slab.size_bytes > KEPT_BYTES:
@@ -106,7 +106,7 @@ class Slabs:
         return Lease(self, slab)
 
     def scarce(self) -> bool:
-        """Whether there is no slab beside those in use."""
+        """Returns whether all slabs are in use."""
         with self._lock:
             return not self._free and len(self._slabs) >= MOST
 
@@ -126,24 +126,24 @@ class Slabs:
         slab.close()
 
     def release_memory(self) -> None:
-        """Gives all slabs up. Batches that are still in use stay valid."""
+        """Gives up all slabs. Batches in use stay valid."""
         with self._lock:
             self._slabs = set()
             free, self._free = self._free, []
-        with suppress(Exception):  # the JVM may be gone
+        with suppress(Exception):  # the JVM may have ended
             self._java.close()
         for slab in free:
             slab.close()
 
     def close(self) -> None:
-        """Batches that are still in use stay valid."""
+        """Closes all slabs. Batches in use stay valid."""
         with self._lock:
             self._closed = True
         self.release_memory()
 
 
 class Lease:
-    """A slab in use; given back when nothing refers to the lease any more."""
+    """A slab in use. It is returned when nothing references the lease."""
 
     def __init__(self, slabs: Slabs, slab: Slab) -> None:
         self._slabs = slabs
@@ -154,14 +154,16 @@ class Lease:
 
 
 class Batches:
-    """Makes record batches of what the JVM reports to have written."""
+    """Makes record batches from the JVM's report of written values."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
         self.buffers = sum(_buffers(kind) for kind in schema.types)
 
     def batch(self, lease: Lease, rows: int, report: Iterator[int], copied: bool) -> pa.RecordBatch:
-        """`report`: of each column and its parts the number of values, of nulls, and of bytes."""
+        """Makes a batch. `report` holds for each column and its children the number of values, of
+        nulls, and of bytes.
+        """
         reading = _Reading(lease, report)
         arrays = [reading.array(kind) for kind in self._schema.types]
         if copied or reading.size_bytes < _COPIED_BYTES:
@@ -207,7 +209,7 @@ class _Reading:
 
 
 def _buffers(kind: pa.DataType) -> int:
-    """How many buffers of a slab a column takes; as in FiresteelSink.java."""
+    """Returns the number of a column's buffers in a slab; as in FiresteelSink.java."""
     if pa.types.is_struct(kind):
         return 1 + sum(_buffers(kind.field(index).type) for index in range(kind.num_fields))
     if pa.types.is_map(kind):

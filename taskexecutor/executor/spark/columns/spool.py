@@ -1,8 +1,8 @@
-"""All rows of an input, for a plan that relates them: files that Spark reads as columns where they
-are, without parsing.
+"""All rows of an input, for a plan that relates them: files that Spark reads as columns in place,
+without parsing.
 
-They are written one after the other, and mapped by the JVM that reads them: how many there are is
-limited by the disk, not by memory.
+The files are written sequentially, and mapped by the JVM that reads them: disk space limits their
+size, memory does not.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from taskexecutor.executor.spark.columns.rows import Placed
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.transfer import writing
 
-_FILE_BYTES = 512 * MIB  # the JVM maps at most 2 GiB in one piece
-_BATCH_ROWS = 65_536  # smaller batches are joined first
+_FILE_BYTES = 512 * MIB  # the JVM maps at most 2 GiB at once
+_BATCH_ROWS = 65_536  # smaller batches are concatenated first
 _BATCH_BYTES = 16 * MIB
 _ALIGNMENT = 64
 
 
 class Spool(Placed):
-    """The rows of one input. Raises FiresteelError, naming the file, if the disk is full."""
+    """The rows of one input. Raises FiresteelError that names the file if the disk is full."""
 
     def __init__(self, folder: Path, name: str, columns: Sequence[str]) -> None:
         self._folder = folder
@@ -39,7 +39,7 @@ class Spool(Placed):
         self._file: BinaryIO | None = None
         self._end = 0  # of the file that is being written
         self._places: list[int] = []  # of its batches
-        self._written: list[tuple[Path, int, int]] = []  # where the places begin, and the size
+        self._written: list[tuple[Path, int, int]] = []  # offset of the places, and size
         self.rows = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -50,7 +50,7 @@ class Spool(Placed):
             self._write()
 
     def java(self, engine: SparkEngine) -> Any:
-        """The FiresteelSpool of all rows so far, the last ones: none may be added behind them."""
+        """Returns the FiresteelSpool of all rows so far; no rows may be added afterwards."""
         self._write()
         self._finish()
         gateway: Any = engine.session.sparkContext._gateway
@@ -94,7 +94,7 @@ class Spool(Placed):
         return self._folder / f"{self._name}-{len(self._written)}.rows"
 
     def _finish(self) -> None:
-        """The file's end: the places of its batches."""
+        """Writes the file's end: the locations of its batches."""
         if self._file is None:
             return
         path, packed = self._path, struct.pack(f"<{len(self._places)}q", *self._places)

@@ -1,1 +1,1 @@
-"""Files that plans read: their frames, their parts, and plans kept over them."""
+"""Files that plans read: their DataFrames, their parts, and plans cached for them."""

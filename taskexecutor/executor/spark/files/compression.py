@@ -1,7 +1,7 @@
 """Files that are compressed as a whole.
 
-Spark decompresses files of lines by the ends of their names. Whatever it has no codec for it reads
-as if it were text: rows of nonsense, or none. So the first bytes of each file are looked at.
+Spark selects decompression for line-based files by file extension. It reads files without a known
+extension as text: rows of garbage, or none. Therefore the first bytes of each file are checked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from firesteel.errors import FiresteelError
 from taskexecutor.executor.spark.files.cut_off import bzip2_is_whole, zstandard_is_whole
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 
-# Of the formats that Spark decompresses; others have codecs of their own inside, or want the bytes.
+# The formats that Spark decompresses; others have internal codecs, or read raw bytes.
 _FORMATS = ("csv", "json", "text", "xml")
 _BY_ARROW = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}  # without a call into the JVM
 _BLOCKS = ("Lz4Codec", "SnappyCodec")
@@ -27,7 +27,7 @@ _STREAMS = {
     "BZip2Codec": ("bzip2", bzip2_is_whole),
     "ZStandardCodec": ("Zstandard", zstandard_is_whole),
 }
-_MOST_ENDS = 10_000  # of names, which are remembered
+_MOST_ENDS = 10_000  # file extensions that are remembered
 _MAGIC_BYTES = 16
 _MAGIC = re.compile(
     rb"(?P<gzip>\x1f\x8b\x08)|(?P<bzip2>BZh[1-9]1AY&SY)|(?P<Zstandard>\x28\xb5\x2f\xfd)"
@@ -40,16 +40,18 @@ _ENDS = f"{', '.join(COMPRESSED[:-1])} or {COMPRESSED[-1]}"
 
 
 class Compression:
-    """Of the files of one source."""
+    """The compression of one source's files."""
 
     def __init__(self, engine: SparkEngine, source: FileSource) -> None:
         self._engine = engine
         self._source = source
         self._conf: Any = None
-        self._codecs: dict[str, Any] = {}  # by the end of a name
+        self._codecs: dict[str, Any] = {}  # by file extension
 
     def codec(self, path: str) -> Any:
-        """By which Spark decompresses the file; None if it reads it as it is. The name decides."""
+        """Returns Spark's codec for the file; None if Spark reads it uncompressed. The name
+        decides.
+        """
         _, dot, end = os.path.basename(path).rpartition(".")
         end = dot + end
         if end not in self._codecs:
@@ -60,7 +62,9 @@ class Compression:
         return self._codecs[end]
 
     def beginning(self, path: str, size: int) -> bytes:
-        """The first bytes of the text. Raises OSError or ArrowException if there are none."""
+        """Returns the first bytes of the text. Raises OSError or ArrowException if they cannot be
+        read.
+        """
         from py4j.protocol import Py4JJavaError
 
         if (by_arrow := _BY_ARROW.get(os.path.splitext(path)[1].lower())) is not None:
@@ -79,15 +83,15 @@ class Compression:
             raise OSError(summary_of(error)) from error
 
     def check(self, path: str) -> None:
-        """Raises FiresteelError if Spark would take compressed bytes for text, or a part of the
-        file for the whole.
+        """Raises FiresteelError if Spark would read compressed bytes as text, or a part of the file
+        as the whole.
         """
         if self._source.format.lower() not in _FORMATS:
             return
         try:
             kind = _compressed_by(path)
         except OSError:
-            return  # Spark says what is wrong, or leaves it out
+            return  # Spark raises the error or skips the file
         if not kind and not path.lower().endswith(COMPRESSED):
             return
         codec = self.codec(path)
@@ -95,14 +99,14 @@ class Compression:
             self._check_end(codec, path)
         elif kind:
             raise FiresteelError(
-                f"{path}: the file is compressed with {kind}, and Spark would read it as if it "
-                f"were text: it decompresses files whose names end in {_ENDS}. Compress it in one "
+                f"{path}: the file is compressed with {kind}, but Spark would read it as "
+                f"text: it decompresses files whose names end in {_ENDS}. Compress it in one "
                 "of these ways, under such a name, or not at all"
             )
 
     def _check_end(self, codec: Any, path: str) -> None:
-        """Raises FiresteelError if what reads the file would stop before its end, or before the end
-        of what it was, without a word. Others say so.
+        """Raises FiresteelError if the file's reader would silently stop before the end of the file
+        or of the original data. Other readers report this.
         """
         name = codec.getClass().getSimpleName()
         if name not in (*_BLOCKS, *_STREAMS) or self._ignores_corrupt_files():
@@ -115,8 +119,8 @@ class Compression:
             size = os.fstat(file.fileno()).st_size
             if size and not is_whole(file, size):
                 raise FiresteelError(
-                    f"{path}: the file is not {kind} to its end, so it was cut off or is something "
-                    f"else: Spark would leave out rows. Compress all of it with {kind} again"
+                    f"{path}: the file is not {kind} to its end: it was truncated or has another "
+                    f"format, and Spark would skip rows. Compress all of it with {kind} again"
                 )
 
     def _check_blocks(self, codec: Any, name: str, path: str) -> None:
@@ -130,8 +134,8 @@ class Compression:
         except Py4JJavaError as error:
             cause = error
         raise FiresteelError(
-            f"{path}: the file is not what Hadoop's {name} writes, by which Spark reads it, or was "
-            "cut off: Spark would leave out rows. Other tools write another format under this "
+            f"{path}: the file does not have the format of Hadoop's {name}, which Spark reads, or "
+            "was truncated: Spark would skip rows. Other tools write a different format under this "
             "name; compress it with gzip (.gz) or Zstandard (.zst)"
         ) from cause
 
@@ -156,7 +160,9 @@ class Compression:
 
 
 def _compressed_by(path: str) -> str:
-    """What has compressed the file, by its content; "" if nothing that is known. Raises OSError."""
+    """Returns the file's compression, by its content; "" if it is not a known one. Raises
+    OSError.
+    """
     with open(path, "rb") as file:
         found = _MAGIC.match(file.read(_MAGIC_BYTES))
     if found is not None:
@@ -165,7 +171,7 @@ def _compressed_by(path: str) -> str:
 
 
 def _is_brotli(path: str) -> bool:
-    """It has no magic number, but text is hardly ever valid."""
+    """Detects Brotli, which has no magic number; text is hardly ever valid Brotli."""
     try:
         with pa.input_stream(path, compression="brotli") as stream:
             return bool(stream.read(1))

@@ -1,5 +1,5 @@
-"""Whether compressed files are there to their ends, where what reads them takes a cut for the end:
-Hadoop's bzip2 between two blocks, zstd-jni in any frame but the first.
+"""Detects truncated compressed files where their reader mistakes a truncation for the end: Hadoop's
+bzip2 between two blocks, zstd-jni in any frame but the first.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _RLE_BLOCK = 1  # has one byte, whatever its size
 
 
 def bzip2_is_whole(file: BinaryIO, size: int) -> bool:
-    """Whether the last bytes are the end of a stream: its mark and its checksum, which begin at any
-    bit.
+    """Returns whether the last bytes are the end of a stream: its marker and its checksum, which
+    start at any bit.
     """
     file.seek(max(0, size - (_BZIP2_END_BITS + _BZIP2_SUM_BITS) // 8 - 1))
     bits = int.from_bytes(file.read(), "big")
@@ -25,7 +25,9 @@ def bzip2_is_whole(file: BinaryIO, size: int) -> bool:
 
 
 def zstandard_is_whole(file: BinaryIO, size: int) -> bool:
-    """Whether the file is frames, the last of which ends where the file does."""
+    """Returns whether the file consists of frames, the last of which ends at the end of the
+    file.
+    """
     try:
         while file.tell() < size:
             _pass_frame(file)
@@ -35,7 +37,7 @@ def zstandard_is_whole(file: BinaryIO, size: int) -> bool:
 
 
 def _pass_frame(file: BinaryIO) -> None:
-    """Raises EOFError if the file ends before, or there is none."""
+    """Skips a frame. Raises EOFError if the file ends before, or there is none."""
     magic = _number(file, 4)
     if magic in _SKIPPABLE_FRAMES:
         _skip(file, _number(file, 4))

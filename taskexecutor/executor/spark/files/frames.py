@@ -1,8 +1,8 @@
-"""How FileSource reads its files on Spark: partition columns in their paths, and malformed rows.
+"""Reads the files of a FileSource on Spark: partition columns in their paths, and malformed rows.
 
-A row is malformed if any of its columns does not fit the schema. Spark by itself only parses the
-columns that the plan needs, so whether a row is malformed would depend on the operators that
-follow; here all columns are parsed.
+A row is malformed if any of its columns does not fit the schema. By default Spark only parses the
+columns that the plan needs, so that whether a row is malformed would depend on the downstream
+operators; here all columns are parsed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _MALFORMED = "_malformed"
 DROPPED_COUNTER = "numMalformedRecordsDropped"
-# Of the side output: the row's text and its file.
+# Schema of the side output: the row's text and its file.
 MALFORMED_SCHEMA = pa.schema([(CORRUPT_RECORD, pa.string()), ("path", pa.string())])
 
 
@@ -42,8 +42,10 @@ def read_files(
     *,
     base: bool = True,
 ) -> DataFrame:
-    """The rows of the files. `base`: their folders have the same partition columns, which begin
-    below the source's path. Spark infers a missing `schema`; for CSV and JSON, that reads them."""
+    """Returns the rows of the files. `base`: their folders have the same partition columns, which
+    start below the source's path. Spark infers a missing `schema`; for CSV and JSON, that reads the
+    files.
+    """
     reader = file_reader(session, source)
     if schema is None:
         schema = declared_schema(source)
@@ -60,7 +62,7 @@ def read_files(
 
 
 def _declared(frame: DataFrame, schema: StructType | None) -> DataFrame:
-    """With the columns that are declared, in their order: Spark adds all that folders give, behind
+    """Returns the declared columns in their order. Spark adds all columns given by folders, after
     those of the files.
     """
     if schema is None or frame.columns == schema.names:
@@ -69,7 +71,9 @@ def _declared(frame: DataFrame, schema: StructType | None) -> DataFrame:
 
 
 def declared_schema(source: FileSource) -> StructType | None:
-    """Raises FiresteelError, or Spark's ParseException, if the schema is invalid."""
+    """Returns the declared schema. Raises FiresteelError, or Spark's ParseException, if it is
+    invalid.
+    """
     from pyspark.sql.types import StructType
 
     match source.schema:
@@ -81,20 +85,23 @@ def declared_schema(source: FileSource) -> StructType | None:
             return to_spark(schema)
         case other:
             raise FiresteelError(
-                "FileSource: a schema is a DDL string, a StructType or a pyarrow.Schema, "
+                "FileSource: a schema must be a DDL string, a StructType or a pyarrow.Schema, "
                 f"not {type(other).__name__}"
             )
 
 
 def file_reader(session: SparkSession, source: FileSource) -> DataFrameReader:
-    """Takes paths literally: globs are expanded already, and file names may look like globs."""
+    """Returns a reader that takes paths literally: globs are already expanded, and file names may
+    look like globs.
+    """
     return session.read.format(source.format).option("__globPaths__", "false")
 
 
 def partition_base(source: FileSource, path: str) -> str:
-    """The folder below which `key=value` folders are columns of the file; "" if there are none.
+    """Returns the folder below which `key=value` folders are columns of the file; "" if there are
+    none.
 
-    Spark finds it when it reads a whole directory, but here each file is read by itself.
+    Spark finds it when it reads a whole directory, but here each file is read separately.
     """
     folder = os.path.dirname(path)
     if "=" not in folder or "basePath" in source.options:
@@ -107,7 +114,7 @@ def partition_base(source: FileSource, path: str) -> str:
 
 
 def declared_base(source: FileSource) -> str:
-    """The option basePath, or ""."""
+    """Returns the option basePath, or ""."""
     for key, value in source.options.items():
         if key.lower() == "basepath":
             return value.removeprefix("file://")
@@ -115,8 +122,8 @@ def declared_base(source: FileSource) -> str:
 
 
 def _with_folders(source: FileSource, schema: StructType, path: str) -> StructType:
-    """And the columns that folders give and nobody asked for, as texts. By the type that Spark
-    finds for one folder, it could not read the values of others.
+    """Adds the undeclared columns given by folders, as strings. With the type that Spark infers for
+    one folder, it could not read the values of other folders.
     """
     from pyspark.sql.types import StringType, StructField, StructType
 
@@ -129,7 +136,7 @@ def _with_folders(source: FileSource, schema: StructType, path: str) -> StructTy
 
 
 def _fixed_part(path: str) -> str:
-    """The part of a path or glob above the first folder that varies or is a partition."""
+    """Returns the part of a path or glob above the first folder that varies or is a partition."""
     while is_pattern(path) or "=" in os.path.basename(path):
         path = os.path.dirname(path)
     return path.rstrip(os.sep)
@@ -138,14 +145,17 @@ def _fixed_part(path: str) -> str:
 def first_malformed(
     session: SparkSession, source: FileSource, paths: list[str], schema: StructType
 ) -> Row | None:
-    """The text of a row that does not fit the schema, and its file; None if there is none."""
+    """Returns the text of a row that does not fit the schema, and its file; None if there is
+    none.
+    """
     return _malformed(read_all(session, source, paths, schema)).head()
 
 
 class CheckedRows:
     """The rows of files of a source with `malformed`.
 
-    `frame` has the good rows; when they have been read, `account` handles the malformed ones.
+    `frame` holds the well-formed rows; when they have been read, `account` handles the malformed
+    ones.
     """
 
     def __init__(
@@ -167,21 +177,21 @@ class CheckedRows:
         ).drop(CORRUPT_RECORD)
 
     def account(self, done: DataFrame, context: RuntimeContext, output: Output) -> None:
-        """Called when `done`, a frame built on `frame`, has run."""
+        """Called when `done`, a DataFrame built on `frame`, has run."""
         malformed, _ = observed(done, _MALFORMED) or (0, None)
         if not malformed:
             return
         if self._source.malformed == "drop":
             context.counter(DROPPED_COUNTER).inc(malformed)
         elif self._source.malformed == "side_output":
-            # The file is read once more: they are rare, or the source is about to be fixed.
+            # Reads the file again: malformed rows are rare, or the source is about to be fixed.
             rows = self.malformed
             for batch in collect(rows, to_arrow(rows.schema), context.plan_meter):
                 emit_malformed(batch, output)
 
     @property
     def malformed(self) -> DataFrame:
-        """The malformed rows, for `emit_malformed`."""
+        """Returns the malformed rows, for `emit_malformed`."""
         return _malformed(self._all)
 
     def _observed(self) -> DataFrame:
@@ -195,7 +205,9 @@ class CheckedRows:
         )
 
     def _all_columns(self) -> Column:
-        """An expression of all columns, so that Spark parses them; checking for null is cheap."""
+        """Returns an expression of all columns, so that Spark parses them; checking for null is
+        cheap.
+        """
         from functools import reduce
 
         return reduce(lambda a, b: a & b, (column(name).isNull() for name in self._schema.names))
@@ -210,7 +222,7 @@ class CheckedRows:
             sql.substring(corrupt, 1, 200),
             sql.lit(
                 f" (expected {self._expected()});"
-                ' FileSource(malformed="drop") or "side_output" goes on without such rows'
+                ' FileSource(malformed="drop") or "side_output" continues without such rows'
             ),
         )
         return sql.when(corrupt.isNull(), True).otherwise(sql.raise_error(message).cast("boolean"))
@@ -227,14 +239,14 @@ def emit_malformed(batch: pa.RecordBatch, output: Output) -> None:
 
 
 def _malformed(rows: DataFrame) -> DataFrame:
-    """The columns of MALFORMED_SCHEMA, and all others, so that Spark parses them."""
+    """Returns the columns of MALFORMED_SCHEMA, and all others, so that Spark parses them."""
     corrupt = column(CORRUPT_RECORD)
     others = [column(name) for name in rows.columns if name != CORRUPT_RECORD]
     return rows.where(corrupt.isNotNull()).select(corrupt, _path().alias("path"), *others)
 
 
 def _path() -> Column:
-    """Of the row's file. Spark knows it as a URI."""
+    """Returns the path of the row's file, which Spark holds as a URI."""
     from pyspark.sql import functions as sql
 
     uri = sql.url_decode(sql.replace(sql.input_file_name(), sql.lit("+"), sql.lit("%2B")))
@@ -244,7 +256,7 @@ def _path() -> Column:
 def read_all(
     session: SparkSession, source: FileSource, paths: list[str], schema: StructType
 ) -> DataFrame:
-    """Also the malformed rows; of these, the column CORRUPT_RECORD is not null."""
+    """Returns all rows, including malformed ones, whose column CORRUPT_RECORD is not null."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     fields = [field for field in schema.fields if field.name != CORRUPT_RECORD]

@@ -1,5 +1,5 @@
-"""Parts of files on their way into Spark: whether they are still what was listed, the values of
-their partition columns, and the partition of a scan that has them.
+"""Parts of files that enter Spark: checks that they are unchanged since they were listed, parses
+their partition columns, and makes the partitions of a scan.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from taskexecutor.executor.spark.schemas import to_arrow
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-_MOST_FOLDERS = 10_000  # whose values are remembered
+_MOST_FOLDERS = 10_000  # folders whose values are remembered
 _HEADER_BYTES = 64 * 1024
 _MS = 1_000_000  # nanoseconds
-_LINES = ("csv", "json", "text")  # formats of files that others may append to
+_LINES = ("csv", "json", "text")  # formats of files to which lines may be appended
 Beginning: TypeAlias = Callable[[str, int], bytes]
 
 
 class Folder(NamedTuple):
-    """What the files of a folder have in common."""
+    """The common properties of a folder's files."""
 
-    columns: tuple[str, ...]  # that its path gives them
+    columns: tuple[str, ...]  # given by its path
     values: Any  # of these columns: an InternalRow
 
 
@@ -54,17 +54,19 @@ class FileParts:
         self.compression = Compression(engine, source)
 
     def compressed(self, path: str) -> bool:
-        """Whether the file is compressed as a whole, which its name says."""
+        """Returns whether the file is compressed as a whole, by its name."""
         return self.compression.codec(path) is not None
 
     def by_columns(self, parts: Sequence[FilePart]) -> Iterator[tuple[list[FilePart], Folder]]:
-        """Neighbouring parts whose paths have the same columns, in order."""
+        """Yields runs of neighbouring parts whose paths give the same columns, in order."""
         for _, group in groupby(parts, lambda part: self._folder(part.path).columns):
             same = list(group)
             yield same, self._folder(same[0].path)
 
     def values(self, path: str) -> Mapping[str, pa.Scalar]:
-        """Of the columns that the path gives: Arrow's, where Spark has a value of a plain type."""
+        """Returns the columns given by the path as Arrow scalars, where Spark has a value of a
+        plain type.
+        """
         folder = self._folder(path)
         name = os.path.dirname(path)
         if folder.columns and name not in self._scalars:
@@ -90,13 +92,13 @@ class FileParts:
         return pa.scalar(value, kind)
 
     def partition(self, parts: Sequence[FilePart], index: int = 0) -> Any:
-        """A FilePartition."""
-        rows: dict[int, int] = {}  # of each folder's values: its number
+        """Returns a FilePartition."""
+        rows: dict[int, int] = {}  # numbers of each folder's values
         values = self._session._jvm.java.util.ArrayList()
         fields: list[object] = []
         for path, start, length, size, modified_ns in parts:
             if size and not length:
-                continue  # Hadoop's reader takes the line at 0 even if no byte is asked for
+                continue  # Hadoop's reader returns the line at 0 even for an empty range
             row = self._folder(path).values
             if id(row) not in rows:
                 rows[id(row)] = len(rows)
@@ -114,7 +116,7 @@ class FileParts:
         return folder
 
     def _parsed(self, name: str, path: str) -> Folder:
-        """As Spark does when it lists the folder."""
+        """Parses the folder as Spark does when it lists it."""
         base = partition_base(self._source, path) or ("=" in name and declared_base(self._source))
         jvm = self._session._jvm
         nothing = jvm.org.apache.spark.sql.catalyst.InternalRow.empty()
@@ -130,7 +132,7 @@ class FileParts:
             jvm, "org.apache.spark.sql.execution.datasources.PartitioningUtils"
         ).parsePartitions(
             jvm.PythonUtils.toSeq(paths),
-            False,  # a column that is not in the schema is a text, which nobody asks for
+            False,  # columns that are not in the schema are strings, and unused
             jvm.PythonUtils.toSeq(bases).toSet(),
             jvm.scala.Some(self._java_schema),
             conf.caseSensitiveAnalysis(),
@@ -146,14 +148,14 @@ class FileParts:
 
 
 def unchanged(part: FilePart, source: FileSource) -> FilePart:
-    """The part of the file as it is now: with the lines that were appended since it was listed, if
-    it is a whole file. Raises FiresteelError if it was changed in any other way.
+    """Returns the part of the file as it is now: for a whole file, with the lines that were
+    appended since it was listed. Raises FiresteelError for any other change.
     """
     try:
         found = os.stat(part.path)
     except FileNotFoundError:
         if _is_set(source, "ignoreMissingFiles"):
-            return part  # Spark does
+            return part  # Spark raises the error
         raise FiresteelError(
             f"{part.path}: the file is gone; it had {part.size} bytes when it was listed. "
             "A job needs its files until it has read them"
@@ -172,13 +174,13 @@ def unchanged(part: FilePart, source: FileSource) -> FilePart:
 
 
 def check_read(part: FilePart, source: FileSource) -> None:
-    """Raises FiresteelError if the file has changed while it was read. `part`: what `unchanged`
-    returned before.
+    """Raises FiresteelError if the file changed while it was read. `part` is the result of
+    `unchanged`.
     """
     try:
         found = os.stat(part.path)
     except FileNotFoundError:
-        return  # what was opened was read
+        return  # the opened file was read
     if (found.st_size, found.st_mtime_ns) == (part.size, part.modified_ns):
         return
     if found.st_size > part.size and _may_grow(part, source):
@@ -190,8 +192,8 @@ def check_read(part: FilePart, source: FileSource) -> None:
 
 
 def _may_grow(part: FilePart, source: FileSource) -> bool:
-    """Whether all rows that there were are still there if the file is larger. Not in a file that is
-    cut, or is one document; and Spark ends a compressed one where it ended before.
+    """Returns whether all earlier rows are still present if the file has grown. Not for a divided
+    file or a single document; and Spark ends a compressed file at its previous end.
     """
     document = {"json": "multiLine", "text": "wholetext"}.get(source.format.lower(), "")
     return (
@@ -208,13 +210,13 @@ def _is_set(source: FileSource, option: str) -> bool:
 
 
 def check_header(path: str, source: FileSource, names: Sequence[str], beginning: Beginning) -> None:
-    """Raises FiresteelError if a CSV file's header has the columns in other places than the schema,
-    or, if that was inferred, other columns. Spark takes columns by their places, and would give the
-    wrong ones without a word.
+    """Raises FiresteelError if a CSV file's header has the columns in a different order than the
+    schema, or, if that was inferred, different columns. Spark matches columns by position, and
+    would silently return wrong ones.
 
-    `names`: of the columns in the file, by the schema. Renamed columns are the program's business,
-    as is everything if it sets the option enforceSchema. `beginning`: returns the first bytes of
-    the file's text, so many.
+    `names` are those of the columns in the file, by the schema. Renamed columns are allowed, as is
+    everything if the program sets the option enforceSchema. `beginning` returns the first bytes of
+    the file's text, up to a size.
     """
     options = {key.lower(): value for key, value in source.options.items()}
     if "enforceschema" in options or options.get("header", "false").lower() != "true":
@@ -230,8 +232,8 @@ def check_header(path: str, source: FileSource, names: Sequence[str], beginning:
             where = f"column {found.index(name) + 1}" if name in found else "not in its header"
             raise FiresteelError(
                 f"{path}: {names[place]!r}, column {place + 1} of the schema, is {where}: the "
-                f"header is {', '.join(found)}. Spark reads CSV by places; read such files by a "
-                "source of their own, or set the option enforceSchema to true to read them so"
+                f"header is {', '.join(found)}. Spark reads CSV by position; read such files by a "
+                "separate source, or set the option enforceSchema to true to read them like this"
             )
 
 
@@ -246,7 +248,7 @@ def _header(path: str, options: Mapping[str, str], beginning: Beginning) -> list
     try:
         text = beginning(path, _HEADER_BYTES).decode(encoding, "replace")
     except (pa.ArrowException, OSError, LookupError):
-        return None  # Spark says what is wrong
+        return None  # Spark raises the error
     text, end = text.removeprefix("\ufeff"), options.get("linesep")
     lines = text.split(end) if end else re.split("\r\n|\r|\n", text)
     if len(text) == _HEADER_BYTES:
@@ -255,7 +257,7 @@ def _header(path: str, options: Mapping[str, str], beginning: Beginning) -> list
         if not line.strip() or (comment and line.startswith(comment)):
             continue
         if quote and line.count(quote) % 2:
-            return None  # it may go on in the next line
+            return None  # it may continue on the next line
         if not quote or quote not in line:
             row = line.split(separator)
         elif len(separator) > 1 or (escape and escape in line):
@@ -269,5 +271,5 @@ def _header(path: str, options: Mapping[str, str], beginning: Beginning) -> list
 
 
 def _comparable(name: str, place: int) -> str:
-    """Spark calls columns without a name `_c0` and the like."""
+    """Returns a name in comparable form. Spark names columns without a name `_c0` and so on."""
     return name.strip().lower() or f"_c{place}"

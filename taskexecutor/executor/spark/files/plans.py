@@ -1,13 +1,13 @@
-"""Runs splits of files by a kept plan: any number of files, or ranges of them, without a plan of
-their own and without a Spark job.
+"""Runs splits of files with a cached plan: any number of files, or ranges of them, without a new
+plan and without a Spark job.
 
-The plan's RDD is a chain over Spark's scan. It is computed on the calling thread (or rather its
-thread in the JVM) for a partition with other files than those that it was made for.
+The plan's RDD is a chain over Spark's scan. It is computed on the calling thread (more precisely,
+its thread in the JVM) for a partition with different files than the plan was made for.
 
 A split is read bundle by bundle: the scan ends when the bundle's time is over, so that the plan
-emits whatever it holds, such as partial aggregates, and the next run of the plan goes on with the
-files where the last one has stopped. Between two bundles nothing is in the plan, so the number of
-rows that have been read is a position, whatever the plan does with them.
+emits everything it holds, such as partial aggregates. The next run of the plan continues where the
+files were left. Between two bundles the plan holds nothing, so the number of rows that have been
+read is a position, whatever the plan does with them.
 """
 
 from __future__ import annotations
@@ -50,13 +50,14 @@ if TYPE_CHECKING:
 
 _SCAN = "FileSourceScanExec"
 _ALLOWED = ROW_BY_ROW | {_SCAN, "ColumnarToRowExec"}
-_LENGTH_BYTES = 4  # the prefix of each batch
+_LENGTH_BYTES = 4  # of each batch's length prefix
 _NO_FILTERS = "[]"  # as Spark shows them
-FORMATS_OF_ROWS = ("parquet", "orc", "text", "binaryfile")  # each row is one, whatever is read
+# formats in which each record is one row, whatever is read
+FORMATS_OF_ROWS = ("parquet", "orc", "text", "binaryfile")
 
 
 class FilePlans:
-    """The kept plans of one operator's files: one for each set of columns that paths give."""
+    """The cached plans of one operator's files: one for each set of columns given by paths."""
 
     def __init__(
         self,
@@ -82,11 +83,11 @@ class FilePlans:
         if given:
             self._obstacle = f"the option {given[0]} chooses among files"
         elif engine.cores > 1 or not engine.is_local:
-            self._obstacle = "a job of Spark's uses more cores"
+            self._obstacle = "a Spark job uses more cores"
 
     def plan(self, columns: tuple[str, ...], path: str) -> FilePlan | None:
-        """The plan for files whose paths give these columns, as that of `path` does; None if there
-        is no kept plan. Calls the functions of the program when it is made.
+        """Returns the cached plan for files whose paths give these columns, like `path`; None if
+        there is none. Calls functions of the program to make it.
         """
         if self._obstacle:
             self._meter.not_kept(self._obstacle)
@@ -126,7 +127,7 @@ class FilePlans:
         return FilePlan(run, malformed, observer)
 
     def _run_of(self, kept: KeptPlan) -> _Run:
-        """Raises NotKept if the plan holds more than the one scan, or leaves out files."""
+        """Raises NotKept if the plan has other leaves than the scan, or skips files."""
         leaves = kept.physical.collectLeaves()
         scans = [
             leaf
@@ -141,11 +142,11 @@ class FilePlans:
         return _Run(self._engine, self._parts, kept, self._meter, scan)
 
     def _left_out(self, scan: Any) -> str:
-        """By the readers of the scan: see `FilePlan.scan`."""
+        """Describes which rows the scan's readers skip: see `FilePlan.scan`."""
         found = scan.metadata().get("PushedFilters")
         filters = str(found.get()) if found.isDefined() else _NO_FILTERS
         columns = ""
-        if self._source.format.lower() not in FORMATS_OF_ROWS:  # a row may fit some columns only
+        if self._source.format.lower() not in FORMATS_OF_ROWS:  # a row may fit in some columns only
             columns = ",".join(scan.requiredSchema().fieldNames())
         if filters == _NO_FILTERS and not columns:
             return ""
@@ -153,13 +154,13 @@ class FilePlans:
 
 
 class FilePlan:
-    """A kept plan. It reads one split at a time, bundle by bundle."""
+    """A cached plan. It reads one split at a time, bundle by bundle."""
 
     def __init__(self, run: _Run, malformed: _Run | None, observer: RowObserver) -> None:
         self._rows = run
         self._malformed = malformed
         self._observer = observer
-        self._run = run  # the one that reads the split
+        self._run = run  # the run that reads the split
         self.frame = run.frame
 
     def close(self) -> None:
@@ -173,33 +174,34 @@ class FilePlan:
         return self._rows.kept.outdated
 
     def scan(self, *, malformed: bool) -> str:
-        """What the files' readers leave out by themselves: positions in a split count the rows that
-        they give, and mean the same for plans where this is the same. Empty: they leave out none.
+        """Describes which rows the files' readers skip by themselves. Positions in a split count
+        the rows that readers return, so they are valid for plans with the same value. Empty: no
+        rows are skipped.
         """
         run = self._malformed if malformed else self._rows
         return run.scan if run is not None else ""
 
     @property
     def state(self) -> ReadState:
-        """Where the last bundle has ended."""
+        """Returns where the last bundle ended."""
         return self._run.state
 
     @property
     def latest_us(self) -> int | None:
-        """Of the last bundle: the latest event time, if there is any."""
+        """The latest event time of the last bundle, if any."""
         return self._observer.latest_us
 
     @property
     def malformed_rows(self) -> int:
-        """Of the last bundle."""
+        """The number of malformed rows in the last bundle."""
         return self._observer.malformed_rows
 
     def begin(
         self, parts: Sequence[FilePart], group: str, *, rows: int = 0, malformed: bool = False
     ) -> None:
-        """Begins to read parts of files, behind the first `rows` of the first one.
+        """Starts to read parts of files, after the first `rows` of the first part.
 
-        `malformed`: instead of the results, the malformed rows are read, for `emit_malformed`.
+        `malformed`: reads the malformed rows instead of the results, for `emit_malformed`.
         """
         run = self._malformed if malformed else self._rows
         assert run is not None
@@ -209,26 +211,27 @@ class FilePlan:
     def bundle(
         self, schema: pa.Schema, group: str, read_s: float
     ) -> Generator[pa.RecordBatch, None, None]:
-        """The results of the rows that are read in this time, and of all that follow if they end
-        earlier: batches of exactly `schema`, each computed on demand. To be exhausted.
+        """Yields the results of the rows that are read in this time, or of all remaining rows if
+        they end earlier, as batches of exactly `schema`, each computed on demand. Must be
+        exhausted.
         """
         self._observer.reset()
         self._rows.meter.ran_kept()
         return self._rows.bundle(schema, group, read_s)
 
     def malformed_bundle(self, group: str, read_s: float) -> Generator[pa.RecordBatch, None, None]:
-        """The same for the malformed rows."""
+        """Yields the malformed rows that are read in this time."""
         assert self._malformed is not None
         return self._malformed.bundle(self._malformed.schema, group, read_s)
 
     def end(self) -> None:
-        """Closes the files, read or not."""
+        """Closes the files, whether or not they were read completely."""
         self._run.end()
 
 
 class FileRows:
-    """The rows of parts of files as a frame, for plans that are not kept. Spark reads all columns,
-    whichever the plan needs.
+    """The rows of parts of files as a DataFrame, for plans that are not cached. Spark reads all
+    columns, even those that the plan does not need.
     """
 
     def __init__(
@@ -247,7 +250,9 @@ class FileRows:
         self._scans: dict[tuple[str, ...], tuple[DataFrame, Any]] = {}
 
     def frame(self, columns: tuple[str, ...], parts: Sequence[FilePart]) -> tuple[DataFrame, int]:
-        """And the id of its RDD. `columns`: those that the files' paths give."""
+        """Returns the DataFrame and the id of its RDD. `columns` are those given by the files'
+        paths.
+        """
         from pyspark.sql import DataFrame
 
         session: Any = self._engine.session
@@ -270,8 +275,8 @@ class FileRows:
 
 
 def _root_of(rdd: Any) -> Any:
-    """Where the chain begins. An RDD that goes into a job must know its parents; it does once it
-    has been asked.
+    """Returns the root of the chain. An RDD in a job must know its parents, which it does once they
+    have been requested.
     """
     while rdd.getClass().getSimpleName() == "MapPartitionsRDD":
         rdd = rdd.dependencies().head().rdd()
@@ -279,9 +284,9 @@ def _root_of(rdd: Any) -> Any:
 
 
 def _divided(parts: Sequence[FilePart], count: int) -> list[list[FilePart]]:
-    """About equal shares of whole files, or of one range, in order."""
+    """Divides whole files, or one range, into about equal shares, in order."""
     first = parts[0]
-    if len(parts) == 1 and not first.whole:  # of a file that can be cut
+    if len(parts) == 1 and not first.whole:  # a range of a file that can be divided
         cuts = [first.start + first.length * piece // count for piece in range(count + 1)]
         return [[first._replace(start=start, length=end - start)] for start, end in pairwise(cuts)]
     count = min(count, len(parts))
@@ -290,13 +295,13 @@ def _divided(parts: Sequence[FilePart], count: int) -> list[list[FilePart]]:
 
 
 class ReadState(NamedTuple):
-    part: int  # the first one that has not been read to its end
-    rows: int  # that have been read of it
-    rows_read: int  # by the bundle
+    part: int  # the first part that has not been read completely
+    rows: int  # rows of it that have been read
+    rows_read: int  # in the bundle
 
 
 class _Run:
-    """What it takes to run one plan."""
+    """The JVM objects that run one plan."""
 
     def __init__(
         self,
@@ -335,7 +340,7 @@ class _Run:
     def begin(self, parts: Sequence[FilePart], group: str, rows: int) -> None:
         with self.meter.converting:
             partition = self._parts.partition(parts)
-        # Cancelling the group ends a bundle, not what its files are read with.
+        # Cancelling the group ends a bundle, but not the task that reads its files.
         self._split.begin(partition, 0, rows, f"{group}-files")
         self.state = ReadState(0, 0, 0)
 
@@ -360,7 +365,7 @@ class _Run:
         self._split.end()
 
     def _written(self, rows: Any, task: LocalTask) -> Generator[pa.RecordBatch, None, None]:
-        """Of types that only Spark's own writer of Arrow batches knows."""
+        """Yields rows of types that only Spark's own Arrow writer supports."""
         jvm: Any = self._engine.session._jvm
         while True:
             with task:
@@ -377,7 +382,7 @@ class _Run:
                 yield batch
 
     def close(self) -> None:
-        with suppress(Exception):  # the JVM may be gone
+        with suppress(Exception):  # the JVM may have ended
             self._split.end()
         if self._sink is not None:
             self._sink.close()

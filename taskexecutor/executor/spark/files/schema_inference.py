@@ -1,4 +1,4 @@
-"""The schema of files that come without one, as Spark infers it."""
+"""The schema of files without a declared one, as Spark infers it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader
     from pyspark.sql.types import StructType
 
-_MOST_FOOTERS = 1000  # are looked at for advice
+_MOST_FOOTERS = 1000  # footers read for advice
 _MOST_DIGITS = 38  # of a DECIMAL
 _FROM_TEXT = ("csv", "json", "xml")
 
 
 def inferred_schema(engine: SparkEngine, source: FileSource, paths: list[str]) -> StructType:
-    """Of CSV and JSON, Spark reads the files. Of Parquet it reads one footer, in a job that takes
-    several times as long as that; so the footer is read here. Raises what Spark raises, and
-    FiresteelError for files that are compressed as Spark cannot read them.
+    """Returns the inferred schema. For CSV and JSON, Spark reads the files. For Parquet it reads
+    one footer, in a job that takes several times longer than that; so the footer is read here.
+    Raises Spark's errors, and FiresteelError for files whose compression Spark cannot read.
     """
     if source.format.lower() in _FROM_TEXT:
         compression = Compression(engine, source)
@@ -41,14 +41,14 @@ def inferred_schema(engine: SparkEngine, source: FileSource, paths: list[str]) -
     schema = _of_footer(engine, source, paths) if source.format == "parquet" else None
     if schema is not None:
         return schema
-    # To find a schema, Spark's reader of ORC files opens whatever a folder has.
+    # To find a schema, Spark's ORC reader opens every file of a folder.
     regular = _without_special_files(paths)
     expanded = regular != paths
     return read_files(engine.session, source, regular, None, base=expanded).schema
 
 
 def _without_special_files(paths: list[str]) -> list[str]:
-    """The paths; a folder that has special files is replaced by its regular ones."""
+    """Returns the paths, with a folder that contains special files replaced by its regular ones."""
     regular: list[str] = []
     for path in paths:
         below = files_below(path) if os.path.isdir(path) else None
@@ -64,7 +64,7 @@ def _files(engine: SparkEngine, source: FileSource, paths: list[str]) -> list[st
 
 
 def _of_footer(engine: SparkEngine, source: FileSource, paths: list[str]) -> StructType | None:
-    """None if it takes more than one footer, or Spark is to say what is wrong."""
+    """Returns None if more than one footer is needed, or Spark should report the error."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
@@ -90,15 +90,15 @@ def schema_advice(source: FileSource, paths: list[str]) -> str:
         for field in _arrow_schema(source.format.lower(), file):
             if (instead := _instead(field.type)) is not None:
                 return (
-                    f"Column {field.name!r} of {file} is {field.type}, which Spark has no type for:"
-                    f" {instead}; or leave the column out by a schema of the others"
+                    f"Column {field.name!r} of {file} is {field.type}, for which Spark has no type:"
+                    f" {instead}; or declare a schema without the column"
                 )
             first, kind = known.setdefault(field.name, (file, field.type))
             if kind != field.type:
                 return (
                     f"Column {field.name!r} is {kind} in {first} and {field.type} in {file}: give"
                     " the source a schema with the wider type (BIGINT for INT), or read the files"
-                    " by one source for each type"
+                    " with one source for each type"
                 )
     return ""
 
@@ -123,16 +123,16 @@ def _instead(kind: pa.DataType) -> str | None:
     if pa.types.is_timestamp(kind) and kind.unit == "ns":
         return "give the source a schema that reads it as BIGINT, or write it as timestamp[us]"
     if pa.types.is_time(kind):
-        return "write it as a number or a text"
+        return "write it as a number or a string"
     if pa.types.is_float16(kind):
         return "write it as float"
     if pa.types.is_decimal(kind) and kind.precision > _MOST_DIGITS:
-        return f"write it with at most {_MOST_DIGITS} digits, or as a text"
+        return f"write it with at most {_MOST_DIGITS} digits, or as a string"
     return None
 
 
 def _without_columns(engine: SparkEngine, source: FileSource) -> DataFrameReader:
-    """Lists the files, and looks at none of them."""
+    """Returns a reader that lists the files without reading them."""
     from pyspark.sql.types import StructType
 
     return file_reader(engine.session, source).schema(StructType()).options(**source.options)

@@ -1,1 +1,1 @@
-"""The slot's JVM: how it is launched, warmed up and asked to run tasks."""
+"""The slot's JVM: launching, warm-up and running of tasks."""

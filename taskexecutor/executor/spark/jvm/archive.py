@@ -1,14 +1,14 @@
-"""Work that every slot's JVM would repeat at its start, done once per machine.
+"""Prepares work once per machine that every slot's JVM would otherwise repeat at its start.
 
 `python -m taskexecutor.executor.spark.jvm.archive` prepares it in about half a minute (`make setup`
-runs it). Engines use it if it exists; otherwise they start as usual, in twice the time. It consists
+runs it). Engines use it if it exists; otherwise they start normally, in twice the time. It consists
 of
 
 * a class data archive, recorded from one warm-up. The JVM checks that it matches its version and
   the jars, and ignores it otherwise;
 * copies of the jars that cannot be archived or that slow down every start (see `_LEFT_OUT`);
-* a jar of our own: our Java (see `code`), which is archived like Spark's, and Hadoop's defaults
-  without their descriptions, since every start parses them several times.
+* a Firesteel jar: our Java classes (see `code`), which are archived like Spark's, and Hadoop's
+  default settings without their descriptions, since every start parses them several times.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from taskexecutor.executor.spark.jvm.launch import class_path, jvm_options, spar
 COMMAND = "python -m taskexecutor.executor.spark.jvm.archive"
 _RECORDER = "taskexecutor.executor.spark.record_archive"
 _WARM_UP = Path(__file__).parents[1] / "warm_up.py"
-_UNUSED_S = 30 * 86_400  # since the last read, as far as the file system records that
+_UNUSED_S = 30 * 86_400  # since the last read, as recorded by the file system
 _QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
 # Otherwise the JVM relocates the archive to a random address, which dirties nearly all of its
-# pages: none would be shared.
+# pages, so that none would be shared.
 _IN_PLACE = ("-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
 _ARCHIVE = "classes.jsa"
-_OWN_FORMAT = "2"  # of our own jar: what it has besides our Java
+_OWN_FORMAT = "2"  # format of the Firesteel jar, apart from its Java classes
 
-# Jar -> the members that its copy omits. Classes of signed jars are verified at every start and
-# never archived. MLlib's session extension needs Scala's reflection to register two functions:
-# `mllib` does that on demand.
+# Maps jars to the members that their copies omit. Classes of signed jars are verified at every
+# start and never archived. MLlib's session extension needs Scala's reflection to register two
+# functions: `mllib` does that on demand.
 _LEFT_OUT = {
     "janino-*.jar": r"META-INF/[^/]*\.(SF|DSA|RSA|EC)",
     "commons-compiler-*.jar": r"META-INF/[^/]*\.(SF|DSA|RSA|EC)",
@@ -60,14 +60,14 @@ _LEFT_OUT = {
 
 @dataclass(frozen=True, slots=True)
 class ArchivedStart:
-    """How to start a JVM with an archive; without arguments: without one."""
+    """How to start a JVM with an archive. Without arguments: without an archive."""
 
     jvm_options: tuple[str, ...] = ()
     jars: Path | None = None  # the folder of the copies
 
 
 def folder() -> Path:
-    """The folder for this Java, PySpark and warm-up, whether or not it exists."""
+    """Returns the folder for this Java, PySpark and warm-up, whether or not it exists."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     release = Path(java_home()) / "release"
     facts = [
@@ -88,7 +88,7 @@ def folder() -> Path:
 
 
 def archived_start() -> ArchivedStart | None:
-    """None if nothing has been prepared."""
+    """Returns None if no archive has been prepared."""
     try:
         path = folder() / _ARCHIVE
         if not path.exists():
@@ -101,13 +101,13 @@ def archived_start() -> ArchivedStart | None:
 
 
 def recording_start(archive: Path, jars: Path) -> ArchivedStart:
-    """The JVM writes `archive` when it exits."""
+    """Returns options with which the JVM writes `archive` when it exits."""
     return ArchivedStart((f"-XX:ArchiveClassesAtExit={archive}", *_QUIET), jars)
 
 
 def build(place: Path | None = None) -> bool:
-    """Prepares everything, with one warm-up in a process of its own; False if another process is at
-    it.
+    """Prepares everything, with one warm-up in a separate process. Returns False if another process
+    is preparing it.
 
     Raises OSError if the folder cannot be written, CalledProcessError if Spark does not start.
     """
@@ -153,14 +153,14 @@ def copy_jars(jars: Path, copies: Path) -> None:
 
 
 def write_own_jar(classes: Mapping[str, bytes], path: Path) -> None:
-    """`classes`: see `Code.compiled`."""
+    """Writes the Firesteel jar. `classes`: see `Code.compiled`."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as jar:
         for name, content in {**classes, **hadoop_defaults(spark_home() / "jars")}.items():
             jar.writestr(name, content)
 
 
 def hadoop_defaults(jars: Path) -> dict[str, bytes]:
-    """The files with the defaults of Hadoop's settings, and in them the settings only."""
+    """Returns the files with Hadoop's default settings, without their descriptions."""
     found = {}
     for path in jars.glob("hadoop-client-api-*.jar"):
         with zipfile.ZipFile(path) as jar:
@@ -183,7 +183,9 @@ def _only_settings(content: bytes) -> bytes:
 
 
 def _remove_unused(places: Path) -> None:
-    """Removes what no start has used for long: old versions, deleted environments."""
+    """Removes folders that no start has used for a long time: old versions, deleted
+    environments.
+    """
     for place in places.glob("spark-*"):
         with contextlib.suppress(OSError):
             used = (place / _ARCHIVE).stat()
@@ -204,11 +206,15 @@ def main() -> int:
         finished = build(place)
     except (OSError, subprocess.SubprocessError) as error:
         print(
-            f"Spark's classes could not be archived, slots will start more slowly: {error}",
+            f"Spark's classes could not be archived; slots will start more slowly: {error}",
             file=sys.stderr,
         )
         return 1
-    print(f"archived in {place}" if finished else f"another process is archiving them in {place}")
+    print(
+        f"archived in {place}"
+        if finished
+        else f"another process is archiving Spark's classes in {place}"
+    )
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Cancels the Spark work of tasks that block inside Spark and cannot look at their own flag."""
+"""Cancels the Spark work of tasks that block inside Spark and cannot check their own flag."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Callable
 
 _INTERVAL_S = 0.05
 _LONGEST_PAUSE = 40  # intervals
-_QUIET_INTERVALS = 20  # without groups, before the thread sleeps until there is one
+_QUIET_INTERVALS = 20  # intervals without groups, after which the thread sleeps until there is one
 
 
 class CancellationWatch:
     """Calls `cancel(group)` for every watched group whose task has been cancelled.
 
-    One thread per engine, started with the first group. It looks every interval and is not woken in
-    between: many groups are bundles of a millisecond, and a thread that wakes up for each of them
-    takes the interpreter from the task.
+    One thread per engine, started with the first group. It checks in every interval and is not
+    woken in between: many groups are bundles of a millisecond, and waking a thread for each of them
+    would take the interpreter from the task.
     """
 
     def __init__(self, cancel: Callable[[str], None]) -> None:
         self._cancel = cancel
         self._condition = threading.Condition()
-        # A task whose operators call each other has entered its group more than once.
+        # A task whose operators call each other enters its group more than once.
         self._groups: dict[str, list[Callable[[], bool]]] = {}
         self._thread: threading.Thread | None = None
         self._asleep = False  # until there is a group
@@ -52,8 +52,8 @@ class CancellationWatch:
             self._thread.join(1.0)
 
     def _watch(self) -> None:
-        # A group is cancelled repeatedly, because its job may not have started yet, at growing
-        # intervals: group -> (intervals to wait, times cancelled).
+        # A group is cancelled repeatedly, at growing intervals, because its job may not have
+        # started yet: group -> (intervals to wait, number of cancellations).
         rounds: dict[str, tuple[int, int]] = {}
         quiet = 0
         while True:

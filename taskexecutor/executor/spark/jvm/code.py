@@ -1,8 +1,8 @@
-"""Java of our own in the slot's JVM, where Spark's API ends at its generated code.
+"""Firesteel's Java classes in the slot's JVM, for extensions that Spark's API does not cover.
 
-The sources in `java/` are compiled by Janino, which Spark compiles its generated code with. That
-happens once per machine, into a jar on the class path (see `archive`); without that jar, in each
-JVM that needs them. Those are defined by the class loader of Spark's own classes. In both cases
+Janino, the compiler of Spark's generated code, compiles the sources in `java/`. That happens once
+per machine, into a jar on the class path (see `archive`); without that jar, in each JVM that needs
+the classes, which are then defined by the class loader of Spark's own classes. In both cases
 generated code finds them by name, and they must be in a package that Spark already has.
 """
 
@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Any
 
 PACKAGE = "org.apache.spark.unsafe"
-# In `java/`, each after those that it refers to, and with a class of its own name.
+# In `java/`, each after its dependencies, and with a class of its name.
 SOURCES = (
     "FiresteelTask",
     "FiresteelSink",
@@ -30,7 +30,7 @@ SOURCES = (
     "FiresteelSplit",
     "FiresteelSpill",
 )
-_NEIGHBOUR = f"{PACKAGE}.Platform"  # its package and class loader are theirs
+_NEIGHBOUR = f"{PACKAGE}.Platform"  # the classes share its package and class loader
 _FOLDER = files("taskexecutor.executor.spark.jvm") / "java"
 _CLASS = re.compile(r"^(?:public )?(?:abstract |final )*class (\w+)", re.MULTILINE)
 
@@ -49,7 +49,7 @@ def source_text(source: str) -> str:
 
 
 class Code:
-    """The classes of our own in one JVM, for the threads of all tasks. They are never unloaded, and
+    """Firesteel's classes in one JVM, for the threads of all tasks. Classes are never unloaded, and
     none can be defined twice.
     """
 
@@ -62,7 +62,7 @@ class Code:
 
     def load(self, source: str) -> None:
         """Makes the classes of `java/<source>.java` available: compiles and defines them unless
-        they are on the class path. Once: later calls do nothing.
+        they are on the class path. Later calls do nothing.
         """
         with self._lock:
             if source not in self._sources:
@@ -71,12 +71,12 @@ class Code:
                 self._sources.add(source)
 
     def type(self, name: str) -> Any:
-        """The class `name`, to call its constructor and its static methods."""
+        """Returns the class `name`, for calls of its constructor and static methods."""
         return getattr(getattr(self._jvm, PACKAGE), name)
 
     def compiled(self) -> dict[str, bytes]:
-        """All classes as files of a jar. Only once in a JVM, and none of them may be on its class
-        path.
+        """Returns all classes as files of a jar. Call it only once in a JVM that has none of them
+        on its class path.
         """
         folder = PACKAGE.replace(".", "/")
         return {
@@ -91,12 +91,12 @@ class Code:
         return isinstance(self.type(name), JavaClass)
 
     def _defined(self, source: str) -> dict[str, Any]:
-        """Compiles the source and defines its classes, in their order in the file."""
+        """Compiles the source and defines its classes, in the order of the file."""
         text = source_text(source)
         codes = self._compiled(text)
         define = self._definer()
         names = _CLASS.findall(text)
-        assert set(codes) == set(names), f"{source}.java has classes inside classes: {codes}"
+        assert set(codes) == set(names), f"{source}.java has nested classes: {codes}"
         for name in names:
             arguments = self._gateway.new_array(self._jvm.java.lang.Object, 1)
             arguments[0] = codes[name]

@@ -1,7 +1,7 @@
-"""The slot's Spark: one JVM and one session per process, shared by the process' task threads.
+"""The slot's Spark: one JVM and one session per process, shared by the process's task threads.
 
-In PySpark's pinned thread mode every Python thread has a JVM thread of its own, so job groups are
-per task: cancelling a task cancels its Spark jobs and no others.
+In PySpark's pinned thread mode every Python thread has a dedicated JVM thread, so job groups are
+per task: cancelling a task cancels only its own Spark jobs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-_END_S = 5.0  # a JVM that was killed, or has broken its connections, has ended by then
+_END_S = 5.0  # a JVM that was killed, or has broken its connections, ends within this time
 _IDLE_HEAP_FREE = FreeHeap(1, 3)
 _FILLED_HEAP_FREE = FreeHeap(75, 90)
 _OUT_OF_MEMORY = 3  # the exit code of -XX:+ExitOnOutOfMemoryError
@@ -52,7 +52,7 @@ _ENGINES: dict[int, SparkEngine] = {}  # by session; a process has one
 
 
 def engine_of(session: Any) -> SparkEngine:
-    """The engine that owns `session`; operators are given the session only."""
+    """Returns the engine that owns `session`; operators only get the session."""
     engine = _ENGINES.get(id(session))
     if engine is None:
         raise FiresteelError("the slot's Spark has not been started, or was stopped")
@@ -60,7 +60,7 @@ def engine_of(session: Any) -> SparkEngine:
 
 
 class SparkLost(FiresteelError):
-    """The slot's Spark JVM has ended under a task."""
+    """The slot's Spark JVM has ended while a task was running."""
 
 
 class SparkEngine:
@@ -77,11 +77,11 @@ class SparkEngine:
         self.heap_bytes = 0
         self.plan_cache = PlanCache()
         self._context_stopped = False
-        self._silent_s = 0.0  # for how long the JVM had not answered when it was killed for that
+        self._silent_s = 0.0  # how long the JVM had not responded when it was killed for that
         self.cores = 1
         self._watch = CancellationWatch(self.cancel)
-        self._growing = threading.Lock()  # of how the heap grows
-        self._growing_fast = 0  # tasks that need it to
+        self._growing = threading.Lock()  # guards the heap's growth settings
+        self._growing_fast = 0  # tasks that need fast growth
         self._mllib: MetaPathFinder | None = None
 
     def start(
@@ -92,9 +92,11 @@ class SparkEngine:
         *,
         archived: ArchivedStart | None = None,
     ) -> None:
-        """Starts the JVM and its session, cold: `warm_up.start_warm` also warms them up.
+        """Starts the JVM and its session without a warm-up; `warm_up.start_warm` also warms them
+        up.
 
-        The spark.* values of `conf` win over ours. Raises FiresteelError if the JVM does not start.
+        The spark.* values of `conf` override Firesteel's. Raises FiresteelError if the JVM does not
+        start.
         """
         self.cores = max(1, cores)
         self.heap_bytes = heap_bytes
@@ -151,26 +153,29 @@ class SparkEngine:
 
     @property
     def is_local(self) -> bool:
-        """Whether all of Spark runs on this machine; executors elsewhere cannot read our files."""
+        """Whether all of Spark runs on this machine; executors on other machines cannot read local
+        files.
+        """
         return str(self.session.sparkContext.master).startswith("local")
 
     def is_alive(self) -> bool:
         return self._jvm is not None and self._jvm.alive
 
     def compiler_waiting(self) -> AbstractContextManager[None]:
-        """While the slot starts: see `launch.compiler_waiting`."""
+        """Lowers the compiler's priority while the slot starts: see `launch.compiler_waiting`."""
         return compiler_waiting(self.jvm_pid)
 
     def collect_garbage(self) -> None:
-        """Python's first: its references, in cycles too, keep Java's objects alive.
+        """Collects Python's garbage first, because its references, including those in cycles, keep
+        Java objects alive.
 
-        The heap shrinks to what is left, and grows again as it is needed.
+        The heap then shrinks to the remaining objects, and grows again as needed.
         """
         gc.collect()
         client = self.session._jvm._gateway_client  # type: ignore[union-attr]
         gateway.release_garbage(client)
         self._collect_and_shrink()
-        gc.collect(0)  # what that has referred to
+        gc.collect(0)  # objects referenced by the collected ones
         gateway.release_garbage(client)
 
     @contextlib.contextmanager
@@ -199,7 +204,7 @@ class SparkEngine:
         jvm: Any = self.session._jvm
         bean = jvm.java.lang.Class.forName("com.sun.management.HotSpotDiagnosticMXBean")
         options = jvm.java.lang.management.ManagementFactory.getPlatformMXBean(bean)
-        options.setVMOption("MinHeapFreeRatio", "0")  # never above the other one
+        options.setVMOption("MinHeapFreeRatio", "0")  # must not exceed the other option
         options.setVMOption("MaxHeapFreeRatio", str(free.most))
         options.setVMOption("MinHeapFreeRatio", str(free.least))
 
@@ -207,14 +212,14 @@ class SparkEngine:
     def job_group(
         self, group: str, description: str, cancelled: Callable[[], bool]
     ) -> Iterator[None]:
-        """Spark jobs of this thread belong to `group`, see the session's settings, and are
+        """Spark jobs of this thread belong to `group`, use the session's settings, and are
         cancelled once `cancelled()` is true.
 
-        Raises SparkLost if the JVM is gone.
+        Raises SparkLost if the JVM has ended.
         """
         with self.raising_spark_lost():
-            # Spark's own actions do so, too: tasks know the session's settings only as properties
-            # of their job.
+            # As Spark's own actions do: tasks read the session's settings only from properties of
+            # their job.
             self.session._jsc.sc().setLocalProperties(self.session_properties())
             self.session.sparkContext.setJobGroup(group, description, interruptOnCancel=True)
             with self.cancelling(group, cancelled):
@@ -228,14 +233,14 @@ class SparkEngine:
             try:
                 yield
             except BaseException:
-                self.cancel(group)  # its results are of no use any more
+                self.cancel(group)  # its results are no longer needed
                 raise
             finally:
                 self._watch.remove(group)
 
     @contextlib.contextmanager
     def raising_spark_lost(self) -> Iterator[None]:
-        """Turns what Spark raises because its JVM is gone into SparkLost."""
+        """Converts Spark's errors to SparkLost if its JVM has ended."""
         try:
             yield
         except Exception as error:
@@ -265,14 +270,14 @@ class SparkEngine:
         return bool(stopped)
 
     def session_properties(self) -> Any:
-        """A copy of the session's settings as java.util.Properties."""
+        """Returns a copy of the session's settings as java.util.Properties."""
         session: Any = self.session
         properties = session._jvm.java.util.Properties()
         properties.putAll(session._jsparkSession.sessionState().conf().settings())
         return properties
 
     def kill_if_silent(self, *, interval_s: float, timeout_s: float) -> None:
-        """Kills the JVM once it has not answered for `timeout_s`; returns when it has ended."""
+        """Kills the JVM once it has not responded for `timeout_s`; returns when it has ended."""
         jvm = self._jvm
         assert jvm is not None, "start first"
         if heartbeat.await_silence(jvm.gateway, interval_s=interval_s, timeout_s=timeout_s):
@@ -280,15 +285,15 @@ class SparkEngine:
             jvm.process.kill()
 
     def cancel(self, group: str) -> None:
-        """From any thread: cancels the jobs of `group`."""
-        # A JVM that is dying, or a session that is being stopped, has nothing to cancel.
+        """Cancels the jobs of `group`. May be called from any thread."""
+        # A JVM that is ending, or a session that is being stopped, has no jobs to cancel.
         with contextlib.suppress(Exception):
             if self.local_tasks.interrupt(group):
                 return
             self.session.sparkContext.cancelJobGroup(group)
 
     def lost(self) -> SparkLost:
-        """The error that says why the JVM has ended."""
+        """Returns an error with the reason why the JVM has ended."""
         jvm = f"the slot's Spark JVM (pid {self.jvm_pid})"
         if self._silent_s:
             return SparkLost(
@@ -330,8 +335,8 @@ class SparkEngine:
         self.plan_cache.close()
         mllib.forget(self._mllib)
         if self._jvm is not None:
-            # The session is not asked to stop: nobody could say how long that takes, and a JVM
-            # that exits stops its SparkContext anyway.
+            # The session is not stopped explicitly, which could take arbitrarily long: a JVM that
+            # exits stops its SparkContext.
             self._jvm.stop(grace_s)
             gateway.forget(self._jvm.gateway)
             self._jvm = None
@@ -352,7 +357,7 @@ def _may_be_lost_connection(error: Exception) -> bool:
 
 
 def _is_broken_connection(error: Exception) -> bool:
-    """Whether the JVM has not answered; Py4J raises other classes for answers that are errors."""
+    """Returns whether the JVM did not respond; Py4J raises other classes for error responses."""
     from py4j.protocol import Py4JError, Py4JNetworkError
 
     return isinstance(error, (ConnectionError, EOFError)) or type(error) in (
@@ -362,7 +367,7 @@ def _is_broken_connection(error: Exception) -> bool:
 
 
 def _still_alive(jvm: Jvm, error: Exception) -> bool:
-    """Waits a moment: a JVM may break its connections shortly before its process ends."""
+    """Waits a moment, because a JVM may break its connections shortly before its process ends."""
     try:
         jvm.process.wait(_END_S if _is_broken_connection(error) else 0.2)
     except Exception:

@@ -1,4 +1,4 @@
-"""The Py4J gateway that PySpark uses to talk to a JVM that is already running."""
+"""Connects PySpark's Py4J gateway to a JVM that is already running."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _ROOT_PACKAGES = frozenset({"com", "java", "javax", "org", "scala"})
 
 
 class _TestHelpers(ModuleType):
-    """Stands in for pyspark.testing.utils, which PySpark asks for NumPy's presence with each value
-    it sends to the JVM.
+    """Replaces pyspark.testing.utils, from which PySpark reads whether NumPy is available, for each
+    value it sends to the JVM.
 
-    The real module imports pandas and unittest, a quarter of this process' memory, so it is only
-    imported when something else of it is used.
+    The real module imports pandas and unittest, a quarter of this process's memory, so it is only
+    imported when another of its attributes is used.
     """
 
     have_numpy = True
@@ -40,7 +40,7 @@ def connect(process: subprocess.Popen[bytes], port: int, secret: str) -> Any:
     from pyspark.java_gateway import launch_gateway
 
     sys.modules.setdefault(_TEST_HELPERS, _TestHelpers(_TEST_HELPERS))
-    # With these, PySpark joins a running JVM instead of launching one.
+    # With these variables, PySpark joins a running JVM instead of launching one.
     os.environ.update(PYSPARK_GATEWAY_PORT=str(port), PYSPARK_GATEWAY_SECRET=secret)
     try:
         gateway = launch_gateway()  # type: ignore[no-untyped-call]
@@ -53,7 +53,9 @@ def connect(process: subprocess.Popen[bytes], port: int, secret: str) -> Any:
 
 
 def _refuse_invalid_text(client: Any) -> None:
-    """Makes the client name a text that UTF-8 cannot encode. Py4J's own error gives no reason."""
+    """Makes the client's error name a text that UTF-8 cannot encode. Py4J's own error gives no
+    reason.
+    """
     from py4j.protocol import STRING_TYPE
 
     send = client.send_command
@@ -71,10 +73,10 @@ def _refuse_invalid_text(client: Any) -> None:
 
 
 def _remember_names(client: Any) -> None:
-    """Makes the client ask the JVM only once what a dotted name stands for.
+    """Makes the client resolve each dotted name in the JVM only once.
 
-    For `jvm.java.util.ArrayList`, it asks about `java`, `java.util` and the whole name, each time,
-    and the JVM looks through all of Spark's jars for classes with the first two names.
+    To resolve `jvm.java.util.ArrayList`, it requests `java`, `java.util` and the whole name each
+    time, and for the first two the JVM searches all of Spark's jars for classes of these names.
     """
     from py4j import protocol
 
@@ -97,8 +99,8 @@ def _remember_names(client: Any) -> None:
 
 
 def _is_lasting(name: str, answer: str) -> bool:
-    """Whether the name will always stand for what it stands for now. A single word is something
-    else after an import, and what is no class yet may become one.
+    """Returns whether the name's meaning is permanent. A single word may change its meaning after
+    an import, and a name that is not a class may become one.
     """
     from py4j import protocol
 
@@ -111,20 +113,21 @@ def _is_lasting(name: str, answer: str) -> bool:
 
 
 def without_conversion(method: Any) -> Any:
-    """A method of a Java object, for calls with nothing but texts, numbers and Java objects: Py4J
-    asks ten converters about each argument of any other call, which takes longer than the rest.
+    """Returns a method of a Java object for calls with only strings, numbers and Java objects. In
+    other calls, Py4J tries ten converters for each argument, which takes longer than the rest of
+    the call.
     """
     method.converters = None
     return method
 
 
 def release_garbage(client: Any) -> None:
-    """Tells the JVM of the objects that Python has no references to any more. A thread of Py4J's
-    does so, too, but sleeps for a second when it has told everything.
+    """Releases objects in the JVM that Python no longer references. A Py4J thread also does so, but
+    sleeps for a second when it has released everything.
     """
     with contextlib.suppress(IndexError):
         while True:
-            # An object of this client, unless it is a request to end.
+            # An object of this client, unless it is a request to stop.
             entry = client.finalizer_deque.pop()
             if not isinstance(entry, tuple):
                 client.finalizer_deque.append(entry)
@@ -134,8 +137,8 @@ def release_garbage(client: Any) -> None:
 
 
 def forget(gateway: Any) -> None:
-    """Makes PySpark drop its gateway, which a second engine in this process would reuse, and what
-    else it has of a JVM that has ended.
+    """Makes PySpark drop its gateway, which a second engine in this process would reuse, and other
+    references to a JVM that has ended.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession, SQLContext

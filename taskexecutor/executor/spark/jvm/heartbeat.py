@@ -1,4 +1,4 @@
-"""Detects a JVM that is alive but does not answer, for example because of a SIGSTOP."""
+"""Detects a JVM that is alive but does not respond, for example because of a SIGSTOP."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from firesteel.errors import FiresteelError
 
 
 def await_silence(gateway: Any, *, interval_s: float, timeout_s: float) -> bool:
-    """Asks the JVM for the time every `interval_s`. True once it has not answered for `timeout_s`;
-    False if it closes the connection, as it does when it ends.
+    """Requests the JVM's time every `interval_s`. Returns True once the JVM has not responded for
+    `timeout_s`, and False if it closes the connection, as it does when it ends.
 
-    The connection has a thread of its own in the JVM: neither long Spark jobs nor busy connections
-    delay its answers, only pauses of the whole JVM do. Nor does a pause of this process count as
-    silence: the answer is there when it goes on.
+    The connection has a dedicated thread in the JVM: neither long Spark jobs nor busy connections
+    delay its responses, only pauses of the whole JVM do. A pause of this process does not count as
+    silence either, because the response is available when it resumes.
     """
     from py4j import protocol
 

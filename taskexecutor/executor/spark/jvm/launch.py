@@ -1,15 +1,16 @@
-"""Starts the JVM behind a slot's SparkSession, without spark-submit's launcher (a second JVM) if
-possible.
+"""Starts the JVM of a slot's SparkSession, if possible without spark-submit's launcher, which is a
+second JVM.
 
-What makes the start quick and the process small:
+Measures for a fast start and a small process:
 
 * an archive of loaded classes (see `archive`), mapped instead of parsed and shared by all slots of
   the machine;
 * the serial collector on small slots, with a heap that starts small and shrinks again;
-* no jars on the class path that only a Spark cluster needs: the JVM keeps the directories of all;
-* less for the optimising compiler;
+* no jars on the class path that only a Spark cluster needs: the JVM keeps the directories of all
+  jars in memory;
+* less work for the optimising compiler;
 * a lower priority for the optimising compiler's thread, and the lowest during the start if it can
-  be raised again: what is called often in a start is not what jobs call often.
+  be raised again: methods that are called often during a start are not those that jobs call often.
 
 The JVM ends when its standard input is closed, so it never outlives this process.
 """
@@ -47,14 +48,14 @@ _TRIM_INTERVAL_MS = 2_000
 
 
 class FreeHeap(NamedTuple):
-    """How much of the heap a full collection leaves free, in percent."""
+    """The percentage of the heap that a full collection leaves free."""
 
     least: int
     most: int
 
 
-# Each time that the heap has to grow, all of it is collected: it grows in large steps, and an idle
-# slot has it shrunk (`SparkEngine.collect_garbage`).
+# Whenever the heap has to grow, all of it is collected first. Therefore it grows in large steps,
+# and is shrunk while the slot is idle (`SparkEngine.collect_garbage`).
 HEAP_FREE = FreeHeap(25, 50)
 
 # The same as in org.apache.spark.launcher.JavaModuleOptions.
@@ -72,7 +73,7 @@ _MODULE_OPTIONS = (
     *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
 )
 
-# Of Spark's jars, those of resource managers, of shells and of servers.
+# Spark's jars for resource managers, shells and servers.
 _OF_CLUSTERS = (
     "hive-beeline-*.jar", "hive-cli-*.jar", "jline-*.jar", "kubernetes-*.jar",
     "scala-compiler-*.jar", "spark-connect_*.jar", "spark-hive-thriftserver_*.jar",
@@ -80,14 +81,14 @@ _OF_CLUSTERS = (
     "vertx-*.jar", "volcano-*.jar", "zjsonpatch-*.jar",
 )  # fmt: skip
 
-# Four times the JVM's default for methods. Most of what a job calls some thousand times it never
-# calls again, since it plans once: optimising that takes as long as the rest of a short job.
-# Methods that run for each row reach any threshold at once.
+# Four times the JVM's default for methods. Most methods that a job calls some thousand times are
+# not called again, since it plans once; optimising them takes as long as the rest of a short job.
+# Methods that run for each row reach any threshold immediately.
 #
-# And a hundred times for loops, of which a plan has one over all its rows. To optimise it takes 0.2
-# to 0.5 s of CPU, as it is done for the loop that runs and for the next bundle's, and again when
-# rows come for which it takes another turn. Until then a row takes 15 to 70 ns more: some millions
-# of rows cost as much. They are counted over all the jobs that use the plan.
+# And a hundred times the default for loops; a plan has one loop over all its rows. Optimising it
+# takes 0.2 to 0.5 s of CPU, because it is done for the running loop and for the next bundle's, and
+# again when rows take a new branch. Until then a row takes 15 to 70 ns more: some millions of rows
+# cost the same. They are counted over all jobs that use the plan.
 _COMPILER_OPTIONS = (
     "-XX:Tier4InvocationThreshold=20000",
     "-XX:Tier4MinInvocationThreshold=2400",
@@ -122,7 +123,7 @@ _SUBMIT_PREFIXES = (
 
 @dataclass(slots=True)
 class Jvm:
-    """A running JVM and the Py4J gateway into it."""
+    """A running JVM and its Py4J gateway."""
 
     process: subprocess.Popen[bytes]
     gateway: Any
@@ -132,7 +133,7 @@ class Jvm:
         return self.process.poll() is None
 
     def stop(self, grace_s: float) -> None:
-        """Closes its standard input, which makes it exit; kills it after `grace_s`."""
+        """Closes the JVM's standard input, which makes it exit; kills it after `grace_s`."""
         if self.process.stdin is not None:
             with contextlib.suppress(OSError):
                 self.process.stdin.close()
@@ -141,7 +142,7 @@ class Jvm:
         except subprocess.TimeoutExpired:
             if grace_s > 0:
                 log.warning(
-                    "a JVM that was told to exit has not and is killed",
+                    "a JVM did not exit in time and is killed",
                     pid=self.process.pid,
                     after_s=grace_s,
                 )
@@ -154,10 +155,11 @@ def spark_home() -> Path:
 
 
 def class_path(extra: str = "", copies: Path | None = None, *, local: bool = True) -> str:
-    """Spark's jars in a fixed order, and `extra` last: the class archive depends on the order.
+    """Returns Spark's jars in a fixed order, and `extra` last, because the class archive depends on
+    the order.
 
-    A jar of the same name in the folder `copies` replaces Spark's; our own is the first. Those that
-    a `local` Spark does without follow the others.
+    A jar of the same name in the folder `copies` replaces Spark's; the Firesteel jar is the first.
+    Jars that a `local` Spark does not need come last.
     """
     folder = spark_home() / "jars"
     of_clusters = {jar for pattern in _OF_CLUSTERS for jar in folder.glob(pattern)}
@@ -182,17 +184,17 @@ def jvm_options(*, cores: int, heap_bytes: int) -> list[str]:
         f"-Xmx{heap_bytes}",
         f"-Xms{start_heap_bytes}",
         *collector,
-        # What is free beyond that goes back to the system, at once.
+        # Free memory beyond that returns to the system immediately.
         f"-XX:MinHeapFreeRatio={HEAP_FREE.least}",
         f"-XX:MaxHeapFreeRatio={HEAP_FREE.most}",
         "-XX:-ShrinkHeapInSteps",
-        "-XX:NewRatio=4",  # the young generation never returns what it has touched
+        "-XX:NewRatio=4",  # the young generation never returns touched memory
         f"-XX:TrimNativeHeapInterval={_TRIM_INTERVAL_MS}",
         "-Xss1m",
         "-XX:-UsePerfData",
         # A JVM that has run out of memory is unreliable; one that has ended is replaced.
         "-XX:+ExitOnOutOfMemoryError",
-        # Calls that are made a few times need no classes of their own.
+        # Call sites that are called a few times need no separate classes.
         "-Djava.lang.invoke.MethodHandle.COMPILE_THRESHOLD=20",
         "-Dsun.reflect.inflationThreshold=1000",
         "-Djava.net.preferIPv4Stack=true",
@@ -211,9 +213,9 @@ def start_jvm(
     jar_copies: Path | None = None,
     log_level: str = "warn",
 ) -> Jvm:
-    """Starts the JVM and connects to it. It logs to this process' standard error.
+    """Starts the JVM and connects to it. It logs to this process's standard error.
 
-    Raises FiresteelError if it ends or does not answer.
+    Raises FiresteelError if it ends or does not respond.
     """
     log_configuration = temp_dir / "log4j2.properties"
     log_configuration.write_text(_LOG_CONFIGURATION.format(level=log_level))
@@ -246,7 +248,7 @@ def start_jvm(
         environment["SPARK_LOCAL_DIRS"] = str(temp_dir)
     if _local(spark_conf):
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"
-    # Its standard output goes to our log, too.
+    # Its standard output also goes to the slot's log.
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, env=environment)
     try:
         server = await_gateway(process, connection_file)
@@ -259,9 +261,9 @@ def start_jvm(
 
 @contextlib.contextmanager
 def compiler_waiting(pid: int) -> Iterator[None]:
-    """Leaves to the JVM's optimising compiler only the time that nothing else on the machine asks
-    for. Without effect where this process may not raise a priority again: a compiler that waited
-    for good would leave jobs with slow code.
+    """Lets the JVM's optimising compiler run only when the machine is otherwise idle. Has no effect
+    if this process may not raise a priority again, because a compiler that stays at the lowest
+    priority would leave jobs with slow code.
     """
     if not _may_raise_priority():
         yield
@@ -274,15 +276,15 @@ def compiler_waiting(pid: int) -> Iterator[None]:
 
 
 def _may_raise_priority() -> bool:
-    """Whether a thread of this process that lowers its priority can take that back: with
-    CAP_SYS_NICE, or a limit (RLIMIT_NICE) that allows it. Tried, on a thread that ends.
+    """Returns whether a thread of this process that lowers its priority can raise it again: with
+    CAP_SYS_NICE, or a limit (RLIMIT_NICE) that allows it. Tries it, on a temporary thread.
     """
     with ThreadPoolExecutor(1, "priority") as thread:
         return thread.submit(_lower_and_raise).result()
 
 
 def _lower_and_raise() -> bool:
-    """Lowers the priority of the calling thread, Linux' unit of it, and raises it again."""
+    """Lowers the priority of the calling thread, Linux's unit of priority, and raises it again."""
     try:
         os.setpriority(os.PRIO_PROCESS, 0, _WAITING_NICENESS)
         os.setpriority(os.PRIO_PROCESS, 0, _COMPILER_NICENESS)
@@ -292,7 +294,7 @@ def _lower_and_raise() -> bool:
 
 
 def _set_compiler_niceness(pid: int, niceness: int) -> bool:
-    """False if the JVM has not started its optimising compiler yet."""
+    """Returns False if the JVM has not started its optimising compiler yet."""
     found = False
     for thread in Path(f"/proc/{pid}/task").glob("*"):
         with contextlib.suppress(OSError):  # a thread that has ended
@@ -330,8 +332,8 @@ def await_gateway(process: subprocess.Popen[bytes], path: Path) -> GatewayServer
             )
         if time.monotonic() > deadline:
             raise FiresteelError(
-                f"the slot's Java did not answer within {START_TIMEOUT_S:g} s; "
-                "the slot's log may say why"
+                f"the slot's Java did not respond within {START_TIMEOUT_S:g} s; "
+                "see the slot's log for the cause"
             )
         time.sleep(0.01)
         compiler_lowered = compiler_lowered or _set_compiler_niceness(

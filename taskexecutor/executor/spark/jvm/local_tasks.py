@@ -1,9 +1,9 @@
-"""Spark tasks without a scheduler: RDDs computed on the calling thread, or rather its thread in the
-JVM.
+"""Spark tasks without a scheduler: RDDs computed on the calling thread (more precisely, its thread
+in the JVM).
 
-They have what Spark's code expects of the task it runs in: memory accounting, the session's
-settings, locks on broadcasts, a completion that frees everything, and interruption. Spark has no
-public API for this, so they are made in `java/FiresteelTask.java`.
+They provide what Spark's code expects from its task: memory accounting, the session's settings,
+locks on broadcasts, a completion that frees everything, and interruption. Spark has no public API
+for this, so `java/FiresteelTask.java` creates them.
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ class LocalTasks:
 
     @contextmanager
     def task(self, group: str, properties: Any) -> Iterator[LocalTask]:
-        """A task of the group, which `interrupt` addresses. `properties`: see
+        """Runs a task of the group, which `interrupt` addresses. `properties`: see
         `SparkEngine.session_properties`.
 
-        The rows it emits may go through another plan of the same group: that is another task,
-        inside this one.
+        The rows it emits may pass through another plan of the same group, which is a nested task.
         """
         task = self.begin(group, properties)
         try:
@@ -46,32 +45,34 @@ class LocalTasks:
             task.end()
 
     def begin(self, group: str, properties: Any) -> Any:
-        """The Java object of a task, which the caller must end()."""
+        """Returns the Java object of a task, which the caller must end()."""
         return self._type(group, properties, *self.resources)
 
     @property
     def resources(self) -> tuple[Any, Any]:
-        """What the constructor of FiresteelTask takes last."""
+        """The last argument of FiresteelTask's constructor."""
         return self._memory, self._locks
 
     def interrupt(self, group: str) -> bool:
-        """From any thread: makes the group's task fail at its next rows. False if it has none."""
+        """Makes the group's task fail at its next rows. Returns False if the group has none. May be
+        called from any thread.
+        """
         return bool(self._type.interrupt(group))
 
     @property
     def free_bytes(self) -> int:
-        """Memory that a task could have for sorts, hash tables and the like."""
+        """Returns the memory available to a task for sorts, hash tables and so on."""
         return int(self._memory.maxOnHeapStorageMemory()) - int(self._memory.storageMemoryUsed())
 
     @property
     def used_bytes(self) -> int:
-        """Memory that tasks hold for sorts, aggregations and the like."""
+        """Returns the memory that tasks hold for sorts, aggregations and so on."""
         return int(self._memory.executionMemoryUsed())
 
 
 class LocalTask:
-    """Inside a `with`, the calling thread runs in the task. Only while Spark computes: the thread
-    may run other plans in between.
+    """Inside a `with`, the calling thread runs in the task. Use it only while Spark computes: the
+    thread may run other plans in between.
     """
 
     def __init__(self, java: Any) -> None:
@@ -84,7 +85,7 @@ class LocalTask:
 
     @property
     def records_read(self) -> int:
-        """How many rows the task has read from files so far."""
+        """The number of rows that the task has read from files so far."""
         return int(self.java.recordsRead())
 
     def __enter__(self) -> None:
@@ -95,7 +96,7 @@ class LocalTask:
 
 
 def singleton(jvm: Any, name: str) -> Any:
-    """A Scala object."""
+    """Returns a Scala object."""
     return jvm.java.lang.Class.forName(f"{name}$").getField("MODULE$").get(None)
 
 

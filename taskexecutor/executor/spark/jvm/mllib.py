@@ -1,8 +1,8 @@
-"""Registers MLlib's own SQL functions (`vector_to_array`, `array_to_vector`) when Python imports
+"""Registers MLlib's SQL functions (`vector_to_array`, `array_to_vector`) when Python imports
 pyspark.ml.
 
-MLlib itself does so in every new session by means of Scala's reflection, some 15 % of a start. The
-copy of its jar that slots use (see `archive`) omits that.
+MLlib itself does so in every new session by Scala reflection, which takes 15 % of a start. The copy
+of its jar in slots (see `archive`) omits that.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _OnImport(MetaPathFinder):
 
 
 def register_when_imported(jvm: Any) -> MetaPathFinder | None:
-    """Returns the hook, for `forget`. The JVM registers the functions once only."""
+    """Returns the hook, for `forget`. The JVM registers the functions only once."""
 
     def register() -> None:
         jvm.java.lang.Class.forName(

@@ -1,8 +1,8 @@
-"""Plans that one job leaves to the next ones of its slot.
+"""Plans that a slot keeps from one job to the next.
 
-Making a plan takes Spark a quarter of a second of CPU time, and the JVM's compilers as much. A
+Making a plan takes Spark a quarter of a second of CPU time, and the JVM's compilers the same. A
 slot's process serves one job after another, and often the same program: restarted after a failure,
-or submitted again. Whether a plan is still what would be made, `plans.kept.is_still` says.
+or submitted again. `plans.kept.is_still` decides whether a plan is still valid.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-MOST = 8  # plans; those that were used last
+MOST = 8  # the most recently used plans
 
 log = structlog.get_logger(__name__)
 
@@ -22,26 +22,27 @@ log = structlog.get_logger(__name__)
 class CachedPlan(Protocol):
     @property
     def reusable(self) -> bool:
-        """False during a run, and for ever after one that has not come to its end."""
+        """Returns False during a run, and permanently after a run that was not completed."""
 
     def release_memory(self) -> None:
-        """Gives back what only runs need."""
+        """Releases memory that only runs need."""
 
     def close(self) -> None: ...
 
 
 class PlanCache:
-    """Of one session. A plan is here, or in one task."""
+    """The plan cache of one session. A plan is either here or in one task."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._plans: list[tuple[object, CachedPlan]] = []  # with their keys; the last used is last
-        # Of static tables, by what is in them: a plan is for one that is the same object.
+        # with their keys; most recently used last
+        self._plans: list[tuple[object, CachedPlan]] = []
+        # Static tables by content, because a plan only works with the same table object.
         self.table_versions: WeakValueDictionary[object, Any] = WeakValueDictionary()
 
     def take(self, key: object, still: Callable[[Any], bool]) -> Any:
-        """The plan that was put here with an equal key, if it is `still` what would be made; the
-        caller owns it. Otherwise None, also without a key.
+        """Returns the plan with an equal key, if it is `still` the one that would be made; the
+        caller owns it. Otherwise, or without a key, returns None.
         """
         if key is None:
             return None
@@ -57,12 +58,12 @@ class PlanCache:
             if still(plan):
                 return plan
         except Exception as error:  # of the program: making a plan raises it again
-            log.info("a plan is not used again", error=repr(error))
+            log.info("a cached plan cannot be reused", error=repr(error))
         plan.close()
         return None
 
     def put(self, key: object, plan: CachedPlan) -> None:
-        """Keeps the plan of a task that has ended, or closes it: without a key it is of no use."""
+        """Keeps the plan of a task that has ended, or closes it if it has no key."""
         if key is None or not plan.reusable:
             plan.close()
             return

@@ -1,12 +1,12 @@
-"""Spark's daemon, from which it forks the Python workers that run the program's UDFs.
+"""Spark's daemon, which forks the Python workers that run the program's UDFs.
 
-What a UDF raises or prints may have text that UTF-8 cannot encode. PySpark's workers then announce
-an exception and send none, and Spark waits for it for ever.
+A UDF may raise or print text that UTF-8 cannot encode. PySpark's workers then announce an exception
+without sending it, and Spark waits for it forever.
 
-The output of PySpark's own workers reaches the slot's log through Spark's JVM, some time later and
-not distinguished from other lines. These workers write it there themselves.
+The output of PySpark's own workers reaches the slot's log through Spark's JVM, with a delay and not
+distinguishable from other lines. These workers write it to the log themselves.
 
-Spark runs this as a module. It imports hardly anything of ours: each slot has such a process.
+Spark runs this as a module. It imports little of Firesteel, because each slot has such a process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LENGTH_BYTES = 4
 def handle_worker_exception(
     e: BaseException, outfile: IO[bytes], hide_traceback: bool | None = None
 ) -> None:
-    """As PySpark's, which workers call; always sends a text."""
+    """Like PySpark's function, which workers call, but always sends a text."""
     report = io.BytesIO()
     _handle(e, report, hide_traceback)
     if len(report.getvalue()) > 2 * _LENGTH_BYTES:
@@ -46,13 +46,13 @@ def handle_worker_exception(
 
 
 def worker(*arguments: Any) -> int:
-    """As PySpark's, which runs in each worker, right after the fork."""
+    """Like PySpark's function, which runs in each worker right after the fork."""
     fd = 1
     if path := os.environ.get(LOG_VARIABLE):
         try:
             fd = os.open(path, os.O_WRONLY | os.O_APPEND)
         except OSError:
-            pass  # the worker runs on another machine, or the log is gone
+            pass  # the worker runs on another machine, or the log was removed
     output.print_to(fd)
     try:
         return _worker(*arguments)

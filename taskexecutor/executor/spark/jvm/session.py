@@ -21,7 +21,7 @@ PYTHON_DAEMON = f"{__package__}.python_daemon"
 def session_settings(
     conf: Mapping[str, str], *, cores: int, heap_bytes: int, temp_dir: Path
 ) -> dict[str, str]:
-    """Settings of a slot's session; the spark.* values of `conf` win."""
+    """Returns the settings of a slot's session; the spark.* values of `conf` take precedence."""
     given = {key: value for key, value in conf.items() if key.startswith("spark.") and value != ""}
     local = {
         "spark.driver.bindAddress": "127.0.0.1",
@@ -39,8 +39,8 @@ def session_settings(
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
-        # Plans here are small and run often: no re-planning between stages, no more partitions
-        # than the slot has cores.
+        # Plans are small and run often: no re-planning between stages, and no more partitions than
+        # cores.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.shuffle.partitions": str(cores),
         "spark.default.parallelism": str(cores),
@@ -48,25 +48,26 @@ def session_settings(
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
         "spark.sql.parquet.enableVectorizedReader": "true",
         "spark.sql.codegen.cache.maxEntries": "500",
-        # Lets an aggregation whose two halves are merged into one have the fast map, too, where
-        # most groups are found.
+        # Enables the fast map, in which most groups are found, also for an aggregation whose two
+        # halves are merged into one.
         "spark.sql.codegen.aggregate.map.twolevel.partialOnly": "false",
-        # Nothing shows plans that have been executed: keep as few as possible.
+        # Executed plans are not shown: keep as few as possible.
         "spark.ui.retainedJobs": "1",
         "spark.ui.retainedStages": "1",
         "spark.ui.retainedTasks": "10",
         "spark.sql.ui.retainedExecutions": "1",
         "spark.sql.maxPlanStringLength": "20000",
-        # The heap that Spark does not use for sorts and shuffles. Its default of 300 MiB, half of
-        # which must be free on top, is meant for larger JVMs: an idle session takes 60 MiB.
+        # The part of the heap that Spark does not use for sorts and shuffles. Its default of 300
+        # MiB, half of which must be free in addition, is meant for larger JVMs: an idle session
+        # takes 60 MiB.
         "spark.testing.reservedMemory": str(min(300 * MIB, heap_bytes // 4)),
         "spark.cleaner.periodicGC.interval": "30min",
         # The default is two pools of 8, sized for a cluster's executors.
         "spark.shuffle.mapOutput.dispatcher.numThreads": "1",
         "spark.python.worker.reuse": "true",
         "spark.python.daemon.module": PYTHON_DAEMON,
-        # Otherwise each call of a Column function asks the JVM several times for its call site:
-        # two thirds of the traffic between the two while a plan is built.
+        # Otherwise each call of a Column function requests its call site from the JVM several
+        # times: two thirds of the traffic while a plan is built.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
     }
     master = given.get("spark.master", ours["spark.master"])
@@ -82,5 +83,5 @@ def create_session(settings: Mapping[str, str], jvm: Jvm) -> SparkSession:
     for key, value in settings.items():
         conf.set(key, value)
     SparkContext(conf=conf, gateway=jvm.gateway)
-    # getOrCreate() also makes it the default session, the one that SparkSession.active() returns.
+    # getOrCreate() also makes it the default session, which SparkSession.active() returns.
     return SparkSession.builder.getOrCreate()

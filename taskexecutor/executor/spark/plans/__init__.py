@@ -1,1 +1,1 @@
-"""Spark plans: of fused operators, observed, and kept for many runs."""
+"""Spark plans of fused operators: composition, observation, and caching for many runs."""

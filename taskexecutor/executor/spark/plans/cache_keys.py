@@ -1,4 +1,4 @@
-"""By what a plan of an earlier job is found."""
+"""The keys under which plans of earlier jobs are cached."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ from firesteel.plan.specs import Spec, TransformSpec
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-_LONG_PICKLE = 1 * MIB  # is not looked into
+_LONG_PICKLE = 1 * MIB  # longer pickles are not inspected
 
 
 def cache_key(schema: StructType, specs: Sequence[Spec], *more: object) -> object | None:
-    """Equal for the same group of operators over the same columns; None if that cannot be told.
-    Their functions may give another plan nevertheless: a module is pickled by its name.
+    """Returns a key that is equal for the same group of operators over the same columns; None if
+    that cannot be determined. Functions with equal keys may still return different plans, because a
+    module is pickled by its name.
     """
     try:
         functions = [cloudpickle.dumps(each) for each in specs if isinstance(each, TransformSpec)]
-    except Exception:  # it was not sent here, and holds what cannot be
+    except Exception:  # it was not sent here, and holds objects that cannot be pickled
         return None
     others = [each for each in specs if not isinstance(each, TransformSpec)]
     return schema.json(), [_content(each) for each in functions], others, more
 
 
 def _content(pickled: bytes) -> bytes:
-    """A digest that is the same wherever equal texts are one object, or several: that depends on
-    which modules were imported when the texts came here.
+    """Returns a digest that does not depend on whether equal strings are one object or several,
+    which varies with the modules that were imported when the strings were loaded.
     """
     digest = hashlib.sha256()
     if len(pickled) > _LONG_PICKLE:
         digest.update(pickled)
         return digest.digest()
-    memo: list[str | int] = []  # a text, or the number of another object
+    memo: list[str | int] = []  # a string, or the number of another object
     numbers = itertools.count()
     text: str | None = None  # the last object
     for opcode, argument, _ in pickletools.genops(pickled):

@@ -1,4 +1,4 @@
-"""Spark plans of fused operators: transforms composed, windows partially aggregated."""
+"""Spark plans of fused operators: composed transforms, partially aggregated windows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _TOO_LARGE = (
 
 
 def apply(frame: DataFrame, specs: Sequence[Spec], *, cores: int) -> DataFrame:
-    """Applies the operators of a group to the frame, as one plan."""
+    """Applies the operators of a group to the DataFrame, as one plan."""
     with pinned():
         for spec in specs:
             match spec:
@@ -88,11 +88,11 @@ def _result(what: str, function: Callable[..., Any], *frames: DataFrame) -> Data
 def partial_window_aggregate(
     frame: DataFrame, spec: PartialWindowAggregateSpec, *, cores: int
 ) -> DataFrame:
-    """One partial row per key and pane or session. Assignment, grouping and aggregation are one
-    generated loop.
+    """Returns one partial row per key and pane or session. Assignment, grouping and aggregation are
+    one generated loop.
 
     Panes are computed on integers, which Spark compiles to two operations per row, unlike its
-    `window()`. A session may be in several rows.
+    `window()`. A session may be divided into several rows.
     """
     from pyspark.sql import functions as sql
 
@@ -104,7 +104,7 @@ def partial_window_aggregate(
     keys = [quoted(key) for key in spec.key_columns]
     grouping = [column(key) for key in spec.key_columns]
     if cores == 1:
-        # With one partition, there is no shuffle between the halves of Spark's own aggregation.
+        # With one partition, there is no shuffle between the halves of Spark's aggregation.
         frame = frame.coalesce(1)
     times: list[str] = []
     match spec.window:
@@ -124,9 +124,9 @@ def partial_window_aggregate(
                 f"timestamp_micros({_LAST_US}) AS {WINDOW_END}",
             ]
         case SessionSpec() if spec.in_event_time:
-            # Rows of a key in the same stretch of `gap` are in one session, whatever else is in it.
-            # Grouping by the stretch needs no sort, unlike Spark's `session_window()`; the keyed
-            # half joins what touches.
+            # Rows of a key in the same interval of length `gap` are in one session, whatever its
+            # other rows are. Grouping by the interval needs no sort, unlike Spark's
+            # `session_window()`; the keyed half merges sessions that touch.
             gap_us = spec.window.gap_us
             time_us = event_time_us(spec.time_column, spec.time_shift_us)
             grouping.append(sql.expr(f"{time_us} - pmod({time_us}, {gap_us}L)").alias(_START_US))
@@ -136,20 +136,22 @@ def partial_window_aggregate(
                 f"timestamp_micros({_FIRST_US}) AS {WINDOW_START}",
                 f"timestamp_micros({_LAST_US} + {gap_us}L) AS {WINDOW_END}",
             ]
-    if not grouping:  # without one, no rows would be a group, too
+    if not grouping:  # without grouping columns, zero rows would also be a group
         grouping.append(sql.lit(0).alias(_ALL))
     return frame.groupBy(*grouping).agg(*columns).selectExpr(*keys, *times, *names)
 
 
 def by_row(frame: DataFrame, spec: PartialWindowAggregateSpec) -> bool:
-    """Whether nothing is aggregated yet, since rows come and go, or each has results of its own.
-    (Windows of rows that come and go are refused.)
+    """Returns whether rows are not aggregated yet, because the input is a changelog stream, or each
+    row has its own results. (Windows over changelog streams are refused.)
     """
     return spec.window is None and (spec.whole_rows or ROW_KIND in frame.columns)
 
 
 def _rows_with_partials(frame: DataFrame, spec: PartialWindowAggregateSpec) -> DataFrame:
-    """What each row gives to the partial columns, with its kind or all of its columns."""
+    """Returns each row's contributions to the partial columns, with its kind or all of its
+    columns.
+    """
     from pyspark.sql import functions as sql
     from pyspark.sql.types import ArrayType
 
@@ -171,12 +173,14 @@ def _rows_with_partials(frame: DataFrame, spec: PartialWindowAggregateSpec) -> D
 
 
 def exactly(each: RowPartial) -> RowPartial:
-    """What a row gives to an average's sum if that is exact: see `AggregateExpression.exact`."""
+    """Returns a row's contribution to an average's sum if that is exact: see
+    `AggregateExpression.exact`.
+    """
     return replace(each, value=each.value.removeprefix("double(").removesuffix(")"))
 
 
 def _pane_start(spec: PartialWindowAggregateSpec) -> Column:
-    """In microseconds since the epoch."""
+    """Returns the pane's start in microseconds since the epoch."""
     from pyspark.sql import functions as sql
 
     assert isinstance(spec.window, TumblingSpec | SlidingSpec)
@@ -186,7 +190,7 @@ def _pane_start(spec: PartialWindowAggregateSpec) -> Column:
 
 
 def _partials(frame: DataFrame, aggregates: Sequence[AggregateExpression]) -> dict[str, str]:
-    """The SQL of each partial column."""
+    """Returns the SQL of each partial column."""
     from pyspark.sql import functions as sql
     from pyspark.sql.types import DayTimeIntervalType, DecimalType
 
@@ -211,8 +215,8 @@ def _partials(frame: DataFrame, aggregates: Sequence[AggregateExpression]) -> di
 
 
 def _sum_or_error(total: str) -> str:
-    """Without ANSI mode, Spark's sum is null if it has too many digits. Merged with others, it
-    would be no rows.
+    """Raises an error for a decimal sum with too many digits. Without ANSI mode, Spark's sum would
+    be null, which would be lost in a merge.
     """
     count = f"count{total.removeprefix('sum')}"
     error = f"raise_error('{_TOO_LARGE}')"
@@ -220,8 +224,8 @@ def _sum_or_error(total: str) -> str:
 
 
 def window_result(frame: DataFrame, spec: WindowApplySpec) -> DataFrame:
-    """The results of fired windows, without `row_kind`. `frame`: their rows, with the window's
-    columns.
+    """Returns the results of fired windows, without `row_kind`. `frame` holds their rows, with the
+    window's columns.
     """
     from pyspark.sql import functions as sql
 
@@ -229,8 +233,8 @@ def window_result(frame: DataFrame, spec: WindowApplySpec) -> DataFrame:
         result = transform(frame, TransformSpec(function=spec.function), "apply")
         if spec.retracts and ROW_KIND in result.columns:
             raise FiresteelError(
-                f"apply: the function returns a column {ROW_KIND!r}, and results with "
-                "allowed_lateness have one of their own; give it another name"
+                f"apply: the function returns a column {ROW_KIND!r}, but results with "
+                "allowed_lateness add a column of this name; rename it"
             )
         return result
     names = [column(name) for name in (*spec.key_columns, *spec.window_columns)]
@@ -240,26 +244,26 @@ def window_result(frame: DataFrame, spec: WindowApplySpec) -> DataFrame:
 
 
 def event_time_us(name: str, shift_us: int) -> str:
-    """The SQL of a row's event time in microseconds."""
+    """Returns the SQL of a row's event time in microseconds."""
     time_us = f"unix_micros(CAST({quoted(name)} AS TIMESTAMP))"
     return f"({time_us} + {shift_us}L)" if shift_us else time_us
 
 
 def column(name: str) -> Column:
-    """A column by its literal name, whatever characters it has."""
+    """Returns a column by its literal name, with any characters."""
     from pyspark.sql import functions as sql
 
     return sql.col(quoted(name))
 
 
 def quoted(name: str) -> str:
-    """The literal name in SQL."""
+    """Returns the literal name in SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def analyzed_plan(frame: DataFrame, leaf: str) -> str:
-    """The plan as the program writes it, for users, with `leaf` for what it reads. Optimising is
-    not worth it before there are rows.
+    """Returns the plan as the program writes it, for users, with `leaf` in place of its input.
+    Optimising is not worthwhile before there are rows.
     """
     execution: Any = frame._jdf.queryExecution()
     plan = str(execution.analyzed().toString()).rstrip()
@@ -268,36 +272,39 @@ def analyzed_plan(frame: DataFrame, leaf: str) -> str:
 
 
 def whole_plan(frame: DataFrame) -> str:
-    """The analysed plan as a text that is not cut, however many columns there are."""
+    """Returns the analyzed plan as untruncated text, for any number of columns."""
     execution: Any = frame._jdf.queryExecution()
     plan = execution.analyzed().treeString(True, False, _EVERY_FIELD, False, False)
     return _without_ids(str(plan))
 
 
 def optimized_plan(frame: DataFrame) -> str:
-    """For users."""
+    """Returns the optimized plan, for users."""
     execution: Any = frame._jdf.queryExecution()
     return _without_ids(str(execution.optimizedPlan().toString()).rstrip())
 
 
 def _without_ids(plan: str) -> str:
-    """Without the numbers by which Spark distinguishes columns of the same name."""
+    """Removes the numbers by which Spark distinguishes columns of the same name."""
     return re.sub(r"#\d+L?", "", plan)
 
 
 def empty_frame(session: SparkSession, schema: StructType) -> DataFrame:
-    """A frame without rows. The optimiser does not know that, so it keeps plans as they are."""
+    """Returns a DataFrame without rows. The optimizer does not know that it is empty, so it keeps
+    plans unchanged.
+    """
     context: Any = session.sparkContext._jsc
     return _frame(session, schema, context.emptyRDD())
 
 
 def unread_frame(session: SparkSession, schema: StructType) -> DataFrame:
-    """A frame to make plans of: running one fails, with UNREAD in the error."""
+    """Returns a DataFrame for planning: running it fails, with UNREAD in the error."""
     context: Any = session.sparkContext._jsc
     return _frame(session, schema, context.parallelize([], 0))
 
 
-UNREAD = "Positive number of partitions required"  # says an RDD that is asked for its partitions
+# raised by an RDD when its partitions are requested
+UNREAD = "Positive number of partitions required"
 
 
 def _frame(session: SparkSession, schema: StructType, rows: Any) -> DataFrame:

@@ -1,19 +1,19 @@
-"""Keeps a plan for rows that it was not made for, if that is sound.
+"""Caches a plan for rows that it was not made for, if that is sound.
 
-A new plan is analysed, optimised and compiled, and the JVM interprets it at first, all of which
-takes longer than the rows of a bundle or a split. A plan is kept if
+A new plan is analyzed, optimized and compiled, and initially interpreted by the JVM, all of which
+takes longer than processing a bundle or a split. A plan is cached if
 
-* the functions of the program do not look at the rows when they build the plan (no Spark job runs
-  meanwhile),
-* they build the same plan when they are called again, and it does not contain the time of day, and
-* every operator of the plan handles each partition independently. The exchange between the halves
+* the functions of the program do not read the rows when they build the plan (no Spark job runs in
+  the meantime),
+* they build the same plan when they are called again, and it does not contain the current time, and
+* every operator of the plan processes each partition independently. The exchange between the halves
   of the partial aggregate, the plan's last step, is removed and the halves become one: rows of one
   key in several partitions are merged later, like all partial results.
 
 It may join rows that the plan holds itself, such as those of a static table: they are broadcast
 once, when the plan is made.
 
-Any other plan is made anew each time.
+Any other plan is made again for each bundle.
 """
 
 from __future__ import annotations
@@ -59,18 +59,19 @@ _AGGREGATION = frozenset(
 )
 _EXCHANGE = "ShuffleExchangeExec"
 _SORT = "SortExec"
-# Aggregates whose values are no numbers.
+# Aggregates over non-numeric values.
 _BY_OBJECTS = frozenset({"ObjectHashAggregateExec", "SortAggregateExec"})
 _GENERATED = frozenset({"WholeStageCodegenExec", "InputAdapter"})  # a generated loop, and its input
-# Arrow data of fewer bytes becomes a local relation, whose rows are part of plans.
+# Smaller Arrow data becomes a local relation, whose rows are part of plans.
 LOCAL_RELATION_LIMIT = "spark.sql.execution.arrow.localRelationThreshold"
-# One task at a time, or one would restore values over those that another has just set.
+# One task at a time, because a task could otherwise restore values over those that another has just
+# set.
 _CONF_LOCK = threading.Lock()
 _RULES = frozenset({"CombineAdjacentAggregation$", "CollapseCodegenStages"})
 
 
-# Joins of rows that the plan holds, which Spark has read before it looks at the others: by type, if
-# each of the others is then matched on its own. The held ones are the right side, or the left one.
+# Joins with rows that the plan holds, which Spark reads before the other side, by join types that
+# match each row of the other side independently. The held side is the right one, or the left one.
 _JOINS = frozenset({"BroadcastHashJoinExec", "BroadcastNestedLoopJoinExec"})
 _HELD_RIGHT = frozenset({"INNER", "CROSS", "LEFT OUTER", "LEFT SEMI", "LEFT ANTI"})
 _HELD_LEFT = frozenset({"INNER", "CROSS", "RIGHT OUTER"})
@@ -85,7 +86,7 @@ _WITHOUT_PYTHON = (
     | {"BatchScanExec", "ColumnarToRowExec", _BROADCAST, _LITERAL_ROWS, _RDD_ROWS}
 )
 
-# What may relate rows, and needs no job of Spark's over rows in one partition.
+# Nodes that may relate rows, and need no Spark job if the rows are in one partition.
 WHOLE = (
     ROW_BY_ROW
     | _AGGREGATION
@@ -99,51 +100,51 @@ WHOLE = (
     }
 )
 
-_NAMES = {  # what users call these nodes
+_NAMES = {  # names of these nodes for users
     "ArrowEvalPythonExec": "a Python UDF",
     "ArrowWindowPythonExec": "a Python UDF",
     "BatchEvalPythonExec": "a Python UDF",
-    "BroadcastHashJoinExec": "a join with other rows than a static table's",
-    "BroadcastNestedLoopJoinExec": "a join with other rows than a static table's",
+    "BroadcastHashJoinExec": "a join with rows from outside a static table",
+    "BroadcastNestedLoopJoinExec": "a join with rows from outside a static table",
     "MapInArrowExec": "mapInArrow",
     "MapInPandasExec": "mapInPandas",
     "ShuffleExchangeExec": "a shuffle",
-    "ShuffledHashJoinExec": "a join with other rows than a static table's",
+    "ShuffledHashJoinExec": "a join with rows from outside a static table",
     "SortExec": "a sort",
-    "SortMergeJoinExec": "a join with other rows than a static table's",
+    "SortMergeJoinExec": "a join with rows from outside a static table",
 }
 
 
 class NotKept(Exception):
-    """A plan must not be kept; the message says why."""
+    """A plan must not be cached; the message is the reason."""
 
 
 class Origin(NamedTuple):
-    """What a plan was made of."""
+    """The origin of a plan."""
 
     leaf: DataFrame
     rows: DataFrame  # after the functions of the program
-    settings: Any  # of the session then: java.util.Properties
+    settings: Any  # of the session when it was made: java.util.Properties
 
 
 class KeptPlan(NamedTuple):
     frame: DataFrame  # of the results
-    rows: DataFrame  # of what the plan gives: `frame`, unless there is `grouping` or `passing`
+    rows: DataFrame  # of the plan's rows: `frame`, unless there is `grouping` or `passing`
     physical: Any  # the SparkPlan, without an exchange
     tables: tuple[TableVersion, ...]  # the static tables that the plan holds
     origin: Origin | None = None  # None: the plan is part of another one
-    grouping: RowPartials | None = None  # what makes the results of the plan's rows
-    passing: Passing | None = None  # what is put beside the plan's rows
-    deterministic: bool = False  # the same for equal rows; known where there is `passing`
+    grouping: RowPartials | None = None  # computes the results from the plan's rows
+    passing: Passing | None = None  # columns that bypass the plan
+    deterministic: bool = False  # the same result for equal rows; known if there is `passing`
 
     @property
     def reusable(self) -> bool:
-        """Whether a later job may need it."""
+        """Whether a later job may use it."""
         return not self.outdated and all(version.shared for version in self.tables)
 
     @property
     def outdated(self) -> bool:
-        """A static table was read again: the next rows need another plan."""
+        """Whether a static table was read again, so that the next rows need a new plan."""
         return any(version.superseded for version in self.tables)
 
 
@@ -157,19 +158,22 @@ def keep(
     by_arrow: Callable[[GivenRows], bool] = lambda _: False,
     whole: bool = False,
 ) -> KeptPlan:
-    """The group's plan over `leaf`. Raises NotKept. Calls the functions of the program, first on
-    `empty`, a leaf without rows.
+    """Returns the group's plan over `leaf`. Raises NotKept. Calls the functions of the program,
+    first on `empty`, a leaf without rows.
 
-    `allowed`: the classes of nodes that the physical plan may have, except those of the partial
-    aggregate. `by_arrow`: whether what rows give is to be grouped behind the plan. `whole`: the
-    plan gets all rows that it relates in one partition, so it is kept without its shuffles.
+    `allowed` are the classes of nodes that the physical plan may have, besides those of the partial
+    aggregate. `by_arrow` decides whether the rows' contributions are grouped after the plan.
+    `whole`: the plan gets all rows that it relates in one partition, so it is cached without its
+    shuffles.
     """
     with pinned() as tables:
         return _kept(session, leaf, empty, specs, allowed, tables, by_arrow, whole)
 
 
 def attempted(meter: PlanMeter, make: Callable[[], _Plan]) -> _Plan | None:
-    """What `make` makes of a kept plan; None if the plan is not kept, and the meter says why."""
+    """Returns the cached plan of `make`; None if the plan is not cached, with the reason in the
+    meter.
+    """
     try:
         with meter.planning:
             plan = make()
@@ -177,8 +181,8 @@ def attempted(meter: PlanMeter, make: Callable[[], _Plan]) -> _Plan | None:
         meter.not_kept(str(reason))
         return None
     except Exception as error:
-        # If it is the program's error, planning in the usual way raises it again.
-        _log.info("the plan is not kept", error=repr(error))
+        # If it is the program's error, regular planning raises it again.
+        _log.info("the plan is not cached", error=repr(error))
         meter.not_kept(f"making a plan without rows failed: {summary_of(error)}")
         return None
     meter.made()
@@ -198,7 +202,7 @@ def _kept(
     if _runs_jobs(session, empty, specs) and not (
         tables and not _runs_jobs(session, empty, specs)  # the first call has read the tables
     ):
-        raise NotKept("a function looks at its rows (count, first, collect, ...)")
+        raise NotKept("a function reads its rows (count, first, collect, ...)")
     rows, again = _rows(leaf, specs), _rows(leaf, specs)
     origin = Origin(leaf, rows, engine_of(session).session_properties())
     frame = _aggregated(rows, specs)
@@ -243,15 +247,15 @@ def _kept(
     plan = frame._jdf.queryExecution().executedPlan()
     if frame is not rows:
         _check(plan, allowed | _AGGREGATION | {_EXCHANGE}, held)
-        # Of this thread; new nodes ask for it.
+        # Set for this thread, because new nodes request it.
         session._jvm.SparkSession.setActiveSession(session._jsparkSession)
         plan = _aggregated_once(session, plan)
     return KeptPlan(frame, frame, plan, tuple(tables.values()), origin)
 
 
 def is_still(session: Any, kept: KeptPlan, specs: Sequence[Spec]) -> bool:
-    """Whether the functions of the program give the plan that was kept, when they are called again.
-    `specs`: with the same `cache_keys.cache_key`.
+    """Returns whether the functions of the program return the cached plan when they are called
+    again. `specs` have the same `cache_keys.cache_key`.
     """
     origin = kept.origin
     if origin is None or not origin.settings.equals(engine_of(session).session_properties()):
@@ -266,12 +270,12 @@ def is_still(session: Any, kept: KeptPlan, specs: Sequence[Spec]) -> bool:
     return bool(
         not kept.outdated
         and set(kept.tables) == set(tables.values())
-        # Python may have computed with their rows, and its modules may be others now.
+        # Python may have computed with their rows, and its modules may have changed.
         and not (kept.tables and _nodes(kept.physical) - _WITHOUT_PYTHON)
         and scheduler.numTotalJobs() == jobs_before
         and again.schema == origin.rows.schema
         and _same_result(origin.rows, again)
-        # To Spark, sums have the same result in any order; those of doubles have not.
+        # Spark considers sums in any order equal, which sums of doubles are not.
         and composed.whole_plan(origin.rows) == composed.whole_plan(again)
     )
 
@@ -291,8 +295,8 @@ def _runs_jobs(session: Any, empty: DataFrame, specs: Sequence[Spec]) -> bool:
 
 @contextmanager
 def temporary_conf(session: Any, values: Mapping[str, str]) -> Iterator[None]:
-    """Changes settings of the session inside the `with`. Plans that other tasks make meanwhile may
-    see them, too, so they must be harmless.
+    """Changes settings of the session inside the `with`. Plans that other tasks make in the
+    meantime may also see them, so they must be harmless.
     """
     with _CONF_LOCK:
         before = {key: session.conf.get(key, None) for key in values}
@@ -302,14 +306,16 @@ def temporary_conf(session: Any, values: Mapping[str, str]) -> Iterator[None]:
             yield
         finally:
             for key, old in before.items():
-                if old is None:  # plans for other settings would not be used again
+                if old is None:  # plans with different settings would not be reused
                     session.conf.unset(key)
                 else:
                     session.conf.set(key, old)
 
 
 def _rows(leaf: DataFrame, specs: Sequence[Spec]) -> DataFrame:
-    """The frame after the functions of the program, or what their rows give to aggregates."""
+    """Returns the DataFrame after the functions of the program, or the rows' contributions to
+    aggregates.
+    """
     if not (specs and isinstance(specs[-1], PartialWindowAggregateSpec)):
         return composed.apply(leaf, specs, cores=0)
     rows = composed.apply(leaf, specs[:-1], cores=0)
@@ -319,12 +325,12 @@ def _rows(leaf: DataFrame, specs: Sequence[Spec]) -> DataFrame:
 
 
 def _aggregated(rows: DataFrame, specs: Sequence[Spec]) -> DataFrame:
-    """The frame after the whole group: `rows` itself if nothing is aggregated. Spark refuses
-    aggregates of what differs from call to call.
+    """Returns the DataFrame after the whole group: `rows` itself if nothing is aggregated. Spark
+    refuses aggregates of nondeterministic expressions.
     """
     if not (specs and isinstance(specs[-1], PartialWindowAggregateSpec)):
         return rows
-    if composed.by_row(rows, specs[-1]):  # they give it already
+    if composed.by_row(rows, specs[-1]):  # they already hold the contributions
         return rows
     return composed.partial_window_aggregate(rows, specs[-1], cores=0)
 
@@ -338,8 +344,8 @@ def _items(seq: Any) -> list[Any]:
 
 
 def _check(plan: Any, allowed: frozenset[str], tables: frozenset[int]) -> None:
-    """Raises NotKept unless the plan has only nodes of these classes and joins of rows that it
-    holds, and no subqueries. `tables`: the ids of the static tables' RDDs.
+    """Raises NotKept unless the plan only has nodes of these classes and joins of rows that it
+    holds, and no subqueries. `tables` are the ids of the static tables' RDDs.
     """
     if not plan.subqueriesAll().isEmpty():
         raise NotKept("it contains a subquery")
@@ -360,7 +366,7 @@ def _check(plan: Any, allowed: frozenset[str], tables: frozenset[int]) -> None:
 
 
 def _is_held(plan: Any, tables: frozenset[int]) -> bool:
-    """Whether it is one side of a join that depends on no row but those that the plan holds."""
+    """Returns whether it is a side of a join that only depends on rows that the plan holds."""
     if _kind(plan) in _GENERATED:
         return _is_held(_children(plan)[0], tables)
     if _kind(plan) == "ReusedExchangeExec":
@@ -372,7 +378,7 @@ def _is_held(plan: Any, tables: frozenset[int]) -> bool:
 
 
 def _nodes(plan: Any) -> frozenset[str]:
-    """The classes of all nodes."""
+    """Returns the classes of all nodes."""
     return frozenset({_kind(plan)}).union(*map(_nodes, _children(plan)))
 
 
@@ -381,10 +387,10 @@ def _kind(plan: Any) -> str:
 
 
 def _aggregated_once(session: Any, plan: Any) -> Any:
-    """The plan without its exchange. The halves of the aggregation are then neighbours, which
-    Spark's own rules combine.
+    """Returns the plan without its exchange. The halves of the aggregation are then adjacent, and
+    Spark's own rules combine them.
 
-    Two halves would look up each key twice and hold all of them in memory twice.
+    Two halves would look up each key twice and hold all keys in memory twice.
     """
 
     def change(plan: Any) -> Any:
@@ -395,12 +401,11 @@ def _aggregated_once(session: Any, plan: Any) -> Any:
 
 
 def _by_hashing(jvm: Any, plan: Any) -> Any:
-    """The plan with one hash table in place of sorts, and of the two halves of an aggregation that
-    Spark's own rules do not combine: those with a FILTER.
+    """Returns the plan with one hash table in place of sorts, and of the two halves of an
+    aggregation that Spark's own rules do not combine: those with a FILTER.
 
-    Spark sorts all rows for an aggregate whose value is a text or a struct, such as
-    `max_by(text, x)`. Its hash table for collections takes any value, and sorts only if there are
-    many keys.
+    Spark sorts all rows for an aggregate whose value is a string or a struct, such as `max_by(text,
+    x)`. Its hash table for collections accepts any value, and only sorts if there are many keys.
     """
     if _kind(plan) in _BY_OBJECTS and _can_be_hashed(jvm, plan):
         partial = plan.child()
@@ -437,7 +442,7 @@ def _by_hashing(jvm: Any, plan: Any) -> Any:
 
 
 def _can_be_hashed(jvm: Any, plan: Any) -> bool:
-    """Whether equal keys are equal byte by byte, unlike texts of some collations."""
+    """Returns whether equal keys are equal byte by byte, unlike strings of some collations."""
     keys = singleton(jvm, "org.apache.spark.sql.catalyst.util.UnsafeRowUtils")
     return all(keys.isBinaryStable(key.dataType()) for key in _items(plan.groupingExpressions()))
 
@@ -447,8 +452,8 @@ def _modes(plan: Any) -> set[str]:
 
 
 def generated_anew(session: Any, plan: Any, change: Callable[[Any], Any]) -> Any:
-    """The plan after `change`, which sees its operators without the loops that Spark generates for
-    them; Spark then generates them again.
+    """Returns the plan after `change`, which sees its operators without the loops that Spark
+    generates for them; Spark then generates the loops again.
     """
     jvm = session._jvm
     plan = change(_without(jvm, plan, _GENERATED))
@@ -463,13 +468,13 @@ def generated_anew(session: Any, plan: Any, change: Callable[[Any], Any]) -> Any
 
 
 def without_shuffles(session: Any, plan: Any) -> Any:
-    """The same rows, if each of the plan's leaves has one partition."""
+    """Returns a plan of the same rows, if each of the plan's leaves has one partition."""
     return _without(session._jvm, plan, frozenset({_EXCHANGE}))
 
 
 def _without(jvm: Any, plan: Any, left_out: frozenset[str]) -> Any:
-    """The plan without its nodes of these classes, each of which has one child. The held side of a
-    join keeps its exchanges: it is computed as a whole.
+    """Returns the plan without its nodes of these classes, each of which has one child. The held
+    side of a join keeps its exchanges, because it is computed as a whole.
     """
     if _kind(plan) == _BROADCAST:
         left_out -= {_EXCHANGE}

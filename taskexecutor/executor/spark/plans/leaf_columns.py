@@ -1,6 +1,6 @@
-"""Columns of a plan that are columns of its leaf, or need no more than Arrow: constants, structs,
-times as numbers, integers as wider ones, bits of conditions that compare integers. And those that
-are the same for all times of a second.
+"""Finds columns of a plan that are columns of its leaf, or that Arrow can compute: constants,
+structs, times as numbers, widened integers, bits of integer comparisons; and columns that are equal
+for all times of a second.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from taskexecutor.executor.spark.plans.row_observer import RowObserver
 
 _TRANSPARENT = frozenset({"ColumnarToRowExec", "WholeStageCodegenExec", "InputAdapter"})
 _CONSTANTS = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64()}
-_WIDER = {  # what numbers can be as well, whatever they are
+_WIDER = {  # wider types of numbers, for all values
     "tinyint": {"smallint", "int", "bigint", "double"},
     "smallint": {"int", "bigint", "double"},
     "int": {"bigint", "double"},
-    "bigint": {"double"},  # the nearest one, to Spark and to Arrow
+    "bigint": {"double"},  # the nearest double, for Spark and for Arrow
 }
 _INTEGERS = frozenset({"tinyint", "smallint", "int", "bigint"})
-_COMPARISONS: dict[str, tuple[np.ufunc, np.ufunc]] = {  # the same with its sides exchanged, too
+_COMPARISONS: dict[str, tuple[np.ufunc, np.ufunc]] = {  # with its sides exchanged
     "LessThan": (np.less, np.greater),
     "LessThanOrEqual": (np.less_equal, np.greater_equal),
     "GreaterThan": (np.greater, np.less),
@@ -42,30 +42,30 @@ _NUMBERS = {
 
 class LeafColumn(NamedTuple):
     reads: frozenset[str]  # names of the leaf's columns
-    # The column, from the leaf's rows. A constant is a dictionary of one value.
+    # Returns the column from the leaf's rows. A constant is a dictionary of one value.
     of: Callable[[pa.RecordBatch], pa.Array]
 
 
 class _Truth(NamedTuple):
-    """Whether a condition is met, neither false nor null."""
+    """Whether a condition is true, and not false or null."""
 
     reads: frozenset[str]
     of: Callable[[pa.RecordBatch], npt.NDArray[np.bool_]]
 
 
 class BySecond(NamedTuple):
-    """A column that the plan computes from this column of times, of which only the second matters:
-    neither a fraction of it nor any other column.
+    """A column that the plan computes from a column of times, and that only depends on their
+    seconds, not on fractions or other columns.
     """
 
     time: str
 
 
 def leaf_columns(engine: SparkEngine, physical: Any) -> list[LeafColumn | BySecond | None] | None:
-    """The columns of a plan over `columns.rows.frame`, with None for those that are others. None
-    unless there are some, and of all rows. An observer of rows may look at them.
+    """Returns the columns of a plan over `columns.rows.frame`, with None for other columns. Returns
+    None unless there are some, for all rows. The plan may have an observer of rows.
     """
-    projections: list[dict[int, Any]] = []  # what columns are, by the ids of their expressions
+    projections: list[dict[int, Any]] = []  # expressions of columns, by expression id
     node = physical
     while _kind(node) != "BatchScanExec":
         if _kind(node) == "ProjectExec":
@@ -104,7 +104,7 @@ def _by_second(
 def _made(
     expression: Any, projections: list[dict[int, Any]], names: Mapping[int, str]
 ) -> LeafColumn | None:
-    """`projections`: those below the expression, from the top."""
+    """`projections` are those below the expression, from the top."""
     match _kind(expression):
         case "Alias":
             return _made(expression.child(), projections, names)
@@ -170,10 +170,11 @@ def _struct(names: list[str], parts: list[LeafColumn]) -> LeafColumn:
 def _bits(
     expression: Any, projections: list[dict[int, Any]], names: Mapping[int, str]
 ) -> LeafColumn | None:
-    """`IF(condition, 1, 0) | IF(condition, 2, 0) | ...`, in which Spark may have put constants into
-    both branches.
+    """Recognizes `IF(condition, 1, 0) | IF(condition, 2, 0) | ...`, in which Spark may have folded
+    constants into both branches.
     """
-    given: list[tuple[_Truth, int, int]] = []  # by conditions: what is given if it is met, or not
+    # by condition: the value if it is true, and otherwise
+    given: list[tuple[_Truth, int, int]] = []
     always = 0
 
     def add(part: Any) -> bool:
@@ -242,7 +243,7 @@ def _compared(
 
 
 def _integer(literal: Any) -> int | None:
-    """The value of a constant integer."""
+    """Returns the value of a constant integer."""
     if _kind(literal) != "Literal" or literal.dataType().simpleString() not in _INTEGERS:
         return None
     value = literal.value()

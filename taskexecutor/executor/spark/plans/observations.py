@@ -1,4 +1,4 @@
-"""What Spark observes of a plan's rows while it runs: their number, event times, rows scanned."""
+"""Metrics that Spark observes while a plan runs: number of rows, event times, rows scanned."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ _TIMES = "_times"
 
 
 def observe_time(frame: DataFrame, spec: WatermarkSpec) -> DataFrame:
-    """A frame that observes the number of its rows and their latest event time while it runs."""
+    """Returns a DataFrame that observes its number of rows and their latest event time while it
+    runs.
+    """
     from pyspark.sql import functions as sql
 
     return frame.observe(
@@ -28,13 +30,13 @@ class ObservedTimes(NamedTuple):
 
 
 def observed_times(frame: DataFrame) -> ObservedTimes:
-    """After the plan has run."""
+    """Returns the observed times after the plan has run."""
     return ObservedTimes(*(observed(frame, _TIMES) or (None, 0)))
 
 
 def observed(frame: DataFrame, name: str) -> tuple[Any, ...] | None:
-    """After the plan has run: the values of `DataFrame.observe(name, ...)`. None if Spark has found
-    that no rows are needed.
+    """Returns the values of `DataFrame.observe(name, ...)` after the plan has run; None if Spark
+    found that no rows are needed.
     """
     found = frame._jdf.queryExecution().observedMetrics().get(name)
     if not found.isDefined():
@@ -44,7 +46,7 @@ def observed(frame: DataFrame, name: str) -> tuple[Any, ...] | None:
 
 
 def rdd_rows(frame: DataFrame, rdd: int) -> int:
-    """After the plan has run: how many rows Spark has read from the RDD with this id."""
+    """Returns how many rows Spark read from the RDD with this id, after the plan has run."""
     leaves = frame._jdf.queryExecution().executedPlan().collectLeaves()
     for index in range(leaves.size()):
         leaf = leaves.apply(index)
@@ -54,10 +56,11 @@ def rdd_rows(frame: DataFrame, rdd: int) -> int:
 
 
 def scanned_rows(frame: DataFrame, path: str) -> int:
-    """After the plan has run: how many rows Spark has read from the file, by the scan's metrics.
+    """Returns how many rows Spark read from the file, by the scan's metrics, after the plan has
+    run.
 
-    Rows that the file's reader skips, because a filter was pushed down to it, do not count. 0 if
-    the plan has no scan of `path`.
+    Rows that the file's reader skips because of a pushed-down filter do not count. Returns 0 if the
+    plan has no scan of `path`.
     """
     leaves = frame._jdf.queryExecution().executedPlan().collectLeaves()
     for index in range(leaves.size()):

@@ -1,13 +1,13 @@
-"""Costly expressions that a condition refers to are evaluated once.
+"""Evaluates costly expressions once if a condition refers to them.
 
-    select("user", regexp_extract(url, ...) AS id).where("id <> ''")
+select("user", regexp_extract(url, ...) AS id).where("id <> ''")
 
-Spark moves the condition before the projection, where rows are fewer afterwards, and so evaluates
-the expression twice for each row that stays: in the condition, and in the projection. It leaves a
-condition behind some expressions that it takes for costly, but not behind these. Here, what the
-condition needs is a projection of its own, and the rest of the projection follows the condition.
-The former has another column, which is always true, but not for the optimiser: it moves no
-condition before a projection that is not deterministic.
+Spark pushes the condition below the projection, because there are fewer rows afterwards, and so
+evaluates the expression twice for each remaining row: in the condition, and in the projection. It
+does not push a condition below some expressions that it considers costly, but it does for these.
+Here, the expressions that the condition needs become a separate projection, and the rest of the
+projection follows the condition. The first projection has an additional column that is always true,
+which the optimizer does not know: it pushes no condition below a nondeterministic projection.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _CLASS = "FiresteelOnce"
 
 
 def evaluated_once(session: Any, frame: DataFrame) -> DataFrame:
-    """A frame with the same rows; `frame` itself if Spark evaluates nothing twice. Its plan must be
-    run by this JVM.
+    """Returns a DataFrame with the same rows; `frame` itself if Spark evaluates nothing twice. Its
+    plan must be run by this JVM.
     """
     from pyspark.sql import DataFrame
 

@@ -1,13 +1,13 @@
-"""Columns that only pass through a plan do not enter Spark.
+"""Passthrough columns: they bypass Spark if the plan does not change them.
 
-    select("auction", "extra", 0.908 * price).where("auction % 123 = 0")
+select("auction", "extra", 0.908 * price).where("auction % 123 = 0")
 
-Spark would copy each value of `auction` and `extra` from one of Arrow's columns to another. Here it
-computes the other results only, and the places of the rows that stay; the columns that it is given
-are those of the results, or what is taken from them.
+Spark would copy each value of `auction` and `extra` from one Arrow column to another. Instead, it
+only computes the other results and the numbers of the remaining rows; the passthrough columns of
+the result are the input columns, or the selected rows of them.
 
-A plan is cut like this if it chooses rows and projects each one, and does nothing else, so that
-its rows are in the order of its input.
+A plan is divided like this if it only filters and projects rows, so that its rows are in the order
+of its input.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _CLASS = "FiresteelPassing"
-_SMALL_BATCH_ROWS = 4_096  # what is taken from a batch is joined with the next if it has fewer
+_SMALL_BATCH_ROWS = 4_096  # selections from smaller batches are concatenated
 
 _Columns = list[pa.Array]  # of one batch
 
 
 class Passing(NamedTuple):
-    """Of each column of a plan's results: the name of its input's column that it is, or None if
+    """For each column of a plan's results: the name of the input column that it equals, or None if
     Spark computes it.
     """
 
     sources: tuple[str | None, ...]
-    filtered: bool  # the last column that Spark computes has the places of the rows that stay
+    filtered: bool  # the last column that Spark computes holds the numbers of the remaining rows
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns that pass, each one once."""
+        """The names of the passthrough columns, without duplicates."""
         return list(dict.fromkeys(name for name in self.sources if name is not None))
 
     @property
     def complete(self) -> bool:
-        """Whether there is nothing to be computed."""
+        """Whether there is nothing to compute."""
         return not self.filtered and None not in self.sources
 
     def results(
         self, batches: Sequence[pa.RecordBatch], computed: Iterable[pa.RecordBatch]
     ) -> Generator[_Columns, None, None]:
-        """The columns of batches of results, each on demand. `batches`: of the input, with the
-        columns that pass; `computed`: what Spark has made of them, unless that is `complete`.
+        """Yields the columns of batches of results, each on demand. `batches` are the input, with
+        the passthrough columns; `computed` are Spark's results, unless `complete`.
         """
         if self.complete:
             for batch in batches:
@@ -69,8 +69,8 @@ class Passing(NamedTuple):
     def results_at(
         self, batches: Sequence[pa.RecordBatch], values: Sequence[pa.Array], places: Any
     ) -> Generator[_Columns, None, None]:
-        """The same where the computed values of each row are at one of these places, or at none,
-        less than 0, if it does not stay.
+        """Yields results whose computed values are at `places`, one for each row; a negative place
+        means that the row is filtered.
         """
         yield from _large(self._at(batches, values, places))
 
@@ -111,8 +111,9 @@ class Passing(NamedTuple):
 
 
 def passing(session: Any, frame: DataFrame) -> tuple[Passing, DataFrame] | None:
-    """What passes through the plan of a frame over `rows.frame`, and a frame of the rest; `frame`
-    itself if there is none. None if the plan does more to its rows.
+    """Returns the passthrough columns of a plan over `rows.frame`, and a DataFrame of the other
+    columns; `frame` itself if there are none. Returns None if the plan does more than filter and
+    project.
     """
     from pyspark.sql import DataFrame
 
@@ -128,7 +129,7 @@ def passing(session: Any, frame: DataFrame) -> tuple[Passing, DataFrame] | None:
     if found.complete:
         return found, frame
     if found.filtered and not found.columns:
-        return None  # places would be for nothing
+        return None  # row numbers would be unused
     dataset = singleton(session._jvm, "org.apache.spark.sql.classic.Dataset")
     return found, DataFrame(dataset.ofRows(session._jsparkSession, java.rest()), session)
 
@@ -136,7 +137,7 @@ def passing(session: Any, frame: DataFrame) -> tuple[Passing, DataFrame] | None:
 def _beside(
     batches: Sequence[pa.RecordBatch], computed: Iterable[pa.RecordBatch]
 ) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
-    """The same rows of both."""
+    """Yields matching rows of both."""
     rest = iter(batches)
     batch = next(rest)
     for values in computed:
@@ -151,7 +152,7 @@ def _beside(
 
 
 def _taken(batch: pa.RecordBatch, places: Any) -> pa.RecordBatch:
-    """These rows, by their places in ascending order."""
+    """Returns the rows with these numbers, which are ascending."""
     first, count = int(places[0]), len(places)
     if int(places[-1]) - first + 1 == count:
         return batch.slice(first, count)
@@ -159,7 +160,7 @@ def _taken(batch: pa.RecordBatch, places: Any) -> pa.RecordBatch:
 
 
 def _large(pieces: Iterable[_Columns]) -> Iterator[_Columns]:
-    """The same rows in batches that are not small, except for the last one."""
+    """Merges batches so that none is small, except the last one."""
     held: list[_Columns] = []
     rows = 0
     for piece in pieces:

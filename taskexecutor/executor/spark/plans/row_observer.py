@@ -1,9 +1,8 @@
-"""What a plan that runs in local tasks sees of its rows: the latest event time, malformed rows.
+"""Observes the rows of a plan that runs in local tasks: the latest event time, malformed rows.
 
-Cheaper than `DataFrame.observe`, which makes an object of each row: a filter whose condition is a
-call of a Java object, and true. Because the call is not deterministic to Spark, the rows of the
-frame stay the ones that it sees, whatever is filtered later. It only works where the plan is run by
-the object's own JVM and not sent elsewhere.
+Cheaper than `DataFrame.observe`, which creates an object for each row: a filter whose condition
+calls a Java object and is true. The call is nondeterministic for Spark, so it observes all rows of
+the DataFrame, whatever is filtered later. This only works if the JVM of the object runs the plan.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _CLASS = "FiresteelRowObserver"
 
 
 class RowObserver:
-    """Of one plan, which runs once at a time; `reset` before each run."""
+    """The observer of one plan, which runs once at a time; call `reset` before each run."""
 
     def __init__(self, engine: SparkEngine) -> None:
         session: Any = engine.session
@@ -31,18 +30,18 @@ class RowObserver:
         self._no_time = int(type_.NO_TIME)
 
     def times(self, frame: DataFrame, time_us: str) -> DataFrame:
-        """`time_us`: SQL of a BIGINT."""
+        """`time_us` is SQL of a BIGINT."""
         from pyspark.sql import functions as sql
 
         return self._called(frame, "time", sql.expr(f"coalesce({time_us}, {self._no_time}L)"))
 
     def malformed(self, frame: DataFrame, is_malformed: Column, evaluated: Column) -> DataFrame:
-        """Both are booleans and never null. The second one is evaluated and has no effect."""
+        """Both are booleans and never null. `evaluated` is evaluated and has no effect."""
         return self._called(frame, "malformed", is_malformed, evaluated)
 
     @staticmethod
     def is_call(condition: Any) -> bool:
-        """Whether the condition of a filter, an Expression, is an observer's."""
+        """Returns whether the condition of a filter, an Expression, is an observer's."""
         if condition.getClass().getSimpleName() != "Invoke":
             return False
         kind = condition.targetObject().dataType()
@@ -55,7 +54,7 @@ class RowObserver:
 
     @property
     def latest_us(self) -> int | None:
-        """None if no row has an event time."""
+        """The latest event time; None if no row has one."""
         latest = int(self._rows.latest())
         return None if latest == self._no_time else latest
 
@@ -72,7 +71,7 @@ class RowObserver:
         conversion = singleton(jvm, "org.apache.spark.sql.classic.ExpressionUtils")
         given = jvm.java.util.ArrayList()
         for argument in arguments:
-            # Otherwise a call whose argument might be null would not be made, or give null.
+            # Otherwise a call with a possibly null argument would be skipped, or return null.
             given.append(expressions.KnownNotNull(conversion.expression(argument._jc)))  # type: ignore[attr-defined]
         call = expressions.objects.Invoke(
             expressions.Literal(self._rows, types.ObjectType(self._rows.getClass())),
@@ -82,6 +81,6 @@ class RowObserver:
             jvm.PythonUtils.toSeq(jvm.java.util.ArrayList()),
             True,
             False,
-            False,  # not deterministic
+            False,  # nondeterministic
         )
         return frame.where(ClassicColumn(conversion.column(call)))

@@ -1,11 +1,11 @@
-"""The partial half of an aggregation over rows that Spark only computes: Arrow's columns are
-grouped instead.
+"""The partial half of an aggregation with the grouping in Arrow: Spark only computes the rows'
+contributions.
 
-Spark's hash table of numbers is part of its generated loop, and nothing is faster. Sets, texts and
-structs are no numbers: they are objects of a slower table, one by one, a set for each condition of
-a `count(DISTINCT x) FILTER (WHERE ...)`. So are sums of decimals that a `long` cannot hold: two
-BigDecimals for each row. For those, the plan ends with the keys, the pane and what
-each row gives to the partial results; rows leave as columns, and `aggregation.row_partials` groups
+Spark's hash table of numbers is part of its generated loop and is the fastest option. Sets, strings
+and structs are objects of a slower table, one by one, with a set for each condition of a
+`count(DISTINCT x) FILTER (WHERE ...)`. So are sums of decimals that exceed a `long`: two
+BigDecimals for each row. For these, the plan ends with the keys, the pane and each row's
+contributions to the partial results; rows leave as columns, and `aggregation.row_partials` groups
 them.
 """
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 _SETS = frozenset({"set", "distinct"})
 _EXTREMES = frozenset({"min", "max"})
-_LONG_DIGITS = 18  # of decimals that Spark keeps in a long
-_SUM_DIGITS = 10  # which a sum of decimals has more than its values
+_LONG_DIGITS = 18  # of decimals that Spark stores in a long
+_SUM_DIGITS = 10  # additional digits of a decimal sum over its values
 _MOST_DIGITS = 38  # of any decimal; a sum that has as many may have lost some
-_BIT_COUNT = 31  # of an integer of Spark's, without the sign
+_BIT_COUNT = 31  # of Spark's integer, without the sign
 _EACH = RowPartial("1L", otherwise="0L")  # counts every row
 _NAME = r"(?:\w+|`[^`]+`)"
 _NUMBER = re.compile(rf"{_NAME}|double\({_NAME}\)")
@@ -40,18 +40,18 @@ _HAS_VALUE = re.compile(rf"\(({_NAME})\) IS NOT NULL")
 
 
 class GivenRows(NamedTuple):
-    """What each row gives, and how these are grouped."""
+    """The contributions of each row, and how they are grouped."""
 
     frame: DataFrame
     grouping: RowPartials
-    numbers: bool  # only: Spark groups them as fast, unless they are columns as they are
+    numbers: bool  # only numbers: Spark groups them as fast, unless they are unchanged columns
 
 
 def row_partials(
     rows: DataFrame, spec: PartialWindowAggregateSpec, aggregated: DataFrame
 ) -> GivenRows | None:
-    """What each of `rows` gives, and how these are grouped to what `aggregated` has; None if Spark
-    groups the rows as fast, or in another way than Arrow.
+    """Returns the contributions of each of `rows`, and how they are grouped into the columns of
+    `aggregated`; None if Spark groups the rows as fast, or differently from Arrow.
     """
     kinds = {field.name: field.dataType for field in aggregated.schema.fields}
     schema = to_arrow(aggregated.schema)
@@ -119,29 +119,29 @@ def row_partials(
 
 
 class _Columns:
-    """What the rows give, in order."""
+    """The columns of contributions, in order."""
 
     def __init__(self, rows: DataFrame) -> None:
         self._rows = rows
         self._columns: list[Column] = []
-        self._given: dict[tuple[RowPartial, str], int] = {}  # the places of values of a type
-        self._bits: dict[tuple[str, ...], int] = {}  # the places of columns of conditions
+        self._given: dict[tuple[RowPartial, str], int] = {}  # indices of values of a type
+        self._bits: dict[tuple[str, ...], int] = {}  # indices of condition columns
 
     def add(self, column: Column) -> int:
-        """Returns its place."""
+        """Adds a column and returns its index."""
         self._columns.append(column.alias(f"_{len(self._columns)}"))
         return len(self._columns) - 1
 
     def given(self, each: RowPartial, kind: DataType) -> int:
-        """Returns the place of what each row gives, as a value of this type."""
+        """Returns the index of each row's contribution, as a value of this type."""
         key = each, kind.simpleString()
         if key not in self._given:
             self._given[key] = self.add(_given(each).cast(kind))
         return self._given[key]
 
     def with_values(self, condition: str) -> int | None:
-        """If the condition is that a column has a value: the place of this column, if it is there
-        anyway or has numbers.
+        """If the condition is that a column is not null: returns the index of this column, if it is
+        present anyway or numeric.
         """
         found = _HAS_VALUE.fullmatch(condition)
         if found is None:
@@ -156,8 +156,8 @@ class _Columns:
         return self.given(each, schema.fields[0].dataType)
 
     def bits(self, conditions: Sequence[str]) -> int:
-        """Returns the place of a number of bits, one for each condition that a row meets; an empty
-        one is met by all.
+        """Returns the index of a column of bits, one for each condition that a row meets; every row
+        meets an empty condition.
         """
         from pyspark.sql import functions as sql
 
@@ -168,7 +168,9 @@ class _Columns:
         return self._bits[met]
 
     def values(self, value: str, wanted: list[tuple[str, str]]) -> Values:
-        """`wanted`: the names of the columns with lists of these values, and the conditions."""
+        """`wanted` are the names of the columns with lists of these values, and their
+        conditions.
+        """
         conditions = list(dict.fromkeys(condition for _, condition in wanted))
         counts = "" if "" in conditions else " OR ".join(f"({each})" for each in conditions)
         place = self.add(_given(RowPartial(value, counts)))
@@ -190,7 +192,7 @@ def _given(each: RowPartial) -> Column:
 
 
 def _row_kind(how: str, kind: DataType) -> DataType:
-    """The type of what a row gives to a partial column."""
+    """Returns the type of a row's contribution to a partial column."""
     from pyspark.sql.types import ArrayType, DecimalType
 
     if how == "sum" and isinstance(kind, DecimalType):
@@ -202,7 +204,7 @@ def _row_kind(how: str, kind: DataType) -> DataType:
 
 
 def _is_count(each: RowPartial) -> bool:
-    """Whether it counts the rows that meet its condition."""
+    """Returns whether it counts the rows that meet its condition."""
     return bool(each.condition) and replace(each, condition="") == _EACH
 
 
@@ -221,15 +223,15 @@ def _is_decimal(kind: DataType | None) -> bool:
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    """Whether Spark's generated loop has a place for it."""
+    """Returns whether Spark's generated loop stores the type as a number."""
     if pa.types.is_decimal(kind):
         return bool(kind.precision <= _LONG_DIGITS)
     return bool(pa.types.is_primitive(kind))
 
 
 def _is_key(kind: DataType) -> bool:
-    """Whether values are equal to Arrow if they are to Spark: not so for numbers with two zeros, or
-    texts of some collations.
+    """Returns whether values that are equal to Spark are also equal to Arrow: not for numbers with
+    two zeros, or strings of some collations.
     """
     return kind.simpleString() in (
         "tinyint", "smallint", "int", "bigint", "boolean", "date", "timestamp", "timestamp_ntz",
@@ -238,7 +240,7 @@ def _is_key(kind: DataType) -> bool:
 
 
 def _merges(how: str, kind: DataType, arrow: pa.DataType) -> bool:
-    """Whether rows' values can be merged like partial results, exactly as Spark does."""
+    """Returns whether rows' values can be merged like partial results, exactly as Spark does."""
     from pyspark.sql.types import ArrayType, StructType
 
     if how in _SETS:

@@ -1,5 +1,5 @@
-"""The versions of static tables that a plan holds: while it is made, all functions of the program
-see the same read of each table, whatever happens to it meanwhile.
+"""The versions of static tables that a plan holds. While a plan is made, all functions of the
+program see the same read of each table, even if the table is refreshed in the meantime.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _of_thread = threading.local()
 
 
 class TableVersion:
-    """The rows of one read of a static table, or of several that gave the same; they never
+    """The rows of one read of a static table, or of several reads with the same rows; they never
     change.
     """
 
@@ -24,15 +24,15 @@ class TableVersion:
 
     def __init__(self, frame: DataFrame, rdd_id: int, *, shared: bool) -> None:
         self.frame = frame
-        self.rdd_id = rdd_id  # of its rows, by which plans are known to read nothing else
-        self.shared = shared  # with the jobs that follow, if they read the same rows
-        self.superseded = False  # plans that are made from now on hold another one
+        self.rdd_id = rdd_id  # of its rows, which identifies the table in plans
+        self.shared = shared  # with later jobs, if they read the same rows
+        self.superseded = False  # new plans use a newer version
 
 
 @contextmanager
 def pinned() -> Iterator[dict[str, TableVersion]]:
     """Inside the `with`, this thread sees one version of each static table: the one in the mapping,
-    by the table's id, to which each is added when it is first used. Nested blocks share it.
+    by the table's id. Each version is added on first use. Nested blocks share the mapping.
     """
     outer = pinned_here()
     versions: dict[str, TableVersion] = {} if outer is None else outer
@@ -44,6 +44,6 @@ def pinned() -> Iterator[dict[str, TableVersion]]:
 
 
 def pinned_here() -> dict[str, TableVersion] | None:
-    """The mapping of the innermost `pinned` of this thread; None outside."""
+    """Returns the mapping of the innermost `pinned` of this thread; None outside."""
     versions: dict[str, TableVersion] | None = getattr(_of_thread, "versions", None)
     return versions

@@ -1,5 +1,5 @@
-"""What a plan's conditions ask of its leaf's rows, for readers that leave out rows which none of
-them lets pass: parts of a file by its least and greatest values, and single rows by their own.
+"""A plan's conditions on its leaf's rows, with which readers skip rows that no condition accepts:
+parts of a file by its minimum and maximum values, and single rows by their values.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ Ints = npt.NDArray[np.int64]
 _TRANSPARENT = frozenset({"ColumnarToRowExec", "WholeStageCodegenExec", "InputAdapter"})
 _INTEGERS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}  # and their digits
 _EPOCHS = {"timestamp": datetime(1970, 1, 1, tzinfo=UTC), "timestamp_ntz": datetime(1970, 1, 1)}
-_FEW_ROWS = 4_096  # of a batch: to join its dictionary with another costs more
-_WHOLE_SHARE = 0.75  # with so many rows wanted, leaving the others out costs more than it saves
+_FEW_ROWS = 4_096  # of a batch: with fewer rows, merging its dictionary with others costs more
+_WHOLE_SHARE = 0.75  # with more of the rows wanted, skipping the others costs more than it saves
 
 
 class Bounds(NamedTuple):
-    """Of a column's values in some rows: integers, texts, dates, times or decimals. None: there are
-    no values.
+    """Bounds of a column's values in some rows: integers, strings, dates, times or decimals. None:
+    there are no values.
     """
 
     least: Any
@@ -37,31 +37,34 @@ class Bounds(NamedTuple):
 
 
 class WantedRows(ABC):
-    """A condition that holds for all rows that are wanted, and maybe for others."""
+    """A condition that holds for all wanted rows, and possibly for others."""
 
     @abstractmethod
     def may_be(self, bounds: Mapping[str, Bounds]) -> bool:
-        """Whether there may be some, by the bounds of the columns that are known."""
+        """Returns whether there may be wanted rows, by the bounds of the known columns."""
 
     @abstractmethod
     def mask(self, table: pa.Table) -> pa.ChunkedArray | None:
-        """A boolean, or null for false, for each row. None: all may be wanted."""
+        """Returns a boolean, or null for false, for each row. None: all rows may be wanted."""
 
     @property
     @abstractmethod
     def columns(self) -> frozenset[str]:
-        """The names of those that it compares."""
+        """The names of the columns that the condition compares."""
 
     def chosen(self, table: pa.Table) -> Ints | None:
-        """The places of the rows that may be wanted, in order. None: too few are not."""
+        """Returns the indices of the rows that may be wanted, in order. None: too few rows can be
+        skipped.
+        """
         mask = self.mask(table)
         if mask is None or (pc.sum(mask).as_py() or 0) > _WHOLE_SHARE * table.num_rows:
             return None
         return np.flatnonzero(pc.fill_null(mask, False).to_numpy())
 
     def of(self, table: pa.Table) -> pa.Table:
-        """The rows that may be wanted, and others if those are most. Columns of dictionaries are
-        of their values instead if few rows are left of each batch: such batches are joined later.
+        """Returns the rows that may be wanted, or all rows if most of them are. If few rows of each
+        batch remain, dictionary columns become plain columns, because such batches are concatenated
+        later.
         """
         batches = [self._of_batch(batch) for batch in table.to_batches()]
         found = pa.Table.from_batches(batches, table.schema)
@@ -83,11 +86,11 @@ class WantedRows(ABC):
 
 
 def wanted_rows(physical: Any) -> WantedRows | None:
-    """For a plan over `columns.rows.frame`: by the condition over its leaf. None if that says
-    nothing.
+    """Returns the condition over the leaf of a plan over `columns.rows.frame`; None if it cannot be
+    used.
 
-    Numbers with a fraction say nothing: to Spark, NaN is equal to itself and greater than all
-    others, which neither the statistics of files nor Arrow's comparisons know.
+    Conditions on floating-point numbers cannot be used: for Spark, NaN equals itself and is greater
+    than all other numbers, unlike in files' statistics and Arrow's comparisons.
     """
     condition = _over_leaf(physical, None)
     return None if condition is None else _wanted(condition)
@@ -124,10 +127,10 @@ class _Either(_Pair):
 
 
 class _Test(NamedTuple):
-    """Of a column against a constant."""
+    """A comparison of a column with a constant."""
 
-    may_pass: Callable[[Bounds, Any], bool]  # some value within the bounds
-    passes: Callable[[Any, Any], Any]  # each value of an Arrow array
+    may_pass: Callable[[Bounds, Any], bool]  # whether a value within the bounds may pass
+    passes: Callable[[Any, Any], Any]  # tests each value of an Arrow array
 
 
 _LESS = _Test(lambda bounds, value: bounds.least < value, pc.less)
@@ -140,7 +143,7 @@ _BEGINS = _Test(
     lambda values, start: pc.starts_with(values, start.as_py()),
 )
 
-_COMPARISONS = {  # the same with its sides exchanged, too
+_COMPARISONS = {  # with its sides exchanged
     "LessThan": (_LESS, _GREATER),
     "LessThanOrEqual": (_AT_MOST, _AT_LEAST),
     "GreaterThan": (_GREATER, _LESS),
@@ -151,7 +154,7 @@ _COMPARISONS = {  # the same with its sides exchanged, too
 
 @dataclass(frozen=True)
 class _Compared(WantedRows):
-    """The column compares so with any of the constants."""
+    """The column compares to any of the constants as tested."""
 
     column: str
     values: tuple[Any, ...]
@@ -165,7 +168,7 @@ class _Compared(WantedRows):
             return False
         try:
             return any(self.test.may_pass(found, value) for value in self.values)
-        except TypeError:  # a file has other values than it says
+        except TypeError:  # a file has values of another type than declared
             return True
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray | None:
@@ -190,7 +193,7 @@ class _Compared(WantedRows):
     def _passing(self, values: Any, kind: pa.DataType) -> Any:
         try:
             constants = [pa.scalar(value, kind) for value in self.values]
-        except (pa.ArrowException, OverflowError):  # no value of the column is equal to it
+        except (pa.ArrowException, OverflowError):  # no value of the column equals it
             return None
         if self.test is _EQUAL and len(constants) > 1:
             return pc.is_in(values, pa.array(constants, kind))
@@ -199,7 +202,7 @@ class _Compared(WantedRows):
 
 
 def _over_leaf(node: Any, condition: Any) -> Any:
-    """The condition of the filter right over the leaf, if there is one."""
+    """Returns the condition of the filter directly over the leaf, if there is one."""
     kind = _kind(node)
     if kind == "BatchScanExec":
         return condition
@@ -243,10 +246,10 @@ def _compared(column: Any, literals: list[Any], test: _Test) -> WantedRows | Non
 
 
 def _scaled(product: Any, literal: Any, test: _Test) -> WantedRows | None:
-    """For whole numbers times a positive decimal, such as `0.9 * price < 100`: by the least or the
-    greatest of them that the comparison allows. Such a product is exact if its type has a digit
-    more than both factors. A number that does not fit its factor is an error, which must not be
-    left out.
+    """Handles integers times a positive decimal, such as `0.9 * price < 100`, by the least or
+    greatest integer that meets the comparison. The product is exact if its type has at least one
+    digit more than both factors. An integer that does not fit its factor's type is an error in
+    Spark, so its row must not be skipped.
     """
     factors = product.left(), product.right()
     kinds = [str(each.dataType().simpleString()) for each in (*factors, product, literal)]
@@ -278,14 +281,14 @@ def _scaled(product: Any, literal: Any, test: _Test) -> WantedRows | None:
 
 
 def _value(literal: Any) -> Any:
-    """None if there is no such value here, or if it is null."""
+    """Returns None if the value is null or not supported here."""
     kind, value = str(literal.dataType().simpleString()), literal.value()
     if value is None:
         return None
     try:
         if kind in _INTEGERS:
             return int(value)
-        if kind == "string":  # compared by their characters as by the bytes of their UTF-8
+        if kind == "string":  # comparing characters equals comparing UTF-8 bytes
             return str(value.toString())
         if kind == "date":
             return date(1970, 1, 1) + timedelta(days=int(value))
@@ -293,7 +296,7 @@ def _value(literal: Any) -> Any:
             return _EPOCHS[kind] + timedelta(microseconds=int(value))
         if kind.startswith("decimal("):
             return Decimal(str(value.toString()))
-    except OverflowError:  # Spark's years are more
+    except OverflowError:  # beyond the years of Python
         return None
     return None
 

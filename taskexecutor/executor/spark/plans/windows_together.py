@@ -1,10 +1,10 @@
-"""Whether a function of one window's rows may get those of several windows at a time.
+"""Decides whether a function of one window's rows may get the rows of several windows at a time.
 
-It may if every operator of its plan either handles rows independently, or relates rows with equal
-values of `window_start` or `window_end` only. Then the rows of all windows give what the rows of
-each would give by themselves. Plans that are not a chain of such operators (joins, unions,
-subqueries), functions of Python that get whole partitions, and functions that look at their rows
-are left to one run per window.
+It may if every operator of its plan either processes rows independently, or only relates rows with
+equal values of `window_start` or `window_end`. Then the result for the rows of all windows equals
+the combined results of the single windows. Other plans are run once per window: those with joins,
+unions or subqueries, with Python functions that get whole partitions, and functions that read their
+rows.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _ROW_BY_ROW = frozenset(
         "Repartition",
         "RepartitionByExpression",
         "ResolvedHint",
-        "Sort",  # an order of all rows is one of each window's
+        "Sort",  # a global order also orders each window
         "SubqueryAlias",
     }
 )
-# By the operator: the method with the columns that it relates rows by.
+# Maps operators to the method that returns the columns by which they relate rows.
 _RELATING = {
     "Aggregate": "groupingExpressions",
     "Deduplicate": "keys",
@@ -41,7 +41,9 @@ _RELATING = {
 def gets_windows_together(
     function: Callable[[DataFrame], DataFrame], leaf: DataFrame, window_columns: Collection[str]
 ) -> bool:
-    """`leaf`: a frame without rows, with the columns of the rows. Calls the function on it."""
+    """`leaf` is a DataFrame without rows, with the columns of the rows. Calls the function on
+    it.
+    """
     session: Any = leaf.sparkSession
     scheduler = session._jsc.sc().dagScheduler()
     function(leaf)  # may read static tables
@@ -64,7 +66,7 @@ def _keeps_apart(plan: Any, given: Any, window_columns: Collection[str]) -> bool
             return False
         nodes.append(plan)
         plan = plan.children().apply(0)
-    # The columns that are a window's, by Spark's ids.
+    # The window's columns, by Spark's expression ids.
     known = {_id(each) for each in _items(plan.output()) if each.name() in window_columns}
     for node in reversed(nodes):
         kind = str(node.getClass().getSimpleName())

@@ -8,13 +8,13 @@ import java.io.IOException;
 import org.apache.hadoop.io.compress.CompressionCodec;
 import org.apache.hadoop.io.compress.Decompressor;
 
-/** Files in blocks, as Hadoop's codecs for LZ4 and Snappy write them; see files/compression.py. */
+/** Files in the block format of Hadoop's codecs for LZ4 and Snappy; see files/compression.py. */
 public final class FiresteelBlocks {
-    private static final int MOST = 16 * 1024 * 1024;  // of a chunk: codecs' buffers have 256 KiB
+    private static final int MOST = 16 * 1024 * 1024;  // size of a chunk: codecs' buffers have 256 KiB
 
     /**
-     * Whether the file is blocks to its end, each of them whole: its size as text, then chunks, each
-     * behind its size. Hadoop's own stream takes whatever else there is for the end of the file.
+     * Returns whether the file consists of complete blocks: the uncompressed size, then chunks, each
+     * preceded by its size. Hadoop's own stream treats any other content as the end of the file.
      */
     public static boolean whole(CompressionCodec codec, String path) throws IOException {
         byte[] text = new byte[64 * 1024];
@@ -26,7 +26,7 @@ public final class FiresteelBlocks {
                 if (left < 4) return false;
                 long size = in.readInt();
                 left -= 4;
-                if (size == 0) return left == 0;  // there is no text behind it, says Hadoop
+                if (size == 0) return left == 0;  // Hadoop reads no text after it
                 if (size < 0) return false;
                 while (size > 0) {
                     if (left < 4) return false;

@@ -33,9 +33,9 @@ import scala.Function1;
 import scala.jdk.javaapi.CollectionConverters;
 import scala.runtime.AbstractPartialFunction;
 
-/** What all times of a second have in common, in any zone: hour, minute, second and date, and texts
-    for a pattern without fractions of a second. Rows follow each other in time, more or less, so that
-    most seconds are those of a row not long before. */
+/** Values that are equal for all times of a second, in any zone: hour, minute, second and date, and
+    formatted times without fractions of a second. Rows are roughly in the order of time, so most
+    seconds occurred shortly before. */
 public final class FiresteelSeconds implements Serializable {
     private static final int KEPT = 256;
 
@@ -49,7 +49,7 @@ public final class FiresteelSeconds implements Serializable {
         boolean text = function instanceof DateFormatClass;
         texts = text ? new Object[KEPT] : null;
         numbers = text ? null : new int[KEPT];
-        // No second has this place.
+        // No second is stored at this index.
         for (int i = 0; i < KEPT; i++) seconds[i] = i + 1;
     }
 
@@ -78,8 +78,7 @@ public final class FiresteelSeconds implements Serializable {
         return numbers[at];
     }
 
-    /** The column of times whose seconds the expression needs, and nothing else; null if there is no
-        such column. */
+    /** Returns the column of times if the expression only depends on its seconds; otherwise null. */
     public static Attribute timeOf(Expression each) {
         if (!each.deterministic() || !(each.dataType() instanceof AtomicType)) return null;
         ArrayList found = new ArrayList();
@@ -90,7 +89,7 @@ public final class FiresteelSeconds implements Serializable {
         return time;
     }
 
-    /** Adds the columns of times; false if anything else is needed, too. */
+    /** Adds the columns of times. Returns false if the expression depends on anything else. */
     private static boolean collect(Expression each, ArrayList found) {
         if (each instanceof Literal) return true;
         if (suits(each)) {
@@ -117,7 +116,7 @@ public final class FiresteelSeconds implements Serializable {
         String pattern = ((Literal) format.right()).value().toString();
         for (int i = 0; i < pattern.length(); i++)
             if ("SAnN".indexOf(pattern.charAt(i)) >= 0) return false;
-        // Those of other policies round in other ways.
+        // Formatters of other policies round differently.
         return format.formatterOption().isDefined()
             && format.formatterOption().get().getClass() == Iso8601TimestampFormatter.class;
     }
@@ -131,11 +130,11 @@ public final class FiresteelSeconds implements Serializable {
     }
 }
 
-/** Products of decimals that are exact, by their digits in a `long`, where Spark multiplies
-    BigDecimals whatever their size. Larger ones are BigDecimals here, too. */
+/** Multiplies decimals whose products are exact as `long` digits, where Spark always multiplies
+    BigDecimals. Larger decimals are also BigDecimals here. */
 public final class FiresteelProducts implements Serializable {
     private static final int LONG_DIGITS = 18;
-    private static final long LIMIT = 1000000000000000000L;  // of what Decimal keeps in a long
+    private static final long LIMIT = 1000000000000000000L;  // of values that Decimal stores in a long
 
     private final int precision;
     private final int scale;
@@ -174,7 +173,7 @@ public final class FiresteelProducts implements Serializable {
         return FiresteelExpressions.call(products, "product", product.dataType(), arguments);
     }
 
-    /** The unscaled value of a decimal; null if it may not be a `long`. */
+    /** Returns the unscaled value of a decimal; null if it may exceed a `long`. */
     private static Expression digits(Expression value) {
         DecimalType type = (DecimalType) value.dataType();
         if (type.precision() <= LONG_DIGITS) return new UnscaledValue(value);
@@ -185,14 +184,14 @@ public final class FiresteelProducts implements Serializable {
     }
 }
 
-/** Whole numbers as texts: their digits are written once, and not into a String that is encoded. */
+/** Converts integers to strings: writes their digits directly, without a String to encode. */
 public final class FiresteelDigits implements Serializable {
     /** Called by the generated code. */
     public UTF8String text(int value) { return text((long) value); }
 
     /** Called by the generated code. */
     public UTF8String text(long value) {
-        long rest = value < 0 ? value : -value;  // there is one negative number more
+        long rest = value < 0 ? value : -value;  // there is one more negative number
         int size = value < 0 ? 2 : 1;
         for (long others = rest / 10; others != 0; others /= 10) size++;
         byte[] digits = new byte[size];
@@ -232,15 +231,15 @@ final class FiresteelExpressionsRule extends AbstractPartialFunction implements 
     }
 }
 
-/** Expressions that Spark evaluates through objects, although their values are plain numbers or bytes:
-    the generated code calls methods of ours instead, which give the same. */
+/** Replaces expressions that Spark evaluates through objects, although their values are plain numbers
+    or bytes: the generated code calls equivalent methods of Firesteel instead. */
 public final class FiresteelExpressions {
-    /** The plan, of which no part is generated yet, with such calls. */
+    /** Returns the plan, before code generation, with these calls. */
     public static SparkPlan replaced(SparkPlan plan) {
         return (SparkPlan) plan.transformAllExpressions(new FiresteelExpressionsRule());
     }
 
-    /** The value that a method gives for values that are not null. */
+    /** Returns a call of a method that is only made for values that are not null. */
     static Expression call(Object target, String method, DataType type, ArrayList arguments) {
         return new Invoke(
             new Literal(target, new ObjectType(target.getClass())), method, type,

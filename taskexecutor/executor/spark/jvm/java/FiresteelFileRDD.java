@@ -6,9 +6,9 @@ import org.apache.spark.TaskContext;
 import org.apache.spark.rdd.RDD;
 import scala.reflect.ClassTag$;
 
-/** The rows that a plan over files makes of other files than its own; see files/plans.py. */
+/** The rows that a plan over files makes from different files; see files/plans.py. */
 public final class FiresteelFileRDD extends RDD {
-    private final RDD plan;  // ends at a scan
+    private final RDD plan;  // its root is a scan
     private final Partition[] files;
 
     public FiresteelFileRDD(SparkContext context, RDD plan, Partition[] files) {

@@ -7,12 +7,12 @@ import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.execution.datasources.FilePartition;
 import org.apache.spark.sql.execution.datasources.PartitionedFile;
 
-/** Parts of files, as scans of Spark's take them; see file_parts.py. */
+/** Parts of files, in the form for Spark's scans; see files/parts.py. */
 public final class FiresteelFiles {
     /**
-     * A partition of a scan: parts of files, read in this order. `parts`: of each its path, start,
-     * length, the file's size and modification time in ms, and the number of its row in `values`,
-     * the values of partition columns; all followed by a zero character.
+     * Returns a partition of a scan: parts of files, read in this order. `parts` holds for each part
+     * its path, start, length, the file's size and modification time in ms, and the index of its row
+     * in `values`, the values of partition columns; each followed by a zero character.
      */
     public static FilePartition partition(int index, String parts, List values) {
         String[] fields = parts.split("\0", -1);

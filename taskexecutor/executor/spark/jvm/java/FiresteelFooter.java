@@ -19,11 +19,12 @@ import org.apache.spark.sql.internal.SessionState;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
-/** The schema of Parquet files without one, which Spark infers by a job that reads one footer. */
+/** The schema of Parquet files without a declared one, which Spark infers in a job that reads one
+    footer. */
 public final class FiresteelFooter {
     /**
-     * What Spark would infer, as JSON; `files`: of a reader that was given a schema of no columns.
-     * Null if that takes more than the footer.
+     * Returns the schema that Spark would infer, as JSON, or null if that takes more than the footer.
+     * `files` comes from a reader with a schema without columns.
      */
     public static String schema(Dataset files) throws java.io.IOException {
         LogicalRelation leaf = (LogicalRelation) files.queryExecution().analyzed();
@@ -42,7 +43,7 @@ public final class FiresteelFooter {
         StructType all = (StructType) schema.asNullable();
         StructField[] folders = relation.partitionSchema().fields();
         for (int i = 0; i < folders.length; i++) all = all.add(folders[i]);
-        // Spark has rules for a folder's column that is in the files, too, and an error for others.
+        // Spark has rules for a folder's column that also is in the files, and an error for other conflicts.
         return differ(all.fieldNames()) ? all.json() : null;
     }
 
@@ -52,7 +53,8 @@ public final class FiresteelFooter {
         return known.size() == names.length;
     }
 
-    /** The file whose footer Spark reads: a summary, else the first one by its path. Spark skips files without bytes, and named pipes have no length. */
+    /** Returns the file whose footer Spark reads: a summary, else the first file by path. Spark skips
+        empty files, and named pipes have no length. */
     private static Path read(scala.collection.immutable.Seq files) {
         Path best = null;
         for (scala.collection.Iterator left = files.iterator(); left.hasNext();) {

@@ -22,7 +22,7 @@ import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * Costly expressions that a condition refers to, such as regular expressions, are evaluated once:
+ * Evaluates costly expressions that a condition refers to, such as regular expressions, once:
  * see plans/once.py.
  */
 public final class FiresteelOnce implements java.io.Serializable {
@@ -32,18 +32,19 @@ public final class FiresteelOnce implements java.io.Serializable {
         "GetJsonObject", "JsonToStructs", "StructsToJson", "CsvToStructs", "XmlToStructs",
         "Md5", "Sha1", "Sha2", "AesDecrypt", "AesEncrypt"}));
 
-    /** For the optimiser, it may be anything: no condition moves before a projection with it. */
+    /** Nondeterministic for the optimizer: it pushes no condition below a projection with this call. */
     public boolean always() { return true; }
 
     public String toString() { return "evaluated once"; }
 
-    /** An equivalent plan whose conditions stay behind what they refer to; null if they do anyway. */
+    /** Returns an equivalent plan whose conditions stay above the expressions they refer to; null if
+        they do so already. */
     public static LogicalPlan rewritten(LogicalPlan plan) {
         return within(CollapseProject$.MODULE$.apply(plan));
     }
 
     private static LogicalPlan within(LogicalPlan plan) {
-        ArrayList conditions = new ArrayList();  // in the order in which they are evaluated
+        ArrayList conditions = new ArrayList();  // in the order of evaluation
         LogicalPlan below = plan;
         while (below instanceof Filter) {
             ArrayList parts = new ArrayList();
@@ -67,9 +68,9 @@ public final class FiresteelOnce implements java.io.Serializable {
             if (!each.deterministic()) return null;
             references(each, asked);
         }
-        ArrayList cheap = new ArrayList();   // what the condition needs
+        ArrayList cheap = new ArrayList();   // references of the condition
         ArrayList costly = new ArrayList();
-        ArrayList behind = new ArrayList();  // the columns, when the condition has been true
+        ArrayList behind = new ArrayList();  // the columns, after the condition
         Set late = new HashSet();
         for (int i = 0; i < project.projectList().size(); i++) {
             NamedExpression each = (NamedExpression) project.projectList().apply(i);
@@ -83,7 +84,7 @@ public final class FiresteelOnce implements java.io.Serializable {
             } else behind.add(each);
         }
         if (late.isEmpty()) return null;
-        int early = 0;  // of the conditions
+        int early = 0;  // number of conditions below the costly expressions
         while (early < conditions.size()
                 && !refers((Expression) conditions.get(early), late)) early++;
         LogicalPlan plan = filtered(

@@ -15,12 +15,12 @@ import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
-/** What of a plan's results are columns of its rows as they are: see plans/passing.py. */
+/** Finds the results of a plan that are unchanged columns of its input: see plans/passing.py. */
 public final class FiresteelPassing {
     private final LogicalPlan whole;
     private final DataSourceV2Relation leaf;
     private final boolean filtered;
-    private final int[] sources;  // of each result: the number of a column of the leaf, or -1
+    private final int[] sources;  // for each result: the index of a column of the leaf, or -1
 
     private FiresteelPassing(LogicalPlan whole, DataSourceV2Relation leaf, boolean filtered) {
         this.whole = whole;
@@ -33,14 +33,14 @@ public final class FiresteelPassing {
         }
     }
 
-    /** The plan that shows a leaf's columns, without that of its rows' places. */
+    /** Returns a plan of a leaf's columns, without the column of row numbers. */
     public static LogicalPlan shown(LogicalPlan leaf) {
         ArrayList columns = new ArrayList(CollectionConverters.asJava(leaf.output()));
         columns.remove(columns.size() - 1);
         return new Project(seq(columns), leaf);
     }
 
-    /** null if the plan does more to its rows than choose them and project each one. */
+    /** Returns null if the plan does more than filter and project. */
     public static FiresteelPassing of(LogicalPlan whole) {
         LogicalPlan node = whole;
         boolean filtered = false;
@@ -59,13 +59,13 @@ public final class FiresteelPassing {
 
     public boolean filtered() { return filtered; }
 
-    /** The numbers of the columns, as a list in JSON. */
+    /** Returns the indices of the columns, as a JSON list. */
     public String sources() { return Arrays.toString(sources); }
 
-    /** The names of the leaf's columns. */
+    /** Returns the names of the leaf's columns. */
     public String[] columns() { return ((FiresteelTable) leaf.table()).schema().fieldNames(); }
 
-    /** What is left for Spark: the other results, and the places of their rows if not all stay. */
+    /** Returns the plan of the other results, with their row numbers if rows are filtered. */
     public LogicalPlan rest() {
         ArrayList columns = new ArrayList();
         for (int i = 0; i < sources.length; i++) {
@@ -77,7 +77,7 @@ public final class FiresteelPassing {
         return new Project(seq(columns), with(place, whole));
     }
 
-    /** The plan, with one column of the leaf more. */
+    /** Returns the plan with an additional column of the leaf. */
     private static LogicalPlan with(Attribute place, LogicalPlan plan) {
         if (plan instanceof Filter) {
             Filter filter = (Filter) plan;
@@ -93,7 +93,7 @@ public final class FiresteelPassing {
         return plan;
     }
 
-    /** The column of the leaf that the plan's column is; null if it is a value of its own. */
+    /** Returns the column of the leaf that equals the plan's column; null if it is computed. */
     private static ExprId source(Attribute column, LogicalPlan plan) {
         ExprId wanted = column.exprId();
         while (!(plan instanceof DataSourceV2Relation)) {

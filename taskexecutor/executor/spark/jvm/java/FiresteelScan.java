@@ -32,15 +32,15 @@ import org.apache.spark.storage.StorageUtils;
 import org.apache.spark.unsafe.types.UTF8String;
 import org.apache.spark.util.TaskCompletionListener;
 
-/** A column whose values are where Arrow has them. */
+/** A column whose values stay in Arrow's buffers. */
 public final class FiresteelVector extends ColumnVector {
-    private final FiresteelVector[] parts;  // of an array, a map or a struct
+    private final FiresteelVector[] parts;  // children of an array, a map or a struct
     private final boolean struct;
-    private long validity;     // 0: there are no nulls
-    private long shift;        // of the validity bits
-    private long data;         // the values, or the bytes of texts
-    private long ends;         // of texts, arrays and maps: the offsets
-    private long first;        // of booleans: the shift of their bits; of arrays and maps: the first offset
+    private long validity;     // address of the validity bits; 0: no nulls
+    private long shift;        // bit offset of the validity bits
+    private long data;         // the values, or the bytes of strings
+    private long ends;         // the offsets of strings, arrays and maps
+    private long first;        // booleans: bit offset; arrays and maps: first offset
     private long start;        // the first row of the current batch
 
     FiresteelVector(DataType type) {
@@ -59,7 +59,7 @@ public final class FiresteelVector extends ColumnVector {
         } else parts = new FiresteelVector[0];
     }
 
-    /** Reads where its values are, relative to `base`; as columns/rows.py writes it. */
+    /** Reads the locations of its values, relative to `base`, as columns/rows.py writes them. */
     void read(LongBuffer in, long base) {
         validity = place(in.get(), base);
         shift = in.get();
@@ -114,7 +114,7 @@ public final class FiresteelVector extends ColumnVector {
         long low = Platform.getLong(null, at);
         if (precision <= 18) return Decimal.createUnsafe(low, precision, scale);
         long high = Platform.getLong(null, at + 8);
-        // Within a long, Spark computes without objects, also with types of more digits.
+        // Values that fit a long need no objects in Spark, even for types with more digits.
         if (high == low >> 63) return Decimal.apply(low, precision, scale);
         java.math.BigInteger unscaled = new java.math.BigInteger(
             ByteBuffer.allocate(16).putLong(high).putLong(low).array());
@@ -138,7 +138,7 @@ public final class FiresteelVector extends ColumnVector {
     public ColumnVector getChild(int i) { return parts[i]; }
 }
 
-/** A column that no batch has: the places of the rows in their bundle. */
+/** A column that batches lack: the row numbers within their bundle. */
 public final class FiresteelPlaces extends ColumnVector {
     private long start;  // the first row of the current batch
 
@@ -168,9 +168,9 @@ public final class FiresteelPlaces extends ColumnVector {
     public ColumnVector getChild(int i) { throw new UnsupportedOperationException(); }
 }
 
-/** Batches of a bundle. */
+/** The batches of a bundle. */
 final class FiresteelRows implements InputPartition {
-    final byte[] packed;  // of each batch: its number of rows, and where its columns are
+    final byte[] packed;  // for each batch: its number of rows, and the locations of its columns
     final long base;
 
     FiresteelRows(byte[] packed, long base) {
@@ -182,8 +182,8 @@ final class FiresteelRows implements InputPartition {
 /** Batches in files, as columns/spool.py writes them. */
 public final class FiresteelSpool implements InputPartition {
     private final String[] paths;
-    private final long[] places;  // in each file, where the places of its batches begin
-    private final long[] sizes;   // of the files
+    private final long[] places;  // for each file, the offset of its batches' locations
+    private final long[] sizes;   // sizes of the files
     final long rows;
     final long bytes;
 
@@ -221,7 +221,7 @@ public final class FiresteelSpool implements InputPartition {
     }
 }
 
-/** The files of a spool that a task has mapped: rows may refer to them until it ends. */
+/** The files of a spool that a task has mapped. Rows may reference them until it ends. */
 final class FiresteelMapped implements TaskCompletionListener {
     private final java.util.ArrayList files = new java.util.ArrayList();
 
@@ -234,22 +234,22 @@ final class FiresteelMapped implements TaskCompletionListener {
 }
 
 final class FiresteelReader implements PartitionReader {
-    private static final int CHUNK = 1024;  // rows between looking whether the task was cancelled
+    private static final int CHUNK = 1024;  // rows between checks for cancellation
 
-    private final FiresteelSpool spool;  // null: all is in the one buffer
+    private final FiresteelSpool spool;  // null: the rows are in the buffer
     private final FiresteelMapped mapped;
-    private final FiresteelVector[] vectors;  // of the columns that batches have
-    private final FiresteelPlaces places;     // null if the plan does not ask for them
+    private final FiresteelVector[] vectors;  // of the batches' columns
+    private final FiresteelPlaces places;     // null if the plan does not read row numbers
     private final ColumnarBatch batch;
     private LongBuffer in;
     private long base;
-    private int files;   // of the spool that have been mapped
-    private long before;  // rows in earlier batches
+    private int files;   // number of the spool's files that are mapped
+    private long before;  // number of rows in earlier batches
     private long rows;
     private long done;
     private int size;
 
-    /** `whole`: the columns that batches have, in their order; `read`: those that the plan reads. */
+    /** `whole` are the batches' columns, in order; `read` are those that the plan reads. */
     FiresteelReader(StructType whole, StructType read, InputPartition partition) {
         if (partition instanceof FiresteelSpool) {
             spool = (FiresteelSpool) partition;
@@ -335,7 +335,7 @@ final class FiresteelReaders implements PartitionReaderFactory {
     }
 }
 
-/** The scan of a plan: without rows until a bundle comes, unless they are in a spool. */
+/** The scan of a plan: it has no rows until a bundle is set, unless they are in a spool. */
 final class FiresteelScan
         implements ScanBuilder, SupportsPushDownRequiredColumns, SupportsReportStatistics, Batch {
     private final StructType whole;
@@ -348,7 +348,7 @@ final class FiresteelScan
         read = schema;
     }
 
-    /** Only columns as a whole are left out, by their names. */
+    /** Only prunes top-level columns, by name. */
     public void pruneColumns(StructType required) {
         StructField[] fields = whole.fields();
         Set names = new java.util.HashSet(java.util.Arrays.asList((Object[]) required.fieldNames()));
@@ -369,7 +369,7 @@ final class FiresteelScan
     public Statistics estimateStatistics() { return new FiresteelStatistics(spool); }
 }
 
-/** How much there is to read; nothing is known of bundles. */
+/** The size of the input; unknown for bundles. */
 final class FiresteelStatistics implements Statistics {
     private final FiresteelSpool spool;
 
@@ -383,7 +383,7 @@ final class FiresteelStatistics implements Statistics {
     }
 }
 
-/** The table that a plan reads its bundles from. Its last column has the places of the rows. */
+/** The table from which a plan reads its bundles. Its last column holds the row numbers. */
 public final class FiresteelTable implements SupportsRead {
     private static final String PLACE = "firesteel.place";
 
@@ -402,7 +402,7 @@ public final class FiresteelTable implements SupportsRead {
 
     static boolean isPlace(StructField column) { return column.metadata().contains(PLACE); }
 
-    /** The names of the columns that a scan reads of its bundles, in their order. */
+    /** Returns the names of the columns that a scan reads from its bundles, in order. */
     public static String[] columnsRead(Scan scan) {
         StructField[] fields = scan.readSchema().fields();
         java.util.ArrayList names = new java.util.ArrayList();
@@ -410,13 +410,13 @@ public final class FiresteelTable implements SupportsRead {
         return (String[]) names.toArray(new String[0]);
     }
 
-    /** How many rows a scan reads; -1 if they come in bundles. */
+    /** Returns how many rows a scan reads; -1 if it reads bundles. */
     public static long rowsRead(Scan scan) {
         FiresteelSpool spool = ((FiresteelScan) scan).spool;
         return spool == null ? -1 : spool.rows;
     }
 
-    /** Whether a plan, or an expression, has a part that depends on the file that is being read. */
+    /** Returns whether a plan, or an expression, depends on the file that is being read. */
     public static boolean asksForFile(TreeNode node) {
         if (node instanceof InputFileName || node instanceof InputFileBlockStart
                 || node instanceof InputFileBlockLength) return true;
@@ -439,7 +439,7 @@ public final class FiresteelTable implements SupportsRead {
     }
 }
 
-/** Runs the bundles of one plan: Arrow's columns in shared memory in, and out into a sink. */
+/** Runs the bundles of one plan: input as Arrow columns in shared memory, output into a sink. */
 public final class FiresteelBundles {
     private final RDD plan;
     private final FiresteelSink sink;
@@ -459,7 +459,7 @@ public final class FiresteelBundles {
         this.blocks = blocks;
     }
 
-    /** The shared memory in which bundles are handed over. */
+    /** Opens the shared memory for the input of bundles. */
     public void map(String path, long size) throws java.io.IOException {
         if (input != null) StorageUtils.dispose(input);
         input = null;
@@ -471,7 +471,7 @@ public final class FiresteelBundles {
         }
     }
 
-    /** Starts a bundle; its first batch of results, as FiresteelSink.next(). */
+    /** Starts a bundle and returns its first batch of results, like FiresteelSink.next(). */
     public String first(String group, String packed, int slab) {
         task = new FiresteelTask(group, properties, memory, blocks);
         FiresteelRows rows = new FiresteelRows(
@@ -486,7 +486,7 @@ public final class FiresteelBundles {
         return next(slab);
     }
 
-    /** The next batch. The last one, and an error, end the bundle's task. */
+    /** Returns the next batch. The last batch or an error ends the bundle's task. */
     public String next(int slab) {
         boolean more = false;
         try {
@@ -498,7 +498,7 @@ public final class FiresteelBundles {
         }
     }
 
-    /** Ends the bundle, if it has not ended. */
+    /** Ends the bundle. Idempotent. */
     public void end() {
         if (task != null) task.end();
         task = null;

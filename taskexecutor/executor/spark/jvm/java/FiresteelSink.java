@@ -30,10 +30,10 @@ import org.apache.spark.unsafe.types.UTF8String;
 import scala.collection.Iterator;
 import scala.jdk.javaapi.CollectionConverters;
 
-/** One of Arrow's buffers, in shared memory. Its place in the file has room for any size, so that it
-    grows where it is: no bytes move. */
+/** An Arrow buffer in shared memory. Its range in the file has room for any size, so that it grows
+    in place: no bytes are copied. */
 final class FiresteelBuffer {
-    static final long ROOM = 1L << 32;  // of the file, for each buffer; the file is sparse
+    static final long ROOM = 1L << 32;  // file range of each buffer; the file is sparse
 
     private final FiresteelSlab slab;
     private final long place;
@@ -46,12 +46,12 @@ final class FiresteelBuffer {
         place = index * ROOM;
     }
 
-    /** Makes it at least so large. Its address changes, its bytes stay. */
+    /** Grows the buffer to at least this size. Its address changes, its content stays. */
     void grow(long wanted) {
         if (wanted <= size) return;
         long larger = Math.min(Math.max(wanted, 2 * size), Integer.MAX_VALUE);
         if (wanted > larger) throw new IllegalStateException(
-            "a column of a batch has " + wanted + " bytes, and Arrow's limit is 2 GiB");
+            "a column of a batch has " + wanted + " bytes, but Arrow's limit is 2 GiB");
         slab.grows(larger - size);
         MappedByteBuffer old = mapped;
         try {
@@ -98,11 +98,11 @@ final class FiresteelSlab {
     }
 }
 
-/** A column of the batch that is being written. `put` is called by generated code, `add` by the
-    columns that this one is a part of. */
+/** A column of the batch that is being written. Generated code calls `put`, and the column's parent
+    calls `add`. */
 public abstract class FiresteelColumn implements Serializable {
-    protected transient int n;          // values so far
-    protected transient int limit;      // of values, for which there is room
+    protected transient int n;          // number of values so far
+    protected transient int limit;      // number of values for which there is room
     protected transient int nulls;
     private transient FiresteelBuffer validity;
 
@@ -112,10 +112,10 @@ public abstract class FiresteelColumn implements Serializable {
     /** Adds a null. */
     abstract void addNull();
 
-    /** How many buffers it has, with those of its parts. */
+    /** Returns the number of its buffers, including those of its children. */
     abstract int buffers();
 
-    /** Takes its buffers, empty, from `at` on. */
+    /** Uses the empty buffers from `at` on. */
     void use(FiresteelBuffer[] from, int at, int rows) {
         validity = from[at];
         n = 0;
@@ -151,7 +151,7 @@ public abstract class FiresteelColumn implements Serializable {
         Platform.putByte(null, place, (byte) (Platform.getByte(null, place) & ~(1 << (at & 7))));
     }
 
-    /** What Python needs to know of it: values, nulls, and bytes of texts. */
+    /** Reports to Python: number of values, of nulls, and of bytes of strings. */
     void report(ByteBuffer out) {
         out.putLong(n);
         out.putLong(nulls);
@@ -284,7 +284,7 @@ public final class FiresteelBooleans extends FiresteelFixed {
         if (isNull) { setNull(n); value = false; }
         long place = data + (n >> 3);
         int bit = 1 << (n & 7);
-        int rest = Platform.getByte(null, place) & (bit - 1);  // what the last batch left is cleared
+        int rest = Platform.getByte(null, place) & (bit - 1);  // clears bits of the last batch
         Platform.putByte(null, place, (byte) (value ? rest | bit : rest));
         this.n = n + 1;
         return true;
@@ -296,7 +296,7 @@ public final class FiresteelBooleans extends FiresteelFixed {
 }
 
 public final class FiresteelDecimals extends FiresteelFixed {
-    private static final long MOST = 999999999999999999L;  // that Decimal keeps in a long
+    private static final long MOST = 999999999999999999L;  // that Decimal stores in a long
 
     private final int precision;
     private final int scale;
@@ -317,7 +317,7 @@ public final class FiresteelDecimals extends FiresteelFixed {
         if (n == limit) grow();
         long low = 0;
         long high = 0;
-        // As Spark's own writers of rows do: a value that does not fit its type is null.
+        // As in Spark's row writers, a value that does not fit its type is null.
         if (isNull || !value.changePrecision(precision, scale)) setNull(n);
         else if (precision <= 18 || value.compare(most) <= 0 && value.compare(least) >= 0) {
             low = value.toUnscaledLong();
@@ -338,7 +338,7 @@ public final class FiresteelDecimals extends FiresteelFixed {
     void addNull() { put(true, null); }
 }
 
-/** Values of any length: their ends, and their bytes or parts. */
+/** Values of variable length: their offsets, and their bytes or children. */
 public abstract class FiresteelVariable extends FiresteelColumn {
     protected transient long ends;
     private transient FiresteelBuffer offsets;
@@ -358,7 +358,7 @@ public abstract class FiresteelVariable extends FiresteelColumn {
         enlarge(larger);
     }
 
-    /** Ends a value, before which everything up to `end` belongs to it. */
+    /** Ends a value, which extends up to `end`. */
     protected final void end(int end) {
         Platform.putInt(null, ends + (((long) n) << 2), end);
         n++;
@@ -391,7 +391,7 @@ public abstract class FiresteelByteStrings extends FiresteelVariable {
             room = bytes.size;
         }
         long to = data + used;
-        if (size <= 32) {  // as most texts are: a call of copyMemory costs more than this
+        if (size <= 32) {  // most strings: calling copyMemory costs more
             int i = 0;
             for (; i + 8 <= size; i += 8) Platform.putLong(null, to + i, Platform.getLong(base, offset + i));
             for (; i < size; i++) Platform.putByte(null, to + i, Platform.getByte(base, offset + i));
@@ -564,14 +564,14 @@ public final class FiresteelStructs extends FiresteelColumn {
     }
 }
 
-/** Where the last operator of a plan puts its values: columns of Arrow's, batch by batch.
+/** Collects the values of a plan's last operator into Arrow columns, batch by batch.
 
-    The plan's condition calls `put` of each column and then `row`. One run at a time. */
+    The plan's condition calls `put` for each column and then `row`. One run at a time. */
 public final class FiresteelSink implements Serializable {
-    private static final int CHECK_ROWS = 1024;  // between looking whether the task was cancelled
+    private static final int CHECK_ROWS = 1024;  // between checks for cancellation
 
     private final int maxRows;
-    final long softBytes;  // of one column of texts: a batch ends with the row that exceeds it
+    final long softBytes;  // of a string column: a batch ends with the row that exceeds it
     final int maxParts;    // the same for elements of arrays and maps
     transient boolean full;
 
@@ -580,11 +580,11 @@ public final class FiresteelSink implements Serializable {
     private final int reports;
     private transient ArrayList slabs = new ArrayList();
     private transient int rows;
-    private transient boolean ended;  // the batch: one row has told so
+    private transient boolean ended;  // the batch has been ended by a row
     private transient FiresteelTask task;
     private transient Iterator input;
 
-    /** null if there is no column for the type. */
+    /** Returns null if there is no column class for the type. */
     static FiresteelColumn of(DataType type) {
         if (type instanceof BooleanType) return new FiresteelBooleans();
         if (type instanceof ByteType) return new FiresteelBytes();
@@ -622,7 +622,7 @@ public final class FiresteelSink implements Serializable {
         return null;
     }
 
-    /** Whether there are columns for all of the types. */
+    /** Returns whether there are column classes for all of the types. */
     public static boolean suits(StructType schema) {
         return of(schema) != null;
     }
@@ -653,14 +653,14 @@ public final class FiresteelSink implements Serializable {
         }
     }
 
-    /** The plan with a last filter that puts each row's values here, and no columns. */
+    /** Returns the plan with a final filter that puts each row's values here; it has no columns. */
     public SparkPlan after(SparkPlan plan) {
         Expression all = null;
         for (int i = 0; i < columns.length; i++) {
             Attribute value = (Attribute) plan.output().apply(i);
             ArrayList arguments = new ArrayList();
             arguments.add(new IsNull(value));
-            // Invoke calls nothing where an argument of a primitive type is null.
+            // Invoke skips the call if an argument of a primitive type is null.
             arguments.add(value.nullable() ? new KnownNotNull(value) : value);
             Expression put = call(columns[i], "put", arguments);
             all = all == null ? put : new And(all, put);
@@ -679,7 +679,7 @@ public final class FiresteelSink implements Serializable {
         return CollectionConverters.asScala((java.util.List) values).toSeq();
     }
 
-    /** A place for batches in the shared memory of that path; its number. */
+    /** Adds a slab, the shared memory of that path, and returns its number. */
     public int addSlab(String path, long limit) throws java.io.IOException {
         slabs.add(new FiresteelSlab(path, buffers, limit));
         return slabs.size() - 1;
@@ -693,12 +693,12 @@ public final class FiresteelSink implements Serializable {
         for (int i = 0; i < slabs.size(); i++) if (slabs.get(i) != null) removeSlab(i);
     }
 
-    /** Called by the plan once a row's values are put: true ends the batch. */
+    /** Called by the plan after a row's values are put. Returning true ends the batch. */
     public boolean row() {
         int n = ++rows;
         if ((n & (CHECK_ROWS - 1)) == 0) task.context().killTaskIfInterrupted();
         if (n < maxRows && !full || ended) return false;
-        // Some operators go on, to the end of what one input row becomes: it is told once.
+        // Some operators continue to the last output row of an input row: true is returned once.
         ended = true;
         return true;
     }
@@ -718,13 +718,14 @@ public final class FiresteelSink implements Serializable {
         this.task = task;
     }
 
-    /** The next batch, as `text`. */
+    /** Returns the next batch, as `text`. */
     public String next(int slab) { return text(fill(slab)); }
 
-    /** What Py4J hands over much faster than bytes. */
+    /** Encodes the report as a string, which Py4J transfers much faster than bytes. */
     static String text(byte[] report) { return Base64.getEncoder().encodeToString(report); }
 
-    /** The next batch, in that slab: 1 if it is the last one, else 0; then each column's report. */
+    /** Writes the next batch into that slab. Returns 1 if it is the last one, else 0; then each
+        column's report. */
     byte[] fill(int slab) {
         task.enter();
         try {
@@ -740,7 +741,7 @@ public final class FiresteelSink implements Serializable {
             boolean more = false;
             while (!more && input.hasNext()) {
                 input.next();
-                more = rows > 0;  // the end of the last batch may have been told late
+                more = rows > 0;  // the end of the last batch may be reported late
             }
             if (!more) input = null;
             ByteBuffer out = ByteBuffer.allocate(16 + 24 * reports).order(ByteOrder.LITTLE_ENDIAN);

@@ -6,7 +6,7 @@ import java.util.Collections;
 import java.util.Iterator;
 import org.apache.spark.api.java.function.Function2;
 
-/** Writes the bytes of each partition of an RDD to a file of its own; see result_files.py. */
+/** Writes the bytes of each partition of an RDD to a separate file; see result_files.py. */
 public final class FiresteelSpill implements Function2 {
     private final String folder;
 
@@ -14,7 +14,7 @@ public final class FiresteelSpill implements Function2 {
         this.folder = folder;
     }
 
-    /** The path of the file. */
+    /** Returns the path of the file. */
     public Object call(Object partition, Object parts) throws Exception {
         String path = folder + "/result-" + partition;
         FileOutputStream file = new FileOutputStream(path);

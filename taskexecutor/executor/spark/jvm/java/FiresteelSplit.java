@@ -20,7 +20,7 @@ import org.apache.spark.util.SerializableConfiguration;
 import scala.Function1;
 import scala.collection.Iterator;
 
-/** The rows of one part of a file, as far as the bundle goes. */
+/** The rows of one part of a file, up to the end of the bundle. */
 final class FiresteelPart extends scala.collection.AbstractIterator {
     private final FiresteelSplit split;
     private final int number;
@@ -35,31 +35,31 @@ final class FiresteelPart extends scala.collection.AbstractIterator {
 }
 
 /**
- * Reads the files of a split bundle by bundle: a run of the plan finds that its files end where the
- * bundle does, and the next run goes on there. It takes the place of the function by which the
- * plan's scan opens a part of a file. See files/plans.py.
+ * Reads the files of a split bundle by bundle: for a run of the plan, its files end where the bundle
+ * does, and the next run continues there. Replaces the function with which the plan's scan opens a
+ * part of a file. See files/plans.py.
  */
 public final class FiresteelSplit extends scala.runtime.AbstractFunction1 {
-    private static final int CHECK_ROWS = 16;  // between looking at the clock
+    private static final int CHECK_ROWS = 16;  // between reads of the clock
     private static final int CANCEL_ROWS = 1024;
-    private static final int WRAPPED = 3;  // functions of Spark's around that which reads, at most
+    private static final int WRAPPED = 3;  // maximum number of Spark's wrappers around the reading function
 
     private final Function1 opener;
     private final Properties properties;
     private final MemoryManager memory;
     private final BlockInfoManager blocks;
-    private FiresteelTask owner;    // of what is open, for longer than a run of the plan
+    private FiresteelTask owner;    // of the open file, beyond a run of the plan
     private FiresteelTask run;
     private PartitionedFile[] files;
-    private int part;               // the first one that has not been read to its end
-    private long rows;              // of it that have been read
-    private long skipped;           // of it that a bundle before has read, in another attempt
-    private Iterator reader;        // of it; null: it is not open
+    private int part;               // the first part that has not been read completely
+    private long rows;              // number of its rows that have been read
+    private long skipped;           // number of its rows that an earlier attempt has read
+    private Iterator reader;        // of the part; null: it is not open
     private long deadline;
-    private boolean over;           // the bundle
+    private boolean over;           // the bundle has ended
     private IllegalStateException problem;
 
-    /** `scan`: a FileScanRDD, which belongs to this split from now on. */
+    /** `scan` is a FileScanRDD, which this split owns from now on. */
     public FiresteelSplit(
             RDD scan, Properties properties, MemoryManager memory, BlockInfoManager blocks)
             throws IllegalAccessException {
@@ -71,7 +71,7 @@ public final class FiresteelSplit extends scala.runtime.AbstractFunction1 {
         for (int i = 0; i < fields.length; i++)
             if (fields[i].getType() == Function1.class && !Modifier.isStatic(fields[i].getModifiers()))
                 found = fields[i];
-        if (found == null) throw new IllegalStateException("FileScanRDD has no function that reads");
+        if (found == null) throw new IllegalStateException("FileScanRDD has no reading function");
         found.setAccessible(true);
         opener = (Function1) found.get(scan);
         found.set(scan, this);
@@ -79,8 +79,8 @@ public final class FiresteelSplit extends scala.runtime.AbstractFunction1 {
     }
 
     /**
-     * Hadoop's readers copy a configuration for each file, which takes longer than to read a small
-     * one, unless it is a JobConf. `function` has it, or has another function that does.
+     * Hadoop's readers copy the configuration for each file, which takes longer than reading a small
+     * one, unless it is a JobConf. `function` holds it, or wraps another function that does.
      */
     private static void keepConfiguration(Object function, int depth) throws IllegalAccessException {
         Field[] fields = function.getClass().getDeclaredFields();
@@ -97,7 +97,7 @@ public final class FiresteelSplit extends scala.runtime.AbstractFunction1 {
         }
     }
 
-    /** Begins at the given part, behind its first rows. `group` is not that of the plan's runs. */
+    /** Starts at the given part, after its first rows. `group` differs from that of the plan's runs. */
     public void begin(FilePartition split, int part, long rows, String group) {
         owner = new FiresteelTask(group, properties, memory, blocks);
         files = split.files();
@@ -108,7 +108,7 @@ public final class FiresteelSplit extends scala.runtime.AbstractFunction1 {
         problem = null;
     }
 
-    /** Begins a bundle, which ends with the rows that are read at that time. Its task. */
+    /** Starts a bundle, which ends with the rows that are read in that time, and returns its task. */
     public FiresteelTask bundle(String group, long nanos) {
         over = false;
         deadline = System.nanoTime() + nanos;
@@ -116,7 +116,7 @@ public final class FiresteelSplit extends scala.runtime.AbstractFunction1 {
         return run;
     }
 
-    /** The plan's rows for the bundle. */
+    /** Returns the plan's rows for the bundle. */
     public Iterator rows(RDD plan) {
         run.enter();
         try {
@@ -128,7 +128,7 @@ public final class FiresteelSplit extends scala.runtime.AbstractFunction1 {
         }
     }
 
-    /** The position, and how many rows the bundle has read. */
+    /** Returns the position, and how many rows the bundle has read. */
     public byte[] state() {
         if (problem != null) throw problem;
         ByteBuffer out = ByteBuffer.allocate(24).order(ByteOrder.LITTLE_ENDIAN);
@@ -138,7 +138,7 @@ public final class FiresteelSplit extends scala.runtime.AbstractFunction1 {
         return out.array();
     }
 
-    /** Closes what is open. Idempotent. */
+    /** Closes the open file. Idempotent. */
     public void end() {
         if (run != null) run.end();
         if (owner != null) owner.end();
@@ -148,7 +148,7 @@ public final class FiresteelSplit extends scala.runtime.AbstractFunction1 {
         files = null;
     }
 
-    /** Called by the scan, which goes on to its next part. */
+    /** Called by the scan, which continues with its next part. */
     public Object apply(Object file) {
         if (over) return new FiresteelPart(this, -1);
         if (reader == null) open(file);
@@ -161,12 +161,12 @@ public final class FiresteelSplit extends scala.runtime.AbstractFunction1 {
         boolean opened = false;
         try {
             reader = (Iterator) opener.apply(file);
-            reader.hasNext();  // some open their stream only then, and close it with the task
+            reader.hasNext();  // some readers only open their stream then, and close it with the task
             skip();
             opened = true;
         } finally {
             TaskContext$.MODULE$.setTaskContext(inner);
-            if (!opened) advance();  // an option may tell the scan to go on behind it
+            if (!opened) advance();  // an option may let the scan continue after it
         }
     }
 
@@ -180,15 +180,15 @@ public final class FiresteelSplit extends scala.runtime.AbstractFunction1 {
                 checked += CANCEL_ROWS;
             }
             if (!reader.hasNext()) throw problem(
-                "the position is behind " + wanted + " rows, and there are " + rows);
+                "the position is after " + wanted + " rows, but there are " + rows);
             rows += size(reader.next());
         }
         if (rows > wanted) throw problem(
-            "the position is behind " + wanted + " rows, inside a batch that ends with row " + rows
-            + ": the settings of Spark's readers were others when it was taken");
+            "the position is after " + wanted + " rows, inside a batch that ends with row " + rows
+            + ": it was taken with different settings of Spark's readers");
     }
 
-    /** Kept, because options let the scan go on after exceptions. */
+    /** Stored, because options let the scan continue after exceptions. */
     private IllegalStateException problem(String text) {
         problem = new IllegalStateException(text);
         return problem;

@@ -11,11 +11,11 @@ import org.apache.spark.memory.MemoryManager;
 import org.apache.spark.memory.TaskMemoryManager;
 import org.apache.spark.storage.BlockInfoManager;
 
-/** A Spark task without a scheduler; see local_tasks.py. */
+/** A Spark task without a scheduler; see jvm/local_tasks.py. */
 public final class FiresteelTask {
-    /** The scheduler's are not negative, and a few others, down to -1024, have a meaning. */
+    /** The scheduler's ids are not negative, and a few ids down to -1024 have a meaning. */
     private static final AtomicLong IDS = new AtomicLong(-1_000_000L);
-    /** Of a group: its tasks that have begun, the innermost last. Guarded by itself. */
+    /** By group: its running tasks, the innermost last. Guarded by itself. */
     private static final HashMap RUNNING = new HashMap();
 
     private final String group;
@@ -34,7 +34,7 @@ public final class FiresteelTask {
             0, 0, 0, id, 0, 1, memory, properties, null, TaskMetrics$.MODULE$.empty(),
             TaskContextImpl.$lessinit$greater$default$11(),
             TaskContextImpl.$lessinit$greater$default$12());
-        blocks.registerTask(id);  // reading a broadcast takes a lock in the task's name
+        blocks.registerTask(id);  // a broadcast is read with a lock for the task
         synchronized (RUNNING) {
             ArrayDeque tasks = (ArrayDeque) RUNNING.get(group);
             if (tasks == null) {
@@ -49,7 +49,7 @@ public final class FiresteelTask {
         return context;
     }
 
-    /** The calling thread runs in this task, until leave(). */
+    /** Makes the calling thread run in this task, until leave(). */
     public void enter() {
         TaskContext$.MODULE$.setTaskContext(context);
     }
@@ -58,12 +58,12 @@ public final class FiresteelTask {
         TaskContext$.MODULE$.unset();
     }
 
-    /** Rows that the task has read from files, exactly. */
+    /** Returns the exact number of rows that the task has read from files. */
     public long recordsRead() {
         return context.taskMetrics().inputMetrics().recordsRead();
     }
 
-    /** Completes the task and frees what it holds. Idempotent. */
+    /** Completes the task and frees its resources. Idempotent. */
     public void end() {
         if (ended) return;
         ended = true;
@@ -72,7 +72,7 @@ public final class FiresteelTask {
             tasks.remove(this);
             if (tasks.isEmpty()) RUNNING.remove(group);
         }
-        enter();  // completion listeners ask for the current task
+        enter();  // completion listeners request the current task
         try {
             context.markTaskCompleted(scala.Option.empty());
         } finally {
@@ -82,7 +82,8 @@ public final class FiresteelTask {
         }
     }
 
-    /** From any thread: makes the group's innermost task fail at its next rows; false without one. */
+    /** Makes the group's innermost task fail at its next rows, from any thread. Returns false if there
+        is none. */
     public static boolean interrupt(String group) {
         synchronized (RUNNING) {
             ArrayDeque tasks = (ArrayDeque) RUNNING.get(group);
