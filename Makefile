@@ -45,8 +45,8 @@ sim: $(READY) ## the cluster on virtual time under random faults: one seed, SEED
 sim-long: $(READY) ## the same for 50000 seeds, about two hours of two cores
 	@$(PYTHON_IN_VENV) -m tests.simulation.run --seed $(or $(SEED),0) --count $(or $(COUNT),50000)
 
-chaos: $(READY) ## random deaths and cuts in a real cluster, KILLS=20, or for MINUTES=60, from a SEED=17; of elected masters, MASTERS=10
-	@$(PYTHON_IN_VENV) -m tests.e2e.run_chaos --kills $(or $(KILLS),20) --minutes $(or $(MINUTES),0) $(if $(SEED),--seed $(SEED)) $(if $(MASTERS),--masters $(MASTERS))
+chaos: $(READY) ## random deaths and cuts in a real cluster, KILLS=20, or for MINUTES=60, from a SEED=17; under one kind of job, ONLY=triggers; of elected masters, MASTERS=10
+	@$(PYTHON_IN_VENV) -m tests.e2e.run_chaos --kills $(or $(KILLS),20) --minutes $(or $(MINUTES),0) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY)) $(if $(MASTERS),--masters $(MASTERS))
 
 fuzz: $(READY) ## random programs on random tables, compared with Spark's results: COUNT=100 seeds, or one: SEED=17
 	@$(PYTHON_IN_VENV) -m tests.fuzz.run $(if $(SEED),--seed $(SEED)) --count $(or $(COUNT),$(if $(SEED),1,100))

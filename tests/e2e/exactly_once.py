@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -40,7 +41,7 @@ from firesteel.connectors import (
 from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, RuntimeContext, StreamOperator
 
-from . import every_state
+from . import every_state, every_trigger
 from .conftest import PATIENCE_S, Session, eventually, files_below
 from .every_state import DISORDER, event_time_ms
 
@@ -242,14 +243,14 @@ class ExactlyOnceJob:
         postgres: str,
         *,
         enough_for_s: float = 150.0,
-        every_state: bool = False,
+        operators: ModuleType | None = None,
         **configuration: str,
     ) -> None:
-        """`enough_for_s`: how long there is something to read; `every_state`: it has all kinds of
-        operators with state besides; `configuration`: with __ for dots.
+        """`enough_for_s`: how long there is something to read; `operators`: the module of further
+        operators with state, `every_state` or `every_trigger`; `configuration`: with __ for dots.
         """
         self._session, self._postgres = session, postgres
-        self._every_state = every_state
+        self._operators = operators
         self._splits = round(enough_for_s * SPLITS_PER_S)
         names = ("files", "python", "batches", "states", "checkpoints")
         self._files, self._python, self._batches, self._states, self._checkpoints = folders = [
@@ -287,8 +288,8 @@ class ExactlyOnceJob:
             Numbers(self._splits, self._end),
             watermarks=Watermarks.bounded("at", max_out_of_orderness=DISORDER),
         )
-        if self._every_state:
-            every_state.add_to(rows, self._states)
+        if self._operators is not None:
+            self._operators.add_to(rows, self._states)
         stream = rows.key_by("key").operator("count", lambda: Counting(poison), COUNTED)
         stream.sink_to(FileSink(str(self._files)))
         stream.sink_to(PythonSink(Batches, {"folder": str(self._python)}))
@@ -409,8 +410,8 @@ class ExactlyOnceJob:
             other = Ledger()
             other.look(folder.glob("*.json"))
             assert sorted(other.rows) == sorted(ledger.rows)
-        if self._every_state:
-            every_state.check(self._states, [row[:3] for row in ledger.rows])
+        if self._operators is not None:
+            self._operators.check(self._states, [row[:3] for row in ledger.rows])
         columns = pa.Table.from_batches(self._collected).to_pydict().values()
         seen = sorted(zip(*columns, strict=True))
         assert seen == sorted(ledger.rows), "a client sees each once"
@@ -432,7 +433,7 @@ def exactly_once_job(
     session: Session, folder: Path, postgres: str, **options: Any
 ) -> Iterator[ExactlyOnceJob]:
     """Runs, then ends and is checked."""
-    shipped = (sys.modules[__name__], every_state)
+    shipped = (sys.modules[__name__], every_state, every_trigger)
     for module in shipped:
         cloudpickle.register_pickle_by_value(module)
     try:

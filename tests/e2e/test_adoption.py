@@ -26,6 +26,7 @@ from firesteel.connectors import CollectSink, DiscardSink, FileSink, FileSource,
 from firesteel.errors import FiresteelError, JobFailed
 from jobmaster.core.checkpoints.recovery import CHECKPOINTS_PER_MASTER
 
+from . import every_state
 from .batches import batch_jobs
 from .chaos import Chaos
 from .conftest import Session, eventually, firesteel, job_masters
@@ -48,7 +49,7 @@ def test_the_death_of_a_job_master_restarts_no_task(
         session,
         tmp_path,
         postgres,
-        every_state=True,
+        operators=every_state,
         heartbeat__timeout="5 s",
         state__backend__type="rocksdb",
         execution__checkpointing__incremental="true",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from . import every_state, every_trigger
 from .batches import batch_jobs
 from .chaos import HEARTBEAT_TIMEOUT_S, KILLS, Chaos, Fault, drawn, report
 from .conftest import SLOTS, Session, eventually
@@ -32,7 +33,7 @@ def test_rows_count_once_whoever_dies(session: Session, tmp_path: Path, postgres
         tmp_path,
         postgres,
         enough_for_s=250.0,
-        every_state=True,
+        operators=every_state,
         heartbeat__timeout=timeout,
     ) as job:
         chaos = Chaos(session, job, SEED)
@@ -43,6 +44,32 @@ def test_rows_count_once_whoever_dies(session: Session, tmp_path: Path, postgres
         finally:
             print(report(chaos.happened))
     eventually(lambda: session.free_slots() == SLOTS, "every slot is free")
+
+
+def test_rows_fire_once_by_triggers_timers_and_calls_in_flight(
+    session: Session, tmp_path: Path, postgres: str
+) -> None:
+    with exactly_once_job(
+        session,
+        tmp_path,
+        postgres,
+        operators=every_trigger,
+        heartbeat__timeout=f"{HEARTBEAT_TIMEOUT_S:g} s",
+    ) as job:
+        chaos = Chaos(session, job, SEED)
+        job.progress("the start")
+        try:
+            for fault in (
+                Fault.JOB_MASTER,  # which restarts no task
+                Fault.SLOT,
+                Fault.JOB_MASTER,
+                Fault.TASK_EXECUTOR,
+                Fault.TASK,
+                Fault.SLOT,
+            ):
+                chaos.inject(fault)
+        finally:
+            print(report(chaos.happened))
 
 
 def test_a_batch_has_the_rows_that_it_has_without_faults(session: Session, tmp_path: Path) -> None:
