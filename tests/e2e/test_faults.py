@@ -17,7 +17,7 @@ import pytest
 from dispatcher.core.core import JOB_MASTERS_IN_A_ROW
 from firesteel import Environment, ResourceProfile
 from firesteel.client.cluster import LocalCluster
-from firesteel.client.job_details import JobDetails
+from firesteel.client.job_details import Attempt, JobDetails
 from firesteel.common.config import Configuration
 from firesteel.common.metrics_targets import targets
 from firesteel.common.states import ExecutionState, JobStatus
@@ -81,18 +81,22 @@ def busy_slot(session: Session, job_id: str) -> tuple[psutil.Process, JobDetails
     details = session.wait_until(job_id, all_running)
     current = details.vertices[0].subtasks[0].current
     assert current is not None
+    return slot_of(session, current), details
+
+
+def slot_of(session: Session, attempt: Attempt) -> psutil.Process:
+    """The process that runs the attempt."""
     worker = next(
         t
         for t in session.overview().task_executors
-        if t.task_executor_id == current.task_executor_id
+        if t.task_executor_id == attempt.task_executor_id
     )
-    executors = [
+    (process,) = (
         p
         for p in psutil.Process(worker.pid).children()
-        if f"--slot {current.slot_index}" in command(p)
-    ]
-    assert len(executors) == 1
-    return executors[0], details
+        if f"--slot {attempt.slot_index}" in command(p)
+    )
+    return process
 
 
 def test_the_death_of_a_slots_process_fails_its_job_and_is_mended(session: Session) -> None:

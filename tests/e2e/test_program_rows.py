@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 
-from .conftest import Session, firesteel
+from firesteel import Environment
+from firesteel.common.states import ExecutionState
+from firesteel.connectors import FileSink
+from firesteel.program import MAX_INLINE_BYTES
+
+from .conftest import Session, eventually, firesteel
+from .test_faults import slot_of
 
 JOB = """
 import datetime as dt
@@ -84,3 +94,66 @@ def test_rows_of_a_program_and_first_rows(session: Session, tmp_path: Path, port
     ):
         assert line in run.stdout.splitlines(), run.stdout
     assert "ZeroDivisionError" in run.stdout
+
+
+ROWS = 1_000  # of each source
+
+
+@pytest.mark.parametrize("mode", ["streaming", "batch"])
+def test_rows_of_a_program_count_once_although_a_slot_dies(
+    session: Session, in_session: None, tmp_path: Path, mode: str
+) -> None:
+    """Rows in the job's own message, rows whose times are local, and rows in a shipped file."""
+    out, flowing, killed = (tmp_path / name for name in ("out", "flowing", "killed"))
+
+    def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for at in range(0, batch.num_rows, 20):
+                flowing.touch()
+                time.sleep(0 if killed.exists() else 0.5)
+                yield batch.slice(at, 20)
+
+    checkpointing = {
+        "execution.checkpointing.interval": "100 ms",
+        "execution.checkpointing.dir": str(tmp_path / "checkpoints"),
+        "execution.checkpointing.unaligned.enabled": "true",  # rows wait for those before them
+    }
+    env = Environment(
+        mode=mode,
+        parallelism=2,
+        configuration={
+            **(checkpointing if mode == "streaming" else {}),
+            "restart-strategy.type": "fixed-delay",
+            "restart-strategy.fixed-delay.attempts": "1",
+            "restart-strategy.fixed-delay.delay": "0 s",
+        },
+    )
+    times = pd.date_range("2024-01-01", periods=ROWS, freq="s")
+    texts = ["x" * (2 * MAX_INLINE_BYTES // ROWS)] * ROWS
+    env.from_collection([(n, "in the job") for n in range(ROWS)], "n LONG, text STRING").union(
+        env.from_pandas(pd.DataFrame({"n": range(ROWS, 2 * ROWS), "at": times})).select_expr(
+            "n", "CAST(at AS STRING) AS text"
+        ),
+        env.from_arrow(pa.table({"n": range(2 * ROWS, 3 * ROWS), "text": texts})),
+    ).map_in_arrow(slowly).sink_to(FileSink(str(out)))
+    job = env.execute_async("rows of a program")
+    eventually(flowing.exists, "rows flow")
+    if mode == "streaming":
+        eventually(lambda: list(out.glob("part-*")), "some rows are committed")
+    running = [
+        subtask.current
+        for vertex in job.details().vertices
+        for subtask in vertex.subtasks
+        if subtask.current is not None and subtask.current.state is ExecutionState.RUNNING
+    ]
+    slot_of(session, running[-1]).kill()
+    killed.touch()
+    job.result()
+    assert any(
+        subtask.current is not None and subtask.current.number > 0
+        for vertex in job.details().vertices
+        for subtask in vertex.subtasks
+    ), "the job was restarted in mid-stream"
+    rows = ds.dataset(out, format="parquet").to_table()
+    assert sorted(rows["n"].to_pylist()) == list(range(3 * ROWS))
+    assert len(set(rows["text"].to_pylist())) == ROWS + 2
