@@ -4,18 +4,31 @@ through an exchange, into state, a join and files.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import Row
 
-from firesteel import Environment
-from firesteel.connectors import FileSink, FileSource
+from firesteel import (
+    Environment,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    ProcessFunction,
+    ValueStateDescriptor,
+)
+from firesteel.connectors import DiscardSink, FileSink, FileSource, SequenceSource
+from firesteel.errors import JobFailed
+from firesteel.operator import OperatorState, StreamOperator
 
 from .conftest import Session
+
+pytestmark = pytest.mark.usefixtures("shipped_module")
 
 FILES = 4
 SIZES = {10_000: 1_600, 100_000: 160, 1_000_000: 16}  # of texts, and how many there are per file
@@ -62,3 +75,79 @@ def test_large_rows_pass_a_small_heap(
     of_key = last.group_by("k").aggregate([("n", "max"), ("text", "max")])
     assert sum(of_key["n_max"].to_pylist()) == total
     assert {text[0] for text in of_key["text_max"].to_pylist()} == {"z"}
+
+
+LARGE = 70_000_000  # bytes of a text: more than a message may have
+SIZES_OF = "n LONG, size LONG"
+
+
+class Kept(KeyedProcessFunction):
+    """Keeps a large text per key, as a value and in a list."""
+
+    def open(self, runtime_context: Any) -> None:
+        self.value = runtime_context.get_state(ValueStateDescriptor("value", "text STRING"))
+        self.list = runtime_context.get_list_state(ListStateDescriptor("list", "text STRING"))
+
+    def process_element(self, value: Row, ctx: Any) -> Iterator[tuple[int, int]]:
+        if self.value.value() is None:
+            self.value.update(("v" * LARGE,))
+            self.list.add(("l" * LARGE,))
+        yield value.n, len(self.value.value()[0]) + sum(len(text) for (text,) in self.list.get())
+
+
+class Aside(ProcessFunction):
+    """Sends a large text to a side output."""
+
+    def process_element(self, value: Row, ctx: Any) -> Iterator[tuple[int]]:
+        ctx.output("large", (value.n, "s" * LARGE))
+        yield (value.n,)
+
+
+def test_large_values_are_state_and_cross_an_exchange(session: Session, tmp_path: Path) -> None:
+    env = Environment(
+        parallelism=2,
+        configuration={
+            "execution.checkpointing.interval": "500 ms",
+            "execution.checkpointing.dir": str(tmp_path / "checkpoints"),
+        },
+    )
+    numbers = env.from_source(SequenceSource(0, 4, column="n", rate_per_s=2))
+    kept = numbers.select_expr("n", "0 AS k").key_by("k").process(Kept(), SIZES_OF)
+    kept.sink_to(FileSink(str(tmp_path / "kept")))
+    aside = numbers.process(Aside(), "n LONG", side_outputs={"large": "n LONG, text STRING"})
+    large = aside.side_output("large").key_by("n").map(lambda row: (row.n, len(row.text)), SIZES_OF)
+    large.sink_to(FileSink(str(tmp_path / "aside")))
+    session.run(env, "large values")
+    for folder, size in (("kept", 2 * LARGE), ("aside", LARGE)):
+        rows = ds.dataset(tmp_path / folder, format="parquet").to_table().to_pylist()
+        assert sorted((row["n"], row["size"]) for row in rows) == [(n, size) for n in range(4)]
+
+
+class KeptByOperator(StreamOperator):
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def initialize_state(self, state: OperatorState) -> None:
+        self.state = getattr(state, self.kind)("rules")
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        if isinstance(self.state, dict):
+            self.state[0] = "r" * LARGE
+        else:
+            self.state[:] = ["r" * LARGE]
+
+
+@pytest.mark.parametrize("kind", ["list_state", "union_list_state", "broadcast_state"])
+def test_large_operator_state_fails_its_job_by_name(
+    session: Session, tmp_path: Path, kind: str
+) -> None:
+    env = Environment(
+        configuration={
+            "execution.checkpointing.interval": "100 ms",
+            "execution.checkpointing.dir": str(tmp_path / "checkpoints"),
+        }
+    )
+    numbers = env.from_source(SequenceSource(0, 10**9, rate_per_s=10))
+    numbers.operator("rules", lambda: KeptByOperator(kind)).sink_to(DiscardSink())
+    with pytest.raises(JobFailed, match=r"operator state 'rules' is too large: it has 70,000,\d+"):
+        session.run(env, "large operator state")
