@@ -89,7 +89,7 @@ def status_from_proto(
         final_details=message.final_details.SerializeToString() if has_details else None,
         keeps_checkpoints=message.keeps_checkpoints,
         restart_history=message.restart_history,
-        analysis=message.analysis,
+        handover=message.handover,
         history=message.history,
     )
 

@@ -20,8 +20,8 @@ from sqlalchemy.engine import Connection
 from dispatcher import migrations
 from dispatcher.core.jobs import ForgottenJob, Job
 from dispatcher.core.records import (
+    HandoverChanged,
     JobAdded,
-    JobAnalyzed,
     JobAssigned,
     JobCancelRequested,
     JobEnded,
@@ -58,7 +58,8 @@ _jobs = sa.Table(
     sa.Column("recovers", sa.Boolean, nullable=False, server_default=sa.false()),
     # The state of the restart strategy as JSON; empty: none yet.
     sa.Column("restart_history", sa.Text, nullable=False, server_default=""),
-    sa.Column("analysis", sa.LargeBinary),  # only until the job has ended
+    # A serialised Handover for the next JobMaster; only until the job has ended.
+    sa.Column("handover", sa.LargeBinary),
     sa.Column("job_master_address", sa.Text, nullable=False, server_default=""),
     # A serialised JobHistory: the job's statuses, failures and warnings. NULL until a JobMaster
     # reports it.
@@ -253,7 +254,7 @@ class JobStore:
                     recovers=row.recovers,
                     restart_history=row.restart_history,
                     history=row.history or b"",
-                    analysis=row.analysis or b"",
+                    handover=row.handover or b"",
                 )
                 for row in connection.execute(query)
             ]
@@ -508,8 +509,8 @@ def _write(connection: Connection, record: Record) -> None:
                 restart_history=record.restart_history,
                 history=record.history,
             )
-        case JobAnalyzed():
-            _update(connection, record.job_id, analysis=record.analysis)
+        case HandoverChanged():
+            _update(connection, record.job_id, handover=record.handover)
         case JobCancelRequested():
             _update(connection, record.job_id, cancel_requested=True)
         case JobEnded():
@@ -520,7 +521,7 @@ def _write(connection: Connection, record: Record) -> None:
                 end_ms=record.end_ms,
                 final_details=record.final_details,
                 failure=record.failure,
-                analysis=None,
+                handover=None,
                 # Otherwise the details include it.
                 **({} if record.final_details is None else {"history": None}),
             )

@@ -286,7 +286,7 @@ class Shell:
             if reason_of(error) is Reason.CHECKPOINT_NOT_TAKEN:
                 raise FiresteelError(error.details()) from None
             goes_on = ""
-            if request.stop and job.analysis:
+            if request.stop and job.handover:
                 goes_on = "; the next JobMaster continues to stop the job if its tasks still run"
             elif request.stop:
                 goes_on = "; the job restarts and must be stopped again"
@@ -671,7 +671,7 @@ class Shell:
             restart_history=command.restart_history,
             history=command.history,
             start_ms=job.start_ms if job is not None else 0,
-            analysis=command.analysis,
+            handover=command.handover,
             reconciles=command.reconciles,
             cancels=command.cancels,
             collected=[dispatcher_pb2.CollectedChunks(**found._asdict()) for found in collected],

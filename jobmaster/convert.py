@@ -286,18 +286,18 @@ def _analyzed(task_executor_id: TaskExecutorId, result: tasks_pb2.AnalyzeResult)
         return events.AnalysisFailed(
             task_executor_id=task_executor_id, error=ERROR.decode(result.error)
         )
-    return events.JobAnalyzed(task_executor_id=task_executor_id, operators=analysis(result))
+    return events.JobAnalyzed(task_executor_id=task_executor_id, operators=analysis(result.schemas))
 
 
 OPERATOR_ANALYSIS = Wire(events.OperatorAnalysis, tasks_pb2.OperatorSchema)
 
 
-def analysis(result: tasks_pb2.AnalyzeResult) -> tuple[events.OperatorAnalysis, ...]:
-    return tuple(map(OPERATOR_ANALYSIS.decode, result.schemas))
+def analysis(operators: Iterable[tasks_pb2.OperatorSchema]) -> tuple[events.OperatorAnalysis, ...]:
+    return tuple(map(OPERATOR_ANALYSIS.decode, operators))
 
 
 def found_to_proto(found: Mapping[OperatorId, Json]) -> dict[str, bytes]:
-    """What sources have found to read, in AnalyzeResult for the next JobMaster."""
+    """Returns `discovered` of a Handover."""
     return {
         operator_id: zlib.compress(json.dumps(of, separators=(",", ":")).encode())
         for operator_id, of in found.items()
@@ -309,7 +309,7 @@ def found_from_proto(found: Mapping[str, bytes]) -> dict[OperatorId, Json]:
 
 
 def listed_to_proto(tasks: Iterable[events.ListedTask]) -> Iterator[tasks_pb2.ListedTask]:
-    """In AnalyzeResult for the next JobMaster."""
+    """Yields `tasks` of a Handover."""
     for task in tasks:
         listed = tasks_pb2.ListedTask(
             vertex_id=task.vertex_id,

@@ -139,10 +139,10 @@ class RunningJob:
         # Callers that wait for a checkpoint or a savepoint.
         self._requests: dict[str, asyncio.Future[commands.AnswerRequest]] = {}
         self._metrics: dict[AttemptId, common_pb2.TaskMetrics] = {}
-        self._adopts = start.analysis if start.reconciles else b""
+        self._adopts = start.handover if start.reconciles else b""
         self._cancels: bool = start.cancels
         # For the next JobMaster, and the version of the sources' listings that was last reported.
-        self._analysis = tasks_pb2.AnalyzeResult.FromString(start.analysis)
+        self._handover = dispatcher_pb2.Handover.FromString(start.handover)
         self._reported_version: object = None
         self._reported_history = (0, 0, 0)  # numbers of its statuses, failures and warnings
         self._details: _BuiltDetails | None = None
@@ -183,14 +183,14 @@ class RunningJob:
             epoch=self.epoch,
             vertices=len(self.job_graph.vertices),
         )
-        adopts, found = None, tasks_pb2.AnalyzeResult.FromString(self._adopts)
+        adopts, handover = None, dispatcher_pb2.Handover.FromString(self._adopts)
         if self._adopts:
-            adopts = convert.analysis(found)
+            adopts = convert.analysis(handover.operators)
         self.post(
             events.JobStarted(
                 adopts=adopts,
-                found=convert.found_from_proto(found.found),
-                listed=convert.listed_from_proto(found.listed),
+                found=convert.found_from_proto(handover.discovered),
+                listed=convert.listed_from_proto(handover.tasks),
                 cancels=self._cancels,
             )
         )
@@ -263,7 +263,9 @@ class RunningJob:
             self._metrics[AttemptId(metrics.attempt_id)] = metrics
 
     def keep_analysis(self, result: tasks_pb2.AnalyzeResult) -> None:
-        self._analysis, self._reported_version = result, None
+        del self._handover.operators[:]
+        self._handover.operators.extend(result.schemas)
+        self._reported_version = None
 
     def details_with_checkpoints(self) -> job_master_pb2.JobDetails:
         """Returns details that include the subtasks' parts of checkpoints."""
@@ -454,7 +456,7 @@ class RunningJob:
                 job.restart_strategy.history, self.core.verdict
             ),
             keeps_checkpoints=job.checkpoints.kept_after(status),
-            analysis=self._for_next_master() if news else b"",
+            handover=self._handed_over() if news else b"",
             history=self._history(again=again),
         )
 
@@ -469,20 +471,18 @@ class RunningJob:
         history = convert.history_to_proto(statuses, exceptions.failures, warnings)
         return history.SerializeToString(deterministic=True)
 
-    def _for_next_master(self) -> bytes:
-        """Returns the analysis of the plan, the listings of sources and the started tasks; empty if
-        it is too large to store.
-        """
+    def _handed_over(self) -> bytes:
+        """Returns the serialised Handover; empty if it is too large to store."""
         found = convert.found_to_proto(self.core.found)
         size = sum(map(len, found.values()))
         if size > _MAX_FOUND_BYTES:
             self.log.warning("too many files for another JobMaster to adopt tasks", size=size)
             return b""
-        self._analysis.found.clear()
-        self._analysis.found.update(found)
-        del self._analysis.listed[:]
-        self._analysis.listed.extend(convert.listed_to_proto(self.core.listed))
-        return self._analysis.SerializeToString(deterministic=True)
+        self._handover.discovered.clear()
+        self._handover.discovered.update(found)
+        del self._handover.tasks[:]
+        self._handover.tasks.extend(convert.listed_to_proto(self.core.listed))
+        return self._handover.SerializeToString(deterministic=True)
 
     def _report_status(self) -> None:
         if self._progress is not None:

@@ -50,7 +50,7 @@ class StartJob:
     epoch: int
     restart_history: str = ""  # as last reported by the job's previous JobMaster
     history: bytes = b""  # as above
-    analysis: bytes = b""  # as above
+    handover: bytes = b""  # as above
     reconciles: bool = False  # the job's tasks may be running and are to be adopted
     cancels: bool = False  # a user has cancelled the job
 

@@ -55,8 +55,8 @@ from dispatcher.core.events import (
 from dispatcher.core.jobs import Ending, ForgottenJob, Job, JobTable
 from dispatcher.core.processes import JobMasterProcess, ProcessTable
 from dispatcher.core.records import (
+    HandoverChanged,
     JobAdded,
-    JobAnalyzed,
     JobAssigned,
     JobCancelRequested,
     JobEnded,
@@ -476,8 +476,8 @@ class DispatcherCore:
             )
             self._acknowledge(process, event.status)
             return
-        if event.analysis and event.analysis != job.analysis:
-            self._analyzed(job, event.analysis)
+        if event.handover and event.handover != job.handover:
+            self._hand_over(job, event.handover)
         history = event.history or job.history
         if news or (event.restart_history, history) != (job.restart_history, job.history):
             job.restart_history, job.history = event.restart_history, history
@@ -486,9 +486,9 @@ class DispatcherCore:
             self._ask_to_cancel(job)
         self._commands.append(NotifyWatchers(job_id=job.job_id))
 
-    def _analyzed(self, job: Job, analysis: bytes) -> None:
-        job.analysis = analysis
-        self._records.append(JobAnalyzed(job_id=job.job_id, analysis=analysis))
+    def _hand_over(self, job: Job, handover: bytes) -> None:
+        job.handover = handover
+        self._records.append(HandoverChanged(job_id=job.job_id, handover=handover))
 
     def _status_changed(self, job: Job) -> None:
         self._records.append(
@@ -511,12 +511,12 @@ class DispatcherCore:
         """Handles the loss of the job's JobMaster."""
         if job.assigned_at is not None and now - job.assigned_at >= LASTING_S:
             job.lost_in_a_row = 0
-        recovers = (job.recovers or job.analysis) and job.lost_in_a_row < JOB_MASTERS_IN_A_ROW
+        recovers = job.outlives_its_job_master and job.lost_in_a_row < JOB_MASTERS_IN_A_ROW
         if recovers and (job.may_run or not job.cancel_requested):
             job.lost_in_a_row += 1
             job.wait_for_another_master(failure, now)
-            if not job.may_run and job.analysis:
-                self._analyzed(job, b"")  # the next JobMaster starts with no tasks to adopt
+            if not job.may_run and job.handover:
+                self._hand_over(job, b"")  # the next JobMaster starts with no tasks to adopt
             self._status_changed(job)
             self._commands.append(NotifyWatchers(job_id=job.job_id))
         elif job.cancel_requested:
@@ -623,7 +623,7 @@ class DispatcherCore:
                 epoch=job.epoch,
                 restart_history=job.restart_history,
                 history=job.history,
-                analysis=job.analysis,
+                handover=job.handover,
                 reconciles=job.status is JobStatus.RECONCILING,
                 cancels=job.cancel_requested,
             )

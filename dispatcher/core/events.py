@@ -63,7 +63,7 @@ class JobStatusReported:
     final_details: bytes | None = None  # serialised; terminal states only
     keeps_checkpoints: bool = False  # terminal states only
     restart_history: str = ""  # read only by the job's next JobMaster
-    analysis: bytes = b""  # as above; empty: unchanged
+    handover: bytes = b""  # as above; empty: unchanged
     history: bytes = b""  # a serialised JobHistory; empty: unchanged
 
 

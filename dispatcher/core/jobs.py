@@ -82,7 +82,7 @@ class Job:
     recovers: bool = False  # a new JobMaster continues the job when its JobMaster is lost
     restart_history: str = ""  # reported by its JobMaster for the next one
     history: bytes = b""  # as above: a serialised JobHistory
-    analysis: bytes = b""  # as above; empty: none, or its tasks cannot be adopted
+    handover: bytes = b""  # as above; empty: none, or its tasks cannot be adopted
     assigned_at: float | None = None  # when this Dispatcher assigned its JobMaster
     lost_in_a_row: int = 0  # JobMasters in a row under which it stored no checkpoint
     cancel_requested: bool = False
@@ -104,8 +104,15 @@ class Job:
     def may_run(self) -> bool:
         """Whether it may have tasks that its next JobMaster can adopt, if only to cancel them."""
         return self.status is JobStatus.RECONCILING or (
-            self.status in _HAS_TASKS and bool(self.analysis)
+            self.status in _HAS_TASKS and bool(self.handover)
         )
+
+    @property
+    def outlives_its_job_master(self) -> bool:
+        """Whether the next JobMaster continues the job: from a checkpoint, or with the tasks that
+        the last one has handed over.
+        """
+        return self.recovers or bool(self.handover)
 
     def report(self, status: JobStatus, now: float) -> bool:
         """Adopts the status that its JobMaster reports; returns False if it is unchanged. Raises

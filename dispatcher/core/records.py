@@ -36,9 +36,9 @@ class JobStatusChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobAnalyzed:
+class HandoverChanged:
     job_id: JobId
-    analysis: bytes
+    handover: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ Record = (
     JobAdded
     | JobAssigned
     | JobStatusChanged
-    | JobAnalyzed
+    | HandoverChanged
     | JobCancelRequested
     | JobEnded
     | JobForgotten

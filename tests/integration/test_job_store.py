@@ -15,7 +15,14 @@ from alembic.script import ScriptDirectory
 
 from dispatcher import migrations
 from dispatcher.core.jobs import Job
-from dispatcher.core.records import JobAdded, JobAssigned, JobEnded, JobForgotten, JobStatusChanged
+from dispatcher.core.records import (
+    HandoverChanged,
+    JobAdded,
+    JobAssigned,
+    JobEnded,
+    JobForgotten,
+    JobStatusChanged,
+)
 from dispatcher.job_store import Fenced, JobStore, NotWritten, Superseded
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.ids import JobId, JobMasterId
@@ -131,6 +138,21 @@ def test_a_database_without_a_version_is_migrated_with_its_rows(url: str) -> Non
     store.persist([JobForgotten(job_id=ENDED)])
     store.close()
     JobStore(url).close()  # it is of the newest version now
+
+
+def test_the_state_for_the_next_job_master_is_migrated(url: str) -> None:
+    first_release(url)
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        migrations.set_version(connection, migrations.FIRST)
+        migrations.upgrade(connection, to="0008")
+        connection.execute(sa.text("UPDATE jobs SET analysis = :left"), {"left": b"a handover"})
+    engine.dispose()
+    store = JobStore(url)
+    assert {job.handover for job in store.jobs()} == {b"a handover"}
+    store.persist([HandoverChanged(job_id=JOB, handover=b"another")])
+    assert {job.job_id: job.handover for job in store.jobs()}[JOB] == b"another"
+    store.close()
 
 
 def test_a_migrated_database_is_like_a_new_one(url: str, tmp_path: Path) -> None:

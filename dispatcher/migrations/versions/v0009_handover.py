@@ -1,4 +1,4 @@
-"""The state that a JobMaster leaves for the next one has a column of its own name."""
+"""Renames the column of the state that a JobMaster leaves for the next one."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ from dispatcher.core.events import (
 from dispatcher.core.jobs import Ending, Job
 from dispatcher.core.processes import STARTS_BEFORE_GIVING_UP
 from dispatcher.core.records import (
+    HandoverChanged,
     JobAdded,
-    JobAnalyzed,
     JobAssigned,
     JobCancelRequested,
     JobEnded,
@@ -133,7 +133,7 @@ class Harness:
         epoch: int = 1,
         restart_history: str = "",
         history: bytes = b"",
-        analysis: bytes = b"",
+        handover: bytes = b"",
     ) -> list[object]:
         return self.handle(
             JobStatusReported(
@@ -144,7 +144,7 @@ class Harness:
                 timestamp_ms=5,
                 restart_history=restart_history,
                 history=history,
-                analysis=analysis,
+                handover=handover,
                 tasks_by_state={status.name: 1},
                 final_details=b"details" if status.globally_terminal else None,
             )
@@ -704,7 +704,7 @@ def test_a_job_can_be_cancelled_while_it_has_no_job_master() -> None:
 
 def test_without_checkpoints_a_job_with_adoptable_tasks_gets_a_job_master() -> None:
     harness = Harness().running()
-    harness.report(JobStatus.RUNNING, analysis=b"found")
+    harness.report(JobStatus.RUNNING, handover=b"found")
     for number in range(1, 2 * JOB_MASTERS_IN_A_ROW):
         harness.pass_time(LASTING_S)
         assert not of(JobEnded, harness.dies(number))
@@ -721,7 +721,7 @@ def test_tasks_of_a_job_that_is_cancelled_are_left_to_its_next_job_master(
     lost_first: bool,
 ) -> None:
     harness = Harness().running(recovers=True)
-    harness.report(JobStatus.RUNNING, analysis=b"found")
+    harness.report(JobStatus.RUNNING, handover=b"found")
     steps = [lambda: harness.dies(1), harness.cancel]
     for step in steps if lost_first else reversed(steps):
         assert not of(JobEnded, step())
@@ -737,7 +737,7 @@ def test_tasks_of_a_job_that_is_cancelled_are_left_to_its_next_job_master(
 def test_a_job_that_is_failing_is_ended_by_its_next_job_master(recovers: bool) -> None:
     """That one hears what the first one has decided."""
     harness = Harness().running(recovers=recovers)
-    harness.report(JobStatus.RUNNING, analysis=b"found")
+    harness.report(JobStatus.RUNNING, handover=b"found")
     harness.report(JobStatus.FAILING, restart_history="a verdict")
     assert not of(JobEnded, harness.dies(1))
     assert harness.job.status is JobStatus.RECONCILING
@@ -749,11 +749,11 @@ def test_a_job_that_is_failing_is_ended_by_its_next_job_master(recovers: bool) -
 
 def test_a_job_without_checkpoints_that_is_being_restarted_is_restarted() -> None:
     harness = Harness().running()
-    harness.report(JobStatus.RUNNING, analysis=b"found")
+    harness.report(JobStatus.RUNNING, handover=b"found")
     harness.report(JobStatus.RESTARTING)
     out = harness.dies(1)
     assert not of(JobEnded, out)
-    assert [record.analysis for record in of(JobAnalyzed, out)] == [b""]
+    assert [record.handover for record in of(HandoverChanged, out)] == [b""]
     (start,) = of(StartJob, harness.process(2))
     assert not start.reconciles
     harness.report(JobStatus.RUNNING, connection=2, epoch=2)

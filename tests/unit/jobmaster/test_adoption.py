@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from firesteel._proto import dispatcher_pb2, tasks_pb2
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.checkpoints.metadata import CheckpointMetadata
 from firesteel.common.file_parts import ListedFile
@@ -1017,3 +1018,16 @@ def test_the_next_job_master_knows_which_tasks_are_not_repeatable(
     assert again == [True, False]
     reads_again = [e.attempt >= ATTEMPTS_PER_MASTER for e in second.executions("sink")]
     assert reads_again == [bool(not_repeatable), True]
+
+
+def test_the_state_that_an_earlier_release_has_left_is_a_handover() -> None:
+    left = tasks_pb2.AnalyzeResult(
+        job_id="a" * 32, schemas=[tasks_pb2.OperatorSchema(operator_id="o", schema=b"s")]
+    ).SerializeToString()
+    left += dispatcher_pb2.Handover(  # as AnalyzeResult had them
+        discovered={"o": b"files"}, tasks=[tasks_pb2.ListedTask(attempt_id="t")]
+    ).SerializeToString()
+    read = dispatcher_pb2.Handover.FromString(left)
+    assert [operator.schema for operator in read.operators] == [b"s"]
+    assert dict(read.discovered) == {"o": b"files"}
+    assert [task.attempt_id for task in read.tasks] == ["t"]
