@@ -122,6 +122,10 @@ def test_columns_of_joins(tmp_path: Path, engine: SparkEngine) -> None:
             lambda a, b: a.window_join(b, "id", Tumbling("1 h"), times=("at", "text")),
             "column 'text' is string, but event time must be a timestamp",
         ),
+        (
+            lambda a, b: a.select_expr("id", "at AS since").window_join(b, "id", Tumbling("1 h")),
+            "column 'at', the event time, which times= can name: no such column; the stream has: ",
+        ),
     ],
 )
 def test_what_cannot_be_joined_is_refused(

@@ -21,13 +21,18 @@ _TIME_ZONE = "spark.sql.session.timeZone"
 _UTC = frozenset({"UTC", "Etc/UTC", "GMT", "Z", "+00:00"})
 
 
-def check_time_column(step: AnalysisStep, what: str, name: str, schema: pa.Schema) -> None:
+def check_time_column(
+    step: AnalysisStep, what: str, name: str, schema: pa.Schema, *, argument: str = ""
+) -> None:
     """Checks that event time is a timestamp column. A timestamp without zone is in the session's
     zone for Spark and in UTC for Python operators, so the session must be in UTC.
+
+    `argument`: the argument with which the program can name the column.
     """
     index = column_index(schema, name)
     if index < 0:
-        raise missing_column(f"{what}: column {name!r}", name, schema.names)
+        named = f", the event time, which {argument} can name" if argument else ""
+        raise missing_column(f"{what}: column {name!r}{named}", name, schema.names)
     kind = schema.field(index).type
     if pa.types.is_timestamp(kind):
         zone = "UTC" if kind.tz is not None else step.session.conf.get(_TIME_ZONE)

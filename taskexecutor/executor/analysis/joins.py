@@ -31,7 +31,7 @@ def analyze_join(step: AnalysisStep, spec: JoinSpec) -> AnalyzedOutput:
     )
     if isinstance(spec.within, IntervalSpec | SameWindowSpec | AsOfSpec):
         for schema, column in zip((left, right), spec.within.times.columns, strict=True):
-            check_time_column(step, step.operator_name, column, schema)
+            check_time_column(step, step.operator_name, column, schema, argument="times=")
     try:
         columns = JoinedColumns(spec, *inputs)
     except FiresteelError as error:

@@ -202,7 +202,7 @@ def check_columns(
 ) -> None:
     check_keys(schema, spec.key_columns)
     if spec.time_column:
-        check_time_column(step, "window", spec.time_column, schema)
+        check_time_column(step, "window", spec.time_column, schema, argument="on=")
 
 
 def _final_schema(frame: DataFrame, spec: PartialWindowAggregateSpec) -> pa.Schema:

@@ -38,8 +38,8 @@ class Filter(StreamOperator):
             values = mask if isinstance(mask, list) else np.asarray(mask)
             if not isinstance(values, list) and values.ndim != 1:
                 raise FiresteelError(
-                    f"{name}: the function returned {type(mask).__name__}; "
-                    "it must return one boolean per row"
+                    f"{name}: the function, which is called with an Arrow RecordBatch, returned "
+                    f"{type(mask).__name__}; it must return one boolean per row"
                 )
             try:
                 mask = pa.array(values)

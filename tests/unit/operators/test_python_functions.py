@@ -65,7 +65,7 @@ def test_filter_that_lets_nothing_through_sends_no_batch() -> None:
         (lambda batch: [True], "1 booleans for a batch of 3 rows"),
         (lambda batch: batch["x"], "returned int64 values"),
         (lambda batch: None, "one boolean per row"),
-        (lambda batch: True, "one boolean per row"),
+        (lambda row: row["x"] == 1, "with an Arrow RecordBatch, returned bool; it must return one"),
         (lambda batch: ["a", True, 1], "one boolean per row"),
     ],
 )

@@ -252,8 +252,8 @@ class SparkEngine:
             raise
 
     def _kill_if_context_stopped(self) -> bool:
-        """Kills the JVM if its SparkContext was stopped, since the slot can no longer use it.
-        Returns False if it was not, or if the JVM is exiting: its exit code gives the reason then.
+        """Returns whether the SparkContext was stopped. Kills the JVM then, unless it is exiting
+        already: its exit code gives the reason.
         """
         if self._jvm is None or self._session is None or not self._jvm.alive:
             return False
