@@ -84,10 +84,11 @@ def build_job_graph(
 
 def _check_heaps(vertices: list[JobVertex]) -> None:
     """Checks that every slot is large enough for its Spark. Subtasks that share a slot add up."""
+    known = [vertex for vertex in vertices if not vertex.resources.unknown]
     for vertex in vertices:
         sharing = (vertex.slot_sharing_group, vertex.resource_group)
         slot = UNKNOWN
-        for other in vertices:
+        for other in known:
             if (
                 other.slot_sharing_group,
                 other.resource_group,
