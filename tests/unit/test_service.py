@@ -8,6 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from firesteel.common.config import Configuration, ConfigurationError
+from firesteel.common.high_availability import check_address
 from firesteel.common.process import spawn
 
 SERVICE = """
@@ -99,3 +103,11 @@ def test_help_teaches_the_same_options_everywhere() -> None:
     assert completed.returncode == 0
     for text in ("Greets.", "--host", "--port", "--dir", "--config", "-D KEY=VALUE", "--greeting"):
         assert text in completed.stdout
+
+
+@pytest.mark.parametrize("address", ["nonsense", "host:", ":6124", "host:0", "host:65536", "a:b"])
+def test_a_wrong_address_of_a_fixed_leader_is_refused(address: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"--resource-manager '.*expected HOST:PORT"):
+        check_address(Configuration(), "--resource-manager", address)
+    check_address(Configuration(), "--resource-manager", "host:6124")
+    check_address(Configuration(), "--resource-manager", "[::1]:6124")

@@ -46,7 +46,9 @@ def leaders_of(conf: Configuration) -> Leaders:
 
 
 def check_address(conf: Configuration, option: str, address: str) -> None:
-    """Raises ConfigurationError unless a fixed leader has an address, and an elected one none."""
+    """Raises ConfigurationError unless a fixed leader has an address HOST:PORT, and an elected one
+    none.
+    """
     if elected(conf) and address:
         raise ConfigurationError(
             f"{option} {address} has no effect with {options.HA_TYPE.key}: zookeeper, which tells"
@@ -57,6 +59,9 @@ def check_address(conf: Configuration, option: str, address: str) -> None:
             f"{option} HOST:PORT is missing; or set {options.HA_TYPE.key}: zookeeper, which tells"
             " the leader's address"
         )
+    host, _, port = address.rpartition(":")
+    if address and not (host and port.isdecimal() and 0 < int(port) < 65536):
+        raise ConfigurationError(f"{option} {address!r} is not an address; expected HOST:PORT")
 
 
 def elected_address(conf: Configuration, quorum: str = "") -> str:
