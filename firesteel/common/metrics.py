@@ -14,6 +14,7 @@ import fnmatch
 import math
 import os
 import re
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -330,7 +331,9 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler.factory(registry))
 
     def server_bind(self) -> None:
-        # HTTPServer's own looks up the host's name, which may take seconds.
+        # HTTPServer's own looks up the host's name, which may take seconds. The port of a process
+        # that has just ended is in TIME_WAIT if Prometheus has scraped it within a minute.
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
 

@@ -197,6 +197,18 @@ def test_a_process_gets_the_port_of_a_dead_one_of_its_kind(tmp_path: Path) -> No
     assert len(metrics_targets.targets(tmp_path)) == 2
 
 
+def test_a_port_that_was_scraped_a_moment_ago_is_kept() -> None:
+    former, successor, third = Registry(), Registry(), Registry()
+    port = former.serve("127.0.0.1", "0")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        assert answer.status == 200
+    former.close()  # the connection is in TIME_WAIT
+    assert successor.serve("127.0.0.1", "0", first=[port]) == port
+    assert third.serve("127.0.0.1", "0", first=[port]) != port, "it is taken"
+    successor.close()
+    third.close()
+
+
 def test_the_dashboard_selects_clusters() -> None:
     folder = Path(__file__).parents[2] / "deploy" / "grafana" / "dashboards"
     board = json.loads((folder / "firesteel.json").read_text())
