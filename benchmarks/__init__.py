@@ -1,1 +1,1 @@
-"""`python -m benchmarks [NAME]`: what Firesteel costs; see `__main__.py`."""
+"""Benchmarks of Firesteel, `python -m benchmarks [NAME]`: see `__main__.py`."""

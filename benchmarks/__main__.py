@@ -1,9 +1,9 @@
-"""Runs benchmarks, ours and those beside Spark Structured Streaming and Flink; prints tables and
-writes out/bench.json.
+"""Runs Firesteel's benchmarks and comparisons with Spark Structured Streaming and Flink; prints
+tables and writes out/bench.json.
 
-Each row there has `benchmark`, `name`, `ours`, `unit`, `peers`, `ratio`, `goal`, `met` and
-`failed`, the list of failures. Those beside other engines also have `engines`, with all
-measurements of each. Rows of benchmarks that did not run this time are kept.
+Each row of the file has `benchmark`, `name`, `ours`, `unit`, `peers`, `ratio`, `goal`, `met` and
+`failed`, the list of failures. Comparisons also have `engines`, with all measurements of each
+engine. Rows of benchmarks that did not run this time are kept.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ OURS = (
     "small_files",
     "region_restart",
     "async",
-)  # in the order in which they run; modules with `run()`
-MODULES = {"async": "async_calls"}  # of those whose names are not their modules'
-# Modules with `run(share)`, of the rows, checkpoints and failures of a full run.
+)  # modules with `run()`, in the order of execution
+MODULES = {"async": "async_calls"}  # modules whose names differ from their benchmarks'
+# Modules with `run(share)`; `share` is the share of a full run's rows, checkpoints and failures.
 CHECKPOINTS = {
     "checkpoint_plan": "plan",
     "checkpoint_small": "small",
@@ -57,7 +57,7 @@ GROUPS = {
 }
 NAMES = (*OURS, *CHECKPOINTS, nexmark.NAME, batch.NAME, *peers.NAMES)
 OUT = Path("out/bench.json")
-WIDTH = 150  # where there is no terminal
+WIDTH = 150  # if there is no terminal
 
 Row = dict[str, Any]
 
@@ -88,7 +88,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def wanted(arguments: Sequence[str]) -> tuple[tuple[str, ...], int]:
-    """The named benchmarks, in their own order, and Nexmark's bids. Exits if a name is unknown."""
+    """Returns the named benchmarks, in their order, and the number of Nexmark's bids. Exits if a
+    name is unknown.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=(__doc__ or "").partition("\n")[0]
     )
@@ -100,7 +102,7 @@ def wanted(arguments: Sequence[str]) -> tuple[tuple[str, ...], int]:
         "--rows",
         type=int,
         default=nexmark_data.BIDS,
-        help=f"the bids of {nexmark.NAME}, %(default)s by default; with fewer, those about"
+        help=f"the bids of {nexmark.NAME}, %(default)s by default; with fewer bids, benchmarks of"
         f" checkpoints also take fewer checkpoints, and {batch.NAME} has smaller tables",
     )
     parsed = parser.parse_args(arguments)
@@ -249,7 +251,7 @@ def failures(rows: Iterable[Row]) -> list[tuple[str, str]]:
 
 
 def write(rows: Sequence[Row], out: Path) -> None:
-    """Adds the rows to the file, replacing earlier ones of the same benchmarks."""
+    """Adds the rows to the file, replacing earlier rows of the same benchmarks."""
     measured = {row["benchmark"] for row in rows}
     try:
         kept = [

@@ -1,5 +1,5 @@
-"""20,000 calls of 20 ms in one subtask, 500 in flight: the time that they take, over the time that
-capacity and latency allow.
+"""Measures 20,000 calls of 20 ms in one subtask, 500 in flight: their time relative to the minimum
+that capacity and latency allow.
 
 The job has one subtask, in a warm slot of an embedded cluster of real processes. A run lasts from
 the first call until the last result reaches the next operator. The median of the runs counts.
@@ -36,14 +36,16 @@ async def call(row: Row) -> dict[str, Any]:
 
 
 def emitted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Adds the time at which a batch of results has come."""
+    """Adds the arrival time of each batch of results."""
     for batch in batches:
         now_s = pa.repeat(pa.scalar(time.monotonic()), batch.num_rows)
         yield batch.append_column("emitted", now_s)
 
 
 def measure(client: Client, *, ordered: bool) -> float:
-    """Seconds from the first call to the last result. Raises AssertionError if a row is missing."""
+    """Returns the seconds from the first call to the last result. Raises AssertionError if a row is
+    missing.
+    """
     env = Environment(parallelism=1)
     stream = (
         env.from_sequence(0, CALLS)

@@ -1,7 +1,7 @@
-"""Arrow to Spark to Arrow: bundles through a kept plan, and nothing else.
+"""Measures only the transfer from Arrow to Spark to Arrow: bundles through a cached plan.
 
-Four columns, one of them a text. Time is that of the CPU, of this process and of the JVM's threads
-but for its compilers, on one core: the median of several runs of a warm plan.
+Four columns, one of them a string. The measure is CPU time, of this process and of the JVM's
+threads except its compilers, on one core: the median of several runs of a warm plan.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from taskexecutor.executor.timing.plan_meter import PlanMeter
 ROWS = 1_000_000
 SMALL_ROWS = 1_000
 WARM, RUNS = 10, 9
-REPEATED = 20  # small bundles of a run
+REPEATED = 20  # small bundles per run
 _COMPILERS = ("C1 ", "C2 ")
 
 
@@ -87,7 +87,7 @@ def _median_s(
         engine, bundle.schema, [TransformSpec(function=function)], PlanMeter(TaskClock())
     )
     plans.make()
-    assert plans.frame is not None, "the plan is not kept"
+    assert plans.frame is not None, "the plan is not cached"
     schema = to_arrow(plans.frame.schema)
     right = int(np.count_nonzero(bundle["a"].to_numpy() % 4))
     try:

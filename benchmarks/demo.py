@@ -24,7 +24,7 @@ GOAL_S = 30.0
 TIMEOUT_S = 300.0
 ROOT = Path(__file__).parent.parent
 ROWS = "1,098 rows"
-# The names in the job's timing, whose last two lines are sums.
+# The names in the job's timing, whose last two lines are totals.
 PARTS = (
     "starting the cluster's services",
     "waiting for slots and analysing the plan",
@@ -37,7 +37,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def seconds(text: str) -> float:
-    """`1 min 06 s`, `28.9 s` or `894 ms`."""
+    """Parses `1 min 06 s`, `28.9 s` or `894 ms`."""
     return sum(
         float(number) * _UNITS_S[unit]
         for number, unit in re.findall(r"([\d.]+) (ms|s|min|h)\b", text)
@@ -54,8 +54,11 @@ def parts_of(output: str) -> dict[str, float]:
 
 
 def demo(folder: Path) -> tuple[float, float, dict[str, float]]:
-    """Seconds of wall clock, of CPU, and by part. The process must have no other children."""
-    # Processes that outlive their parents become our children; their CPU time is counted.
+    """Returns seconds of wall-clock time, of CPU time, and by part. The process must have no other
+    children.
+    """
+    # Processes that outlive their parents become children of this one, so that their CPU time is
+    # counted.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     began = time.monotonic()
     run = subprocess.run(

@@ -48,7 +48,7 @@ TIMEOUT_S = 60.0
 
 
 class _StubResourceManager(resource_manager_pb2_grpc.ResourceManagerServicer):
-    """Ignores the requirements: TaskExecutors offer their slots unasked."""
+    """Ignores the requirements: TaskExecutors offer their slots without a request."""
 
     async def ConnectJobMaster(self, request_iterator: Any, context: Any) -> None:
         async for _ in request_iterator:
@@ -56,7 +56,7 @@ class _StubResourceManager(resource_manager_pb2_grpc.ResourceManagerServicer):
 
 
 class _Timed(RunningJob):
-    """Records when all slots were there (analysis starts then), and the first deployment."""
+    """Records when all slots are available (analysis starts then), and the first deployment."""
 
     slots_at = deploy_at = 0.0
 
@@ -69,7 +69,9 @@ class _Timed(RunningJob):
 
 
 async def measure(task_executors: int = TASK_EXECUTORS, slots: int = SLOTS) -> tuple[float, float]:
-    """Seconds from all slots to the first deployment, and until all tasks are RUNNING."""
+    """Returns the seconds from all slots to the first deployment, and until all tasks are
+    RUNNING.
+    """
     parallelism = task_executors * slots
     graph = job(vertex("producer", parallelism), vertex("consumer", parallelism))
     server = new_server([])

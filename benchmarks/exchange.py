@@ -1,7 +1,7 @@
-"""The exchange between two processes, beside bare Arrow Flight, with the same batches.
+"""Compares the exchange between two processes with bare Arrow Flight, with the same batches.
 
-Parent: consumer. Child: producer, serving our exchange and a bare Flight server (DoExchange and
-DoGet). The runs alternate, so that other load on the machine affects all of them; medians are
+Parent: consumer. Child: producer, serving Firesteel's exchange and a bare Flight server (DoExchange
+and DoGet). The runs alternate, so that other load on the machine affects all of them; medians are
 compared. The rows of every run are counted; a first, untimed pass compares the sums of all columns.
 """
 
@@ -39,7 +39,7 @@ Consume = Callable[[pa.RecordBatch], None]
 
 
 def run() -> list[dict[str, Any]]:
-    """One row per batch size."""
+    """Returns one row per batch size."""
     child = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.exchange", "--produce"],
         stdin=subprocess.PIPE,
@@ -89,11 +89,11 @@ def _sums(read: Callable[[int, int, Consume], None], batch_rows: int) -> tuple[f
             totals[i] += float(pc.sum(column).as_py())
 
     read(batch_rows, CHECKED_ROWS, add)
-    return tuple(round(total) for total in totals)  # floats: summed in another order
+    return tuple(round(total) for total in totals)  # floats: summed in a different order
 
 
 def _rate(read: Callable[[int, int, Consume], None], batch_rows: int, rows: int) -> float:
-    """Million rows per second, from the request to the last row."""
+    """Returns million rows per second, from the request to the last row."""
     seen = 0
 
     def count(batch: pa.RecordBatch) -> None:
@@ -105,7 +105,7 @@ def _rate(read: Callable[[int, int, Consume], None], batch_rows: int, rows: int)
     elapsed_s = time.perf_counter() - started
     expected = sum(batch.num_rows for batch in _batches(batch_rows, rows))
     if seen != expected:
-        raise AssertionError(f"{seen} rows came of {expected}")
+        raise AssertionError(f"received {seen} rows of {expected}")
     return seen / elapsed_s / 1e6
 
 
@@ -195,7 +195,7 @@ _made: dict[int, list[pa.RecordBatch]] = {}
 
 
 def _batches(batch_rows: int, rows: int) -> Iterator[pa.RecordBatch]:
-    """Three int64 columns and one float64 column; a few distinct batches, repeated."""
+    """Returns three int64 columns and one float64 column; a few distinct batches, repeated."""
     if batch_rows not in _made:
         random = np.random.default_rng(1)
         _made[batch_rows] = [
@@ -222,7 +222,7 @@ def _new_exchange() -> Exchange:
 
 
 def _produce() -> None:
-    """The child: serves until its standard input ends."""
+    """Serves until its standard input ends. Runs in the child."""
     exchange = _new_exchange()
     bare = _BareServer("grpc://127.0.0.1:0")
     print(

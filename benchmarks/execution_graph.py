@@ -1,5 +1,5 @@
-"""The ExecutionGraph of two vertices with 10,000 subtasks each, ALL_TO_ALL: the time to build it,
-memory per subtask, and the time to find what a failure restarts.
+"""Measures the ExecutionGraph of two vertices with 10,000 subtasks each, ALL_TO_ALL: the time to
+build it, memory per subtask, and the time to find the tasks that a failure restarts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PARALLELISM = 10_000
 GOAL_MS = 300.0
 GOAL_RESTART_MS = 10.0
 SLOTS_LOST = 100  # of each vertex, with one TaskExecutor
-GOAL_GROWTH = 2.2  # memory at twice the subtasks; edges would make it 4
+GOAL_GROWTH = 2.2  # memory at twice the subtasks; with edges it would be 4
 
 
 def graph_of(parallelism: int) -> JobGraph:
@@ -39,7 +39,7 @@ def graph_of(parallelism: int) -> JobGraph:
 
 
 def build_ms() -> float:
-    """With the slot sharing groups, as in the JobMaster. Median of five."""
+    """Returns the median of five, with the slot sharing groups, as in the JobMaster."""
     times = []
     for _ in range(5):
         graph = graph_of(PARALLELISM)
@@ -62,8 +62,9 @@ def bytes_of(parallelism: int) -> int:
 
 
 def restart_ms() -> float:
-    """CPU time. Of each kind of failure of a batch job whose consumers run, the median of nine; the
-    longest. Rows are redistributed: what is produced again restarts all consumers.
+    """Returns CPU time: the longest of the medians of nine for each kind of failure of a batch job
+    whose consumers run. Rows are redistributed, so a result that is produced again restarts all
+    consumers.
     """
     graph = job(
         vertex("producer", PARALLELISM),

@@ -1,7 +1,8 @@
-"""Merging partial aggregates, without Spark and the exchange: partial rows per second of the keyed
-half.
+"""Measures merging of partial aggregates, without Spark and the exchange: partial rows per second
+of the keyed half.
 
-`python -m benchmarks.merge`. Time is the CPU time of this thread, which depends less on other load.
+`python -m benchmarks.merge`. The measure is the CPU time of this thread, which depends less on
+other load.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ KEYS: dict[str, Callable[[np.ndarray], pa.Array]] = {
 
 
 def bundle(keys: int, kind: str, window: int | None) -> list[pa.RecordBatch]:
-    """Spark's result for a bundle in which every key occurs."""
+    """Returns Spark's result for a bundle in which every key occurs."""
     columns = {"k": KEYS[kind](_RANDOM.permutation(keys))}
     if window is not None:
         start = np.full(keys, window * SIZE_US)

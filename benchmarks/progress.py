@@ -1,4 +1,4 @@
-"""Progress of the benchmarks: the current one, for how long it runs, and how many are left."""
+"""Progress of the benchmarks: the current one, its running time, and the number left."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A batch job of ten regions in a row, one of which fails when it has done all its work: only that
-region's work is repeated.
+"""Measures a batch job of ten regions in sequence, one of which fails when it has done all its
+work: only that region's work is repeated.
 
-Each region is one task, which reads the whole result of the one before it, and computes for about
-half a second. Runs without and with a failure take turns in one slot, after one that warms it up;
-all must have the same rows.
+Each region is one task, which reads the whole result of the previous one, and computes for about
+half a second. Runs without and with a failure alternate in one slot, after a warm-up run; all must
+return the same rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ GOAL = 1.15
 
 
 class Work:
-    """For `map_in_arrow`. Fails once, if there is a file `fails`, when it has seen all rows."""
+    """A function for `map_in_arrow`. Fails once, if there is a file `fails`, when it has seen all
+    rows.
+    """
 
     def __init__(self, fails: Path | None = None) -> None:
         self._fails = fails
@@ -70,7 +72,7 @@ def program(result: Path, fails: Path) -> Environment:
 
 
 def run_s(client: Client, folder: Path, *, fails: bool) -> tuple[float, pa.Table]:
-    """Seconds, and the sorted rows. Raises RuntimeError if other tasks were restarted."""
+    """Returns seconds, and the sorted rows. Raises RuntimeError if other tasks were restarted."""
     result, mark = folder / f"result-{time.time_ns()}", folder / "fails"
     if fails:
         mark.touch()
@@ -98,7 +100,7 @@ def run() -> list[dict[str, Any]]:
             for fails, seconds in took.items():
                 took_s, found = run_s(client, folder, fails=fails)
                 if not found.equals(rows):
-                    raise RuntimeError("the rows of two runs are not the same")
+                    raise RuntimeError("the rows of two runs differ")
                 seconds.append(took_s)
     without_s, with_s = (statistics.median(seconds) for seconds in took.values())
     ratio = with_s / without_s

@@ -1,7 +1,7 @@
-"""5,000 JSON files of ten rows, counted by key; beside Spark Structured Streaming.
+"""Counts 5,000 JSON files of ten rows by key; compared with Spark Structured Streaming.
 
-As for Nexmark, an engine reads a few other files first, whose result is checked and which warm it
-up, and is then timed.
+As in Nexmark, an engine first reads a few other files, as a warm-up whose result is checked, and is
+then timed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def write(folder: Path, files: int) -> None:
 
 
 def check(found: pa.Table, files: int) -> None:
-    """`found`: updates; the last count of a key is the greatest. Raises AssertionError."""
+    """`found` holds updates; the last count of a key is the greatest. Raises AssertionError."""
     last = found.group_by("k").aggregate([("n", "max"), ("s", "max")]).sort_by("k")
     rows = range(files * ROWS_PER_FILE)
     expected = [
@@ -68,7 +68,9 @@ def run_firesteel(data: Path) -> None:
 
 
 def run_spark(data: Path) -> None:
-    """All files that `availableNow` finds, in micro-batches of a thousand, Spark's default."""
+    """Reads all files that `availableNow` finds, in micro-batches of a thousand, Spark's
+    default.
+    """
     from pyspark.sql import functions as sql
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 

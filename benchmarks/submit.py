@@ -1,11 +1,11 @@
-"""A job submitted to a warm session cluster: the time from submit() to the first details with all
-tasks RUNNING.
+"""Measures a job submitted to a warm session cluster: the time from submit() to the first details
+with all tasks RUNNING.
 
 The cluster has real processes, as `firesteel cluster start` starts them: 2 TaskExecutors of 2
 slots. The job (source -> key_by -> map -> sink, parallelism 2, so four tasks in two slots) is
-endless, or its tasks might be FINISHED before they are seen RUNNING. It is cancelled; the next is
-submitted when all slots are free again and the Dispatcher has had time to start another spare
-JobMaster.
+endless; otherwise its tasks might be FINISHED before they are seen RUNNING. It is cancelled; the
+next is submitted when all slots are free again and the Dispatcher has had time to start another
+spare JobMaster.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TIMEOUT_S = 60.0
 
 
 def nothing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The function of the map: drops all rows, so that their number does not matter."""
+    """Drops all rows, so that their number does not matter."""
     for batch in batches:
         yield batch.slice(0, 0)
 
@@ -59,7 +59,7 @@ def all_running(details: JobDetails) -> bool:
 
 
 def measure(client: Client, number: int) -> tuple[float, JobDetails]:
-    """Milliseconds until all tasks were seen RUNNING, and the details at that time."""
+    """Returns the milliseconds until all tasks were seen RUNNING, and the details at that time."""
     graph = job(number)
     began = time.perf_counter()
     job_id = client.submit(graph)
@@ -83,12 +83,12 @@ def wait(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         if time.monotonic() > deadline:
-            raise RuntimeError("the cluster does not come to rest")
+            raise RuntimeError("the cluster does not become idle")
         time.sleep(0.02)
 
 
 def parts_ms(details: JobDetails) -> dict[str, float]:
-    """The time after the job's start, divided by the JobMaster's own timestamps."""
+    """Returns the time after the job's start, divided by the JobMaster's own timestamps."""
     entered = [attempt.entered_ms for attempt in attempts(details)]
     deploying = max(states[ExecutionState.DEPLOYING] for states in entered)
     running = max(states[ExecutionState.RUNNING] for states in entered)

@@ -1,5 +1,6 @@
-"""CPU time to convert between messages and domain types: a JobGraph of 200 vertices, the deployment
-of 10,000 subtasks and the states that they report, and the keyed state of one subtask.
+"""Measures the CPU time to convert between messages and domain types: a JobGraph of 200 vertices,
+the deployment of 10,000 subtasks and the states that they report, and the keyed state of one
+subtask.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def job_graph_ms() -> tuple[float, float]:
 
 
 def deployment_ms() -> tuple[float, float, float]:
-    """In the JobMaster, in the TaskExecutor, and in the slot's process."""
+    """Returns the times in the JobMaster, in the TaskExecutor, and in the slot's process."""
     graph = job(vertex("producer", SUBTASKS), vertex("consumer", SUBTASKS))
     result = commands.ResultLocations(
         result_id=graph.edges[0].result_id,

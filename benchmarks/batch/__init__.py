@@ -1,1 +1,1 @@
-"""Batch jobs, TPC-H's q1, q3, q6, q13 and q18 among them, beside Spark alone."""
+"""Batch jobs, including TPC-H's q1, q3, q6, q13 and q18, compared with Spark alone."""

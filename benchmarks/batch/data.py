@@ -1,5 +1,5 @@
-"""Tables in the manner of TPC-H's: its columns and value ranges as far as the queries here see
-them, drawn from a seed. A scale of 1 has 1,500,000 orders with about four lines each.
+"""Tables like those of TPC-H: the columns and value ranges that the queries here use, drawn from a
+seed. A scale of 1 has 1,500,000 orders with about four lines each.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 CUSTOMERS, ORDERS = 150_000, 1_500_000  # at a scale of 1
-LINES = 7  # of an order, at most
+LINES = 7  # maximum of an order
 FILE_ORDERS = 500_000
 _SEGMENTS = ("AUTOMOBILE", "BUILDING", "FURNITURE", "HOUSEHOLD", "MACHINERY")
 _PRIORITIES = ("1-URGENT", "2-HIGH", "3-MEDIUM", "4-NOT SPECIFIED", "5-LOW")
@@ -28,14 +28,14 @@ _WORDS = (
     "regular", "ruthless", "silent", "sly", "thin", "unusual",
 )  # fmt: skip
 _FIRST_DAY, _DAYS = np.datetime64("1992-01-01"), 2_406  # of orders
-_NOW = np.datetime64("1995-06-17")  # what was shipped by then may be returned
+_NOW = np.datetime64("1995-06-17")  # lines shipped by then may be returned
 
 Ints = npt.NDArray[np.int64]
 
 
 def write(folder: Path, scale: float, seed: int = 1, file_orders: int = FILE_ORDERS) -> int:
-    """Writes `folder`/customer, /orders and /lineitem. Returns the size in bytes. `file_orders`: so
-    many orders, and their lines, are in a file.
+    """Writes `folder`/customer, /orders and /lineitem. Returns the size in bytes. `file_orders` is
+    the number of orders, with their lines, in a file.
     """
     chance = np.random.default_rng(seed)
     customers = int(CUSTOMERS * scale)
@@ -82,7 +82,7 @@ def _customers(chance: np.random.Generator, count: int) -> pa.Table:
 def _orders(
     chance: np.random.Generator, start: int, count: int, customers: int
 ) -> tuple[pa.Table, pa.Table]:
-    """Eight orders in every 32 keys, for two in three customers."""
+    """Returns eight orders in every 32 keys, for two in three customers."""
     number = np.arange(start, start + count)
     keys = number // 8 * 32 + number % 8 + 1
     customer = chance.integers(1, customers + 1, count)
@@ -143,7 +143,7 @@ def _text(chance: np.random.Generator, count: int, words: int) -> pa.Array:
 
 
 def _money(cents: Ints) -> pa.Array:
-    """DECIMAL(12, 2), whose values are these 128-bit numbers."""
+    """Returns DECIMAL(12, 2) values, which are stored as these 128-bit numbers."""
     both = np.zeros((len(cents), 2), np.int64)
     both[:, 0] = cents
     kind = pa.decimal128(12, 2)

@@ -1,4 +1,4 @@
-"""The queries as batch programs, as a user would write them, and the same in Spark's SQL.
+"""The queries as batch programs, as a user would write them, and in Spark SQL.
 
 `words` counts the words of comments; `priorities` joins two tables and aggregates. The others are
 TPC-H's.

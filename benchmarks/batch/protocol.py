@@ -1,5 +1,5 @@
-"""How an engine runs the queries: each on small data first, which warms it up, and then timed.
-Both results are written as Parquet; those of all engines must be equal.
+"""How an engine runs the queries: first on small data as a warm-up, then timed. Both results are
+written as Parquet; the results of all engines must be equal.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from benchmarks.batch.data import rows
 from benchmarks.batch.programs import TABLES
 
 SMALL, TIMED = "small", "timed"
-ORDERED = ("q1", "q3", "q13", "q18")  # their results have an order
+ORDERED = ("q1", "q3", "q13", "q18")  # queries with ordered results
 
 
 def run_all(arguments: Sequence[str], run: Callable[[str, Path, Path], object]) -> None:
-    """`arguments`: DATA RESULTS QUERY...; `run(query, data, result)` runs a query."""
+    """`arguments` are DATA RESULTS QUERY...; `run(query, data, result)` runs a query."""
     data, results, queries = Path(arguments[0]), Path(arguments[1]), arguments[2:]
     count = sum(rows(data / TIMED, table) for table in TABLES)
     for query in queries:
@@ -37,7 +37,7 @@ def run_all(arguments: Sequence[str], run: Callable[[str, Path, Path], object]) 
 
 
 def result(results: Path, size: str, query: str) -> list[tuple[Any, ...]]:
-    """The rows, in their order if they have one."""
+    """Returns the rows, in their order if the query defines one."""
     table = ds.dataset(results / size / query, format="parquet").to_table()
     found = [tuple(row.values()) for row in table.to_pylist()]
     return found if query in ORDERED else sorted(found)

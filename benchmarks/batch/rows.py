@@ -1,6 +1,7 @@
-"""Batch jobs on Firesteel and on Spark alone, one engine at a time, on 2 cores and the same files.
+"""Runs batch jobs on Firesteel and on Spark alone, one engine at a time, on 2 cores and the same
+files.
 
-Results are compared, whole: an engine whose result is another one than Spark's has no time.
+Complete results are compared: an engine whose result differs from Spark's gets no time.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ SPARK = "Spark, local[2]"
 GOAL = 0.9
 SCALE = 5.0  # 7.5 M orders with 30 M lines: 1.1 GB of Parquet
 SMALL_SCALE = 0.05
-SMALL_FILE_ORDERS = 20_000  # several files: each of our slots reads one, and so is warm
+SMALL_FILE_ORDERS = 20_000  # several files, so that each Firesteel slot reads one and is warm
 ENGINES = {FIRESTEEL: "run_firesteel", SPARK: "run_spark"}
 STEPS = 1 + len(ENGINES)
 
 
 def run(steps: Steps, share: float) -> Iterator[dict[str, Any]]:
-    """`share`: of the rows of a full run."""
+    """`share` is the share of a full run's rows."""
     scale = SCALE * share
     with tempfile.TemporaryDirectory(prefix="bench-batch-", dir=shared_memory()) as folder:
         tables, results = Path(folder) / "tables", Path(folder) / "results"
@@ -63,6 +64,7 @@ def _found(runs: dict[str, Runs | EngineFailed], results: Path, query: str) -> d
             ours, theirs = (result(results / module, size, query) for module in ENGINES.values())
             if ours != theirs or not theirs:
                 found[FIRESTEEL] = EngineFailed(
-                    f"its result of the {size} tables is not Spark's", f"{ours[:3]}\n{theirs[:3]}"
+                    f"its result of the {size} tables differs from Spark's",
+                    f"{ours[:3]}\n{theirs[:3]}",
                 )
     return found

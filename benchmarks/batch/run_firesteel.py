@@ -1,5 +1,5 @@
-"""`python -m benchmarks.batch.run_firesteel DATA RESULTS QUERY...`: batch jobs on an embedded
-cluster of real processes, 2 slots of 1 core and a heap of 2 GB each, together what Spark has.
+"""Runs batch jobs, `python -m benchmarks.batch.run_firesteel DATA RESULTS QUERY...`, on an embedded
+cluster of real processes: 2 slots of 1 core and a heap of 2 GB each, in total the same as Spark.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""`python -m benchmarks.batch.run_spark DATA RESULTS QUERY...`: Spark SQL alone, `local[2]`."""
+"""Runs Spark SQL alone, `python -m benchmarks.batch.run_spark DATA RESULTS QUERY...`, with
+`local[2]`.
+"""
 
 from __future__ import annotations
 

@@ -56,9 +56,9 @@ MACHINE_GOAL_MS = 3_000
 
 
 class Change(NamedTuple):
-    """Milliseconds."""
+    """Times in milliseconds."""
 
-    leaderless: float  # from the signal until the old leader's session had ended
+    leaderless: float  # from the signal until the end of the old leader's session
     served: float  # from then until a client was served
 
 
@@ -75,7 +75,7 @@ def program(directory: Path) -> Environment:
 
 
 def check_ledger(directory: Path) -> int:
-    """Returns how many rows there are. Raises RuntimeError if one is lost or doubled."""
+    """Returns the number of rows. Raises RuntimeError if one is lost or duplicated."""
     values = sorted(ds.dataset(directory / "values").to_table(["value"])["value"].to_pylist())
     if len(set(values)) < len(values):
         raise RuntimeError(f"{len(values) - len(set(values))} rows are doubled")
@@ -85,12 +85,12 @@ def check_ledger(directory: Path) -> int:
     if len(begun) > PARALLELISM or values != sorted(
         split * SPLIT_ROWS + n for split, count in splits.items() for n in range(count)
     ):
-        raise RuntimeError(f"rows are lost; incomplete are the splits {begun}")
+        raise RuntimeError(f"rows are lost; incomplete splits: {begun}")
     counted: Counter[int] = Counter()
     for row in ds.dataset(directory / "counts").to_table().to_pylist():
         counted[row["k"]] = max(counted[row["k"]], row["n"])
     if counted != Counter(value % KEYS for value in values):
-        raise RuntimeError("the counts are not those of the rows")
+        raise RuntimeError("the counts do not match the rows")
     return len(values)
 
 
@@ -123,7 +123,9 @@ class Measured:
 
     @contextlib.contextmanager
     def _gone(self, before: Leader, office: Office = Office.DISPATCHER) -> Iterator[list[int]]:
-        """At the end, when (ns) the leader's node was gone from ZooKeeper."""
+        """Yields a list that holds at the end when (ns) the leader's node was removed from
+        ZooKeeper.
+        """
         at: list[int] = []
 
         def look() -> None:
@@ -139,7 +141,7 @@ class Measured:
     def _dispatcher_serves(self, before: Leader) -> None:
         while self._cluster.leader(Office.DISPATCHER) == before:
             time.sleep(POLL_S)
-        self._client.list_jobs()  # of the next one, for which it waits
+        self._client.list_jobs()  # served by the next leader, for which it waits
 
     def _slots_known(self, before: Leader) -> None:
         def known() -> bool:
@@ -155,8 +157,8 @@ class Measured:
     # ---- ZooKeeper
 
     def without_zookeepers_leader(self) -> float:
-        """Returns for how many milliseconds beyond the interval there were no new files. Raises
-        RuntimeError if anybody has ended.
+        """Returns for how many milliseconds beyond the interval no new files appeared. Raises
+        RuntimeError if a service ended.
         """
         leaders = self._leaders()
         starts = [service.starts for service in self._cluster.services]
@@ -164,14 +166,14 @@ class Measured:
         assert index is not None
         begun_ns = time.time_ns()
         self._zookeeper.crash(index)
-        time.sleep(SESSION_S + 1)  # whoever loses an office because of it has lost it by then
+        time.sleep(SESSION_S + 1)  # services that lose an office because of it have lost it by then
         self._zookeeper.start(index)
         self._zookeeper.wait_until_serving()
         self.await_files()
         if not all(service.runs for service in self._cluster.services):
             raise RuntimeError("a service has ended")
         if self._leaders() != leaders:
-            raise RuntimeError(f"there are other leaders: {leaders}, then {self._leaders()}")
+            raise RuntimeError(f"the leaders changed: {leaders}, then {self._leaders()}")
         assert starts == [service.starts for service in self._cluster.services]
         shown = self._shown_ns()
         last = max(at for at in shown if at <= begun_ns)
@@ -185,8 +187,10 @@ class Measured:
     # ---- machines
 
     def machine(self, *, with_leader: bool) -> float:
-        """Returns how many milliseconds after the death was known all tasks were RUNNING."""
-        if not with_leader:  # the Dispatcher that has started the JobMaster is a standby then
+        """Returns after how many milliseconds from the detection of the death all tasks were
+        RUNNING.
+        """
+        if not with_leader:  # the Dispatcher that started the JobMaster is a standby then
             self.change(Office.DISPATCHER, signal.SIGTERM)
         leader = self._cluster.leader(Office.DISPATCHER)
         assert leader is not None
@@ -204,7 +208,7 @@ class Measured:
                 with contextlib.suppress(psutil.NoSuchProcess):  # it has lost its lifeline
                     victim.kill()
         known_ns = gone[0] if gone else killed_ns
-        jobs.wait(lambda: max(self._job_masters()) > job_master, "another JobMaster has the job")
+        jobs.wait(lambda: max(self._job_masters()) > job_master, "a new JobMaster has the job")
         details = jobs.wait_until(
             self._client,
             self.job_id,
@@ -223,7 +227,9 @@ class Measured:
         return running_ms - known_ns / 1e6
 
     def _dying(self, *, with_leader: bool) -> list[Service]:
-        """Half of all services; the TaskExecutor is the last of them, and has tasks of the job."""
+        """Returns half of all services; the last one is a TaskExecutor that runs tasks of the
+        job.
+        """
         leading = {self._cluster.leading(office).address for office in Office}
         dispatchers, resource_managers, task_executors = (
             self._cluster.of(module) for module in ("dispatcher", "resourcemanager", "taskexecutor")
@@ -234,10 +240,10 @@ class Measured:
             task_executors[0],
         ]
 
-    # ---- what all look at
+    # ---- common checks
 
     def restarted(self) -> int:
-        """How many tasks, since the start or the latest machine."""
+        """Returns the number of restarted tasks, since the start or the latest machine."""
         return len(self._attempts() - self.attempts)
 
     def await_files(self) -> None:
@@ -245,19 +251,19 @@ class Measured:
         jobs.wait(lambda: (self._shown_ns() or [0])[-1] > now_ns, "new files")
 
     def end(self) -> int:
-        """Returns how many rows there are, each once."""
+        """Returns the number of rows, after checking that each exists once."""
         self._client.stop(self.job_id, str(self._directory / "savepoints"))
         self._client.wait(self.job_id)
         return check_ledger(self._directory)
 
     def _shown_ns(self) -> list[int]:
-        """When each file came, in order."""
+        """Returns when each file appeared, in order."""
         return sorted(
             path.stat().st_ctime_ns for path in (self._directory / "values").glob("part-*")
         )
 
     def _in_order(self) -> None:
-        """Returns when all is as it was before the next death."""
+        """Waits until everything is in the state before the next death."""
         self._cluster.start_what_ended()
         jobs.wait(
             lambda: self._client.cluster_overview().slots_warm == self._cluster.slots,

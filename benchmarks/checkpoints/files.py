@@ -26,7 +26,7 @@ from firesteel.client.job_details import CheckpointDetails
 from firesteel.connectors import DiscardSink, FileSource
 
 FILES, FILE_BIDS = 4, 500_000
-COPIES = 100  # 200 million bids, for some twenty seconds and as many checkpoints
+COPIES = 100  # 200 million bids, for some twenty seconds and the same number of checkpoints
 WARM_COPIES = 10
 RUNS = 3
 GOALS_MS = (100, 300)
@@ -60,7 +60,7 @@ def cpu_s() -> float:
     """Returns the CPU time of all descendants of this process."""
     return sum(
         sum(process.cpu_times()) for process in psutil.Process().children(recursive=True)
-    )  # those of children that have ended count with their parents'
+    )  # children that have ended count with their parents
 
 
 class Timed(NamedTuple):

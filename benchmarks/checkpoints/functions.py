@@ -1,4 +1,4 @@
-"""Functions of these benchmarks' programs: in a module that imports little, since a slot's process
+"""Functions of these benchmarks' programs, in a module with few imports, because a slot's process
 imports it while its job waits.
 """
 
@@ -17,7 +17,7 @@ FIRST = "first-"
 
 
 class Seen:
-    """Writes down when the first rows came to this attempt; fails if there is a file `fail`."""
+    """Records when the first rows arrived in this attempt; fails if there is a file `fail`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

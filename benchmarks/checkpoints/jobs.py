@@ -27,7 +27,9 @@ POLL_S = 0.5
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """Where a benchmark's checkpoints go: as for the peers, in shared memory if there is any."""
+    """Yields the checkpoint folder of a benchmark: as for the peers, in shared memory if
+    available.
+    """
     with tempfile.TemporaryDirectory(prefix="bench-checkpoints-", dir=shared_memory()) as path:
         yield Path(path)
 
@@ -113,7 +115,9 @@ class Watched:
 
     @property
     def complete(self) -> list[CheckpointDetails]:
-        """Oldest first. Raises RuntimeError if one has failed, unless the job was about to end."""
+        """Returns the complete checkpoints, oldest first. Raises RuntimeError if one failed, unless
+        the job was about to end.
+        """
         found = [seen for _, seen in sorted(self._seen.items())]
         for checkpoint in found:
             if checkpoint.state == "FAILED" and _TOO_LATE not in checkpoint.failure:
@@ -123,7 +127,7 @@ class Watched:
         return [checkpoint for checkpoint in found if checkpoint.state == "COMPLETED"]
 
     def wait_for(self, count: int) -> list[CheckpointDetails]:
-        """Returns when that many are complete, which takes about a second each."""
+        """Waits until this many are complete, which takes about a second each."""
         wait(
             lambda: len(self.complete) >= count,
             f"{count} complete checkpoints",
@@ -147,7 +151,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def scaled(count: int, share: float, *, least: int) -> int:
-    """A smaller number for a shorter run. `share`: of the full run, up to 1."""
+    """Returns a smaller number for a shorter run. `share` is that of the full run, up to 1."""
     return max(least, round(count * min(1.0, share)))
 
 
@@ -166,7 +170,7 @@ def row(name: str, ours: str, unit: str, goal: str, *, met: bool, **peers: str) 
 def durations(
     name: str, found: Sequence[CheckpointDetails], goals_ms: tuple[int, int], **peers: str
 ) -> dict[str, Any]:
-    """The row about checkpoints that were complete; `goals_ms`: of p50 and p99."""
+    """Returns the row about complete checkpoints; `goals_ms` are those of p50 and p99."""
     took_ms = [float(checkpoint.duration_ms) for checkpoint in found]
     p50, p99 = percentile(took_ms, 50), percentile(took_ms, 99)
     return row(

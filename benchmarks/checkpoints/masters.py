@@ -60,13 +60,13 @@ def attempts(details: JobDetails) -> set[str]:
 
 
 def job_master(cluster: LocalCluster, job_id: str) -> int:
-    """The pid of the one with the highest epoch."""
+    """Returns the pid of the JobMaster with the highest epoch."""
     found = jobs.job_masters(cluster.directory, job_id)
     return found[max(found)]
 
 
 def shown_ns(out: Path) -> list[int]:
-    """When each file came, in order: it is renamed then."""
+    """Returns when each file appeared, in order: files are renamed then."""
     return sorted(path.stat().st_ctime_ns for path in out.glob("part-*"))
 
 
@@ -74,11 +74,11 @@ def death(cluster: LocalCluster, client: Client, job_id: str, out: Path, number:
     before = jobs.wait_until(client, job_id, jobs.all_running)
     files = len(shown_ns(out))
     jobs.wait(lambda: len(shown_ns(out)) > files, "a checkpoint is complete")
-    time.sleep(number / KILLS * INTERVAL_S)  # at another moment each time
+    time.sleep(number / KILLS * INTERVAL_S)  # at a different moment each time
     victim = job_master(cluster, job_id)
     killed_ns = time.time_ns()
     os.kill(victim, signal.SIGKILL)
-    jobs.wait(lambda: job_master(cluster, job_id) != victim, "another JobMaster has the job")
+    jobs.wait(lambda: job_master(cluster, job_id) != victim, "a new JobMaster has the job")
     jobs.wait(lambda: shown_ns(out)[-1] > killed_ns, "new files")
     after = jobs.wait_until(client, job_id, jobs.all_running)
     running_ms = next(

@@ -40,7 +40,7 @@ Victim = Callable[[Client, JobDetails], psutil.Process]  # finds one in a cluste
 
 
 def noted(folder: Path, what: str, since_ns: int) -> list[int]:
-    """When it was, in order."""
+    """Returns the recorded times, in order."""
     found = (int(path.name.split("-")[1]) for path in folder.glob(f"{what}*"))
     return sorted(at_ns for at_ns in found if at_ns > since_ns)
 
@@ -61,7 +61,7 @@ def program(directory: Path, folder: Path) -> Environment:
 
 
 def running_ms(details: JobDetails) -> int:
-    """When the last of the current attempts was RUNNING."""
+    """Returns when the last of the current attempts was RUNNING."""
     return max(
         subtask.current.entered_ms[ExecutionState.RUNNING]
         for vertex in details.vertices
@@ -76,7 +76,7 @@ def number(details: JobDetails) -> int:
 
 
 def settled(client: Client, job_id: str, details: JobDetails) -> None:
-    """Returns when the attempt has a complete checkpoint: the next one restores it."""
+    """Waits until the attempt has a complete checkpoint, which the next attempt restores."""
     since_ms = running_ms(details)
     jobs.wait(
         lambda: any(
@@ -102,7 +102,7 @@ class Killed(NamedTuple):
     """Milliseconds after the kill."""
 
     running: float  # until all tasks of the next attempt were RUNNING
-    output: float  # until rows had come to each subtask
+    output: float  # until rows had reached each subtask
 
 
 def killed_ms(client: Client, job_id: str, folder: Path, of: Victim) -> Killed:
@@ -126,7 +126,7 @@ def killed_ms(client: Client, job_id: str, folder: Path, of: Victim) -> Killed:
 
 
 def task_executor_of(client: Client, details: JobDetails) -> psutil.Process:
-    """That of the job's first subtask."""
+    """Returns the TaskExecutor of the job's first subtask."""
     current = details.vertices[0].subtasks[0].current
     assert current is not None
     (task_executor,) = [
@@ -138,7 +138,7 @@ def task_executor_of(client: Client, details: JobDetails) -> psutil.Process:
 
 
 def process_of(client: Client, details: JobDetails) -> psutil.Process:
-    """The process in the slot of the job's first subtask."""
+    """Returns the process in the slot of the job's first subtask."""
     current = details.vertices[0].subtasks[0].current
     assert current is not None
     (executor,) = [

@@ -1,6 +1,6 @@
-"""`python run_flink.py FOLDER WARM COUNT`: the small job on Flink SQL in a local cluster, in
-`.bench-venv`. Prints, as JSON, how many milliseconds each of COUNT checkpoints took, as Flink's
-REST API reports them; WARM more were taken before.
+"""Runs the small job on Flink SQL in a local cluster, `python run_flink.py FOLDER WARM COUNT`, in
+`.bench-venv`. Prints, as JSON, how many milliseconds each of COUNT checkpoints took, as reported by
+Flink's REST API, after WARM other checkpoints.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Checkpoints of a small job: 1,000 numbers per second, through Spark, counted by key, one
-checkpoint per second; beside the same job on Flink SQL.
+"""Measures checkpoints of a small job: 1,000 numbers per second, through Spark, counted by key, one
+checkpoint per second; compared with the same job on Flink SQL.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from firesteel import Environment
 from firesteel.connectors import DiscardSink, SequenceSource
 
 CHECKPOINTS = 80
-WARM = 5  # that many more are taken first
+WARM = 5  # number of checkpoints taken before
 GOALS_MS = (15, 60)
 FLINK_START_S = 120.0
 
@@ -51,7 +51,7 @@ def run(share: float = 1.0) -> list[dict[str, Any]]:
 
 
 def flink(count: int) -> str:
-    """p50 / p99 in ms, or why there are none."""
+    """Returns p50 / p99 in ms, or why there are none."""
     try:
         install()
     except NotInstalled as reason:

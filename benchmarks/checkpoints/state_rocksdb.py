@@ -1,8 +1,9 @@
-"""Incremental checkpoints of five million keys in RocksDB, 1 % of which change between two of them:
-what each writes, and for how long the task's thread stands still. The database is on the disk.
+"""Measures incremental checkpoints of five million keys in RocksDB, 1 % of which change between two
+checkpoints: the size of each checkpoint, and how long the task's thread is blocked. The database is
+on disk.
 
-The changes are random, one look-up and one update each, half of them while the checkpoint before is
-written. The thread stands still while it takes the snapshot, and in its slowest update.
+The changes are random, one lookup and one update each, half of them while the previous checkpoint
+is written. The thread is blocked while it takes the snapshot, and in its slowest update.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from taskexecutor.executor.state.rocksdb import RocksDbKeyedStateBackend, RocksD
 KEYS = 5_000_000
 CHANGED = 0.01
 CHECKPOINTS = 20
-MANAGED_BYTES = 102 << 20  # of a slot, by default
+MANAGED_BYTES = 102 << 20  # default of a slot
 GROUPS = 128
 GOAL_UPLOAD, GOAL_STALL_MS = 5.0, 50.0
 _STATE = "user.count"
@@ -51,7 +52,7 @@ class Task:
             self.backend.put(_STATE, (n,), (n, n * 1.5, "abc"))
 
     def write(self, snapshot: KeyedStateSnapshot, checkpoint_id: int) -> DatabaseHandle:
-        """In another thread."""
+        """Writes the snapshot in another thread."""
         target = SnapshotTarget(
             storage=self.storage,
             checkpoint_id=checkpoint_id,
@@ -65,7 +66,7 @@ class Task:
         return handle
 
     def change(self, keys: Sequence[int]) -> float:
-        """Returns how many ms the slowest one took."""
+        """Returns how many ms the slowest update took."""
         slowest = 0.0
         for n in keys:
             began = time.perf_counter()
@@ -125,7 +126,7 @@ def run(share: float = 1.0) -> list[dict[str, Any]]:
         jobs.row(
             f"{what}: stall of the task's thread",
             f"{stall_ms:.0f}",
-            f"ms at most (median {statistics.median(stalls):.0f}; of it the snapshot"
+            f"ms at most (median {statistics.median(stalls):.0f}; of this the snapshot"
             f" {max(one.sync_ms for one in found):.1f} at most)",
             f"<= {GOAL_STALL_MS:g} ms",
             met=stall_ms <= GOAL_STALL_MS,

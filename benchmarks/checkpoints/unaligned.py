@@ -17,7 +17,7 @@ ROWS_PER_S = 1_000
 CHECKPOINTS = 30
 WARM = 2
 GOAL_MS = 1_000
-FULL_MS = 3_000  # so long the source has waited in all, before checkpoints count
+FULL_MS = 3_000  # total wait of the source before checkpoints count
 
 
 def run(share: float = 1.0) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The benchmark's data: bids to check with and bids to time with, as Parquet and as CSV."""
+"""The benchmark's data: bids for checks and bids for timing, as Parquet and as CSV."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write(data: Path, bids: int) -> None:
 
 
 def shared_memory(bids: int = 0) -> str | None:
-    """Shared memory, if it has room for this many bids and their results."""
+    """Returns the path of shared memory, if it has room for this many bids and their results."""
     shared = "/dev/shm"
     needed = 2**30 + bids * _SIZE_BYTES_PER_BID
     fits = os.path.isdir(shared) and shutil.disk_usage(shared).free > needed

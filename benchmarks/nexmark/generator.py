@@ -1,12 +1,12 @@
 """Nexmark's events: the public generator's proportions, columns and hot keys.
 
-Of 50 events, one is a new person, three are new auctions and 46 are bids; by default, there are
-10,000 in a second of event time. Half of the bids are for the newest hundredth auction, three in
-four are made by the newest hundredth person, and half come through one of four channels.
+Of 50 events, one is a new person, three are new auctions and 46 are bids; by default, a second of
+event time has 10,000 events. Half of the bids are for the newest hundredth auction, three in four
+are made by the newest hundredth person, and half arrive through one of four channels.
 
 Every value is drawn by hashing the seed, the number of its event (or its channel) and the column,
-as Spark's `xxhash64` does. So rows do not depend on files or order, and `bids_on_spark` makes the
-same rows inside Spark as `bids` makes here.
+like Spark's `xxhash64`. So rows do not depend on files or order, and `bids_on_spark` generates the
+same rows in Spark as `bids` does here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 FILE_BIDS = 500_000
 EPOCH_EVENTS, AUCTIONS, BIDS = 50, 3, 46  # of 50 events; the first one is a person
-FIRST_MS = 1_709_250_900_000  # 2024-02-29 23:55 UTC: a day ends after five minutes
+FIRST_MS = 1_709_250_900_000  # 2024-02-29 23:55 UTC: the day ends after five minutes
 
 FIRST_ID = 1_000  # of persons and of auctions
 FIRST_CATEGORY, CATEGORIES = 10, 5
@@ -46,7 +46,7 @@ LAST_NAMES = (
     "Shultz", "Abrams", "Spencer", "White", "Bartels", "Walton", "Smith", "Jones", "Noris",
 )  # fmt: skip
 
-# In DDL that both Spark and Flink understand.
+# DDL that both Spark and Flink accept.
 BID_COLUMNS = {
     "auction": "BIGINT",
     "bidder": "BIGINT",
@@ -95,10 +95,10 @@ _WORD = 16  # letters of a hash
 class Nexmark:
     seed: int = 1
     events_per_s: int = 10_000
-    first_ms: int = FIRST_MS  # event time of the first one
+    first_ms: int = FIRST_MS  # event time of the first event
 
     def bids(self, start: int, end: int) -> pa.Table:
-        """Bids number `start` up to, and excluding, `end`, in the order of event time."""
+        """Returns bids number `start` up to, and excluding, `end`, in the order of event time."""
         number = np.arange(start, end, dtype=np.int64)
         epoch = number // BIDS
         event = epoch * EPOCH_EVENTS + 1 + AUCTIONS + number % BIDS
@@ -204,8 +204,8 @@ class Nexmark:
         )
 
     def bids_on_spark(self, numbers: Any) -> Any:
-        """The same rows as `bids` has, made by Spark: from a frame with the bids' numbers in the
-        column `value`.
+        """Returns the same rows as `bids`, generated in Spark from a DataFrame with the bids'
+        numbers in the column `value`.
         """
 
         def draw(column: int, below: object, of: str = "event") -> str:
@@ -305,7 +305,7 @@ _P1, _P2, _P3, _P4, _P5 = (
 
 
 def _hash(seed: int, event: Ints, column: int) -> Hashes:
-    """Spark's xxhash64(seed, event, column)."""
+    """Returns Spark's xxhash64(seed, event, column)."""
     with np.errstate(over="ignore"):
         first = _hash_of(np.array([seed], np.uint64), np.array([42], np.uint64))
         return _hash_of(np.uint64(column), _hash_of(event.view(np.uint64), first))
@@ -340,7 +340,9 @@ def _timestamps(times_ms: Ints) -> pa.Array:
 
 
 def _letters(words: list[Hashes], lengths: Ints) -> pa.Array:
-    """Texts of letters from a to p: the hexadecimal digits of the words, cut to their lengths."""
+    """Returns strings of letters from a to p: the hexadecimal digits of the words, cut to their
+    lengths.
+    """
     digits = np.stack(words, axis=1).astype(">u8").view(np.uint8)
     letters = np.empty((len(digits), 2 * digits.shape[1]), np.uint8)
     letters[:, 0::2] = digits >> 4

@@ -1,8 +1,8 @@
-"""The results that the queries must have, computed with pandas; and how results are compared.
+"""Computes the expected results of the queries with pandas, and compares results.
 
 A result is compared as a whole, in any order. Of a stream of updates, the last row of each key
-counts; of a stream of changes, what has come and not gone. Neither Spark nor Flink takes part, so
-an engine's mistake is not the oracle's.
+counts; of a changelog stream, the inserted rows that were not deleted. The oracle uses neither
+Spark nor Flink, so it does not share an engine's mistakes.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ class WrongResult(Exception):
 
 
 def expected(query: str, bids: pa.Table) -> pd.DataFrame:
-    """The result over these bids. Times are in milliseconds, and euros in thousandths."""
+    """Returns the result over these bids. Times are in milliseconds, and euros in thousandths."""
     return _QUERIES[query](_plain(bids))
 
 
 def expected_of_join(
     query: str, bids: pa.Table, auctions: pa.Table, persons: pa.Table
 ) -> pd.DataFrame:
-    """The result over these events."""
+    """Returns the result over these events."""
     return _JOINS[query](_plain(bids), _plain(auctions), _plain(persons))
 
 
 def is_join(query: str) -> bool:
-    """Whether it is about more than bids."""
+    """Returns whether the query reads other events than bids."""
     return query in _JOINS
 
 
 def check(query: str, found: pa.Table, right: pd.DataFrame) -> None:
-    """Raises WrongResult unless `found` has the expected rows. Columns that are not expected, such
-    as an engine's bounds of windows, are ignored.
+    """Raises WrongResult unless `found` has the expected rows. Ignores unexpected columns, such as
+    an engine's window bounds.
     """
     names = list(right.columns)
     if missing := [name for name in names if name not in found.column_names]:
@@ -73,16 +73,17 @@ def check(query: str, found: pa.Table, right: pd.DataFrame) -> None:
 
 
 def _there(query: str, changes: pd.DataFrame, names: list[str]) -> pd.DataFrame:
-    """The rows that have come and not gone; `change` is 1 or -1."""
+    """Returns the rows that were inserted and not deleted; `change` is 1 or -1."""
     counts = changes.groupby(names, dropna=False)["change"].sum().reset_index()
     if (counts["change"] < 0).any():
-        raise WrongResult(f"{query}: rows go that have not come")
+        raise WrongResult(f"{query}: rows are deleted that were not inserted")
     return counts.loc[counts.index.repeat(counts["change"]), names]
 
 
 def _plain(table: pa.Table) -> pd.DataFrame:
-    """Only whole numbers and texts: engines have different types for the rest. Decimals are in
-    thousandths; of averages, the whole part counts, which is all that Flink's have.
+    """Returns only integers and strings, because engines have different types for other values.
+    Decimals are in thousandths; of averages only the integer part counts, which is all that Flink
+    returns.
     """
     columns: dict[str, Any] = {}
     for field in table.schema:

@@ -1,11 +1,10 @@
-"""Nexmark's queries, as programs of Firesteel: from the streams of events to the result.
+"""Nexmark's queries as Firesteel programs: from the streams of events to the result.
 
     python -m benchmarks.nexmark.generator FOLDER
     python -m benchmarks.nexmark.programs q5 --data FOLDER [--format csv] [--output FOLDER]
 
-q12 is in event time here, since a result in
-processing time cannot be checked. Where several bids of a window have the highest price, q7 returns
-one of them, and q19 ranks the earlier one first.
+q12 is in event time here, because a result in processing time cannot be checked. If several bids of
+a window have the highest price, q7 returns one of them, and q19 ranks the earlier one first.
 """
 
 from __future__ import annotations
@@ -60,31 +59,31 @@ def _of_files(env: Environment, folder: Path, kind: str, name: str, uid: str) ->
 
 
 def bids_of_generator(env: Environment, nexmark: Nexmark, rows: int) -> DataStream:
-    """The same bids, generated inside Spark."""
+    """Returns the same bids, generated in Spark."""
     numbers = env.from_sequence(0, rows)
     bids = numbers.transform(nexmark.bids_on_spark, name="Bids")
     return bids.assign_timestamps_and_watermarks(WATERMARKS)
 
 
 def q0(bids: DataStream) -> DataStream:
-    """Passes bids through."""
+    """Forwards bids unchanged."""
     return bids.transform(lambda df: df.select("auction", "bidder", "price", "dateTime", "extra"))
 
 
 def q1(bids: DataStream) -> DataStream:
-    """Prices in euros."""
+    """Converts prices to euros."""
     return bids.transform(
         lambda df: df.selectExpr("auction", "bidder", f"{EUROS} AS price", "dateTime", "extra")
     )
 
 
 def q2(bids: DataStream) -> DataStream:
-    """Bids for some auctions."""
+    """Selects bids for some auctions."""
     return bids.transform(lambda df: df.where("auction % 123 = 0").select("auction", "price"))
 
 
 def q5(bids: DataStream) -> DataStream:
-    """The auctions with the most bids of the last ten seconds, every two seconds."""
+    """Finds the auctions with the most bids of the last ten seconds, every two seconds."""
     counts = (
         bids.key_by("auction").window(Sliding("10 s", "2 s")).aggregate("count(*) AS num")
     ).transform(lambda df: df.withColumnRenamed("window_start", "start"))
@@ -102,7 +101,7 @@ def q5(bids: DataStream) -> DataStream:
 
 
 def q7(bids: DataStream) -> DataStream:
-    """The highest bid of each ten seconds."""
+    """Finds the highest bid of each ten seconds."""
     highest = (
         bids.transform(lambda df: df.selectExpr("*", "'all' AS key"))
         .key_by("key")
@@ -113,7 +112,7 @@ def q7(bids: DataStream) -> DataStream:
 
 
 def q10(bids: DataStream) -> DataStream:
-    """Bids with the day and the minute that name the folder which they are to be written to."""
+    """Adds the day and the minute that name the folder to which a bid would be written."""
     return bids.select_expr(
         *("auction", "bidder", "price", "dateTime", "extra"),
         "date_format(dateTime, 'yyyy-MM-dd') AS dt",
@@ -122,17 +121,17 @@ def q10(bids: DataStream) -> DataStream:
 
 
 def q11(bids: DataStream) -> DataStream:
-    """Bids per session of a bidder."""
+    """Counts bids per session of a bidder."""
     return bids.key_by("bidder").window(Session("10 s")).aggregate("count(*) AS bid_count")
 
 
 def q12(bids: DataStream) -> DataStream:
-    """Bids per bidder in each ten seconds."""
+    """Counts bids per bidder in each ten seconds."""
     return bids.key_by("bidder").window(Tumbling("10 s")).aggregate("count(*) AS bid_count")
 
 
 def count_char(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Adds `c_counts`, how often "c" is in `extra`."""
+    """Adds `c_counts`, how often "c" occurs in `extra`."""
     for batch in batches:
         counts = pc.cast(pc.count_substring(batch["extra"], "c"), pa.int64())
         yield batch.append_column("c_counts", counts)
@@ -152,7 +151,7 @@ Q14_WHERE = f"{EUROS} > 1000000 AND {EUROS} < 50000000"
 
 
 def q14(bids: DataStream) -> DataStream:
-    """Expensive bids, with a count by a Python function."""
+    """Selects expensive bids, with a count by a Python function."""
     chosen = bids.transform(lambda df: df.where(Q14_WHERE).selectExpr(*Q14_SELECT))
     return chosen.map_in_arrow(
         count_char,
@@ -182,7 +181,7 @@ def _with_day(bids: DataStream) -> DataStream:
 
 
 def q15(bids: DataStream) -> DataStream:
-    """Counts by rank of price, of bids, bidders and auctions, per day, as updates."""
+    """Counts bids, bidders and auctions by rank of price, per day, as updates."""
     return (
         _with_day(bids)
         .key_by("day")
@@ -191,7 +190,7 @@ def q15(bids: DataStream) -> DataStream:
 
 
 def q16(bids: DataStream) -> DataStream:
-    """The same per channel and day."""
+    """Counts as in q15, per channel and day."""
     return (
         _with_day(bids)
         .key_by("channel", "day")
@@ -206,7 +205,7 @@ def q16(bids: DataStream) -> DataStream:
 
 
 def q17(bids: DataStream) -> DataStream:
-    """Statistics of the bids for an auction, per day, as updates."""
+    """Computes statistics of the bids for an auction, per day, as updates."""
     return (
         _with_day(bids)
         .key_by("auction", "day")
@@ -222,12 +221,12 @@ def q17(bids: DataStream) -> DataStream:
 
 
 def q18(bids: DataStream) -> DataStream:
-    """The last bid of each bidder for each auction, as changes."""
+    """Finds the last bid of each bidder for each auction, as changes."""
     return bids.drop_duplicates("bidder", "auction", keep="last")
 
 
 def q19(bids: DataStream) -> DataStream:
-    """The ten highest bids for each auction, as changes."""
+    """Finds the ten highest bids for each auction, as changes."""
     return bids.key_by("auction").top_n(10, by=["price", "dateTime"], ascending=[False, True])
 
 
@@ -240,7 +239,7 @@ Q21_CHANNEL_ID = (
 
 
 def q21(bids: DataStream) -> DataStream:
-    """The id of each bid's channel, by its name or from its URL; bids without one are left out."""
+    """Adds the id of each bid's channel, from its name or its URL; drops bids without one."""
     return bids.transform(
         lambda df: df.selectExpr(
             "auction", "bidder", "price", "channel", f"{Q21_CHANNEL_ID} AS channel_id"
@@ -249,7 +248,7 @@ def q21(bids: DataStream) -> DataStream:
 
 
 def q22(bids: DataStream) -> DataStream:
-    """The folders in each bid's URL."""
+    """Adds the folders in each bid's URL."""
     return bids.transform(
         lambda df: df.selectExpr(
             "auction",
@@ -271,7 +270,7 @@ def q3(events: Events) -> DataStream:
 
 
 def _bids_in_time(auctions: DataStream, bids: DataStream) -> DataStream:
-    """Auctions with each of the bids that came while they were open. The join keeps the columns
+    """Joins auctions with the bids that arrived while they were open. The join keeps the columns
     that both streams have.
     """
     return auctions.join(bids, on={"id": "auction"}).where(
@@ -291,7 +290,7 @@ AUCTION = ("id", "dateTime", "expires")
 
 
 def q4(events: Events) -> DataStream:
-    """The average of the auctions' final prices in each category, as changes."""
+    """Computes the average of the auctions' final prices in each category, as changes."""
     pairs = _bids_in_time(
         events.auctions.select(*AUCTION, "category"), events.bids.select_expr(*BID)
     )
@@ -300,8 +299,8 @@ def q4(events: Events) -> DataStream:
 
 
 def q6(events: Events) -> DataStream:
-    """With each auction that has a bid, the average final price of the last ten of its seller, as
-    changes.
+    """Computes for each auction with a bid the average final price of its seller's last ten
+    auctions, as changes.
     """
     winning = _winning_bids(
         events.auctions.select(*AUCTION, "seller"), events.bids.select_expr(*BID)
@@ -321,7 +320,7 @@ def q8(events: Events) -> DataStream:
 
 
 def q9(events: Events) -> DataStream:
-    """The winning bid of each auction, as changes."""
+    """Finds the winning bid of each auction, as changes."""
     bids = events.bids.select_expr(*BID, "bidder")
     return _winning_bids(events.auctions, bids)
 
@@ -334,7 +333,7 @@ def side_input(spark: Any) -> Any:
 
 
 def q13(events: Events) -> DataStream:
-    """Bids with the value of a table beside the stream."""
+    """Joins bids with the values of a static table."""
     table = events.env.static(side_input, name="side_input")
     return events.bids.transform(
         lambda df: df.join(
@@ -344,7 +343,7 @@ def q13(events: Events) -> DataStream:
 
 
 def q20(events: Events) -> DataStream:
-    """Bids for auctions of one category, with the auction."""
+    """Joins bids with the auctions of one category."""
     auctions = events.auctions.where("category = 10").select_expr(
         *("id", "itemName", "description", "initialBid", "reserve", "expires", "seller"),
         *("category", "dateTime AS auction_dateTime", "extra AS auction_extra"),
@@ -366,7 +365,9 @@ def main() -> None:
     parser.add_argument("query", choices=[*QUERIES, *JOINS])
     parser.add_argument("--data", type=Path, required=True, help="folder with the events")
     parser.add_argument("--format", choices=("parquet", "csv"), default="parquet")
-    parser.add_argument("--output", type=Path, help="where to write Parquet; discarded without it")
+    parser.add_argument(
+        "--output", type=Path, help="where to write Parquet; by default, results are discarded"
+    )
     arguments = parser.parse_args()
     env = Environment(parallelism=2)
     if arguments.query in JOINS:

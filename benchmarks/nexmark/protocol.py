@@ -1,5 +1,5 @@
-"""How an engine runs the queries: each on the small data first, whose whole result is checked and
-which warms it up, and then timed on the large data.
+"""How an engine runs the queries: each first on the small data, as a warm-up and to check the whole
+result, and then timed on the large data.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from benchmarks.nexmark.oracle import check, expected, expected_of_join, is_join
 QUERIES = (
     "q0", "q1", "q2", "q5", "q7", "q11", "q12", "q14", "q15", "q16", "q17", "q21", "q22",
 )  # fmt: skip
-# They join streams, or have changes.
+# Queries that join streams, or have changes.
 JOINS = ("q3", "q4", "q6", "q8", "q9", "q13", "q18", "q19", "q20")
-# Spark's streams cannot aggregate or rank changes, or have the last row of a key.
+# Spark's streams cannot aggregate or rank changes, or return the last row of a key.
 SPARK_JOINS = ("q3", "q8", "q13", "q20")
-# Flink has no OVER of changes (q6), and no lookup of a file (q13).
+# Flink has no OVER on changes (q6), and no lookup of a file (q13).
 FLINK_JOINS = ("q3", "q4", "q8", "q9", "q18", "q19", "q20")
 ROW_BY_ROW = ("q0", "q1", "q2", "q14", "q21", "q22")
 PARQUET, CSV, GENERATED = "parquet", "csv", "generated"
-# Folders of the data. The bids in LAST are an hour later than all others: with them, Spark's
-# windows close. The oracle does not know them.
+# Folders of the data. The bids in LAST are an hour later than all others, to close Spark's windows.
+# The oracle ignores them.
 CHECK, TIMED, LAST = "check", "timed", "last"
 
 
 def writes_parquet(query: str, kind: str) -> bool:
-    """Whether the timed run writes its result as Parquet, instead of discarding it."""
+    """Returns whether the timed run writes its result as Parquet, instead of discarding it."""
     return kind == PARQUET and query in ROW_BY_ROW
 
 
 def bids_in(data: Path) -> int:
-    """How many bids there are to time with."""
+    """Returns the number of bids for timing."""
     files = (data / TIMED / PARQUET / "bid").glob("*.parquet")
     return sum(pq.read_metadata(path).num_rows for path in files)
 
@@ -65,7 +65,7 @@ def run_all(
 
 
 def _reason(error: Exception) -> str:
-    """In a line; of Java's errors, the innermost cause."""
+    """Returns one line; of Java's errors, the innermost cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith("Caused by:")]  # text only: what to print
     return (causes or lines[:1] or [type(error).__name__])[-1]

@@ -33,9 +33,9 @@ from firesteel.common.config import options
 from firesteel.common.states import ExecutionState
 from firesteel.connectors import FileSink
 
-BIDS = 3_000_000  # at most: pandas computes the result, too
+BIDS = 3_000_000  # at most: pandas also computes the result
 ALL = (*protocol.QUERIES, *protocol.JOINS)
-TRIES = 3  # of a query that may end before a checkpoint is complete
+TRIES = 3  # for a query that may end before a checkpoint is complete
 TASK_EXECUTORS = SLOTS = PARALLELISM = 2
 FILE_BIDS = 100_000
 INTERVAL = "100 ms"
@@ -54,7 +54,7 @@ class Recovery(NamedTuple):
 
 
 def submit(client: Client, query: str, data: Path, folder: Path) -> str:
-    """Returns the job's id. Its result goes into `folder`/result."""
+    """Returns the job's id. Its result is written to `folder`/result."""
     settings = jobs.settings(folder / "checkpoints", INTERVAL)
     if query in JOINS:
         settings[options.STATE_BACKEND.key] = "rocksdb"
@@ -73,7 +73,9 @@ def in_the_middle(details: JobDetails) -> bool:
 
 
 def have_run(details: JobDetails) -> bool:
-    """Whether all current attempts are RUNNING or were: tasks with little left soon finish."""
+    """Returns whether all current attempts are RUNNING or were: tasks with little work left soon
+    finish.
+    """
     current = [subtask.current for vertex in details.vertices for subtask in vertex.subtasks]
     return all(
         attempt is not None and ExecutionState.RUNNING in attempt.entered_ms for attempt in current
@@ -81,8 +83,8 @@ def have_run(details: JobDetails) -> bool:
 
 
 def kill(client: Client, job_id: str) -> float:
-    """Milliseconds until all tasks of the next attempt were RUNNING. Raises RuntimeError if the job
-    has ended before it can be killed.
+    """Returns the milliseconds until all tasks of the next attempt were RUNNING. Raises
+    RuntimeError if the job has ended before it can be killed.
     """
     before = jobs.wait_until(client, job_id, in_the_middle)
     victim: psutil.Process = task_executor_of(client, before)
@@ -136,7 +138,7 @@ def _events(data: Path, name: str) -> pa.Table:
 
 
 def run(bids: int, queries: Sequence[str] = ALL) -> Iterator[tuple[str, str]]:
-    """Each query, with its recovery or why there is none."""
+    """Yields each query, with its recovery or why there is none."""
     with (
         jobs.folder() as folder,
         jobs.cluster(task_executors=TASK_EXECUTORS, slots=SLOTS) as cluster,

@@ -1,5 +1,5 @@
-"""Nexmark on Firesteel, Spark Structured Streaming and Flink SQL, one engine at a time, on 2 cores
-and the same files: see `protocol`. Each row is a query over one kind of input.
+"""Runs Nexmark on Firesteel, Spark Structured Streaming and Flink SQL, one engine at a time, on 2
+cores and the same files: see `protocol`. Each row is a query over one kind of input.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def queries_of(engine: str, kind: str) -> tuple[str, ...]:
 
 
 def goals(query: str, kind: str) -> Mapping[str, float | None]:
-    """How many times each peer's rows per second."""
+    """Returns the goals as multiples of each peer's rows per second."""
     if query in JOINS:
         joins = {SPARK: 1.2, FLINK: 1.5}
         return {peer: joins[peer] for peer in ENGINES[kind][1:] if query in queries_of(peer, kind)}
@@ -89,7 +89,8 @@ def _recoveries(bids: int) -> dict[str, str]:
 
 def _run(engine: str, kind: str, folder: str) -> Runs | EngineFailed:
     module = {FIRESTEEL: "run_firesteel", SPARK: "run_spark", FLINK: "run_flink"}[engine]
-    # The query with the most state comes last: an engine that does not end it has run the others.
+    # The query with the most state comes last: an engine that does not complete it has run the
+    # others.
     queries = sorted(queries_of(engine, kind), key=lambda query: query == LARGEST)
     arguments = [kind, folder, *queries]
     try:

@@ -1,5 +1,5 @@
-"""`python -m benchmarks.nexmark.run_firesteel KIND DATA QUERY...`: on an embedded cluster of real
-processes, 2 slots of 1 core each.
+"""Runs queries on an embedded cluster of real processes, 2 slots of 1 core each: `python -m
+benchmarks.nexmark.run_firesteel KIND DATA QUERY...`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
     kind, data, queries = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
 
     def program(query: str, small: bool) -> tuple[Environment, DataStream]:
-        # q20 keeps ten million bids with all of their texts.
+        # q20 stores ten million bids with all of their texts.
         on_disk = {options.STATE_BACKEND.key: "rocksdb"} if query in protocol.JOINS else {}
         env = Environment(parallelism=SLOTS, configuration=on_disk)
         if kind == protocol.GENERATED:

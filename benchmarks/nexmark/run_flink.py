@@ -1,9 +1,9 @@
-"""`python run_flink.py csv DATA QUERY...`: Flink SQL in a local cluster of 2 slots; in
-`.bench-venv`, which has PyFlink alone (and so no Parquet).
+"""Runs Flink SQL in a local cluster of 2 slots, `python run_flink.py csv DATA QUERY...`, in
+`.bench-venv`, which only has PyFlink (and so no Parquet).
 
 Settings as in `benchmarks.peers.run_flink`, tuned: mini-batches, two-phase aggregation, and split
-distinct aggregates. Flink reads files in no particular order, so the watermark is a day behind:
-with less, rows would be late. q14's function is a Python function on pandas Series.
+distinct aggregates. Flink reads files in no particular order, so the watermark is a day behind;
+otherwise rows would be late. q14's function is a Python function on pandas Series.
 """
 
 from __future__ import annotations
@@ -234,7 +234,8 @@ QUERIES |= {
     ),
 }
 TABLES = {"bid": BID_COLUMNS, "auction": AUCTION_COLUMNS, "person": PERSON_COLUMNS}
-_ARROW = {"BIGINT": pa.int64(), "DECIMAL(23, 3)": pa.float64()}  # of JSON; all else is text
+# of JSON; all other types are strings
+_ARROW = {"BIGINT": pa.int64(), "DECIMAL(23, 3)": pa.float64()}
 
 
 class Flink:
@@ -273,7 +274,9 @@ class Flink:
         )
 
     def collect(self, query: str, folder: Path) -> pa.Table:
-        """Through files: through `collect`, Python reads only thousands of rows per second."""
+        """Collects through files: through `collect`, Python reads only thousands of rows per
+        second.
+        """
         columns, _ = QUERIES[query]
         with tempfile.TemporaryDirectory(prefix="bench-flink-") as output:
             # A format for updates; the row before an update is a separate line.

@@ -1,9 +1,9 @@
-"""`python -m benchmarks.nexmark.run_spark KIND DATA QUERY...`: Spark Structured Streaming,
-`local[2]`.
+"""Runs Spark Structured Streaming, `local[2]`: `python -m benchmarks.nexmark.run_spark KIND DATA
+QUERY...`.
 
-A file stream with `availableNow`, four files (two million bids) to a micro-batch; checkpoints in
+A file stream with `availableNow`, four files (two million bids) per micro-batch; checkpoints in
 shared memory; state in Spark's default store. Windows are appended once they are closed: at the
-end, by a bid that is an hour later. Other aggregates are updates. Streams have no
+end, by a bid that is an hour later. Other aggregates are updates. Streams do not support
 `count(DISTINCT)`, so distinct values are counted by collecting sets of them.
 """
 

@@ -1,4 +1,4 @@
-"""The same work on Firesteel, Spark Structured Streaming and Flink: see `rows`.
+"""Compares Firesteel with Spark Structured Streaming and Flink on the same work: see `rows`.
 
-PyFlink's environment lacks our packages, so nothing is imported here.
+PyFlink's environment lacks Firesteel's packages, so nothing is imported here.
 """

@@ -1,4 +1,6 @@
-"""`python -m benchmarks.peers [NAME...]`: some of `make bench ONLY=peers`, printed as JSON."""
+"""Runs some of `make bench ONLY=peers`, `python -m benchmarks.peers [NAME...]`, and prints the
+result as JSON.
+"""
 
 from __future__ import annotations
 

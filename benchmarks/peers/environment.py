@@ -1,4 +1,6 @@
-"""`.bench-venv`: apache-flink, whose pinned dependencies conflict with ours. Made when needed."""
+"""`.bench-venv`: apache-flink, whose pinned dependencies conflict with Firesteel's. Created on
+demand.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from pathlib import Path
 from firesteel.common.process.java import java_home
 
 FLINK = "apache-flink==2.3.0"
-PYTHONS = ("3.11", "3.12", "3.10")  # for which it has packages, best first
+PYTHONS = ("3.11", "3.12", "3.10")  # versions for which it has packages, best first
 # With a million keys on the heap, the parallel collector takes a third less CPU than the default.
 JVM_ARGS = "-Xmx4g -XX:+UseParallelGC"
 ROOT = Path(__file__).parents[2]
@@ -32,7 +34,7 @@ def installed(venv: Path = VENV) -> bool:
 
 
 def install(venv: Path = VENV) -> None:
-    """Does nothing if it is installed. Raises NotInstalled."""
+    """Installs apache-flink, unless it is installed. Raises NotInstalled."""
     if installed(venv):
         return
     run([_base_python(), "-m", "venv", "--clear", str(venv)])
@@ -57,11 +59,11 @@ def flink_environ() -> dict[str, str]:
 
 
 def _ready(venv: Path) -> Path:
-    return venv / f".{FLINK}"  # written last: an interrupted installation is repeated
+    return venv / f".{FLINK}"  # written last, so that an interrupted installation is repeated
 
 
 def _base_python() -> str:
-    """Our own interpreter if it is suitable, else one on the PATH."""
+    """Returns this interpreter if it is suitable, else one on the PATH."""
     for candidate in (sys.executable, *(f"python{version}" for version in PYTHONS)):
         found = shutil.which(candidate)
         if found and _version_with_venv(found) in PYTHONS:
@@ -79,7 +81,7 @@ def _version_with_venv(python: str) -> str:
 
 
 def run(argv: Sequence[str]) -> None:
-    """Raises NotInstalled with the most telling line of its output."""
+    """Runs a command. Raises NotInstalled with the most informative line of its output."""
     done = subprocess.run(
         argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )

@@ -1,8 +1,8 @@
-"""Latency at 1,000 records/s, from the source to the sink, through a key_by to another slot or the
-same one.
+"""Measures latency at 1,000 records/s, from the source to the sink, through a key_by to another
+slot or the same one.
 
 A function chained to the source stamps each record, and a function chained to the sink reads the
-stamp. The source emits a group of records every 10 ms or so; waiting for the group does not count.
+stamp. The source emits a group of records about every 10 ms; waiting for the group does not count.
 """
 
 from __future__ import annotations

@@ -29,11 +29,11 @@ import psutil
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 900.0
 GRACE_S = 30.0  # from the end of the timed run to that of its processes
-OUTPUT_LINES = 40  # of an engine's output that are kept
+OUTPUT_LINES = 40  # number of kept lines of an engine's output
 PROTOCOL = re.compile(r"begin( \S+)?$|end \d+$|failed \S+ ")
 _CHUNK_BYTES = 65_536
-_ATTEMPTS = 10  # to read a tree of processes that changes
-_CHUNKS = 16  # to read at a time: a mebibyte, the most that a pipe may hold
+_ATTEMPTS = 10  # to read a changing process tree
+_CHUNKS = 16  # chunks to read at a time: a mebibyte, the maximum size of a pipe
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -42,7 +42,7 @@ class Measured:
     rows: int
     seconds: float
     cpu_s: float | None  # of all its processes; None if unknown
-    load: float  # of the machine before it; above 1 or so, other programs were running
+    load: float  # of the machine before the run; above about 1, other programs were running
 
     @property
     def rows_per_s(self) -> float:
@@ -54,7 +54,7 @@ class Measured:
 
 
 class EngineFailed(Exception):
-    """An engine was not measured. `output`: its last lines."""
+    """An engine was not measured. `output` holds its last lines."""
 
     def __init__(self, reason: str, output: str = "") -> None:
         super().__init__(reason)
@@ -66,7 +66,7 @@ class Runs:
     """The timed runs of one command."""
 
     measured: Mapping[str, Measured]  # by name
-    failed: Mapping[str, str]  # by name: why
+    failed: Mapping[str, str]  # by name: the reason
     reason: str = ""  # why there are no others
     output: str = ""  # the command's last lines
 
@@ -90,7 +90,7 @@ def measure_each(
     argv: Sequence[str], environ: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S
 ) -> Runs:
     """Runs a command that prints `begin NAME` and `end ROWS` for each run, or `failed NAME REASON`.
-    The timeout is that of each run, and of what comes before it.
+    The timeout applies to each run, and to the time before it.
     """
     command = [sys.executable, "-m", "benchmarks.peers.measure", str(timeout_s), *argv]
     # In a separate session, the supervisor gets no Ctrl-C; it ends when its standard input does,
@@ -150,7 +150,7 @@ class _Supervisor:
         )
 
     def _wait(self) -> str:
-        """Why there are no more runs; empty if all is well."""
+        """Returns why there are no more runs; empty on success."""
         assert self._process.stdout is not None
         output = self._process.stdout.fileno()
         os.set_blocking(output, False)
@@ -210,7 +210,7 @@ class _Supervisor:
                     load=self._load,
                 )
             else:
-                self._failures[self._name] = "it took in no rows"
+                self._failures[self._name] = "it read no rows"
             self._load = os.getloadavg()[0]
             self._deadline = now + (self._timeout_s if self._name else GRACE_S)
 
@@ -228,7 +228,7 @@ class _Supervisor:
         return [*self._lines, self._unfinished.decode(errors="replace")]
 
     def _failed(self, how: str) -> EngineFailed:
-        """Quotes the last line that is not indented, as the frames of a Java stack trace are."""
+        """Quotes the last line that is not indented, unlike the frames of a Java stack trace."""
         lines = self._all_lines()
         messages = [
             line
@@ -239,9 +239,10 @@ class _Supervisor:
 
 
 def cpu_s() -> float | None:
-    """CPU time of all processes that this one has started, none of which it has waited for.
+    """Returns the CPU time of all processes that this one has started, none of which it has waited
+    for.
 
-    None if the processes changed at every attempt.
+    Returns None if the processes changed at every attempt.
     """
     for _ in range(_ATTEMPTS):
         before = psutil.Process().children(recursive=True)
@@ -256,7 +257,7 @@ def cpu_s() -> float | None:
 
 
 def end_all() -> None:
-    """Kills and waits for all processes that this one has started, orphans included."""
+    """Kills and waits for all processes that this one has started, including orphans."""
     while True:
         for process in psutil.Process().children(recursive=True):
             try:
@@ -271,7 +272,7 @@ def end_all() -> None:
 
 def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    # If it were ignored, the times of processes that have ended would be lost.
+    # If it were ignored, the times of ended processes would be lost.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         runs = _Supervisor(sys.argv[2:], float(sys.argv[1])).run()

@@ -1,5 +1,5 @@
-"""Memory of one PySpark executor, Python and JVM: idle when warm, and the most under keyed
-aggregation.
+"""Measures the memory of one PySpark executor, Python and JVM: idle when warm, and the maximum
+under keyed aggregation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from taskexecutor.memory import resident_bytes
 
 IDLE_GOAL_MB, BUSY_GOAL_MB = 450, 700
 INTERVAL_S = 0.2
-# An executor that is ready still compiles its start-up code and trims its heap; then it is idle.
+# An executor that is ready still compiles its start-up code and trims its heap; it is idle
+# afterwards.
 QUIET_S, QUIET_CPU_S, SETTLE_LIMIT_S = 5.0, 0.1, 120.0
 
 
@@ -30,14 +31,16 @@ def executors(root: int) -> list[psutil.Process]:
 
 
 def resident_mb(executor: psutil.Process) -> float:
-    """Resident pages of the Python process and its children. Pages that slots share are counted in
-    each of them, and so are those of files, which a slot's limit leaves out.
+    """Returns the resident memory of the Python process and its children. Pages that slots share
+    are counted in each of them, and so are pages of files, which a slot's limit excludes.
     """
     return resident_bytes([executor.pid], with_files=True).get(executor.pid, 0) / 1e6
 
 
 def proportional_mb(executor: psutil.Process) -> float:
-    """The same with shared pages divided among their processes: the cost of one more slot."""
+    """Returns the memory with shared pages divided among their processes: the cost of one more
+    slot.
+    """
     total = 0
     for process in (executor, *executor.children(recursive=True)):
         with contextlib.suppress(psutil.NoSuchProcess):

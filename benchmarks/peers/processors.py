@@ -1,5 +1,5 @@
-"""A function per batch and a StatefulProcessor of PySpark: the same objects run on Spark and on
-Firesteel. A function per row, as on PyFlink.
+"""A function per batch and a StatefulProcessor of PySpark, which run unchanged on Spark and on
+Firesteel; and a function per row, as on PyFlink.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def with_key_and_time(keys: int) -> Callable[[Iterator[pa.RecordBatch]], Iterato
 
 
 class CountAndSumLater(KeyedProcessFunction):
-    """The count and the sum of a key so far, a second after each of its rows."""
+    """Emits the count and the sum of a key so far, a second after each of its rows."""
 
     def open(self, runtime_context: FunctionContext) -> None:
         descriptor = ValueStateDescriptor("state", "c BIGINT, s BIGINT")

@@ -28,7 +28,7 @@ FIRESTEEL, SPARK = "Firesteel", "Spark Structured Streaming"
 FLINK, TUNED = "Flink SQL", "Flink SQL, mini-batch, two-phase"
 PYFLINK, PYFLINK_THREADS = "PyFlink", "PyFlink, in threads of the JVM"
 FOLDER = "benchmarks/peers"
-# The engines to compare with, and the goal: how many times their rows per second, or None. If both
+# The engines to compare with, and the goal as a multiple of their rows per second, or None. If both
 # ways to run Flink have a goal, the faster one counts.
 GOALS: dict[str, dict[str, float | None]] = {
     "filter_project": {SPARK: 1.2, FLINK: None},
@@ -45,7 +45,7 @@ Result = Measured | EngineFailed | NotInstalled
 
 
 def steps(name: str) -> tuple[str, ...]:
-    """The steps of `Peers.run`."""
+    """Returns the steps of `Peers.run`."""
     return (
         tuple(f"{name} on {engine}" for engine in (FIRESTEEL, *GOALS[name]))
         if name in WORKS
@@ -61,7 +61,7 @@ class FlinkInstallation:
         self._missing: NotInstalled | None = None
 
     def install(self) -> NotInstalled | None:
-        """Why there is none."""
+        """Returns why Flink is not available, or None."""
         if not installed() and self._missing is None:
             self._steps.extend()
             with self._steps.step(
@@ -75,7 +75,7 @@ class FlinkInstallation:
 
 
 class Peers:
-    """Runs benchmarks."""
+    """Runs the benchmarks."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
@@ -122,7 +122,7 @@ def _other(name: str) -> dict[str, Any]:
 def row(
     name: str, results: Mapping[str, Result], goals: Mapping[str, float | None]
 ) -> dict[str, Any]:
-    """`results`: the measurement or the failure of each engine. `engines` has all numbers."""
+    """`results` holds the measurement or the failure of each engine. `engines` has all numbers."""
     ours = results[FIRESTEEL]
     engines = {
         engine: _engine(result, ours, goals.get(engine)) for engine, result in results.items()
@@ -139,7 +139,7 @@ def row(
         "ours": shown(engines[FIRESTEEL]),
         "unit": "rows/s",
         "peers": {engine: shown(fields) for engine, fields in peers.items()},
-        # The one nearest to its goal, or farthest below it.
+        # The engine closest to its goal, or farthest below it.
         "ratio": min(near)[1] if near else None,
         "goal": ", ".join(
             f">= {goal:g} x {engine}" for engine, goal in goals.items() if goal is not None
@@ -176,7 +176,7 @@ def shown(fields: Mapping[str, Any]) -> str:
 
 
 def amount(number: float | None) -> str:
-    """Three digits; `-` if unknown."""
+    """Returns three digits; `-` if unknown."""
     if number is None:
         return "-"
     for unit, factor in (("M", 1e6), ("k", 1e3)):

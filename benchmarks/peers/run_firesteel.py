@@ -1,5 +1,5 @@
-"""`python -m benchmarks.peers.run_firesteel WORK`: on an embedded cluster of real processes, 2
-slots of 1 core each.
+"""Runs the work on an embedded cluster of real processes, 2 slots of 1 core each: `python -m
+benchmarks.peers.run_firesteel WORK`.
 """
 
 from __future__ import annotations

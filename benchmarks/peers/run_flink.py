@@ -1,8 +1,8 @@
-"""`python run_flink.py WORK [tuned]`: Flink SQL in a local cluster of 2 slots; in `.bench-venv`,
-which has PyFlink alone.
+"""Runs Flink SQL in a local cluster of 2 slots, `python run_flink.py WORK [tuned]`, in
+`.bench-venv`, which only has PyFlink.
 
 The numbers come from Flink's own NumberSequenceSource, bounded; nothing is Python. tuned:
-mini-batch and two-phase aggregation. State is on the heap (Flink's default backend, its quickest).
+mini-batch and two-phase aggregation. State is on the heap (Flink's default backend, its fastest).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Flink:
         for key, value in SETTINGS.items():
             configuration.set_string(key, value)
         self._work = work
-        self.columns = "vd" if work.name == "filter_project" else "kcs"  # a letter each
+        self.columns = "vd" if work.name == "filter_project" else "kcs"  # one letter each
         self._streams = StreamExecutionEnvironment.get_execution_environment(configuration)
         self._tables = StreamTableEnvironment.create(self._streams)
         self._tables.get_config().set("table.local-time-zone", "UTC")
@@ -89,8 +89,8 @@ class Flink:
 
 
 def checked(flink: Flink, work: Work) -> None:
-    """The same statement, into files: through `collect`, Python reads only thousands of rows per
-    second.
+    """Runs the same statement into files: through `collect`, Python reads only thousands of rows
+    per second.
     """
     with tempfile.TemporaryDirectory(prefix="bench-flink-") as folder:
         # A format for updates; the row before an update is a separate line.
@@ -118,7 +118,7 @@ def main() -> None:
     work, tuned = peers.WORKS[sys.argv[1]], "tuned" in sys.argv[2:]
     flink = Flink(work, tuned)
     checked(flink, work)
-    flink.run(work.check_rows, NOTHING)  # warms up the run below
+    flink.run(work.check_rows, NOTHING)  # warms up for the timed run
     peers.begin()
     flink.run(work.rows, NOTHING)
     peers.end(work.rows)

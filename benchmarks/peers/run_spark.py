@@ -1,8 +1,8 @@
-"""`python -m benchmarks.peers.run_spark WORK`: Spark Structured Streaming, local[2].
+"""Runs Spark Structured Streaming, local[2]: `python -m benchmarks.peers.run_spark WORK`.
 
 The source is `rate-micro-batch`, Spark's fastest: it generates consecutive numbers in large
-micro-batches. State is in Spark's default store where that is possible, else in RocksDB.
-Checkpoints are in shared memory.
+micro-batches. State is in Spark's default store where possible, else in RocksDB. Checkpoints are in
+shared memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from benchmarks.peers import work as peers
 from benchmarks.peers.work import KEEP_ONE_IN, Work
 
-# One or two seconds of work each: more would be faster, but no longer a stream.
+# One or two seconds of work each: larger ones would be faster, but no longer a stream.
 BATCH_ROWS = {
     "filter_project": 20_000_000,
     "keyed_aggregate_1k": 20_000_000,
@@ -94,7 +94,7 @@ class _Progress(StreamingQueryListener):
     def __init__(self) -> None:
         self.rows = 0
         self.wanted = 0
-        self.query: str | None = None  # its run id; events of earlier ones may still arrive
+        self.query: str | None = None  # its run id; events of earlier queries may still arrive
         self.reached = threading.Event()
 
     def onQueryStarted(
@@ -128,7 +128,7 @@ def stream(spark: SparkSession, batch_rows: int) -> DataFrame:
 
 @contextmanager
 def running(work: Work, writer: DataStreamWriter, rows: int, progress: _Progress) -> Iterator[None]:
-    """Starts the query; runs the block when it has read this many rows, then stops it."""
+    """Starts the query, runs the block when it has read this many rows, then stops it."""
     with tempfile.TemporaryDirectory(dir=checkpoints_on(), prefix="bench-spark-") as checkpoints:
         progress.expect(rows)
         query = writer.option("checkpointLocation", checkpoints).start()
@@ -140,7 +140,7 @@ def running(work: Work, writer: DataStreamWriter, rows: int, progress: _Progress
 
 
 def checkpoints_on() -> str | None:
-    """Shared memory, if there is enough of it."""
+    """Returns shared memory, if there is enough."""
     shared = Path("/dev/shm")
     return (
         str(shared)

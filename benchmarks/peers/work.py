@@ -1,6 +1,6 @@
 """The work of all engines: the numbers 0 <= n < rows, and the expected results.
 
-No engine's modules are imported here: each peer's environment has only its own.
+No engine's modules are imported here, because each peer's environment only has its own.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-TIMER_MS = 1_000  # keyed_process: number n is from millisecond n; its timer fires that much later
-WINDOW_ROWS = 1_000_000  # per second of event time: number n is from microsecond n
+TIMER_MS = 1_000  # keyed_process: number n has time n ms; its timer fires this much later
+WINDOW_ROWS = 1_000_000  # per second of event time: number n has time n us
 KEEP_ONE_IN = 100  # filter_project
 
 Columns = Mapping[str, Any]  # arrays or lists of integers, by name
@@ -21,7 +21,7 @@ Columns = Mapping[str, Any]  # arrays or lists of integers, by name
 @dataclass(frozen=True)
 class Work:
     name: str
-    rows: int  # of the run that is timed
+    rows: int  # of the timed run
     check_rows: (
         int  # of the run before it, whose whole result is checked; it warms the engine up, too
     )
@@ -51,8 +51,8 @@ WORKS = {
 
 
 def expected(work: Work, rows: int) -> dict[str, np.ndarray]:
-    """The whole result, in any order. filter_project: the number and twice the number; the others:
-    key, count and sum per key, or per key and window.
+    """Returns the whole result, in any order. filter_project: the number and twice the number; the
+    others: key, count and sum per key, or per key and window.
     """
     if work.name == "filter_project":
         kept = np.arange(0, rows, KEEP_ONE_IN)
@@ -72,7 +72,7 @@ def _groups(keys: int, start: int, end: int) -> dict[str, np.ndarray]:
 
 
 def check(work: Work, columns: Columns, rows: int) -> None:
-    """Exits unless the columns are, row for row, the expected result. Of updates, the last one of
+    """Exits unless the columns are, row by row, the expected result. Of updates, the last one of
     each key is compared.
     """
     right = expected(work, rows)
@@ -91,7 +91,7 @@ def check(work: Work, columns: Columns, rows: int) -> None:
 
 
 def _table(columns: Columns) -> np.ndarray:
-    """The rows, sorted."""
+    """Returns the rows, sorted."""
     rows = np.stack([np.asarray(column, dtype=np.int64) for column in columns.values()], axis=1)
     return rows[np.lexsort(rows.T[::-1])]
 

@@ -71,7 +71,7 @@ def test_a_program_may_have_several_runs_some_of_which_fail() -> None:
     assert runs.measured["a"].seconds > 0
     for name, reason in (
         ("b", "no rows"),
-        ("c", "it took in no rows"),
+        ("c", "it read no rows"),
         ("e", "it ended with code 3: gone"),
         ("f", "it ended with code 3: gone"),
     ):
@@ -112,7 +112,7 @@ def test_a_program_that_cannot_be_started_failed() -> None:
 
 
 def test_a_program_that_took_in_no_rows_failed() -> None:
-    assert str(shell("echo begin; echo end 0")) == "it took in no rows"
+    assert str(shell("echo begin; echo end 0")) == "it read no rows"
 
 
 def test_an_orphan_that_holds_the_output_open_is_not_waited_for(tmp_path: Path) -> None:

@@ -112,8 +112,8 @@ def test_goals_cannot_be_met_beside_a_peer_that_failed() -> None:
 
 
 def test_the_peers_numbers_are_kept_when_ours_fails() -> None:
-    found = keyed(ours=EngineFailed("it took in no rows"))
-    assert found["ours"] == "failed: it took in no rows"
+    found = keyed(ours=EngineFailed("it read no rows"))
+    assert found["ours"] == "failed: it read no rows"
     assert (found["met"], found["ratio"], found["engines"][SPARK]["rows_per_s"]) == (
         None,
         None,
