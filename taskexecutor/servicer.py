@@ -19,7 +19,7 @@ from firesteel.common.ids import ExecutorId
 from firesteel.common.process import temporary
 from firesteel.common.rpc.status import Reason, abort
 from firesteel.common.service.platform import Platform
-from taskexecutor.executor.link import EXECUTOR_ID_KEY
+from taskexecutor.executor.executor_link import EXECUTOR_ID_KEY
 
 log = structlog.get_logger(__name__)
 

@@ -13,7 +13,7 @@ from firesteel.common.results import ResultPartitionId
 from firesteel.common.states import ExecutionState, TaskEvent
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands
-from jobmaster.core.checkpoints.of_job import JobCheckpoints
+from jobmaster.core.checkpoints.job_checkpoints import JobCheckpoints
 from jobmaster.core.checkpoints.recovery import Recovery
 from jobmaster.core.coordinators import BadOptions
 from jobmaster.core.coordinators.registry import Coordinators

@@ -27,7 +27,7 @@ from taskexecutor.executor import (
     garbage,
     preload,
 )
-from taskexecutor.executor.turns import take_turns_often
+from taskexecutor.executor.gil_switch_interval import set_switch_interval
 
 log = logs.get_logger(__name__)
 
@@ -61,7 +61,7 @@ def main(
     garbage.collect_rarely()
     garbage.keep_freed_memory()
     preload.keep_pyarrow_from_pandas()
-    take_turns_often()
+    set_switch_interval()
     output.mark_output(lambda: logs.line(logs.OUTPUT_FOLLOWS))
     signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process at the terminal
@@ -87,11 +87,11 @@ def main(
     # Imported while Spark starts: with the host, all modules that a job's first task needs.
     from taskexecutor.executor import convert
     from taskexecutor.executor.exchange import Exchange, ResultFolders
-    from taskexecutor.executor.host import Host
-    from taskexecutor.executor.link import Link
+    from taskexecutor.executor.executor_link import ExecutorLink
     from taskexecutor.executor.operators.registry import create_operator
+    from taskexecutor.executor.slot_process import Host
 
-    connection = Link(
+    connection = ExecutorLink(
         link,
         executor_id,
         heartbeat_interval_s=conf.get(options.HEARTBEAT_INTERVAL),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import structlog
 
 from taskexecutor.executor import convert
-from taskexecutor.executor.link import Link
+from taskexecutor.executor.executor_link import ExecutorLink
 from taskexecutor.executor.running_tasks import RunningTasks
 from taskexecutor.executor.task import MetricSample, TaskMetrics
 
@@ -24,7 +24,7 @@ class MetricsReporter:
     def __init__(
         self,
         *,
-        link: Link,
+        link: ExecutorLink,
         tasks: RunningTasks,
         slot_samples: Callable[[], list[MetricSample]],
         interval_s: float,

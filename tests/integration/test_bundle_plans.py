@@ -32,7 +32,7 @@ from taskexecutor.executor.spark.columns import rows, slabs
 from taskexecutor.executor.spark.columns.bundles import ColumnBundles
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.plans import composed
-from taskexecutor.executor.spark.plans.kept import NotKept
+from taskexecutor.executor.spark.plans.reusable_plan import NotReusable
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
 from taskexecutor.executor.spark.transfer import BundleLoader, collect
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage
@@ -268,10 +268,10 @@ def test_another_table_in_place_of_the_input_is_not_taken_for_it(engine: SparkEn
     other = rows.frame(engine, to_spark(SCHEMA))
     leaf = other._jdf.queryExecution().executedPlan()
     assert rows.columns_read(engine, leaf) == SCHEMA.names
-    with pytest.raises(NotKept, match="does not read its input"):
+    with pytest.raises(NotReusable, match="does not read its input"):
         rows.columns_read(engine, engine.session.range(1)._jdf.queryExecution().executedPlan())
     both = other.crossJoin(rows.frame(engine, to_spark(SCHEMA)))
-    with pytest.raises(NotKept, match="reads other data as well"):
+    with pytest.raises(NotReusable, match="reads other data as well"):
         rows.columns_read(engine, both._jdf.queryExecution().executedPlan())
 
 

@@ -36,13 +36,13 @@ from taskexecutor.executor.spark.columns.bundles import ColumnBundles
 from taskexecutor.executor.spark.columns.rows import frame
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.plans import composed
-from taskexecutor.executor.spark.plans.kept import temporary_conf
 from taskexecutor.executor.spark.plans.leaf_columns import (
     BySecond,
     LeafColumn,
     decoded,
     leaf_columns,
 )
+from taskexecutor.executor.spark.plans.reusable_plan import temporary_conf
 from taskexecutor.executor.spark.plans.row_partials import row_partials
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
 from taskexecutor.executor.spark.transfer import BundleLoader

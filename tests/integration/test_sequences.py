@@ -22,7 +22,7 @@ from taskexecutor.executor.connectors.sequences.source import SequenceStage
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.plans.kept import keep
+from taskexecutor.executor.spark.plans.reusable_plan import keep
 from tests.integration.conftest import Slot
 from tests.integration.file_splits import read_split
 

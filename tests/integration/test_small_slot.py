@@ -77,7 +77,7 @@ import gc
 import sys
 from py4j.finalizer import ThreadSafeFinalizer
 import taskexecutor.executor.__main__
-from taskexecutor.executor.host import Host
+from taskexecutor.executor.slot_process import Host
 from taskexecutor.executor.operators.registry import create_operator
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.warm_up import start_warm

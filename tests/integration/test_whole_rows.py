@@ -31,7 +31,7 @@ from taskexecutor.executor.spark.hash_joins import with_hash_joins
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.jvm.local_tasks import LocalTasks
 from taskexecutor.executor.spark.plans import composed
-from taskexecutor.executor.spark.plans.kept import temporary_conf
+from taskexecutor.executor.spark.plans.reusable_plan import temporary_conf
 from taskexecutor.executor.spark.result_files import collect_in_files
 from taskexecutor.executor.spark.schemas import to_arrow, to_spark
 from taskexecutor.executor.spark.transform_stage import SparkTransformStage

@@ -277,7 +277,7 @@ MUTANTS = (
     ),
     Mutant(
         "a finished operator is not finished in the next checkpoint (invariant 15)",
-        "jobmaster/core/checkpoints/of_job.py",
+        "jobmaster/core/checkpoints/job_checkpoints.py",
         "                        vertex.vertex_id in plan.finished\n",
         "                        False\n",
         "tests/unit/jobmaster/checkpoints/test_job.py",

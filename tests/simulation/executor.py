@@ -30,7 +30,7 @@ from firesteel.common.results import ResultPartitionId, StoredPartition
 from firesteel.common.rpc.convert import OPERATOR_EVENT, PARTITION_ID, STORED_PARTITION
 from firesteel.common.states import ExecutionState
 from taskexecutor.executor.connectors.splits import Splits
-from taskexecutor.executor.link import EXECUTOR_ID_KEY
+from taskexecutor.executor.executor_link import EXECUTOR_ID_KEY
 from tests.simulation.checkpoints import Partition, TaskCheckpoints, restored_from
 from tests.simulation.services import option
 from tests.simulation.world import SimulatedProcess

@@ -35,7 +35,7 @@ from taskexecutor.executor.analysis.checks import (
     check_same_key_types,
     check_time_column,
 )
-from taskexecutor.executor.analysis.left_out import left_out_by_function, left_out_by_plan
+from taskexecutor.executor.analysis.dropped_changes import dropped_by_function, dropped_by_plan
 from taskexecutor.executor.analysis.random_numbers import Seed, check_seeds, is_repeatable
 from taskexecutor.executor.analysis.row_by_row import AnyRows, RowByRow, check_row_by_row
 from taskexecutor.executor.analysis.row_kinds import check_transform
@@ -68,9 +68,9 @@ def analyze_transform(step: AnalysisStep, spec: TransformSpec) -> AnalyzedOutput
     if method is not None:
         _check_method(step.operator_name, method, frame.frame, result)
     check_transform(step, frame.frame, result)
-    left_out = None
+    dropped = None
     if step.inputs[0].retracting:
-        left_out = left_out_by_plan(step.operator_name, result)
+        dropped = dropped_by_plan(step.operator_name, result)
     if spec.per_bundle:
         following = frame.with_plan(composed.unread_frame(step.session, result.schema))
         output = AnalyzedOutput.on_spark(following)
@@ -81,7 +81,7 @@ def analyze_transform(step: AnalysisStep, spec: TransformSpec) -> AnalyzedOutput
             step.operator_name, frame, result, lambda: composed.transform(frame.frame, spec)
         )
         output = AnalyzedOutput.on_spark(frame.with_plan(result))
-    output.left_out = left_out
+    output.dropped = dropped
     return output
 
 
@@ -195,10 +195,10 @@ def analyze_co_map(step: AnalysisStep, spec: CoMapInArrowSpec) -> AnalyzedOutput
 
 
 def analyze_filter(step: AnalysisStep, spec: FilterSpec) -> AnalyzedOutput:
-    left_out = None
+    dropped = None
     if step.inputs[0].retracting:
-        left_out = left_out_by_function(step.operator_name, spec.function)
-    return AnalyzedOutput(schema=step.input_schema, left_out=left_out)
+        dropped = dropped_by_function(step.operator_name, spec.function)
+    return AnalyzedOutput(schema=step.input_schema, dropped=dropped)
 
 
 def analyze_watermarks(step: AnalysisStep, spec: AssignWatermarksSpec) -> AnalyzedOutput:

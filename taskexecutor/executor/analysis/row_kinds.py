@@ -45,7 +45,7 @@ from firesteel.plan.specs import (
     WindowTopNSpec,
 )
 from firesteel.row_kind import DELETE, ROW_KIND
-from taskexecutor.executor.analysis.left_out import later
+from taskexecutor.executor.analysis.dropped_changes import later
 from taskexecutor.executor.analysis.step import (
     AnalysisStep,
     AnalyzedOutput,
@@ -76,16 +76,16 @@ def check_not_aggregating(step: AnalysisStep, spec: Spec) -> None:
         return
     name = step.operator_name.removesuffix(" partial")
     for number, given in enumerate(step.inputs):
-        left_out = given.retracting and given.retracting.left_out
-        if given.retracting and left_out and _takes_changes(spec):
+        dropped = given.retracting and given.retracting.dropped
+        if given.retracting and dropped and _takes_changes(spec):
             raise FiresteelError(
                 f"{name}: it would not see all changes of {given.retracting.who!r}, because"
-                f" the condition of {left_out.who!r} drops some of them: {left_out.why}; filter "
+                f" the condition of {dropped.who!r} drops some of them: {dropped.why}; filter "
                 f"after {name!r} instead, or, {_OWN_ROWS}"
             )
         if given.retracting and not _takes_changes(spec):
             instead = given.retracting.instead
-            if left_out and left_out.one_kind:
+            if dropped and dropped.one_kind:
                 instead += f"; or, {_OWN_ROWS}"
             if number == 1 and isinstance(spec, JoinSpec) and isinstance(spec.within, AsOfSpec):
                 instead = "join the rows upstream of it: as_of_join finds the latest of them itself"
@@ -177,10 +177,10 @@ def retracting(step: AnalysisStep, spec: Spec, output: AnalyzedOutput) -> Retrac
     for given in step.inputs:
         if not given.retracting or output.settled or isinstance(spec, SinkSpec):
             continue
-        left_out = later(given.retracting.left_out, output.left_out)
+        dropped = later(given.retracting.dropped, output.dropped)
         schema = output.schema
         if schema is None or ROW_KIND not in schema.names:
-            if left_out is not None and left_out.one_kind:
+            if dropped is not None and dropped.one_kind:
                 continue
             raise FiresteelError(
                 f"{step.operator_name}: it drops the column {ROW_KIND}, but its input has rows of "
@@ -188,22 +188,22 @@ def retracting(step: AnalysisStep, spec: Spec, output: AnalyzedOutput) -> Retrac
             )
         if schema.field(ROW_KIND).type != pa.string():
             raise _changes(step, given.retracting)
-        return replace(given.retracting, left_out=left_out)
+        return replace(given.retracting, dropped=dropped)
     return output.retracting
 
 
 def united_changes(several: Sequence[Retracting]) -> Retracting | None:
     """Merges changelog streams into one: if one of them lacks changes, the result does."""
-    lacking = [one for one in several if one.left_out]
+    lacking = [one for one in several if one.dropped]
     if not lacking:
         return several[0] if several else None
     if len(lacking) < len(several):
         lacking = [
-            replace(one, left_out=replace(one.left_out, one_kind=False))
+            replace(one, dropped=replace(one.dropped, one_kind=False))
             for one in lacking
-            if one.left_out is not None
+            if one.dropped is not None
         ]
-    return min(lacking, key=lambda one: one.left_out is not None and one.left_out.one_kind)
+    return min(lacking, key=lambda one: one.dropped is not None and one.dropped.one_kind)
 
 
 def keeps_settled(step: AnalysisStep, output: AnalyzedOutput) -> bool:

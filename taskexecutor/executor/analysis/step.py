@@ -56,7 +56,7 @@ class Updating:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
+class DroppedChanges:
     """The operator that may drop one of a row's two changes and keep the other."""
 
     who: str  # name
@@ -72,7 +72,7 @@ class Retracting:
     because: str  # why rows are deleted
     instead: str
     # between it and here; None: both changes of a row are kept, or neither
-    left_out: LeftOut | None = None
+    dropped: DroppedChanges | None = None
 
     @classmethod
     def of_window(cls, who: str) -> Retracting:
@@ -102,7 +102,7 @@ class AnalyzedOutput:
     final: pa.Schema | None = None  # of a partial aggregate: the schema of its keyed half
     # deletions marked by `row_kind`; None: rows are never deleted
     retracting: Retracting | None = None
-    left_out: LeftOut | None = None  # dropped changes, by this operator
+    dropped: DroppedChanges | None = None  # dropped changes, by this operator
     settled: bool = False  # it has the column `row_kind` of such rows, but none is deleted
     updating: Updating | None = None  # None: each row is a separate row
     time_advances: bool = False  # whether event time may advance before its rows have ended

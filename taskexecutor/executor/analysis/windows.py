@@ -23,10 +23,10 @@ from firesteel.plan.specs import (
 )
 from firesteel.plan.specs.windows import SESSION_GAP
 from firesteel.row_kind import ROW_KIND
-from taskexecutor.executor.aggregation.taken_back import kept_of
+from taskexecutor.executor.aggregation.retraction import kept_of
 from taskexecutor.executor.analysis.by_key import ByKey, KeyedFrame
 from taskexecutor.executor.analysis.checks import check_keys, check_time_column
-from taskexecutor.executor.analysis.left_out import given_once
+from taskexecutor.executor.analysis.dropped_changes import given_once
 from taskexecutor.executor.analysis.random_numbers import (
     Seed,
     check_seeds,

@@ -20,13 +20,13 @@ from taskexecutor.executor.aggregation.merging import merge_column
 from taskexecutor.executor.aggregation.ordered_rows import Changed, Ordered, OrderedRows, in_order
 from taskexecutor.executor.aggregation.ranked_rows import Flags, Ranked, ranges
 from taskexecutor.executor.numbers import as_numpy
-from taskexecutor.executor.operators.kept_rows import KeptRows, changed_by
+from taskexecutor.executor.operators.changelog_rows import ChangelogRows, changed_by
 
 PART_ROWS = 65_536  # rows whose results are compared at a time
 AT_ONCE = 1_048_576  # rows aggregated at a time, counted once for each neighbour
 
 
-class RowsBetween(KeptRows):
+class RowsBetween(ChangelogRows):
     """Keeps all rows. Each flush emits, for all keys or some at a time, DELETE for rows that are
     deleted or whose results change, and then INSERT for rows that are new or have new results. In a
     batch, each row is emitted once, at the end.

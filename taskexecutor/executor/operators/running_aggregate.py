@@ -23,7 +23,7 @@ from taskexecutor.executor.aggregation.merging import (
     merges_of,
 )
 from taskexecutor.executor.aggregation.results import aggregate_results
-from taskexecutor.executor.aggregation.taken_back import TakenBack
+from taskexecutor.executor.aggregation.retraction import Retraction
 from taskexecutor.executor.runtime_mode import is_batch
 
 # Waiting partial rows; if all state is in memory, at least twice the number of keys.
@@ -47,7 +47,7 @@ class RunningAggregate(StreamOperator):
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = 0
         self._bundle_rows = BUNDLE_ROWS
-        self._changes: TakenBack | None = None
+        self._changes: Retraction | None = None
         self._last: LastResults | None = None
 
     def initialize_state(self, state: OperatorState) -> None:
@@ -57,7 +57,7 @@ class RunningAggregate(StreamOperator):
         columns = columns_of_partials(aggregates, schema)
         if schema is not None and ROW_KIND in schema.names:
             name = self.context.operator_name
-            self._changes = TakenBack(aggregates, keys, schema, name, self._memory)
+            self._changes = Retraction(aggregates, keys, schema, name, self._memory)
             self._merges = self._changes.merges
             columns_of_totals = self._changes.columns(columns)
         else:

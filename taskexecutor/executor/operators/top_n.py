@@ -13,11 +13,11 @@ from firesteel.row_kind import DELETE, INSERT, ROW_KIND
 from taskexecutor.executor.aggregation.columns import described
 from taskexecutor.executor.aggregation.ordered_rows import Changed, OrderedRows
 from taskexecutor.executor.aggregation.ranked_rows import Ranked, RankedRows
-from taskexecutor.executor.operators.kept_rows import KeptRows, changed_by
+from taskexecutor.executor.operators.changelog_rows import ChangelogRows, changed_by
 from taskexecutor.executor.operators.windows.contents import RANK
 
 
-class TopN(KeptRows):
+class TopN(ChangelogRows):
     """Each flush emits, for all keys or some at a time, DELETE for rows that are no longer among
     the first of their keys or whose rank changes, and then INSERT for the new ones. In a batch, the
     first rows are emitted once, at the end.

@@ -25,7 +25,7 @@ from firesteel.errors import FiresteelError
 from firesteel.static_table import StaticTable
 from firesteel.text import text_of
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.plans.kept import LOCAL_RELATION_LIMIT, temporary_conf
+from taskexecutor.executor.spark.plans.reusable_plan import LOCAL_RELATION_LIMIT, temporary_conf
 from taskexecutor.executor.spark.plans.table_versions import TableVersion, pinned_here
 from taskexecutor.executor.spark.schemas import shown, to_arrow, to_spark
 from taskexecutor.executor.spark.transfer import collect, local_frame

@@ -26,7 +26,7 @@ from taskexecutor.executor.spark.columns.sink import ColumnSink
 from taskexecutor.executor.spark.columns.spool import Spool
 from taskexecutor.executor.spark.hash_joins import with_hash_joins
 from taskexecutor.executor.spark.plans import composed
-from taskexecutor.executor.spark.plans.kept import without_shuffles
+from taskexecutor.executor.spark.plans.reusable_plan import without_shuffles
 from taskexecutor.executor.spark.result_files import collect_in_files
 from taskexecutor.executor.spark.schemas import conform, to_arrow, to_spark
 from taskexecutor.executor.spark.stage import SparkStage

@@ -17,8 +17,8 @@ from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.specs import RunningAggregateSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.aggregation import last_results, value_counts
+from taskexecutor.executor.aggregation.retraction import kept_of
 from taskexecutor.executor.aggregation.sorted_runs import SortedRuns
-from taskexecutor.executor.aggregation.taken_back import kept_of
 from taskexecutor.executor.operators.running_aggregate import RunningAggregate
 
 EXPRESSIONS = (

@@ -34,7 +34,7 @@ from taskexecutor.executor import column_memory
 from taskexecutor.executor.aggregation import sorted_runs, value_counts
 from taskexecutor.executor.column_memory import IN_MEMORY, SlotColumnMemory
 from taskexecutor.executor.exchange.partitioning import hash_columns
-from taskexecutor.executor.operators import kept_rows, running_aggregate
+from taskexecutor.executor.operators import changelog_rows, running_aggregate
 from taskexecutor.executor.operators.drop_duplicates import DropDuplicates
 from taskexecutor.executor.operators.rows_between import RowsBetween
 from taskexecutor.executor.operators.running_aggregate import RunningAggregate
@@ -201,7 +201,7 @@ def test_a_batch_has_some_pieces_of_its_state_in_memory(
     monkeypatch.setattr(column_memory, "_PIECE_BYTES", (PIECE_BYTES, PIECE_BYTES))
     monkeypatch.setattr(column_memory, "_SMALL_BYTES", 4 << 10)
     for module, constant in (
-        (kept_rows, "BUNDLE_ROWS"),
+        (changelog_rows, "BUNDLE_ROWS"),
         (panes, "COMPACT_ROWS"),
         (running_aggregate, "BUNDLE_ROWS"),
         (running_aggregate, "PART_ROWS"),

@@ -14,7 +14,7 @@ from firesteel.errors import FiresteelError
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.specs import RowsBetweenSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.operators import kept_rows, rows_between
+from taskexecutor.executor.operators import changelog_rows, rows_between
 from taskexecutor.executor.operators.rows_between import RowsBetween
 
 ITEMS = parse_aggregates(["sum(x) AS s", "max(x) AS m", "count(DISTINCT x) AS d", "avg(x) AS a"])
@@ -149,7 +149,7 @@ def test_in_a_batch_each_row_comes_once_at_the_end(
             harness.flush()
     assert not harness.rows()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kept_rows, "PART_ROWS", part_rows)
+        patch.setattr(changelog_rows, "PART_ROWS", part_rows)
         patch.setattr(rows_between, "AT_ONCE", part_rows)
         harness.end()
     found = Counter[str]()
@@ -161,7 +161,7 @@ def test_in_a_batch_each_row_comes_once_at_the_end(
 
 def test_results_are_made_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_between, "AT_ONCE", 4)
-    monkeypatch.setattr(kept_rows, "BUNDLE_ROWS", 3)
+    monkeypatch.setattr(changelog_rows, "BUNDLE_ROWS", 3)
     monkeypatch.setattr(rows_between, "PART_ROWS", 3)
     harness = opened(-2, 0, SCHEMA)
     rows: list[Row] = [(0, at, at, at % 3) for at in range(20)]

@@ -14,7 +14,7 @@ from firesteel.errors import FiresteelError
 from firesteel.plan.specs import TopNSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.aggregation import ranked_rows
-from taskexecutor.executor.operators import kept_rows
+from taskexecutor.executor.operators import changelog_rows
 from taskexecutor.executor.operators.top_n import TopN
 
 SCHEMA = pa.schema([("key", pa.float64()), ("by", pa.float64()), ("n", pa.int64())])
@@ -170,7 +170,7 @@ def test_in_a_batch_what_is_first_comes_once_at_the_end(
             harness.flush()
     assert not of_batch.rows()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kept_rows, "PART_ROWS", part_rows)
+        patch.setattr(changelog_rows, "PART_ROWS", part_rows)
         for harness in (stream, of_batch):
             harness.end()
     assert changes(of_batch) == changes(stream)
@@ -215,7 +215,7 @@ def test_of_equal_rows_the_earlier_stays_or_the_later_comes() -> None:
 
 def test_many_outdated_rows_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranked_rows, "LOG_ROWS", 10)
-    monkeypatch.setattr(kept_rows, "BUNDLE_ROWS", 4)
+    monkeypatch.setattr(changelog_rows, "BUNDLE_ROWS", 4)
     harness = opened(2, by=("n",), ascending=(False,))
     for first in range(0, 400, 4):
         harness.process(batch([(0, 1), (1, 1), (2, 1), (3, 1)], first))

@@ -36,8 +36,8 @@ from taskexecutor.core import events as slot_events
 from taskexecutor.executor import convert
 from taskexecutor.executor.analysis.analyze import analyze
 from taskexecutor.executor.exchange import Exchange
-from taskexecutor.executor.host import Host
 from taskexecutor.executor.operators.registry import create_operator
+from taskexecutor.executor.slot_process import Host
 from taskexecutor.executor.state import StateBackends
 from taskexecutor.executor.task import StreamTask
 

@@ -14,7 +14,7 @@ from firesteel.common.ids import ExecutorId
 from firesteel.common.rpc.server import aio_channel
 from firesteel.common.rpc.status import Reason, reason_of
 from firesteel.common.service.platform import SYSTEM
-from taskexecutor.executor.link import EXECUTOR_ID_KEY
+from taskexecutor.executor.executor_link import EXECUTOR_ID_KEY
 from taskexecutor.servicer import ExecutorLinkServicer
 
 READY = executor_pb2.ExecutorToTaskExecutor(ready=executor_pb2.ExecutorReady())

@@ -1,5 +1,5 @@
 """Sequences generated in Spark: a task's splits are partitions of one plan, cached where that is
-sound (taskexecutor.executor.spark.plans.kept).
+sound (taskexecutor.executor.spark.plans.reusable_plan).
 
 Spark's aggregation looks up a row's group in a small map first, then in a larger one, which takes
 several times as long. If the first rows alone have more groups than fit into the small map, it is
@@ -20,11 +20,11 @@ from firesteel.connectors import SequenceSource
 from firesteel.operator import PlanMeter
 from firesteel.plan.specs import PartialWindowAggregateSpec, Spec
 from taskexecutor.executor.spark.plans import composed
-from taskexecutor.executor.spark.plans.kept import (
+from taskexecutor.executor.spark.plans.reusable_plan import (
     ATTEMPTS,
     ROW_BY_ROW,
-    KeptPlan,
-    NotKept,
+    NotReusable,
+    ReusablePlan,
     keep,
     temporary_conf,
 )
@@ -78,7 +78,7 @@ class RangePlans:
         self._block = -1  # which block of SPLITS_PER_PLAN splits the cached plan covers
         self._rdd: Any = None
         self._schema: pa.Schema | None = None
-        self._kept: KeptPlan | None = None
+        self._kept: ReusablePlan | None = None
 
     @property
     def frame(self) -> DataFrame | None:
@@ -108,7 +108,7 @@ class RangePlans:
                     self._make(block)
                 self._meter.made()
                 self._block = block
-            except NotKept as reason:
+            except NotReusable as reason:
                 self._meter.not_kept(str(reason))
                 self._attempts -= 1
         return self._rdd is not None
@@ -175,7 +175,7 @@ class RangePlans:
         begin = self._source.start + block * SPLITS_PER_PLAN * self._split_rows
         end = begin + SPLITS_PER_PLAN * self._split_rows
         if end > 2**63 - 1:
-            raise NotKept("it would exceed the largest BIGINT")
+            raise NotReusable("it would exceed the largest BIGINT")
         numbers = session.range(begin, end, 1, SPLITS_PER_PLAN * self._parts * self._cores)
         column = self._source.column
         leaf, empty = (

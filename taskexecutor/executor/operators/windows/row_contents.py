@@ -18,11 +18,11 @@ from taskexecutor.executor.operators.windows.contents import (
     as_timestamps,
 )
 from taskexecutor.executor.operators.windows.fired_rows import with_window
-from taskexecutor.executor.operators.windows.kept_rows import KeptRows
 from taskexecutor.executor.operators.windows.spark_windows import SparkWindows
+from taskexecutor.executor.operators.windows.stored_rows import StoredRows
 
 
-class RowContents(KeptRows):
+class RowContents(StoredRows):
     """Rows as they arrived. `emit` passes them to Spark with two additional columns: their window's
     start and end.
 

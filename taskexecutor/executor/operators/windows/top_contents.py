@@ -18,10 +18,10 @@ from taskexecutor.executor.operators.windows.contents import (
     Combined,
     as_timestamps,
 )
-from taskexecutor.executor.operators.windows.kept_rows import KeptRows
+from taskexecutor.executor.operators.windows.stored_rows import StoredRows
 
 
-class TopContents(KeptRows):
+class TopContents(StoredRows):
     """At most n rows per key and window. Others are dropped as soon as rows are combined."""
 
     combines = True

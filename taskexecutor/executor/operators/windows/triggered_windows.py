@@ -54,7 +54,7 @@ from taskexecutor.executor.operators.windows.fired_rows import (
     Results,
     with_window,
 )
-from taskexecutor.executor.operators.windows.kept_rows import KeptRows
+from taskexecutor.executor.operators.windows.stored_rows import StoredRows
 from taskexecutor.executor.spark.session_zone import session_zone
 from taskexecutor.executor.timing.wall_clock import wall_clock_us
 
@@ -510,7 +510,7 @@ class TriggeredWindows(StreamOperator):
         self._results.close()
 
 
-class _Rows(KeptRows):
+class _Rows(StoredRows):
     """The times of rows, and the output of late rows."""
 
     def __init__(self, spec: WindowApplySpec) -> None:

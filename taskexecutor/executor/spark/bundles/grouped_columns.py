@@ -15,8 +15,8 @@ from taskexecutor.executor.aggregation.grouping import Groups, group
 from taskexecutor.executor.aggregation.merging import ROWS, merge_partials
 from taskexecutor.executor.spark.columns.bundles import ColumnBundles
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.plans.kept import KeptPlan
 from taskexecutor.executor.spark.plans.leaf_columns import BySecond, LeafColumn, decoded
+from taskexecutor.executor.spark.plans.reusable_plan import ReusablePlan
 from taskexecutor.executor.spark.plans.wanted_rows import WantedRows
 from taskexecutor.executor.spark.schemas import conform, to_arrow
 
@@ -41,7 +41,7 @@ class GroupedColumns:
     def __init__(
         self,
         engine: SparkEngine,
-        kept: KeptPlan,
+        kept: ReusablePlan,
         given: Sequence[LeafColumn | BySecond | None],
         time: str | None,
         meter: PlanMeter,
@@ -134,14 +134,14 @@ class GroupedColumns:
 class _Computed:
     """Columns that Spark computes for each row, and the columns on which these depend."""
 
-    def __init__(self, engine: SparkEngine, kept: KeptPlan, places: Sequence[int]) -> None:
+    def __init__(self, engine: SparkEngine, kept: ReusablePlan, places: Sequence[int]) -> None:
         """`places`: indices among the columns of the plan's rows."""
         names = kept.rows.columns
         rows = kept.rows.select(*(names[place] for place in places))
         physical = rows._jdf.queryExecution().executedPlan()
         self._places = places
         self._schema = to_arrow(rows.schema)
-        self.bundles = ColumnBundles(engine, KeptPlan(rows, rows, physical, ()))
+        self.bundles = ColumnBundles(engine, ReusablePlan(rows, rows, physical, ()))
         self.reads = self.bundles.columns
 
     def run(

@@ -15,10 +15,10 @@ import pyarrow as pa
 from firesteel.common.units import MIB
 from firesteel.operator import PlanMeter
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.plans.kept import (
+from taskexecutor.executor.spark.plans.reusable_plan import (
     LOCAL_RELATION_LIMIT,
-    KeptPlan,
-    NotKept,
+    NotReusable,
+    ReusablePlan,
     temporary_conf,
 )
 from taskexecutor.executor.spark.schemas import conform, to_arrow
@@ -48,8 +48,8 @@ class MessageBundles:
     that each bundle needs, because looking them up takes round trips.
     """
 
-    def __init__(self, engine: SparkEngine, plan: KeptPlan) -> None:
-        """Raises NotKept."""
+    def __init__(self, engine: SparkEngine, plan: ReusablePlan) -> None:
+        """Raises NotReusable."""
         session: Any = engine.session
         jvm = session._jvm
         self.kept = plan
@@ -60,7 +60,7 @@ class MessageBundles:
         while root.getClass().getSimpleName() == "MapPartitionsRDD":
             root = root.dependencies().head().rdd()
         if root.getClass().getSimpleName() != "ParallelCollectionRDD":
-            raise NotKept(f"its rows come from a {root.getClass().getSimpleName()}")
+            raise NotReusable(f"its rows come from a {root.getClass().getSimpleName()}")
         self._root = root.id()
         self._properties = engine.session_properties()
         self._bytes = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("[B"))

@@ -20,11 +20,11 @@ from taskexecutor.executor.spark.columns.bundles import ColumnBundles
 from taskexecutor.executor.spark.columns.sink import ColumnSink
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.plans.cache_keys import cache_key
-from taskexecutor.executor.spark.plans.kept import (
+from taskexecutor.executor.spark.plans.reusable_plan import (
     ATTEMPTS,
     ROW_BY_ROW,
     WHOLE,
-    NotKept,
+    NotReusable,
     attempted,
     is_still,
     keep,
@@ -135,7 +135,7 @@ class BundlePlans:
             if ColumnSink.suits(engine, kept.rows.schema):
                 return ColumnBundles(engine, kept, whole=self._whole)
         if self._whole:
-            raise NotKept("its rows have columns that Spark cannot read from Arrow")
+            raise NotReusable("its rows have columns that Spark cannot read from Arrow")
         leaf = messages.frame(engine, self._spark_schema)
         kept = keep(engine.session, leaf, leaf, self._specs, ROW_BY_ROW | messages.LEAF)
         return MessageBundles(engine, kept)

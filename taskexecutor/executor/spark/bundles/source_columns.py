@@ -17,16 +17,16 @@ from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.jvm.plan_cache import CachedPlan
 from taskexecutor.executor.spark.plans.cache_keys import cache_key
 from taskexecutor.executor.spark.plans.composed import event_time_us
-from taskexecutor.executor.spark.plans.kept import (
+from taskexecutor.executor.spark.plans.leaf_columns import leaf_columns
+from taskexecutor.executor.spark.plans.reusable_plan import (
     ATTEMPTS,
     ROW_BY_ROW,
-    KeptPlan,
-    NotKept,
+    NotReusable,
+    ReusablePlan,
     attempted,
     is_still,
     keep,
 )
-from taskexecutor.executor.spark.plans.leaf_columns import leaf_columns
 from taskexecutor.executor.spark.plans.row_observer import RowObserver
 from taskexecutor.executor.spark.plans.row_partials import GivenRows
 from taskexecutor.executor.spark.plans.wanted_rows import WantedRows, wanted_rows
@@ -91,7 +91,7 @@ class ColumnPlans:
     def _made(self) -> SourcePlan:
         engine = self._engine
         if not ColumnSink.suits(engine, self._schema):
-            raise NotKept("its rows cannot enter and leave Spark as columns")
+            raise NotReusable("its rows cannot enter and leave Spark as columns")
         leaf = rows.frame(engine, self._schema)
         time = self._watermarks.column if self._watermarks is not None else None
         observer: RowObserver | None = None
@@ -101,9 +101,9 @@ class ColumnPlans:
         allowed = ROW_BY_ROW | rows.LEAF
         kept = keep(engine.session, leaf, leaf, self._specs, allowed, by_arrow=self._by_arrow)
         if not ColumnSink.suits(engine, kept.rows.schema):
-            raise NotKept("its results do not leave Spark as columns")
+            raise NotReusable("its results do not leave Spark as columns")
         if engine.code.type("FiresteelTable").asksForFile(kept.physical):
-            raise NotKept("it reads the name of a row's file")
+            raise NotReusable("it reads the name of a row's file")
         if kept.grouping is not None and self._time_is_plain:
             given = leaf_columns(engine, kept.physical)
             if given is not None:
@@ -135,7 +135,7 @@ class ColumnPlans:
 class SourcePlan(CachedPlan, Protocol):
     """A plan for a source's columns. One run at a time."""
 
-    kept: KeptPlan
+    kept: ReusablePlan
     meter: PlanMeter  # of the operator that currently has it
     columns: set[str]  # names of the columns that it needs
     takes_dictionaries: bool  # whether texts may be dictionaries

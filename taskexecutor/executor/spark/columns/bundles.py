@@ -16,7 +16,7 @@ from taskexecutor.executor.spark.columns.rows import SharedRows, columns_read
 from taskexecutor.executor.spark.columns.sink import ColumnSink
 from taskexecutor.executor.spark.jvm import gateway
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.plans.kept import KeptPlan
+from taskexecutor.executor.spark.plans.reusable_plan import ReusablePlan
 from taskexecutor.executor.spark.schemas import conformed
 
 _PART_BYTES = 32 * MIB  # of a bundle in shared memory at a time, unless a single row is larger
@@ -26,26 +26,26 @@ _SMALL_BATCH_ROWS = 4_096  # batches with a smaller average are concatenated fir
 class ColumnBundles:
     """A cached plan over `rows.frame` for bundles of one operator."""
 
-    def __init__(self, engine: SparkEngine, plan: KeptPlan, *, whole: bool = False) -> None:
+    def __init__(self, engine: SparkEngine, plan: ReusablePlan, *, whole: bool = False) -> None:
         """`whole`: the plan relates the rows of a bundle, which is not divided."""
         self.kept = plan
         self._whole = whole
         self._running = False
-        self._passing = plan.passing
-        passes = plan.passing.columns if plan.passing is not None else []
+        self._passthrough = plan.passthrough
+        passes = plan.passthrough.columns if plan.passthrough is not None else []
         self._plan: _RunPlan | None = None  # None: Spark has nothing to compute
         self._repeats: Repeats | None = None  # set if repeated texts are worth searching for
-        if plan.passing is None or not plan.passing.complete:
+        if plan.passthrough is None or not plan.passthrough.complete:
             self._plan = _RunPlan(engine, plan)
             nested = any(pa.types.is_nested(kind) for kind in self._plan.schema.types)
-            if plan.passing is not None and plan.deterministic and not nested:
+            if plan.passthrough is not None and plan.deterministic and not nested:
                 self._repeats = Repeats(
-                    self._plan.read, self._plan.schema, filtered=plan.passing.filtered
+                    self._plan.read, self._plan.schema, filtered=plan.passthrough.filtered
                 )
         read = self._plan.read if self._plan is not None else []
         self.columns = {*passes, *read}  # names of the columns that it needs
         # Columns that the results take values from, by row number.
-        filtered = plan.passing is not None and plan.passing.filtered
+        filtered = plan.passthrough is not None and plan.passthrough.filtered
         self.late = frozenset(passes).difference(read) if filtered else frozenset[str]()
 
     @property
@@ -73,19 +73,19 @@ class ColumnBundles:
         self, batches: Sequence[pa.RecordBatch], group: str, meter: PlanMeter
     ) -> Generator[list[pa.Array], None, None]:
         """Yields the columns of batches."""
-        passing, plan = self._passing, self._plan
+        passthrough, plan = self._passthrough, self._plan
         if plan is None:
-            assert passing is not None
-            yield from passing.results(batches, ())
+            assert passthrough is not None
+            yield from passthrough.results(batches, ())
             return
-        if passing is not None and self._repeats is not None:
+        if passthrough is not None and self._repeats is not None:
             found = self._repeats.values(batches, lambda texts: plan.run([texts], group, meter))
             if found is not None:
-                yield from passing.results_at(batches, *found)
+                yield from passthrough.results_at(batches, *found)
                 return
         with closing(plan.run(batches, group, meter)) as computed:
-            if passing is not None:
-                yield from passing.results(batches, computed)
+            if passthrough is not None:
+                yield from passthrough.results(batches, computed)
                 return
             for batch in computed:
                 yield batch.columns
@@ -104,7 +104,7 @@ class ColumnBundles:
 class _RunPlan:
     """The plan in the JVM, and the shared memory of its input and results."""
 
-    def __init__(self, engine: SparkEngine, plan: KeptPlan) -> None:
+    def __init__(self, engine: SparkEngine, plan: ReusablePlan) -> None:
         self.read = columns_read(engine, plan.physical)
         self._sink = ColumnSink(engine, plan.rows.schema, grouping=plan.grouping)
         self.schema = self._sink.schema

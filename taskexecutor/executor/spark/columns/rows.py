@@ -23,8 +23,8 @@ from firesteel.errors import FiresteelError
 from taskexecutor.executor.spark.columns import slabs
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.jvm.local_tasks import singleton
-from taskexecutor.executor.spark.plans.kept import NotKept
 from taskexecutor.executor.spark.plans.leaf_columns import decoded
+from taskexecutor.executor.spark.plans.reusable_plan import NotReusable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -62,14 +62,14 @@ def frame(engine: SparkEngine, schema: StructType, spool: Any = None) -> DataFra
 
 
 def columns_read(engine: SparkEngine, physical: Any) -> list[str]:
-    """Returns the names of the columns that a plan over `frame` needs, in order. Raises NotKept if
-    the plan has other leaves.
+    """Returns the names of the columns that a plan over `frame` needs, in order. Raises NotReusable
+    if the plan has other leaves.
     """
     leaves = physical.collectLeaves()
     scans = [leaves.apply(index) for index in range(leaves.size())]
     scans = [leaf for leaf in scans if _kind(leaf) == "BatchScanExec"]
     if len(scans) != 1 or not is_scan(scans[0]):
-        raise NotKept("it does not read its input, or reads other data as well")
+        raise NotReusable("it does not read its input, or reads other data as well")
     return list(engine.code.type("FiresteelTable").columnsRead(scans[0].scan()))
 
 

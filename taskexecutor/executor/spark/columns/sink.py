@@ -21,7 +21,7 @@ from taskexecutor.executor.spark.columns.slabs import Batches, Slabs
 from taskexecutor.executor.spark.jvm import gateway
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.jvm.local_tasks import LocalTask
-from taskexecutor.executor.spark.plans.kept import generated_anew
+from taskexecutor.executor.spark.plans.reusable_plan import generated_anew
 from taskexecutor.executor.spark.plans.row_partials import GivenRows
 from taskexecutor.executor.spark.schemas import to_arrow
 

@@ -33,11 +33,11 @@ from taskexecutor.executor.spark.files.parts import FileParts
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.jvm.local_tasks import LocalTask
 from taskexecutor.executor.spark.plans.composed import empty_frame, event_time_us
-from taskexecutor.executor.spark.plans.kept import (
+from taskexecutor.executor.spark.plans.reusable_plan import (
     ATTEMPTS,
     ROW_BY_ROW,
-    KeptPlan,
-    NotKept,
+    NotReusable,
+    ReusablePlan,
     attempted,
     keep,
 )
@@ -126,8 +126,8 @@ class FilePlans:
         run = self._run_of(keep(session, leaf, empty, self._specs, _ALLOWED, by_arrow=by_arrow))
         return FilePlan(run, malformed, observer)
 
-    def _run_of(self, kept: KeptPlan) -> _Run:
-        """Raises NotKept if the plan has other leaves than the scan, or skips files."""
+    def _run_of(self, kept: ReusablePlan) -> _Run:
+        """Raises NotReusable if the plan has other leaves than the scan, or skips files."""
         leaves = kept.physical.collectLeaves()
         scans = [
             leaf
@@ -135,9 +135,9 @@ class FilePlans:
             if leaf.getClass().getSimpleName() == _SCAN
         ]
         if len(scans) != 1:
-            raise NotKept("it does not read each file once")
+            raise NotReusable("it does not read each file once")
         if not scans[0].partitionFilters().isEmpty():
-            raise NotKept("it chooses among folders by the columns that their names give")
+            raise NotReusable("it chooses among folders by the columns that their names give")
         scan = self._left_out(scans[0])
         return _Run(self._engine, self._parts, kept, self._meter, scan)
 
@@ -170,7 +170,7 @@ class FilePlan:
 
     @property
     def outdated(self) -> bool:
-        """See KeptPlan."""
+        """See ReusablePlan."""
         return self._rows.kept.outdated
 
     def scan(self, *, malformed: bool) -> str:
@@ -307,7 +307,7 @@ class _Run:
         self,
         engine: SparkEngine,
         parts: FileParts,
-        kept: KeptPlan,
+        kept: ReusablePlan,
         meter: PlanMeter,
         scan: str,
     ) -> None:
@@ -331,7 +331,7 @@ class _Run:
         root = _root_of(self._rdd)
         kind = root.getClass().getSimpleName()
         if kind != "FileScanRDD":
-            raise NotKept(f"its rows come from a {kind}")
+            raise NotReusable(f"its rows come from a {kind}")
         engine.code.load("FiresteelSplit")
         self._split = engine.code.type("FiresteelSplit")(
             root, engine.session_properties(), *engine.local_tasks.resources

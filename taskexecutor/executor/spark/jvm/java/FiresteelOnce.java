@@ -23,7 +23,7 @@ import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * Evaluates costly expressions that a condition refers to, such as regular expressions, once:
- * see plans/once.py.
+ * see plans/common_expressions.py.
  */
 public final class FiresteelOnce implements java.io.Serializable {
     private static final Set COSTLY = new HashSet(Arrays.asList(new Object[] {

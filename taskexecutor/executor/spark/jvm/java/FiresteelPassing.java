@@ -15,7 +15,7 @@ import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
-/** Finds the results of a plan that are unchanged columns of its input: see plans/passing.py. */
+/** Finds the results of a plan that are unchanged columns of its input: see plans/passthrough.py. */
 public final class FiresteelPassing {
     private final LogicalPlan whole;
     private final DataSourceV2Relation leaf;

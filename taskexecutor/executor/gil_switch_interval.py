@@ -10,5 +10,5 @@ import sys
 SWITCH_INTERVAL_S = 0.001
 
 
-def take_turns_often() -> None:
+def set_switch_interval() -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)

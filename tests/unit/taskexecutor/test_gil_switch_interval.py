@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from taskexecutor.executor.turns import SWITCH_INTERVAL_S, take_turns_often
+from taskexecutor.executor.gil_switch_interval import SWITCH_INTERVAL_S, set_switch_interval
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +19,6 @@ def interval() -> Iterator[None]:
 
 def test_turns_are_shorter_than_pythons() -> None:
     before = sys.getswitchinterval()
-    take_turns_often()
+    set_switch_interval()
     assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL_S)
     assert sys.getswitchinterval() < before

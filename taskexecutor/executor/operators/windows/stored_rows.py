@@ -18,7 +18,7 @@ from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.windows.contents import Bounds, event_times
 
 
-class KeptRows:
+class StoredRows:
     """Rows as they arrived."""
 
     _spec: WindowApplySpec | WindowTopNSpec

@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 EXECUTOR_ID_KEY = "firesteel-executor-id"
 
 
-class Link:
+class ExecutorLink:
     """`send` may be called from any thread; iterate `received` in one. The iteration ends with the
     link.
 

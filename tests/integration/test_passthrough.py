@@ -21,7 +21,7 @@ from taskexecutor.executor.spark.bundles.plans import BundlePlans
 from taskexecutor.executor.spark.columns import distinct
 from taskexecutor.executor.spark.columns.bundles import ColumnBundles
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.plans import passing
+from taskexecutor.executor.spark.plans import passthrough
 from taskexecutor.executor.spark.schemas import to_arrow
 from taskexecutor.executor.spark.transfer import BundleLoader, collect
 from taskexecutor.executor.timing.clock import TaskClock
@@ -196,7 +196,7 @@ def program(request: pytest.FixtureRequest, engine: SparkEngine) -> Iterator[Pro
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distinct, "_LEAST_ROWS", 1)
-    monkeypatch.setattr(passing, "_SMALL_BATCH_ROWS", 3)
+    monkeypatch.setattr(passthrough, "_SMALL_BATCH_ROWS", 3)
 
 
 @settings(

@@ -30,9 +30,9 @@ from taskexecutor.executor import ABANDONED_THREAD_EXIT_CODE, JVM_LOST_EXIT_CODE
 from taskexecutor.executor.analysis.analyze import analyze
 from taskexecutor.executor.cleaning import JobSurroundings
 from taskexecutor.executor.exchange import Exchange
+from taskexecutor.executor.executor_link import ExecutorLink
 from taskexecutor.executor.job_threads import JobThreads
 from taskexecutor.executor.jvm_status import await_end, status_samples
-from taskexecutor.executor.link import Link
 from taskexecutor.executor.metrics_reporter import MetricsReporter
 from taskexecutor.executor.operator_factory import CreateOperator
 from taskexecutor.executor.preload import import_pandas, import_pandas_aside
@@ -73,7 +73,7 @@ class Host:
     def __init__(
         self,
         *,
-        link: Link,
+        link: ExecutorLink,
         exchange: Exchange,
         engine: SparkEngine,
         create_operator: CreateOperator,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from firesteel.plan.timers import names_in
 from firesteel.row_kind import ROW_KIND
 from taskexecutor.executor.analysis.plans import analyzed, items, kind_of
-from taskexecutor.executor.analysis.step import LeftOut
+from taskexecutor.executor.analysis.step import DroppedChanges
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,7 +25,7 @@ _BY_KIND = f"it reads {ROW_KIND}"
 _BY_CHANCE = "it is not deterministic"
 
 
-def left_out_by_plan(operator_name: str, result: DataFrame) -> LeftOut | None:
+def dropped_by_plan(operator_name: str, result: DataFrame) -> DroppedChanges | None:
     """Returns the first such condition in the plan of a transform, starting from its input."""
     kinds: set[int] = set()  # ids of the columns row_kind
     reads: dict[int, str] = {}  # by column id: the reason against a condition on the column
@@ -40,9 +40,9 @@ def left_out_by_plan(operator_name: str, result: DataFrame) -> LeftOut | None:
         for condition in _conditions(node):
             if why := _why(condition, reads):
                 one_kind = kind_of(node) == "Filter" and _leaves_one_kind(condition, kinds)
-                found = later(found, LeftOut(who=operator_name, why=why, one_kind=one_kind))
+                found = later(found, DroppedChanges(who=operator_name, why=why, one_kind=one_kind))
         if kind_of(node) == "Sample":
-            by_chance = LeftOut(who=operator_name, why=_BY_CHANCE, one_kind=False)
+            by_chance = DroppedChanges(who=operator_name, why=_BY_CHANCE, one_kind=False)
             found = later(found, by_chance)
     return found
 
@@ -59,14 +59,14 @@ def given_once(partials: DataFrame) -> dict[str, str]:
     return {name: why for name, why in found.items() if why}
 
 
-def left_out_by_function(operator_name: str, function: Any) -> LeftOut | None:
+def dropped_by_function(operator_name: str, function: Any) -> DroppedChanges | None:
     """Returns a Python function that filters batches, if its code names the column."""
     if not any(name.lower() == ROW_KIND for name in names_in(function)):
         return None
-    return LeftOut(who=operator_name, why=_BY_KIND, one_kind=False)
+    return DroppedChanges(who=operator_name, why=_BY_KIND, one_kind=False)
 
 
-def later(earlier: LeftOut | None, found: LeftOut | None) -> LeftOut | None:
+def later(earlier: DroppedChanges | None, found: DroppedChanges | None) -> DroppedChanges | None:
     """Returns the one in effect: once only rows of one kind are left, later conditions change
     nothing.
     """

@@ -32,8 +32,8 @@ from taskexecutor.executor.aggregation.row_partials import RowPartials
 from taskexecutor.executor.spark.jvm.engine import engine_of
 from taskexecutor.executor.spark.jvm.local_tasks import singleton
 from taskexecutor.executor.spark.plans import composed
-from taskexecutor.executor.spark.plans.once import evaluated_once
-from taskexecutor.executor.spark.plans.passing import Passing, passing
+from taskexecutor.executor.spark.plans.common_expressions import evaluated_once
+from taskexecutor.executor.spark.plans.passthrough import Passthrough, passthrough_of
 from taskexecutor.executor.spark.plans.row_partials import GivenRows, row_partials
 from taskexecutor.executor.spark.plans.table_versions import TableVersion, pinned
 
@@ -115,7 +115,7 @@ _NAMES = {  # names of these nodes for users
 }
 
 
-class NotKept(Exception):
+class NotReusable(Exception):
     """A plan must not be cached; the message is the reason."""
 
 
@@ -127,15 +127,15 @@ class Origin(NamedTuple):
     settings: Any  # of the session when it was made: java.util.Properties
 
 
-class KeptPlan(NamedTuple):
+class ReusablePlan(NamedTuple):
     frame: DataFrame  # of the results
-    rows: DataFrame  # of the plan's rows: `frame`, unless there is `grouping` or `passing`
+    rows: DataFrame  # of the plan's rows: `frame`, unless there is `grouping` or `passthrough`
     physical: Any  # the SparkPlan, without an exchange
     tables: tuple[TableVersion, ...]  # the static tables that the plan holds
     origin: Origin | None = None  # None: the plan is part of another one
     grouping: RowPartials | None = None  # computes the results from the plan's rows
-    passing: Passing | None = None  # columns that bypass the plan
-    deterministic: bool = False  # the same result for equal rows; known if there is `passing`
+    passthrough: Passthrough | None = None  # columns that bypass the plan
+    deterministic: bool = False  # the same result for equal rows; known if there is `passthrough`
 
     @property
     def reusable(self) -> bool:
@@ -157,9 +157,9 @@ def keep(
     *,
     by_arrow: Callable[[GivenRows], bool] = lambda _: False,
     whole: bool = False,
-) -> KeptPlan:
-    """Returns the group's plan over `leaf`. Raises NotKept. Calls the functions of the program,
-    first on `empty`, a leaf without rows.
+) -> ReusablePlan:
+    """Returns the group's plan over `leaf`. Calls the functions of the program, first on `empty`, a
+    leaf without rows. Raises NotReusable.
 
     `allowed` are the classes of nodes that the physical plan may have, besides those of the partial
     aggregate. `by_arrow` decides whether the rows' contributions are grouped after the plan.
@@ -177,7 +177,7 @@ def attempted(meter: PlanMeter, make: Callable[[], _Plan]) -> _Plan | None:
     try:
         with meter.planning:
             plan = make()
-    except NotKept as reason:
+    except NotReusable as reason:
         meter.not_kept(str(reason))
         return None
     except Exception as error:
@@ -198,26 +198,26 @@ def _kept(
     tables: Mapping[str, TableVersion],
     by_arrow: Callable[[GivenRows], bool],
     whole: bool,
-) -> KeptPlan:
+) -> ReusablePlan:
     if _runs_jobs(session, empty, specs) and not (
         tables and not _runs_jobs(session, empty, specs)  # the first call has read the tables
     ):
-        raise NotKept("a function reads its rows (count, first, collect, ...)")
+        raise NotReusable("a function reads its rows (count, first, collect, ...)")
     rows, again = _rows(leaf, specs), _rows(leaf, specs)
     origin = Origin(leaf, rows, engine_of(session).session_properties())
     frame = _aggregated(rows, specs)
     analyzed = frame._jdf.queryExecution().analyzed()
     time_of_day = session._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
     if analyzed.containsPattern(time_of_day):
-        raise NotKept("it contains the current time")
+        raise NotReusable("it contains the current time")
     if not _same_result(rows, again):
-        raise NotKept("it differs from call to call, as with random numbers")
+        raise NotReusable("it differs from call to call, as with random numbers")
     held = frozenset(version.rdd_id for version in tables.values())
     if whole:
         physical = rows._jdf.queryExecution().executedPlan()
         _check(physical, allowed, held)
         physical = without_shuffles(session, physical)
-        return KeptPlan(frame, frame, physical, tuple(tables.values()), origin)
+        return ReusablePlan(frame, frame, physical, tuple(tables.values()), origin)
     if (once := evaluated_once(session, rows)) is not rows:
         rows, frame = once, _aggregated(once, specs)
     if frame is not rows:
@@ -228,19 +228,19 @@ def _kept(
             physical = rows._jdf.queryExecution().executedPlan()
             _check(physical, allowed, held)
             held_tables = tuple(tables.values())
-            return KeptPlan(frame, rows, physical, held_tables, origin, given.grouping)
-    found = passing(session, rows) if frame is rows else None
+            return ReusablePlan(frame, rows, physical, held_tables, origin, given.grouping)
+    found = passthrough_of(session, rows) if frame is rows else None
     if found is not None:
         passes, rows = found
         physical = rows._jdf.queryExecution().executedPlan()
         _check(physical, allowed, held)
-        return KeptPlan(
+        return ReusablePlan(
             frame,
             rows,
             physical,
             tuple(tables.values()),
             origin,
-            passing=passes,
+            passthrough=passes,
             deterministic=bool(analyzed.deterministic()),
         )
     _check(rows._jdf.queryExecution().executedPlan(), allowed, held)
@@ -250,10 +250,10 @@ def _kept(
         # Set for this thread, because new nodes request it.
         session._jvm.SparkSession.setActiveSession(session._jsparkSession)
         plan = _aggregated_once(session, plan)
-    return KeptPlan(frame, frame, plan, tuple(tables.values()), origin)
+    return ReusablePlan(frame, frame, plan, tuple(tables.values()), origin)
 
 
-def is_still(session: Any, kept: KeptPlan, specs: Sequence[Spec]) -> bool:
+def is_still(session: Any, kept: ReusablePlan, specs: Sequence[Spec]) -> bool:
     """Returns whether the functions of the program return the cached plan when they are called
     again. `specs` have the same `cache_keys.cache_key`.
     """
@@ -344,11 +344,11 @@ def _items(seq: Any) -> list[Any]:
 
 
 def _check(plan: Any, allowed: frozenset[str], tables: frozenset[int]) -> None:
-    """Raises NotKept unless the plan only has nodes of these classes and joins of rows that it
+    """Raises NotReusable unless the plan only has nodes of these classes and joins of rows that it
     holds, and no subqueries. `tables` are the ids of the static tables' RDDs.
     """
     if not plan.subqueriesAll().isEmpty():
-        raise NotKept("it contains a subquery")
+        raise NotReusable("it contains a subquery")
     children = _children(plan)
     node = _kind(plan)
     if node in _JOINS:
@@ -360,7 +360,7 @@ def _check(plan: Any, allowed: frozenset[str], tables: frozenset[int]) -> None:
             return
     if node not in allowed:
         known = _NAMES.get(node)
-        raise NotKept(f"it contains {known} ({node})" if known else f"it contains {node}")
+        raise NotReusable(f"it contains {known} ({node})" if known else f"it contains {node}")
     for child in children:
         _check(child, allowed, tables)
 

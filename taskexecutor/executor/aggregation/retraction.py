@@ -57,7 +57,7 @@ class Kept:
 
     @property
     def summed(self) -> list[str]:
-        """The columns of `TakenBack.signed` that are partial columns, or count their values."""
+        """The columns of `Retraction.signed` that are partial columns, or count their values."""
         nullable = [name + _VALID for name, is_null in self.sums.items() if is_null]
         return [*self.sums, *self.distinct, *nullable]
 
@@ -88,7 +88,7 @@ def kept_of(aggregates: Sequence[AggregateExpression]) -> Kept:
     return kept
 
 
-class TakenBack:
+class Retraction:
     """Converts insertions and deletions to partial rows whose columns are all sums, and these, once
     merged, to the partial columns of the aggregates.
     """

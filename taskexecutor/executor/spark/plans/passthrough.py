@@ -33,7 +33,7 @@ _SMALL_BATCH_ROWS = 4_096  # selections from smaller batches are concatenated
 _Columns = list[pa.Array]  # of one batch
 
 
-class Passing(NamedTuple):
+class Passthrough(NamedTuple):
     """For each column of a plan's results: the name of the input column that it equals, or None if
     Spark computes it.
     """
@@ -110,7 +110,7 @@ class Passing(NamedTuple):
         ]
 
 
-def passing(session: Any, frame: DataFrame) -> tuple[Passing, DataFrame] | None:
+def passthrough_of(session: Any, frame: DataFrame) -> tuple[Passthrough, DataFrame] | None:
     """Returns the passthrough columns of a plan over `rows.frame`, and a DataFrame of the other
     columns; `frame` itself if there are none. Returns None if the plan does more than filter and
     project.
@@ -125,7 +125,7 @@ def passing(session: Any, frame: DataFrame) -> tuple[Passing, DataFrame] | None:
         return None
     names = list(java.columns())
     sources = tuple(names[place] if place >= 0 else None for place in json.loads(java.sources()))
-    found = Passing(sources, bool(java.filtered()))
+    found = Passthrough(sources, bool(java.filtered()))
     if found.complete:
         return found, frame
     if found.filtered and not found.columns:

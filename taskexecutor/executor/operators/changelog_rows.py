@@ -25,7 +25,7 @@ BUNDLE_ROWS = 65_536  # waiting rows, if greater than the number of kept rows
 PART_ROWS = 65_536  # rows of a batch's results, except for keys with more rows
 
 
-class KeptRows(StreamOperator):
+class ChangelogRows(StreamOperator):
     """`initialize_state` sets `_rows`, and `_state`, which holds them in checkpoints."""
 
     _rows: RankedRows
