@@ -182,7 +182,7 @@ def all_in(submit: tasks_pb2.SubmitTasks, state: Any) -> tasks_pb2.TaskStateChan
     changes = [
         tasks_pb2.TaskStateChange(attempt_id=task.attempt_id, state=state) for task in submit.tasks
     ]
-    return tasks_pb2.TaskStateChanges(job_id=submit.job_id, changes=changes)
+    return tasks_pb2.TaskStateChanges(job_id=submit.job_id, updates=changes)
 
 
 async def stubs(address: str, job_id: str, task_executors: int, slots: int) -> None:

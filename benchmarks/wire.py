@@ -103,7 +103,7 @@ def states_ms() -> float:
         for n in range(SUBTASKS)
     ]
     message = job_master_pb2.TaskExecutorToJobMaster(
-        task_states=tasks_pb2.TaskStateChanges(changes=changes)
+        task_states=tasks_pb2.TaskStateChanges(updates=changes)
     )
     return fastest_ms(
         lambda: jobmaster.from_task_executor(TaskExecutorId(stable_id("task executor")), message)

@@ -6,7 +6,7 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any, assert_never
+from typing import Any
 
 from firesteel._proto import (
     common_pb2,
@@ -22,21 +22,19 @@ from firesteel.common.checkpoints.metadata import (
 )
 from firesteel.common.config import options
 from firesteel.common.ids import (
-    AllocationId,
     AttemptId,
-    ExecutorId,
     OperatorId,
     ResultId,
     TaskExecutorId,
     VertexId,
 )
 from firesteel.common.job_graph import JobEdge
-from firesteel.common.operator_messages import FromOperator, HeldSplit, OperatorEvent
-from firesteel.common.rpc.convert import EDGE, ERROR, OPERATOR_EVENT, PARTITION_ID, PROFILE
+from firesteel.common.operator_messages import FromOperator, OperatorMessage
+from firesteel.common.rpc.convert import EDGE, ERROR
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.rpc.limits import MAX_PAYLOAD_BYTES, check_size
-from firesteel.common.rpc.mapping import Envelope, Wire
-from firesteel.common.states import ExecutionState, JobStatus
+from firesteel.common.rpc.mapping import Codec, Envelope, Kind, Wire
+from firesteel.common.states import JobStatus
 from firesteel.errors import ErrorInfo
 from firesteel.text import clipped
 from jobmaster.core import commands, events
@@ -46,10 +44,6 @@ from jobmaster.core.execution_graph.history import StatusChange
 from jobmaster.core.failover.exceptions import Failure
 from jobmaster.core.failover.restart_strategy import RestartHistory, Verdict
 from jobmaster.core.slots.slot import SlotOffer
-
-# By number: quicker than calling the Enum, for messages with thousands of states.
-_STATES = tuple(ExecutionState)
-
 
 _STATUSES = 64  # of the job, that are kept for its next JobMaster
 _TEXT_CHARS = 4_000  # of each traceback of a failure
@@ -132,153 +126,85 @@ def collected_by_attempt(
     }
 
 
-def task_updates(changes: tasks_pb2.TaskStateChanges) -> tuple[events.TaskUpdate, ...]:
-    return tuple(
-        events.TaskUpdate(
-            AttemptId(change.attempt_id),
-            _state(change.state),
-            ERROR.decode(change.error) if change.HasField("error") else None,
-            PARTITION_ID.decode(change.unreadable) if change.HasField("unreadable") else None,
-        )
-        for change in changes.changes
-    )
+_FROM_TASK_EXECUTOR: Envelope[events.Event, job_master_pb2.TaskExecutorToJobMaster] = Envelope(
+    job_master_pb2.TaskExecutorToJobMaster,
+    {
+        "heartbeat": events.TaskExecutorSeen,
+        "report": Kind(events.TaskExecutorSeen, unmapped=("metrics",)),
+        "task_states": events.TaskStatesReported,
+        "operator_event": Kind(events.OperatorMessageReceived, unmapped=("subtask",)),
+        "checkpoint_acknowledged": events.CheckpointAcknowledged,
+        "checkpoint_declined": events.CheckpointDeclined,
+        "data_ended": events.TaskDataEnded,
+        "task_held": events.TaskHeld,
+        "offer_slots": events.SlotsOffered,
+        "slot_lost": events.SlotLost,
+    },
+    others=("hello", "analyze_result"),  # see `connected` and `_analyzed`
+    context=("task_executor_id",),
+    given=("job_id", "job_master_epoch"),
+)
+_HELLO = Wire(
+    events.TaskExecutorConnected, job_master_pb2.TaskExecutorHello, context=("connection",)
+)
+Wire(
+    events.TaskUpdate,
+    tasks_pb2.TaskStateChange,
+    unmapped=("timestamp_ms", "metrics", "partitions", "splits"),
+)
+_SNAPSHOTS = Codec(encode_snapshots, decode_snapshots)
+Wire(Snapshot, tasks_pb2.Snapshot, codecs={"operators": _SNAPSHOTS})
+OPERATOR_ANALYSIS = Wire(events.OperatorAnalysis, tasks_pb2.OperatorSchema)
+RESULT_LOCATIONS = Wire(commands.ResultLocations, tasks_pb2.ResultLocations)
+TASK_DEPLOYMENT = Wire(
+    commands.TaskToDeploy, tasks_pb2.TaskDeployment, codecs={"restored": _SNAPSHOTS}
+)
+LISTED_TASK = Wire(events.ListedTask, tasks_pb2.ListedTask)
 
 
 def connected(
     hello: job_master_pb2.TaskExecutorHello, connection: int
 ) -> events.TaskExecutorConnected:
-    if not hello.task_executor_id:
+    event = _HELLO.decode(hello, connection=connection)
+    if not event.task_executor_id:
         raise RemoteProtocolError("TaskExecutorHello without task_executor_id")
-    if hello.address and not hello.address.rpartition(":")[2].isdigit():
+    if event.address and not event.address.rpartition(":")[2].isdigit():
         raise RemoteProtocolError(
-            f"TaskExecutorHello.address: {hello.address[:80]!r}, not host:port"
+            f"TaskExecutorHello.address: {event.address[:80]!r}, not host:port"
         )
-    return events.TaskExecutorConnected(
-        task_executor_id=TaskExecutorId(hello.task_executor_id),
-        connection=connection,
-        host=hello.host,
-        slots=tuple(slot_offer(slot) for slot in hello.slots),
-        tasks=tuple(
-            events.TaskUpdate(AttemptId(task.attempt_id), _state(task.state))
-            for task in hello.tasks
-        ),
-        address=hello.address,
-        places={
-            AttemptId(task.attempt_id): events.TaskPlace(
-                VertexId(task.vertex_id),
-                task.subtask,
-                task.attempt,
-                AllocationId(task.allocation_id),
-                _splits(task.splits),
-            )
-            for task in hello.tasks
-        },
-        data_address=hello.data_address,
-        partitions=tuple(PARTITION_ID.decode(kept.id) for kept in hello.partitions),
-    )
-
-
-def slot_offer(offer: job_master_pb2.SlotOffer) -> SlotOffer:
-    if not offer.allocation_id:
-        raise RemoteProtocolError("a slot was offered without its allocation_id")
-    return SlotOffer(
-        allocation_id=AllocationId(offer.allocation_id),
-        slot_index=offer.slot_index,
-        profile=PROFILE.decode(offer.profile),
-        executor_id=ExecutorId(offer.executor_id),
-        data_address=offer.data_address,
-    )
+    if lost := {task.attempt_id for task in event.tasks} ^ event.places.keys():
+        raise RemoteProtocolError(
+            f"TaskExecutorHello: attempt {min(lost)[:80]!r} is in only one of tasks and places"
+        )
+    _check_offers(event.slots)
+    return event
 
 
 def from_task_executor(
     task_executor_id: TaskExecutorId, message: job_master_pb2.TaskExecutorToJobMaster
 ) -> events.Event:
     """Any message but the hello. Raises RemoteProtocolError."""
-    match message.WhichOneof("message"):
-        case "heartbeat" | "report":
-            return events.TaskExecutorSeen(task_executor_id=task_executor_id)
-        case "task_states":
-            return events.TaskStatesReported(
-                task_executor_id=task_executor_id, updates=task_updates(message.task_states)
-            )
-        case "operator_event":
-            event = message.operator_event
-            return events.OperatorMessageReceived(
-                task_executor_id=task_executor_id,
-                operator_id=OperatorId(event.operator_id),
-                attempt_id=AttemptId(event.attempt_id),
-                message=operator_message(event),
-            )
-        case "checkpoint_answer":
-            return _checkpoint_answer(task_executor_id, message.checkpoint_answer)
-        case "data_ended":
-            return events.TaskDataEnded(
-                task_executor_id=task_executor_id,
-                attempt_id=AttemptId(message.data_ended.attempt_id),
-            )
-        case "task_held":
-            return _held(task_executor_id, message.task_held)
-        case "offer_slots":
-            slots = tuple(slot_offer(slot) for slot in message.offer_slots.slots)
-            return events.SlotsOffered(task_executor_id=task_executor_id, slots=slots)
-        case "slot_lost":
-            return events.SlotLost(
-                task_executor_id=task_executor_id,
-                allocation_id=AllocationId(message.slot_lost.allocation_id),
-                error=ERROR.decode(message.slot_lost.error),
-            )
-        case "analyze_result":
-            return _analyzed(task_executor_id, message.analyze_result)
-        case "hello":
-            raise RemoteProtocolError("a second TaskExecutorHello on one stream")
-        case kind:
-            raise RemoteProtocolError(f"a message of unknown kind {kind!r}")
+    if message.HasField("hello"):
+        raise RemoteProtocolError("a second TaskExecutorHello on one stream")
+    if message.HasField("analyze_result"):
+        return _analyzed(task_executor_id, message.analyze_result)
+    event = _FROM_TASK_EXECUTOR.decode(message, task_executor_id=task_executor_id)
+    if isinstance(event, events.SlotsOffered):
+        _check_offers(event.slots)
+    elif isinstance(event, events.OperatorMessageReceived):
+        _check_sender(event.message)
+    return event
 
 
-def _checkpoint_answer(
-    task_executor_id: TaskExecutorId, answer: tasks_pb2.CheckpointAnswer
-) -> events.Event:
-    attempt_id, checkpoint_id = AttemptId(answer.attempt_id), answer.checkpoint_id
-    if answer.declined:
-        return events.CheckpointDeclined(
-            task_executor_id=task_executor_id,
-            attempt_id=attempt_id,
-            checkpoint_id=checkpoint_id,
-            cause=answer.declined,
-        )
-    return events.CheckpointAcknowledged(
-        task_executor_id=task_executor_id,
-        attempt_id=attempt_id,
-        checkpoint_id=checkpoint_id,
-        snapshot=Snapshot(
-            operators=decode_snapshots(answer.snapshot),
-            operators_finished=answer.operators_finished,
-            start_delay_ms=answer.start_delay_ms,
-            alignment_ms=answer.alignment_ms,
-            sync_ms=answer.sync_ms,
-            async_ms=answer.async_ms,
-        ),
-    )
+def _check_offers(offers: Iterable[SlotOffer]) -> None:
+    if not all(offer.allocation_id for offer in offers):
+        raise RemoteProtocolError("a slot was offered without its allocation_id")
 
 
-def _held(task_executor_id: TaskExecutorId, held: tasks_pb2.TaskHeld) -> events.TaskHeld:
-    return events.TaskHeld(
-        task_executor_id=task_executor_id,
-        attempt_id=AttemptId(held.attempt_id),
-        splits=_splits(held.splits),
-        open_checkpoints=tuple(held.open_checkpoints),
-        stops_with=held.stops_with or None,
-        data_ended=held.data_ended,
-        stops=events.Stopping(held.stops_into, held.drains) if held.stops_into else None,
-    )
-
-
-def _splits(
-    splits: Iterable[tasks_pb2.HeldSplits],
-) -> dict[OperatorId, tuple[HeldSplit, ...]]:
-    return {
-        OperatorId(of.operator_id): tuple(map(HeldSplit, of.places, of.digests)) for of in splits
-    }
+def _check_sender(message: OperatorMessage) -> None:
+    if not isinstance(message, FromOperator):
+        kind = type(message).__name__
+        raise RemoteProtocolError(f"an operator sent {kind} to its coordinator")
 
 
 def _analyzed(task_executor_id: TaskExecutorId, result: tasks_pb2.AnalyzeResult) -> events.Event:
@@ -287,9 +213,6 @@ def _analyzed(task_executor_id: TaskExecutorId, result: tasks_pb2.AnalyzeResult)
             task_executor_id=task_executor_id, error=ERROR.decode(result.error)
         )
     return events.JobAnalyzed(task_executor_id=task_executor_id, operators=analysis(result.schemas))
-
-
-OPERATOR_ANALYSIS = Wire(events.OperatorAnalysis, tasks_pb2.OperatorSchema)
 
 
 def analysis(operators: Iterable[tasks_pb2.OperatorSchema]) -> tuple[events.OperatorAnalysis, ...]:
@@ -308,85 +231,42 @@ def found_from_proto(found: Mapping[str, bytes]) -> dict[OperatorId, Json]:
     return {OperatorId(o): json.loads(zlib.decompress(of)) for o, of in found.items()}
 
 
-def listed_to_proto(tasks: Iterable[events.ListedTask]) -> Iterator[tasks_pb2.ListedTask]:
-    """Yields `tasks` of a Handover."""
-    for task in tasks:
-        listed = tasks_pb2.ListedTask(
-            vertex_id=task.vertex_id,
-            subtask=task.subtask,
-            attempt=task.attempt,
-            attempt_id=task.attempt_id,
-        )
-        if (finished := task.finished) is not None:
-            listed.finished = True
-            listed.task_executor_id = finished.task_executor_id
-            listed.host, listed.slot_index = finished.host, finished.slot_index
-            for operator_id, places in finished.splits.items():
-                listed.splits.add(operator_id=operator_id, places=places)
-        yield listed
-
-
-def listed_from_proto(tasks: Iterable[tasks_pb2.ListedTask]) -> tuple[events.ListedTask, ...]:
-    return tuple(
-        events.ListedTask(
-            VertexId(task.vertex_id),
-            task.subtask,
-            task.attempt,
-            AttemptId(task.attempt_id),
-            events.FinishedTask(
-                TaskExecutorId(task.task_executor_id),
-                task.host,
-                task.slot_index,
-                {OperatorId(of.operator_id): tuple(of.places) for of in task.splits},
-            )
-            if task.finished
-            else None,
-        )
-        for task in tasks
-    )
-
-
 FROM_RESOURCE_MANAGER: Envelope[
     events.Event | None, resource_manager_pb2.ResourceManagerToJobMaster
 ] = Envelope(
     resource_manager_pb2.ResourceManagerToJobMaster,
     {
-        "registered": None,
-        "heartbeat": None,
         "not_enough": events.ResourcesShort,
         "slot_holders": events.SlotHoldersKnown,
         "vacate": events.VacateRequested,
         "vacate_withdrawn": events.VacateWithdrawn,
         "task_executor_lost": events.TaskExecutorLost,
     },
+    others=("registered", "heartbeat"),
     given=("resource_manager_epoch",),
 )
 
 
-def _state(number: int) -> ExecutionState:
-    if not 0 <= number < len(_STATES):
-        raise RemoteProtocolError(f"task state {number} does not exist")
-    return _STATES[number]
-
-
-def operator_message(event: tasks_pb2.OperatorEvent) -> FromOperator:
-    message = OPERATOR_EVENT.decode(event).message
-    if not isinstance(message, FromOperator):
-        kind = event.WhichOneof("message")
-        raise RemoteProtocolError(f"an operator sent an event of kind {kind!r} to its coordinator")
-    return message
-
-
-def operator_event(job_id: str, command: commands.SendOperatorMessage) -> tasks_pb2.OperatorEvent:
-    return OPERATOR_EVENT.encode(
-        OperatorEvent(
-            job_id=job_id,
-            operator_id=command.operator_id,
-            subtask=command.subtask,
-            attempt_id=command.attempt_id,
-            message=command.message,
-        )
+TO_TASK_EXECUTOR: Envelope[commands.ToTaskExecutor, job_master_pb2.JobMasterToTaskExecutor] = (
+    Envelope(
+        job_master_pb2.JobMasterToTaskExecutor,
+        {
+            "slots_answer": commands.AnswerSlots,
+            "cancel": commands.CancelTasks,
+            "free_slots": commands.FreeSlots,
+            "release_partitions": commands.ReleasePartitions,
+            "operator_event": commands.SendOperatorMessage,
+            "trigger_checkpoint": commands.TriggerCheckpoint,
+            "notify_checkpoint": commands.NotifyCheckpoint,
+            "drain": commands.DrainTasks,
+            "adopt": commands.AdoptTasks,
+            "goodbye": commands.DismissTaskExecutor,
+        },
+        others=("submit", "analyze", "heartbeat"),  # see TaskExecutorMessages
+        context=("task_executor_id",),
+        given=("job_id", "job_master_epoch"),
     )
+)
 
 
 # Read once, when a session starts; other spark.sql.* values are set in the running session.
@@ -468,88 +348,22 @@ class TaskExecutorMessages:
         self._dispatcher_address = self._common.dispatcher_address = address
 
     def convert(self, command: commands.ToTaskExecutor) -> job_master_pb2.JobMasterToTaskExecutor:
-        match command:
-            case commands.SendOperatorMessage():
-                return self._message(operator_event=operator_event(self._job_graph.job_id, command))
-            case commands.DeployTasks():
-                return self._message(submit=self._submit(command))
-            case commands.CancelTasks():
-                return self._message(
-                    cancel=tasks_pb2.CancelTasks(
-                        job_id=self._job_graph.job_id,
-                        job_master_epoch=self._epoch,
-                        attempt_ids=command.attempt_ids,
-                    )
-                )
-            case commands.AnswerSlots(accepted=accepted, rejected=rejected):
-                answer = job_master_pb2.SlotsAnswer(accepted=accepted, rejected=rejected)
-                return self._message(slots_answer=answer)
-            case commands.FreeSlots(allocation_ids=allocation_ids, cause=cause):
-                free = job_master_pb2.FreeSlots(allocation_ids=allocation_ids, cause=cause)
-                return self._message(free_slots=free)
-            case commands.ReleasePartitions(partitions=partitions):
-                release = job_master_pb2.ReleasePartitions(
-                    partitions=[PARTITION_ID.encode(partition) for partition in partitions]
-                )
-                return self._message(release_partitions=release)
-            case commands.AnalyzeJob():
-                return self._message(
-                    analyze=tasks_pb2.Analyze(
-                        job_id=self._job_graph.job_id,
-                        job_master_epoch=self._epoch,
-                        allocation_id=command.allocation_id,
-                        job_graph=self._job_graph,
-                        dispatcher_address=self._dispatcher_address,
-                        checkpoint_directory=self._checkpoint_directory,
-                    )
-                )
-            case commands.TriggerCheckpoint():
-                trigger = tasks_pb2.TriggerCheckpoint(
+        if isinstance(command, commands.DeployTasks):
+            return self._message(submit=self._submit(command))
+        if isinstance(command, commands.AnalyzeJob):
+            return self._message(
+                analyze=tasks_pb2.Analyze(
                     job_id=self._job_graph.job_id,
                     job_master_epoch=self._epoch,
-                    checkpoint_id=command.checkpoint_id,
-                    timestamp_ms=command.timestamp_ms,
-                    savepoint=command.savepoint,
-                    unaligned=command.unaligned,
-                    aligned_timeout_ms=command.aligned_timeout_ms,
-                    at_least_once=command.at_least_once,
-                    attempt_ids=command.attempt_ids,
-                    splits={str(attempt): n for attempt, n in command.splits.items()},
-                    stops=command.stops,
-                    stops_into=command.stops_into,
-                    base=command.base,
+                    allocation_id=command.allocation_id,
+                    job_graph=self._job_graph,
+                    dispatcher_address=self._dispatcher_address,
+                    checkpoint_directory=self._checkpoint_directory,
                 )
-                return self._message(trigger_checkpoint=trigger)
-            case commands.DrainTasks():
-                drain = tasks_pb2.TriggerCheckpoint(
-                    job_id=self._job_graph.job_id,
-                    job_master_epoch=self._epoch,
-                    attempt_ids=command.attempt_ids,
-                    drains=True,
-                    stops_into=command.stops_into,
-                )
-                return self._message(trigger_checkpoint=drain)
-            case commands.AdoptTasks(attempt_ids=attempt_ids):
-                adopt = tasks_pb2.AdoptTasks(
-                    job_id=self._job_graph.job_id,
-                    job_master_epoch=self._epoch,
-                    attempt_ids=attempt_ids,
-                )
-                return self._message(adopt=adopt)
-            case commands.NotifyCheckpoint():
-                notice = tasks_pb2.NotifyCheckpoint(
-                    job_id=self._job_graph.job_id,
-                    job_master_epoch=self._epoch,
-                    checkpoint_id=command.checkpoint_id,
-                    completed=command.completed,
-                    attempt_ids=command.attempt_ids,
-                    stops=command.stops,
-                )
-                return self._message(notify_checkpoint=notice)
-            case commands.DismissTaskExecutor(cause=cause):
-                return self._message(goodbye=job_master_pb2.Goodbye(cause=cause))
-            case _:
-                assert_never(command)
+            )
+        return TO_TASK_EXECUTOR.encode(
+            command, job_id=self._job_graph.job_id, job_master_epoch=self._epoch
+        )
 
     def deployments(
         self, command: commands.DeployTasks, limit_bytes: int = MAX_PAYLOAD_BYTES
@@ -596,20 +410,7 @@ class TaskExecutorMessages:
             self._vertex(vertex_id, command.schemas) for vertex_id in command.vertices
         )
         message.locations.extend(self._located(locations) for locations in command.locations)
-        make = tasks_pb2.TaskDeployment
-        message.tasks.extend(
-            [
-                make(
-                    attempt_id=task.attempt_id,
-                    vertex_id=task.vertex_id,
-                    subtask=task.subtask,
-                    attempt=task.attempt,
-                    allocation_id=task.allocation_id,
-                    restored=None if task.restored is None else encode_snapshots(task.restored),
-                )
-                for task in command.tasks
-            ]
-        )
+        message.tasks.extend(map(TASK_DEPLOYMENT.encode, command.tasks))
         return message
 
     def _vertex(
@@ -647,12 +448,6 @@ class TaskExecutorMessages:
     def _located(self, locations: commands.ResultLocations) -> bytes:
         known = self._locations.get(locations.result_id)
         if known is None or known[0] is not locations:
-            message = tasks_pb2.ResultLocations(
-                result_id=locations.result_id,
-                addresses=locations.addresses,
-                address_index=locations.address_index,
-                attempt=locations.attempts,
-                ended=locations.ended,
-            )
+            message = RESULT_LOCATIONS.encode(locations)
             known = self._locations[locations.result_id] = (locations, message.SerializeToString())
         return known[1]

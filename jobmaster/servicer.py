@@ -229,4 +229,4 @@ def metrics_in(message: job_master_pb2.TaskExecutorToJobMaster) -> list[common_p
     if message.HasField("report"):
         return list(message.report.metrics)
     changes: tasks_pb2.TaskStateChanges = message.task_states
-    return [change.metrics for change in changes.changes if change.HasField("metrics")]
+    return [change.metrics for change in changes.updates if change.HasField("metrics")]

@@ -190,7 +190,7 @@ class RunningJob:
             events.JobStarted(
                 adopts=adopts,
                 found=convert.found_from_proto(handover.discovered),
-                listed=convert.listed_from_proto(handover.tasks),
+                listed=tuple(map(convert.LISTED_TASK.decode, handover.tasks)),
                 cancels=self._cancels,
             )
         )
@@ -481,7 +481,7 @@ class RunningJob:
         self._handover.discovered.clear()
         self._handover.discovered.update(found)
         del self._handover.tasks[:]
-        self._handover.tasks.extend(convert.listed_to_proto(self.core.listed))
+        self._handover.tasks.extend(map(convert.LISTED_TASK.encode, self.core.listed))
         return self._handover.SerializeToString(deterministic=True)
 
     def _report_status(self) -> None:

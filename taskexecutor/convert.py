@@ -18,13 +18,12 @@ from firesteel.common.rpc.convert import (
     BLOB,
     ERROR,
     PARTITION_ID,
-    PROFILE,
     SLOT_STATUS,
     STORED_PARTITION,
     state_number,
 )
 from firesteel.common.rpc.errors import RemoteProtocolError
-from firesteel.common.rpc.mapping import Codec, Envelope, Kind
+from firesteel.common.rpc.mapping import Codec, Envelope, Kind, Wire
 from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
 from taskexecutor.core import commands, events
@@ -50,9 +49,8 @@ _FROM_RESOURCE_MANAGER: Envelope[
         "request_slot": Kind(events.SlotRequested, codecs={"environment": _ENVIRONMENT}),
         "job_master_changed": events.JobMasterChanged,
         "free_slot": Kind(events.SlotRevoked, codecs={"cause": _CAUSE}),
-        "heartbeat": None,
-        "shutdown": None,  # which the stream handles
     },
+    others=("heartbeat", "shutdown"),  # the stream handles them
 )
 
 
@@ -102,75 +100,56 @@ def to_resource_manager(
 # ---- JobMaster
 
 
+# Relayed to the slots of the attempts that they name.
+_FOR_TASKS = ("trigger_checkpoint", "notify_checkpoint", "drain", "adopt")
+_FROM_JOB_MASTER: Envelope[events.Event | None, job_master_pb2.JobMasterToTaskExecutor] = Envelope(
+    job_master_pb2.JobMasterToTaskExecutor,
+    {
+        "heartbeat": events.JobMasterHeartbeat,
+        "slots_answer": events.OffersAnswered,
+        "cancel": events.TasksCancelled,
+        "free_slots": events.SlotsFreed,
+        "release_partitions": events.PartitionsReleased,
+        "goodbye": events.JobMasterLeft,
+    },
+    others=("submit", "operator_event", "analyze", *_FOR_TASKS),
+)
+
+
 def from_job_master(
     message: job_master_pb2.JobMasterToTaskExecutor, conf: Configuration
 ) -> events.Event | None:
     job_id, epoch = JobId(message.job_id), Epoch(message.job_master_epoch)
     match message.WhichOneof("message"):
-        case "heartbeat":
-            return events.JobMasterHeartbeat(job_id=job_id, job_master_epoch=epoch)
-        case "slots_answer":
-            return events.OffersAnswered(
-                job_id=job_id,
-                job_master_epoch=epoch,
-                accepted=tuple(AllocationId(a) for a in message.slots_answer.accepted),
-                rejected=tuple(AllocationId(a) for a in message.slots_answer.rejected),
-            )
         case "submit":
             return _tasks_submitted(job_id, epoch, message.submit, conf)
-        case "cancel":
-            attempts = tuple(AttemptId(a) for a in message.cancel.attempt_ids)
-            return events.TasksCancelled(
-                job_id=job_id, job_master_epoch=epoch, attempt_ids=attempts
-            )
-        case "free_slots":
-            return events.SlotsFreed(
-                job_id=job_id,
-                job_master_epoch=epoch,
-                allocation_ids=tuple(AllocationId(a) for a in message.free_slots.allocation_ids),
-                cause=message.free_slots.cause,
-            )
-        case "release_partitions":
-            return events.PartitionsReleased(
-                job_id=job_id,
-                job_master_epoch=epoch,
-                partitions=tuple(
-                    PARTITION_ID.decode(partition)
-                    for partition in message.release_partitions.partitions
-                ),
-            )
         case "operator_event":
             event = message.operator_event
-            relayed = executor_pb2.TaskExecutorToExecutor(operator_event=event)
             return events.OperatorEventReceived(
                 job_id=job_id,
                 job_master_epoch=epoch,
                 attempt_id=AttemptId(event.attempt_id),
-                message=relayed,
-            )
-        case "trigger_checkpoint" | "notify_checkpoint" | "adopt" as kind:
-            relayed = getattr(message, kind)
-            return events.TaskMessageReceived(
-                job_id=job_id,
-                job_master_epoch=epoch,
-                attempt_ids=tuple(AttemptId(a) for a in relayed.attempt_ids),
-                message=executor_pb2.TaskExecutorToExecutor(**{kind: relayed}),
+                message=executor_pb2.TaskExecutorToExecutor(operator_event=event),
             )
         case "analyze":
             return events.AnalysisRequested(
                 job_id=job_id,
                 job_master_epoch=epoch,
                 allocation_id=AllocationId(message.analyze.allocation_id),
-                blobs=tuple(BLOB.decode(blob) for blob in message.analyze.job_graph.blobs),
+                blobs=tuple(map(BLOB.decode, message.analyze.job_graph.blobs)),
                 dispatcher_address=message.analyze.dispatcher_address,
                 message=executor_pb2.TaskExecutorToExecutor(analyze=message.analyze),
             )
-        case "goodbye":
-            return events.JobMasterLeft(
-                job_id=job_id, job_master_epoch=epoch, cause=message.goodbye.cause
+        case kind if kind in _FOR_TASKS:
+            relayed = getattr(message, kind)
+            return events.TaskMessageReceived(
+                job_id=job_id,
+                job_master_epoch=epoch,
+                attempt_ids=tuple(map(AttemptId, relayed.attempt_ids)),
+                message=executor_pb2.TaskExecutorToExecutor(**{kind: relayed}),
             )
         case _:
-            return None
+            return _FROM_JOB_MASTER.decode(message)
 
 
 def _tasks_submitted(
@@ -241,11 +220,15 @@ def to_job_master(
                     task_executor_id=task_executor_id,
                     address=address,
                     host=host,
-                    slots=[_offer(offer) for offer in command.slots],
+                    slots=map(_OFFER.encode, command.slots),
                     tasks=[
-                        job_master_pb2.RunningTask(
-                            attempt_id=task.attempt_id,
-                            state=state_number(task.state),
+                        tasks_pb2.TaskStateChange(
+                            attempt_id=task.attempt_id, state=state_number(task.state)
+                        )
+                        for task in command.tasks
+                    ],
+                    places={
+                        task.attempt_id: job_master_pb2.TaskPlace(
                             vertex_id=task.place.vertex_id,
                             subtask=task.place.subtask,
                             attempt=task.place.attempt,
@@ -253,13 +236,13 @@ def to_job_master(
                             splits=task.splits,
                         )
                         for task in command.tasks
-                    ],
+                    },
                     data_address=data_address,
-                    partitions=[STORED_PARTITION.encode(part) for part in command.partitions],
+                    partitions=[PARTITION_ID.encode(part.id) for part in command.partitions],
                 )
             )
         case commands.OfferSlots():
-            envelope.offer_slots.slots.extend(_offer(offer) for offer in command.slots)
+            envelope.offer_slots.slots.extend(map(_OFFER.encode, command.slots))
         case commands.ReportSlotLost():
             envelope.slot_lost.CopyFrom(
                 job_master_pb2.SlotLost(
@@ -272,7 +255,7 @@ def to_job_master(
             envelope.task_states.CopyFrom(
                 tasks_pb2.TaskStateChanges(
                     job_id=command.job_id,
-                    changes=[
+                    updates=[
                         tasks_pb2.TaskStateChange(
                             attempt_id=task.attempt_id,
                             state=state_number(task.state),
@@ -295,14 +278,7 @@ def to_job_master(
     return envelope
 
 
-def _offer(offer: commands.Offer) -> job_master_pb2.SlotOffer:
-    return job_master_pb2.SlotOffer(
-        allocation_id=offer.allocation_id,
-        slot_index=offer.slot_index,
-        profile=PROFILE.encode(offer.profile),
-        executor_id=offer.executor_id,
-        data_address=offer.data_address,
-    )
+_OFFER = Wire(commands.Offer, job_master_pb2.SlotOffer)
 
 
 def _error(reason: str, location: str, now_ms: int) -> common_pb2.ErrorInfo:
@@ -319,69 +295,65 @@ def _error(reason: str, location: str, now_ms: int) -> common_pb2.ErrorInfo:
 
 # ---- a slot's process
 
+# Relayed to the JobMaster.
+_FOR_JOB_MASTER = (
+    "operator_event",
+    "checkpoint_acknowledged",
+    "checkpoint_declined",
+    "data_ended",
+    "task_held",
+    "analyze_result",
+)
+_FROM_EXECUTOR: Envelope[events.Event | None, executor_pb2.ExecutorToTaskExecutor] = Envelope(
+    executor_pb2.ExecutorToTaskExecutor,
+    {
+        "ready": Kind(events.ProcessReady, unmapped=("executor_id", "jvm_pid")),
+        "heartbeat": events.ProcessHeartbeat,
+        "ending": events.ProcessEnding,
+        "released": events.ProcessCleaned,
+    },
+    others=("task_states", "metrics", *_FOR_JOB_MASTER),  # see `from_executor`
+    context=("executor_id",),
+)
+_TO_EXECUTOR: Envelope[
+    commands.AssignProcess | commands.CancelInProcess | commands.CleanProcess,
+    executor_pb2.TaskExecutorToExecutor,
+] = Envelope(
+    executor_pb2.TaskExecutorToExecutor,
+    {
+        "assign": commands.AssignProcess,
+        "cancel": Kind(commands.CancelInProcess, unmapped=("job_master_epoch",)),
+        "release": commands.CleanProcess,
+    },
+    others=("submit", "operator_event", "analyze", *_FOR_TASKS),
+    context=("executor_id",),
+)
+
 
 def from_executor(
     executor_id: ExecutorId, job_id: JobId | None, message: executor_pb2.ExecutorToTaskExecutor
 ) -> events.Event | None:
     """`job_id`: the job that the process serves. None if it does not concern the core."""
     match message.WhichOneof("message"):
-        case "ready":
-            return events.ProcessReady(
-                executor_id=executor_id,
-                pid=message.ready.pid,
-                data_address=message.ready.data_address,
-            )
-        case "heartbeat":
-            return events.ProcessHeartbeat(executor_id=executor_id)
         case "task_states":
-            changes = message.task_states
+            states = message.task_states
             return events.TaskStatesReported(
                 executor_id=executor_id,
-                job_id=JobId(changes.job_id),
+                job_id=JobId(states.job_id),
                 states=tuple(
                     events.TaskState(
-                        AttemptId(change.attempt_id),
-                        ExecutionState(change.state),
-                        tuple(change.splits),
+                        AttemptId(update.attempt_id),
+                        ExecutionState(update.state),
+                        tuple(update.splits),
                     )
-                    for change in changes.changes
+                    for update in states.updates
                 ),
-                message=job_master_pb2.TaskExecutorToJobMaster(task_states=changes),
+                message=job_master_pb2.TaskExecutorToJobMaster(task_states=states),
                 partitions=tuple(
                     STORED_PARTITION.decode(partition)
-                    for change in changes.changes
-                    for partition in change.partitions
+                    for update in states.updates
+                    for partition in update.partitions
                 ),
-            )
-        case "operator_event":
-            event = message.operator_event
-            relayed = job_master_pb2.TaskExecutorToJobMaster(operator_event=event)
-            return events.ProcessMessageReceived(
-                executor_id=executor_id, job_id=JobId(event.job_id), message=relayed
-            )
-        case "checkpoint_answer":
-            answer = message.checkpoint_answer
-            relayed = job_master_pb2.TaskExecutorToJobMaster(checkpoint_answer=answer)
-            return events.ProcessMessageReceived(
-                executor_id=executor_id, job_id=JobId(answer.job_id), message=relayed
-            )
-        case "data_ended":
-            ended = message.data_ended
-            relayed = job_master_pb2.TaskExecutorToJobMaster(data_ended=ended)
-            return events.ProcessMessageReceived(
-                executor_id=executor_id, job_id=JobId(ended.job_id), message=relayed
-            )
-        case "task_held":
-            held = message.task_held
-            relayed = job_master_pb2.TaskExecutorToJobMaster(task_held=held)
-            return events.ProcessMessageReceived(
-                executor_id=executor_id, job_id=JobId(held.job_id), message=relayed
-            )
-        case "analyze_result":
-            result = message.analyze_result
-            relayed = job_master_pb2.TaskExecutorToJobMaster(analyze_result=result)
-            return events.ProcessMessageReceived(
-                executor_id=executor_id, job_id=JobId(result.job_id), message=relayed
             )
         case "metrics":
             if job_id is None or not message.metrics.tasks:
@@ -391,33 +363,17 @@ def from_executor(
             return events.ProcessMessageReceived(
                 executor_id=executor_id, job_id=job_id, message=relayed, keep=False
             )
-        case "ending":
-            return events.ProcessEnding(executor_id=executor_id, reason=message.ending.reason)
-        case "released":
-            return events.ProcessCleaned(
-                executor_id=executor_id, allocation_id=AllocationId(message.released.allocation_id)
+        case kind if kind in _FOR_JOB_MASTER:
+            content = getattr(message, kind)
+            relayed = job_master_pb2.TaskExecutorToJobMaster(**{kind: content})
+            return events.ProcessMessageReceived(
+                executor_id=executor_id, job_id=JobId(content.job_id), message=relayed
             )
         case _:
-            return None
+            return _FROM_EXECUTOR.decode(message, executor_id=executor_id)
 
 
 def to_executor(
     command: commands.AssignProcess | commands.CancelInProcess | commands.CleanProcess,
 ) -> executor_pb2.TaskExecutorToExecutor:
-    match command:
-        case commands.AssignProcess():
-            return executor_pb2.TaskExecutorToExecutor(
-                assign=executor_pb2.AssignSlot(
-                    job_id=command.job_id,
-                    allocation_id=command.allocation_id,
-                    job_dir=command.job_dir,
-                    python_paths=command.python_paths,
-                    managed_bytes=command.managed_bytes,
-                )
-            )
-        case commands.CancelInProcess():
-            cancel = tasks_pb2.CancelTasks(job_id=command.job_id, attempt_ids=command.attempt_ids)
-            return executor_pb2.TaskExecutorToExecutor(cancel=cancel)
-        case commands.CleanProcess():
-            release = executor_pb2.ReleaseSlot(allocation_id=command.allocation_id)
-            return executor_pb2.TaskExecutorToExecutor(release=release)
+    return _TO_EXECUTOR.encode(command)

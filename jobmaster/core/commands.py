@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -48,8 +48,8 @@ class ResultLocations:
 
     result_id: ResultId
     addresses: tuple[str, ...]  # distinct Flight addresses
-    address_index: array[int]  # by producer subtask: index into addresses
-    attempts: array[int]  # by producer subtask
+    address_index: Sequence[int]  # by producer subtask: index into addresses
+    attempts: Sequence[int]  # by producer subtask
     ended: bool = False  # all producers had finished before the job was restored; no addresses
 
 

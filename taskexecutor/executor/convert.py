@@ -16,17 +16,14 @@ from firesteel.common.checkpoints.metadata import (
 from firesteel.common.checkpoints.state import OperatorSnapshot
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.ids import AttemptId, JobId, OperatorId
-from firesteel.common.operator_messages import HeldSplit
 from firesteel.common.rpc.convert import (
     EDGE,
     ERROR,
-    PARTITION_ID,
-    STORED_PARTITION,
     VERTEX,
     state_number,
 )
 from firesteel.common.rpc.limits import MAX_PAYLOAD_BYTES, MessageTooLarge
-from firesteel.common.rpc.mapping import Codec, Wire, register
+from firesteel.common.rpc.mapping import Codec, Envelope, Kind, Wire, register
 from firesteel.common.states import ExecutionState
 from firesteel.elements import CheckpointBarrier
 from firesteel.errors import ErrorInfo, FiresteelError
@@ -104,7 +101,7 @@ def _task_config(
                 f"JobMaster: the deployment of {deployment.attempt_id} lacks the locations of"
                 f" {edge.result_id}"
             )
-        in_edges.append(InEdge(EDGE.decode(edge), producers, _locations(found)))
+        in_edges.append(InEdge(EDGE.decode(edge), producers, _LOCATIONS.decode(found)))
     out_edges = [
         OutEdge(EDGE.decode(edge), consumers, max_parallelism)
         for edge, consumers, max_parallelism in zip(
@@ -155,27 +152,12 @@ def checkpoint_storage(
     return CheckpointStorage(request.checkpoint_directory).at(request.job_id)
 
 
-def barrier(trigger: tasks_pb2.TriggerCheckpoint) -> CheckpointBarrier:
-    return CheckpointBarrier(
-        checkpoint_id=trigger.checkpoint_id,
-        timestamp_ms=trigger.timestamp_ms,
-        savepoint=trigger.savepoint,
-        unaligned=trigger.unaligned,
-        aligned_timeout_ms=(
-            trigger.aligned_timeout_ms if trigger.HasField("aligned_timeout_ms") else None
-        ),
-        at_least_once=trigger.at_least_once,
-        base=trigger.base if trigger.HasField("base") else None,
-    )
-
-
-def _locations(message: tasks_pb2.ResultLocations) -> Locations:
-    return Locations(
-        addresses=tuple(message.addresses),
-        address_index=tuple(message.address_index),
-        attempts=tuple(message.attempt),
-        ended=message.ended,
-    )
+BARRIER = Wire(
+    CheckpointBarrier,
+    tasks_pb2.TriggerCheckpoint,
+    unmapped=("job_id", "job_master_epoch", "attempt_ids", "splits", "stops", "stops_into"),
+)
+_LOCATIONS = Wire(Locations, tasks_pb2.ResultLocations, unmapped=("result_id",))
 
 
 def _schemas(serialised: Sequence[bytes]) -> tuple[pa.Schema | None, ...]:
@@ -183,6 +165,54 @@ def _schemas(serialised: Sequence[bytes]) -> tuple[pa.Schema | None, ...]:
 
 
 # -- to the TaskExecutor
+
+
+def _plan_text(plan: str) -> str:
+    """A literal in a plan may have any length."""
+    return valid_text(clipped(plan, MAX_PLAN_CHARS))
+
+
+_METRICS = Wire(
+    TaskMetrics,
+    common_pb2.TaskMetrics,
+    codecs={
+        "plans": Codec(lambda plans: {o: _plan_text(plan) for o, plan in plans.items()}, dict),
+    },
+)
+_SAMPLE = Wire(
+    MetricSample,
+    common_pb2.MetricSample,
+    codecs={
+        "name": Codec(valid_text),
+        "labels": Codec(lambda labels: {k: valid_text(v) for k, v in labels.items()}, dict),
+    },
+)
+_ANALYZED = Wire(AnalyzedOperator, tasks_pb2.OperatorSchema, codecs={"plan": Codec(_plan_text)})
+_TASK_END = Wire(
+    TaskEnd, tasks_pb2.TaskStateChange, unmapped=("attempt_id", "state", "error", "timestamp_ms")
+)
+_ANSWER: Envelope[Declined | DataEnded | Held, executor_pb2.ExecutorToTaskExecutor] = Envelope(
+    executor_pb2.ExecutorToTaskExecutor,
+    {
+        "checkpoint_declined": Kind(
+            Declined, codecs={"cause": Codec(lambda cause: valid_text(cause) or "no cause given")}
+        ),
+        "data_ended": DataEnded,
+        "task_held": Held,
+    },
+    others=(
+        "checkpoint_acknowledged",
+        "ready",
+        "task_states",
+        "operator_event",
+        "analyze_result",
+        "metrics",
+        "released",
+        "ending",
+        "heartbeat",
+    ),
+    given=("job_id",),
+)
 
 
 def task_state(
@@ -193,44 +223,41 @@ def task_state(
     end: TaskEnd | None,
     timestamp_ms: int,
 ) -> executor_pb2.ExecutorToTaskExecutor:
-    change = tasks_pb2.TaskStateChange(
-        attempt_id=attempt_id,
-        state=state_number(state),
-        timestamp_ms=timestamp_ms,
-        error=None if error is None else ERROR.encode(error),
+    change = tasks_pb2.TaskStateChange() if end is None else _TASK_END.encode(end)
+    change.MergeFrom(
+        tasks_pb2.TaskStateChange(
+            attempt_id=attempt_id,
+            state=state_number(state),
+            timestamp_ms=timestamp_ms,
+            error=None if error is None else ERROR.encode(error),
+        )
     )
-    if end is not None:
-        change.metrics.CopyFrom(_metrics(end.metrics))
-        change.partitions.extend(STORED_PARTITION.encode(stored) for stored in end.partitions)
-        if end.unreadable is not None:
-            change.unreadable.CopyFrom(PARTITION_ID.encode(end.unreadable))
-        change.splits.extend(_splits(end.splits))
-    states = tasks_pb2.TaskStateChanges(job_id=job_id, changes=[change])
+    states = tasks_pb2.TaskStateChanges(job_id=job_id, updates=[change])
     return executor_pb2.ExecutorToTaskExecutor(task_states=states)
 
 
 def checkpoint_answer(job_id: str, answer: CheckpointAnswer) -> executor_pb2.ExecutorToTaskExecutor:
-    if isinstance(answer, DataEnded):
-        ended = tasks_pb2.DataEnded(job_id=job_id, attempt_id=answer.attempt_id)
-        return executor_pb2.ExecutorToTaskExecutor(data_ended=ended)
-    if isinstance(answer, Held):
-        return executor_pb2.ExecutorToTaskExecutor(task_held=_held(job_id, answer))
-    message = tasks_pb2.CheckpointAnswer(
-        job_id=job_id, attempt_id=answer.attempt_id, checkpoint_id=answer.checkpoint_id
+    if not isinstance(answer, Acknowledged):
+        return _ANSWER.encode(answer, job_id=job_id)
+    with_state = tuple(operator for operator in answer.operators if not operator.empty)
+    operators = encode_snapshots(with_state)
+    if len(operators) > MAX_PAYLOAD_BYTES:
+        raise MessageTooLarge(_too_much_state(with_state))
+    return executor_pb2.ExecutorToTaskExecutor(
+        checkpoint_acknowledged=tasks_pb2.CheckpointAcknowledged(
+            job_id=job_id,
+            attempt_id=answer.attempt_id,
+            checkpoint_id=answer.checkpoint_id,
+            snapshot=tasks_pb2.Snapshot(
+                operators=operators,
+                operators_finished=answer.operators_finished,
+                start_delay_ms=answer.start_delay_ms,
+                alignment_ms=answer.alignment_ms,
+                sync_ms=answer.sync_ms,
+                async_ms=answer.async_ms,
+            ),
+        )
     )
-    match answer:
-        case Acknowledged():
-            with_state = tuple(operator for operator in answer.operators if not operator.empty)
-            message.snapshot = encode_snapshots(with_state)
-            if len(message.snapshot) > MAX_PAYLOAD_BYTES:
-                raise MessageTooLarge(_too_much_state(with_state))
-            message.operators_finished = answer.operators_finished
-            message.start_delay_ms = answer.start_delay_ms
-            message.alignment_ms = answer.alignment_ms
-            message.sync_ms, message.async_ms = answer.sync_ms, answer.async_ms
-        case Declined():
-            message.declined = valid_text(answer.cause) or "no cause given"
-    return executor_pb2.ExecutorToTaskExecutor(checkpoint_answer=message)
 
 
 def _too_much_state(snapshots: Sequence[OperatorSnapshot]) -> str:
@@ -249,83 +276,13 @@ def _too_much_state(snapshots: Sequence[OperatorSnapshot]) -> str:
     )
 
 
-def _plan_text(plan: str) -> str:
-    """A literal in a plan may have any length."""
-    return valid_text(clipped(plan, MAX_PLAN_CHARS))
-
-
-def _splits(held: Mapping[OperatorId, Sequence[HeldSplit]]) -> list[tasks_pb2.HeldSplits]:
-    return [
-        tasks_pb2.HeldSplits(
-            operator_id=operator_id,
-            places=[split.place for split in splits],
-            digests=[split.digest for split in splits],
-        )
-        for operator_id, splits in held.items()
-    ]
-
-
-def _held(job_id: str, held: Held) -> tasks_pb2.TaskHeld:
-    return tasks_pb2.TaskHeld(
-        job_id=job_id,
-        attempt_id=held.attempt_id,
-        splits=_splits(held.splits),
-        open_checkpoints=held.open_checkpoints,
-        stops_with=held.stops_with or 0,
-        data_ended=held.data_ended,
-        stops_into=held.stops_into,
-        drains=held.drains,
-    )
-
-
 def metrics_report(
     tasks: Sequence[TaskMetrics], samples: Sequence[MetricSample]
 ) -> executor_pb2.ExecutorToTaskExecutor:
     report = executor_pb2.ExecutorMetrics(
-        tasks=[_metrics(task) for task in tasks],
-        samples=[
-            common_pb2.MetricSample(
-                name=valid_text(name),
-                labels={key: valid_text(label) for key, label in labels.items()},
-                value=value,
-            )
-            for name, labels, value in samples
-        ],
+        tasks=map(_METRICS.encode, tasks), samples=map(_SAMPLE.encode, samples)
     )
     return executor_pb2.ExecutorToTaskExecutor(metrics=report)
-
-
-def _metrics(metrics: TaskMetrics) -> common_pb2.TaskMetrics:
-    return common_pb2.TaskMetrics(
-        attempt_id=metrics.attempt_id,
-        records_in=metrics.records_in,
-        records_out=metrics.records_out,
-        bytes_in=metrics.bytes_in,
-        bytes_out=metrics.bytes_out,
-        watermark_us=metrics.watermark_us,
-        busy_ms=metrics.busy_ms,
-        idle_ms=metrics.idle_ms,
-        back_pressured_ms=metrics.back_pressured_ms,
-        spark_ms=metrics.spark_ms,
-        python_ms=metrics.python_ms,
-        exchange_ms=metrics.exchange_ms,
-        late_records_dropped=metrics.late_records_dropped,
-        bundles=metrics.bundles,
-        bundle_records=metrics.bundle_records,
-        last_bundle_records=metrics.last_bundle_records,
-        plans={operator: _plan_text(plan) for operator, plan in metrics.plans.items()},
-        aligning_ms=metrics.watermark_alignment_ms,
-        spark_planning_ms=metrics.spark_planning_ms,
-        spark_converting_ms=metrics.spark_converting_ms,
-        spark_reading_ms=metrics.spark_reading_ms,
-        plans_made=metrics.plans_made,
-        kept_runs=metrics.kept_runs,
-    )
-
-
-_ANALYZED = Wire(
-    AnalyzedOperator, tasks_pb2.OperatorSchema, codecs={"plan": Codec(_plan_text, None)}
-)
 
 
 def analyzed(

@@ -146,16 +146,16 @@ class Host:
             case "trigger_checkpoint":
                 trigger = message.trigger_checkpoint
                 for task in self._tasks_of(trigger.attempt_ids):
-                    if trigger.drains:
-                        task.drain(trigger.stops_into)
-                        continue
                     splits = trigger.splits.get(task.config.attempt_id, 0)
                     task.trigger_checkpoint(
-                        convert.barrier(trigger),
+                        convert.BARRIER.decode(trigger),
                         splits,
                         stops=trigger.stops,
                         stops_into=trigger.stops_into,
                     )
+            case "drain":
+                for task in self._tasks_of(message.drain.attempt_ids):
+                    task.drain(message.drain.stops_into)
             case "notify_checkpoint":
                 notice = message.notify_checkpoint
                 for task in self._tasks_of(notice.attempt_ids):

@@ -214,9 +214,9 @@ async def write_result(cluster: Cluster, allocation: str) -> tasks_pb2.StoredPar
             **answer,
         )
         cluster.masters.tell_task_executor(JOB, operator_event=event)
-    states = await job_master.next("task_states", lambda s: s.changes[-1].HasField("metrics"))
-    assert states.changes[-1].state == common_pb2.TASK_FINISHED, states
-    (stored,) = states.changes[-1].partitions
+    states = await job_master.next("task_states", lambda s: s.updates[-1].HasField("metrics"))
+    assert states.updates[-1].state == common_pb2.TASK_FINISHED, states
+    (stored,) = states.updates[-1].partitions
     return stored
 
 
@@ -333,9 +333,9 @@ async def test_bad_plans_and_deployments_are_answered_and_sigterm_leaves_nothing
         JOB, submit=tasks_pb2.SubmitTasks(job_id=JOB, vertices=[described], tasks=[deployment])
     )
     failed = await masters.job_master.next(
-        "task_states", lambda s: s.changes[-1].state == common_pb2.TASK_FAILED
+        "task_states", lambda s: s.updates[-1].state == common_pb2.TASK_FAILED
     )
-    assert failed.changes[-1].error.summary
+    assert failed.updates[-1].error.summary
 
     # The slot survived all of it.
     masters.tell_task_executor(JOB, free_slots={"allocation_ids": ["1" * 32], "cause": "done"})
@@ -378,7 +378,7 @@ async def test_a_process_in_which_a_thread_of_the_job_lives_on_is_replaced(clust
         JOB, submit=tasks_pb2.SubmitTasks(job_id=JOB, vertices=[described], tasks=[deployment])
     )
     await masters.job_master.next(
-        "task_states", lambda s: s.changes[-1].state == common_pb2.TASK_FAILED
+        "task_states", lambda s: s.updates[-1].state == common_pb2.TASK_FAILED
     )
     python = cluster.named("python")
     masters.tell_task_executor(JOB, free_slots={"allocation_ids": ["1" * 32], "cause": "done"})

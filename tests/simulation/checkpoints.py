@@ -180,22 +180,25 @@ class TaskCheckpoints:
             self._final = checkpoint_id
         for partition in process.partitions_of(task):
             process.cluster.barriers.setdefault(partition, set()).add(checkpoint_id)
-        answer = tasks_pb2.CheckpointAnswer(
-            job_id=task.job_id,
-            attempt_id=task.attempt_id,
-            checkpoint_id=checkpoint_id,
-            operators_finished=self.data_ended,
-        )
+        answer = {
+            "job_id": task.job_id,
+            "attempt_id": task.attempt_id,
+            "checkpoint_id": checkpoint_id,
+        }
         snapshot = self._snapshot(checkpoint_id)
         declines = process.cluster.shape.declined_snapshots
         if process.cluster.faults_on and process.world.chance(declines):
-            answer.declined = "the disk is full"
+            declined = tasks_pb2.CheckpointDeclined(**answer, cause="the disk is full")
+            message = executor_pb2.ExecutorToTaskExecutor(checkpoint_declined=declined)
             for handle in snapshot.databases:
                 self._tables.give_up(handle)
         else:
-            answer.snapshot = encode_snapshots((snapshot,))
+            written = tasks_pb2.Snapshot(
+                operators=encode_snapshots((snapshot,)), operators_finished=self.data_ended
+            )
+            acknowledged = tasks_pb2.CheckpointAcknowledged(**answer, snapshot=written)
+            message = executor_pb2.ExecutorToTaskExecutor(checkpoint_acknowledged=acknowledged)
             process.cluster.checkers.snapshot_taken(task, checkpoint_id)
-        message = executor_pb2.ExecutorToTaskExecutor(checkpoint_answer=answer)
         process.after(process.world.between(0.001, 0.5), lambda: self._answer(message))
 
     def _answer(self, message: executor_pb2.ExecutorToTaskExecutor) -> None:

@@ -354,7 +354,7 @@ class SlotProcess:
         )
         if state.terminal:
             self._publish(task, state)
-        self._say(task_states=tasks_pb2.TaskStateChanges(job_id=task.job_id, changes=[change]))
+        self._say(task_states=tasks_pb2.TaskStateChanges(job_id=task.job_id, updates=[change]))
 
     def _publish(self, task: SimulatedTask, state: ExecutionState) -> None:
         for partition in self.partitions_of(task):
@@ -534,5 +534,5 @@ def _inputs(
         )
         for producer in wanted:
             address = location.addresses[location.address_index[producer]]
-            attempt = location.attempt[producer]
+            attempt = location.attempts[producer]
             yield address, ResultPartitionId(ResultId(edge.result_id), producer, attempt)

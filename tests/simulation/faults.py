@@ -67,7 +67,13 @@ KINDS = (
 )
 # The same for those of checkpoints.
 CHECKPOINT_KINDS = (
-    *("trigger_checkpoint", "notify_checkpoint", "checkpoint_answer", "data_ended"),
+    *(
+        "trigger_checkpoint",
+        "notify_checkpoint",
+        "checkpoint_acknowledged",
+        "checkpoint_declined",
+        "data_ended",
+    ),
     *("CommitCheckpoint", "CommitCheckpoint answer"),
 )
 SORTS = ("kill", "pause", "break", "lose", "silence", "cut", "slow", "stale")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from firesteel._proto import (
@@ -11,14 +12,33 @@ from firesteel._proto import (
     resource_manager_pb2,
     tasks_pb2,
 )
+from firesteel.common.ids import OperatorId
 from firesteel.common.job_graph import Blob, JobEdge, JobGraph, JobVertex
-from firesteel.common.operator_messages import OperatorEvent
+from firesteel.common.operator_messages import HeldSplit, OperatorEvent
 from firesteel.common.resources import ResourceProfile, SlotStatus
 from firesteel.common.results import ResultPartitionId, StoredPartition
-from firesteel.common.rpc.mapping import Wire
+from firesteel.common.rpc.mapping import Codec, Wire, register
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 
+# By operator, in columns: a source may have very many splits.
+register(
+    Mapping[OperatorId, Sequence[HeldSplit]],
+    Codec(
+        lambda splits: [
+            tasks_pb2.HeldSplits(
+                operator_id=operator_id,
+                places=[split.place for split in held],
+                digests=[split.digest for split in held],
+            )
+            for operator_id, held in splits.items()
+        ],
+        lambda splits: {
+            OperatorId(of.operator_id): tuple(map(HeldSplit, of.places, of.digests))
+            for of in splits
+        },
+    ),
+)
 PROFILE = Wire(ResourceProfile, common_pb2.ResourceProfile)
 ERROR = Wire(ErrorInfo, common_pb2.ErrorInfo)
 BLOB = Wire(Blob, common_pb2.BlobRef)

@@ -20,7 +20,7 @@ of the message that the domain does not use. tests/unit/test_mapping.py compiles
     Enum                                     an enum or integer (the value), a string (the name)
     dataclass, NamedTuple                    a message, mapped in the same way
     X | None                                 an `optional` scalar, or a message
-    tuple, Sequence, list, frozenset, array  repeated
+    tuple, Sequence, list, frozenset         repeated
     Mapping, dict, tuple of pairs            a map, decoded in the order of its keys
     tuple[X, Y]                              a message of two scalars, in this order
     a container within a container           a message whose only field is the inner container
@@ -35,11 +35,11 @@ message of a kind lacks are in the envelope, beside the oneof.
 
 from __future__ import annotations
 
+import itertools
 import json
-from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
-from functools import cached_property, partial
+from functools import cached_property
 from operator import attrgetter, itemgetter
 from types import MappingProxyType, NoneType, UnionType
 from typing import (
@@ -82,7 +82,6 @@ _SEQUENCES: dict[Any, Callable[[Any], Any]] = {
     Sequence: tuple,
     list: list,
     frozenset: frozenset,
-    array: partial(array, "q"),
 }
 _SCALARS = {
     FieldDescriptor.TYPE_STRING: str,
@@ -155,25 +154,23 @@ class Wire(Generic[T, M]):
 class Envelope(Generic[T, M]):
     """A union of domain types and the message that carries any of them in its oneof, `message`.
 
-    `kinds` is keyed by the oneof's fields; messages whose kind is None are decoded to None. `given`
-    are the fields of the envelope that the caller of `encode` adds as keywords.
+    `kinds` is keyed by the oneof's fields. `others` are those that are decoded to None: the caller
+    handles them, or ignores them. `given` are fields of the envelope or of its content that the
+    caller of `encode` adds as keywords.
     """
 
     def __init__(
         self,
         message: type[M],
-        kinds: Mapping[str, type | Kind | None],
+        kinds: Mapping[str, type | Kind],
         *,
+        others: Sequence[str] = (),
         context: Sequence[str] = (),
         given: Sequence[str] = (),
     ) -> None:
         self.message, self.context, self.given = message, context, given
-        self.kinds = {
-            name: kind if isinstance(kind, Kind) else Kind(kind)
-            for name, kind in kinds.items()
-            if kind is not None
-        }
-        self._ignored = kinds.keys() - self.kinds.keys()
+        self.kinds = {k: v if isinstance(v, Kind) else Kind(v) for k, v in kinds.items()}
+        self.others = others
         _ENVELOPES.append(self)
 
     def encode(self, value: T, **given: Any) -> M:
@@ -195,9 +192,9 @@ class Envelope(Generic[T, M]):
         for name, fields in self._fields.items():
             content = GetMessageClass(self.message.DESCRIPTOR.fields_by_name[name].message_type)
             names = fields.names | {"M": self.message, "C": content}
-            arguments = f"{name}=C({fields.encoded['m']}), {fields.encoded['v']}"
-            encoder = _function("x, **given", f"M({arguments.rstrip(', ')}, **given)", names)
-            encoders.setdefault(self.kinds[name].domain, encoder)
+            result = f"M({name}=C({fields.encoded['m']}), {fields.encoded['v']})"
+            parameters = ", ".join(("x", *(f"{given}=None" for given in self.given)))
+            encoders.setdefault(self.kinds[name].domain, _function(parameters, result, names))
         return encoders
 
     @cached_property
@@ -207,7 +204,7 @@ class Envelope(Generic[T, M]):
             name: _function(parameters, fields.decoded, fields.names, f"m = v.{name}")
             for name, fields in self._fields.items()
         }
-        return decoders | dict.fromkeys(self._ignored, lambda *_, **__: None)
+        return decoders | dict.fromkeys(self.others, lambda *_, **__: None)
 
     @cached_property
     def _fields(self) -> dict[str, _Fields]:
@@ -215,8 +212,8 @@ class Envelope(Generic[T, M]):
         found = {}
         for name, kind in self.kinds.items():
             sources = {"m": whole.fields_by_name[name].message_type, "v": whole}
-            found[name] = _Fields(kind, sources, self.context)
-        used = self._ignored.union(self.kinds, self.given, *(of.used for of in found.values()))
+            found[name] = _Fields(kind, sources, self.context, self.given)
+        used = {*self.others, *self.kinds}.union(*(fields.used for fields in found.values()))
         if unmapped := set(whole.fields_by_name) - used:
             raise TypeError(f"{whole.name}: the fields {sorted(unmapped)} are not mapped")
         return found
@@ -230,7 +227,11 @@ class _Fields:
     """
 
     def __init__(
-        self, kind: Kind, sources: Mapping[str, Descriptor], context: Sequence[str]
+        self,
+        kind: Kind,
+        sources: Mapping[str, Descriptor],
+        context: Sequence[str],
+        given: Sequence[str] = (),
     ) -> None:
         domain, unmapped, codecs = kind
         self.names: dict[str, Any] = {"D": domain}
@@ -256,12 +257,17 @@ class _Fields:
                 codec = codecs.get(name) or _codec(hint, field)
                 encode = f"{name}=e_{name}(x.{name})" if codec.encode else f"{name}=x.{name}"
             decode = f"d_{name}({there})" if codec.decode else there
-            if name not in codecs and hint not in _CODECS and _optional(hint):
+            if field is not None and field.has_presence and _optional(hint):
                 encode = encode.replace("=", f"=None if x.{name} is None else ", 1)
                 decode = f"{decode} if {variable}.HasField({name!r}) else None"
             self.names |= {f"e_{name}": codec.encode, f"d_{name}": codec.decode}
             encoded[variable].append(encode)
             decoded.append(decode if issubclass(domain, tuple) else f"{name}={decode}")
+        for name, (variable, message) in itertools.product(given, sources.items()):
+            assigned = {argument.partition("=")[0] for argument in encoded[variable]}
+            if name in message.fields_by_name and name not in assigned:
+                self.used.add(name)
+                encoded[variable].append(f"{name}={name}")
         if missing := {field.name for field in sources["m"].fields} - self.used:
             raise TypeError(
                 f"{domain.__name__} has no field for {sources['m'].name}.{min(missing)}"
@@ -366,7 +372,7 @@ class _Members(dict[Any, Enum]):
 
     def __missing__(self, value: object) -> Enum:
         where = f"{self._field.containing_type.name}.{self._field.name}"
-        raise RemoteProtocolError(f"{where}: {value!r} is not a {self._name}")
+        raise RemoteProtocolError(f"{where}: {value!r} is not a value of {self._name}")
 
 
 def _message(hint: Any, descriptor: Descriptor) -> Codec:

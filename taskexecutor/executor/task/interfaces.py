@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -161,6 +161,13 @@ class DataEnded:
     attempt_id: AttemptId
 
 
+class Stopping(NamedTuple):
+    """The job ends with a savepoint."""
+
+    path: str  # the savepoint's target
+    drains: bool  # drain the sources before the savepoint
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
     """State from earlier JobMasters, reported to the JobMaster that adopts the task."""
@@ -171,8 +178,7 @@ class Held:
     open_checkpoints: Sequence[int]
     stops_with: int | None  # the savepoint whose outcome the source awaits
     data_ended: bool
-    stops_into: str  # target of the savepoint that stops the job; empty if unknown or none
-    drains: bool  # drain the sources before the savepoint
+    stops: Stopping | None  # None: the task does not know that the job is to stop
 
 
 CheckpointAnswer: TypeAlias = Acknowledged | Declined | DataEnded | Held

@@ -131,7 +131,7 @@ class TaskMeters:
             values["meanBundleRecords"] = operator.bundle_records / operator.bundles
         if (alignment := operator.watermark_alignment) is not None:
             values["watermarkAlignmentDrift"] = alignment.drift_ms
-            values["pausedTimeMsPerSecond"] = rates["watermark_alignment_ms"]
+            values["pausedTimeMsPerSecond"] = rates["aligning_ms"]
             values["accumulatedPausedTimeMs"] = alignment.stopped_ms
         values.update(
             {name: c.value for name, c in list(operator.counters.items()) if name != RECORDS_READ}
@@ -163,7 +163,7 @@ def _cumulative(metrics: TaskMetrics, operators: Sequence[OperatorMetrics]) -> d
         "records_out": metrics.records_out,
         "bytes_in": metrics.bytes_in,
         "bytes_out": metrics.bytes_out,
-        "watermark_alignment_ms": metrics.watermark_alignment_ms,
+        "aligning_ms": metrics.aligning_ms,
         **{field_name: getattr(metrics, field_name) for field_name in TIMES.values()},
     }
     for operator in operators:

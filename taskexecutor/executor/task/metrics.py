@@ -46,7 +46,7 @@ class TaskMetrics:
     spark_reading_ms: float  # reading files with Arrow
     python_ms: float
     exchange_ms: float  # writing batches to result partitions, without waiting for credit
-    watermark_alignment_ms: float  # part of idle_ms: paused until the alignment group catches up
+    aligning_ms: float  # part of idle_ms: paused until the alignment group catches up
     late_records_dropped: int
     bundles: int  # runs of Spark plans
     bundle_records: int  # the records in these runs
@@ -189,7 +189,7 @@ class TaskMetricGroup:
             plans={o.operator_id: o.shown_plan for o in self.operators if o.shown_plan}
             if self.info.subtask == 0
             else {},
-            watermark_alignment_ms=sum(
+            aligning_ms=sum(
                 o.watermark_alignment.stopped_ms
                 for o in self.operators
                 if o.watermark_alignment is not None

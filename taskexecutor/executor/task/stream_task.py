@@ -52,7 +52,7 @@ from taskexecutor.executor.task.checkpoints.task_checkpoints import TaskCheckpoi
 from taskexecutor.executor.task.config import TaskConfig, TaskEnd, TaskServices
 from taskexecutor.executor.task.environment import TaskEnvironment
 from taskexecutor.executor.task.input_task import InputTask
-from taskexecutor.executor.task.interfaces import Held, ResultPartition
+from taskexecutor.executor.task.interfaces import Held, ResultPartition, Stopping
 from taskexecutor.executor.task.loop import MailboxLoop
 from taskexecutor.executor.task.mailbox import Mailbox
 from taskexecutor.executor.task.meters import MetricSample, TaskMeters
@@ -530,8 +530,9 @@ class StreamTask:
             open_checkpoints=sorted(begun | set(self._kind.open_checkpoints)),
             stops_with=self._kind.stops_with,
             data_ended=checkpoints is not None and checkpoints.data_ended,
-            stops_into=self._stopping.into if self._stopping is not None else "",
-            drains=self._stopping is not None and self._stopping.checkpoint_id is None,
+            stops=Stopping(self._stopping.into, drains=self._stopping.checkpoint_id is None)
+            if self._stopping is not None
+            else None,
         )
 
     # -- called by operators

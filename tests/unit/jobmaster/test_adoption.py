@@ -29,10 +29,9 @@ from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.common.units import MIB
 from firesteel.errors import ErrorInfo
 from jobmaster.convert import (
+    LISTED_TASK,
     found_from_proto,
     found_to_proto,
-    listed_from_proto,
-    listed_to_proto,
     restart_history_from_json,
     restart_history_to_json,
     verdict_from_json,
@@ -62,6 +61,10 @@ _BOTH = (TaskExecutorId("tm-1"), TaskExecutorId("tm-2"))
 SPLITS: Coordinated = ("sequence-source", {"start": 0, "end": 100, "split_rows": 10})
 FILES: Coordinated = ("file-source", {"paths": ["/in/*"]})
 WATCHED: Coordinated = ("file-source", {"paths": ["/in/*"], "watch_s": 1.0})
+
+
+def as_stored(tasks: Iterable[events.ListedTask]) -> tuple[events.ListedTask, ...]:
+    return tuple(LISTED_TASK.decode(LISTED_TASK.encode(task)) for task in tasks)
 
 
 def graph(reads: Coordinated = SPLITS) -> JobGraph:
@@ -129,7 +132,7 @@ class Handover:
     def tells(self) -> None:
         """Stores the first JobMaster's analysis: the splits of its sources and the started tasks."""
         self.found = found_from_proto(found_to_proto(self.first.core.found))
-        self.listed = listed_from_proto(listed_to_proto(self.first.core.listed))
+        self.listed = as_stored(self.first.core.listed)
 
     def _second(self) -> World:
         return World(self._graph, self._settings, self.recovery, seed=b"second")
@@ -878,7 +881,7 @@ class BatchHandover:
             events.JobStarted(
                 adopts=analysis,
                 found=found_from_proto(found_to_proto(self.first.core.found)),
-                listed=listed_from_proto(listed_to_proto(known)),
+                listed=as_stored(known),
             )
         )
         second.post(events.SlotHoldersKnown(task_executor_ids=tuple(map(TaskExecutorId, names))))

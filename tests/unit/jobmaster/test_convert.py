@@ -8,14 +8,15 @@ from random import Random
 
 import pytest
 
-from firesteel._proto import job_graph_pb2, tasks_pb2
+from firesteel._proto import job_graph_pb2, job_master_pb2, tasks_pb2
 from firesteel.common.checkpoints.state import OperatorSnapshot
 from firesteel.common.ids import AllocationId, AttemptId, OperatorId, TaskExecutorId, VertexId
 from firesteel.common.operator_messages import WatermarkLimit, WatermarkReported
+from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.rpc.limits import MessageTooLarge
 from firesteel.elements import MAX_TIMESTAMP_US, MIN_TIMESTAMP_US
 from jobmaster import convert
-from jobmaster.core import commands
+from jobmaster.core import commands, events
 
 
 def test_only_what_a_process_must_be_started_with_is_its_environment() -> None:
@@ -44,22 +45,52 @@ def test_watermarks_come_in_and_limits_go_out_whatever_the_time(time_us: int) ->
     report = tasks_pb2.OperatorEvent(
         report_watermark=tasks_pb2.WatermarkReported(watermark_us=time_us, idle=True)
     )
-    assert convert.operator_message(report) == WatermarkReported(watermark_us=time_us, idle=True)
-    event = convert.operator_event(
-        "job",
+    who = TaskExecutorId("te")
+    reported = convert.from_task_executor(
+        who, job_master_pb2.TaskExecutorToJobMaster(operator_event=report)
+    )
+    assert isinstance(reported, events.OperatorMessageReceived)
+    assert reported.message == WatermarkReported(watermark_us=time_us, idle=True)
+    event = convert.TO_TASK_EXECUTOR.encode(
         commands.SendOperatorMessage(
-            task_executor_id=TaskExecutorId("te"),
+            task_executor_id=who,
             operator_id=OperatorId("source"),
             subtask=3,
             attempt_id=AttemptId("attempt"),
             message=WatermarkLimit(limit_us=time_us),
         ),
-    )
+        job_id="job",
+        job_master_epoch=1,
+    ).operator_event
     assert (event.WhichOneof("message"), event.align_watermark.limit_us, event.subtask) == (
         "align_watermark",
         time_us,
         3,
     )
+
+
+def test_an_operator_does_not_send_what_its_coordinator_says() -> None:
+    limit = tasks_pb2.OperatorEvent(align_watermark=tasks_pb2.WatermarkLimit(limit_us=1))
+    message = job_master_pb2.TaskExecutorToJobMaster(operator_event=limit)
+    with pytest.raises(RemoteProtocolError, match="an operator sent WatermarkLimit to its"):
+        convert.from_task_executor(TaskExecutorId("te"), message)
+
+
+def test_a_task_without_its_place_is_named() -> None:
+    task = tasks_pb2.TaskStateChange(attempt_id="a")
+    hello = job_master_pb2.TaskExecutorHello(task_executor_id="te", tasks=[task])
+    with pytest.raises(RemoteProtocolError, match="attempt 'a' is in only one of tasks and places"):
+        convert.connected(hello, 1)
+
+
+def test_a_task_state_that_does_not_exist_is_named() -> None:
+    change = tasks_pb2.TaskStateChange.FromString(b"\x10\x63")  # field 2: 99
+    states = tasks_pb2.TaskStateChanges(updates=[change])
+    message = job_master_pb2.TaskExecutorToJobMaster(task_states=states)
+    with pytest.raises(
+        RemoteProtocolError, match="TaskStateChange.state: 99 is not a value of ExecutionState"
+    ):
+        convert.from_task_executor(TaskExecutorId("te"), message)
 
 
 def deployment(*state_bytes: int) -> commands.DeployTasks:

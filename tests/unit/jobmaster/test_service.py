@@ -163,7 +163,7 @@ class StubTaskExecutor:
                 for t in submit.tasks
             ]
             await self.send(
-                task_states=tasks_pb2.TaskStateChanges(job_id=self._job_id, changes=changes)
+                task_states=tasks_pb2.TaskStateChanges(job_id=self._job_id, updates=changes)
             )
 
 
@@ -431,10 +431,11 @@ async def test_a_split_lost_with_its_stream_is_assigned_again_on_the_next(cluste
                 host="localhost",
                 slots=[executor.slots[0]],
                 tasks=[
-                    job_master_pb2.RunningTask(
+                    tasks_pb2.TaskStateChange(
                         attempt_id=request.attempt_id, state=common_pb2.TASK_RUNNING
                     )
                 ],
+                places={request.attempt_id: job_master_pb2.TaskPlace()},
             )
         )
         assert (await again.receive("operator_event")).WhichOneof("message") == "resend"

@@ -151,7 +151,7 @@ def test_the_wire_says_which_partitions_there_are() -> None:
             )
         ],
     )
-    states = tasks_pb2.TaskStateChanges(job_id=JOB, changes=[change])
+    states = tasks_pb2.TaskStateChanges(job_id=JOB, updates=[change])
     heard = convert.from_executor(
         ExecutorId("e"), JOB, executor_pb2.ExecutorToTaskExecutor(task_states=states)
     )
@@ -167,9 +167,9 @@ def test_the_wire_says_which_partitions_there_are() -> None:
         now_ms=0,
     ).hello
     assert hello.data_address == "here:2"
-    assert hello.partitions[0].id == change.partitions[0].id
+    assert hello.partitions[0] == change.partitions[0].id
     message = job_master_pb2.JobMasterToTaskExecutor(
-        job_id=JOB, job_master_epoch=1, release_partitions={"partitions": [hello.partitions[0].id]}
+        job_id=JOB, job_master_epoch=1, release_partitions={"partitions": [hello.partitions[0]]}
     )
     released = convert.from_job_master(message, Configuration({}))
     assert isinstance(released, events.PartitionsReleased)

@@ -40,7 +40,7 @@ from jobmaster.job_metrics import samples
 from jobmaster.testing import World, job, offer, operator_id, vertex
 from taskexecutor.convert import from_executor
 from taskexecutor.core.events import ProcessMessageReceived
-from taskexecutor.executor.convert import barrier, checkpoint_answer
+from taskexecutor.executor.convert import BARRIER, checkpoint_answer
 from taskexecutor.executor.task.interfaces import Acknowledged, CheckpointAnswer, DataEnded
 
 RUNNING, FAILED, FINISHED = ExecutionState.RUNNING, ExecutionState.FAILED, ExecutionState.FINISHED
@@ -539,7 +539,7 @@ def test_a_trigger_reaches_its_tasks_as_it_was_sent() -> None:
         messages = TaskExecutorMessages(
             job_graph_pb2.JobGraph(job_id="j"), (), 1, dispatcher_address=""
         )
-        found = barrier(messages.convert(sent).trigger_checkpoint)
+        found = BARRIER.decode(messages.convert(sent).trigger_checkpoint)
         assert (found.unaligned, found.aligned_timeout_ms, found.at_least_once) == (
             sent.unaligned,
             sent.aligned_timeout_ms,
