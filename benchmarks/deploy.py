@@ -89,6 +89,7 @@ async def measure(task_executors: int = TASK_EXECUTORS, slots: int = SLOTS) -> t
     )
     running = _Timed(
         start,
+        graph,
         JobSettings(),
         Recovery(epoch=EPOCH),
         sessions=servicer.sessions,

@@ -13,8 +13,9 @@ from dispatcher.core.events import JobMasterRegistered, JobStatusReported
 from dispatcher.core.jobs import Job
 from firesteel._proto import dispatcher_pb2, job_graph_pb2, job_master_pb2
 from firesteel.common.ids import JobId, JobMasterId, is_id
-from firesteel.common.rpc.convert import ERROR, exceptions_of
+from firesteel.common.rpc.convert import ERROR
 from firesteel.common.rpc.errors import RemoteProtocolError
+from firesteel.common.rpc.mapping import Codec, Wire
 from firesteel.common.rpc.status import Reason
 from firesteel.common.states import JobStatus
 from firesteel.errors import ErrorInfo
@@ -65,6 +66,18 @@ def on_one_machine(address: str, other: str) -> bool:
     return host == other_host or host == "localhost" or host == "::1" or host.startswith("127.")
 
 
+_STATUS = Wire(
+    JobStatusReported,
+    dispatcher_pb2.JobStatusChanged,
+    context=("connection",),
+    codecs={
+        "final_details": Codec(
+            job_master_pb2.JobDetails.FromString, job_master_pb2.JobDetails.SerializeToString
+        )
+    },
+)
+
+
 def status_from_proto(
     message: dispatcher_pb2.JobStatusChanged, connection: int
 ) -> JobStatusReported:
@@ -72,26 +85,7 @@ def status_from_proto(
         raise RemoteProtocolError(
             f"a JobMaster reported on the job {message.job_id[:80]!r}; expected 32 hex characters"
         )
-    try:
-        status = JobStatus(message.status)
-    except ValueError:
-        raise RemoteProtocolError(
-            f"a JobMaster reported the unknown status {message.status} of job {message.job_id}"
-        ) from None
-    has_details = message.HasField("final_details")
-    return JobStatusReported(
-        connection=connection,
-        job_id=JobId(message.job_id),
-        epoch=message.epoch,
-        status=status,
-        timestamp_ms=message.timestamp_ms,
-        tasks_by_state=dict(message.tasks_by_state),
-        final_details=message.final_details.SerializeToString() if has_details else None,
-        keeps_checkpoints=message.keeps_checkpoints,
-        restart_history=message.restart_history,
-        handover=message.handover,
-        history=message.history,
-    )
+    return _STATUS.decode(message, connection=connection)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,19 +208,23 @@ def details_without_master(
     history = job_master_pb2.JobHistory.FromString(job.history)
     error = ErrorInfo(summary=failure, timestamp_ms=job.end_ms)
     exceptions = [ERROR.encode(error)] if failure else []
-    exceptions += exceptions_of(history)
-    timestamps = list(history.timestamps) or [
-        job_master_pb2.StateTimestamp(state=JobStatus.INITIALIZING.value, timestamp_ms=job.start_ms)
+    exceptions += [
+        error
+        for failure in reversed(history.failures)  # newest first
+        for error in (failure.primary, *failure.follow_ups)
+    ]
+    statuses = list(history.statuses) or [
+        job_master_pb2.StatusChange(status="JOB_INITIALIZING", timestamp_ms=job.start_ms)
     ]
     if job.end_ms:
-        timestamps.append(
-            job_master_pb2.StateTimestamp(state=job.status.value, timestamp_ms=job.end_ms)
+        statuses.append(
+            job_master_pb2.StatusChange(status=status_to_proto(job.status), timestamp_ms=job.end_ms)
         )
     return job_master_pb2.JobDetails(
         job_id=job.job_id,
         name=job.name,
         status=status_to_proto(job.status),
-        timestamps=timestamps,
+        entered_ms=statuses,
         vertices=_vertices(graph) if graph is not None else (),
         exceptions=exceptions,
         start_ms=job.start_ms,
@@ -250,9 +248,9 @@ def before_stored(details: job_master_pb2.JobDetails, problem: str) -> job_maste
     details.waiting_for = f"the cluster's job store, which cannot be written: {problem}"
     status = JobStatus(details.status)
     if status.globally_terminal:
-        kept = [entry for entry in details.timestamps if entry.state != status.value]
-        del details.timestamps[:]
-        details.timestamps.extend(kept)
+        kept = [entry for entry in details.entered_ms if entry.status != status.value]
+        del details.entered_ms[:]
+        details.entered_ms.extend(kept)
         before_end = status_to_proto(_BEFORE_END[status])
         details.MergeFrom(job_master_pb2.JobDetails(status=before_end))
         details.end_ms = 0

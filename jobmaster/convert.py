@@ -6,7 +6,7 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from firesteel._proto import (
     common_pb2,
@@ -34,7 +34,6 @@ from firesteel.common.rpc.convert import EDGE, ERROR
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.rpc.limits import MAX_PAYLOAD_BYTES, check_size
 from firesteel.common.rpc.mapping import Codec, Envelope, Kind, Wire
-from firesteel.common.states import JobStatus
 from firesteel.errors import ErrorInfo
 from firesteel.text import clipped
 from jobmaster.core import commands, events
@@ -49,46 +48,40 @@ _STATUSES = 64  # of the job, that are kept for its next JobMaster
 _TEXT_CHARS = 4_000  # of each traceback of a failure
 
 
-def history_to_proto(
-    statuses: Sequence[StatusChange], failures: Iterable[Failure], warnings: Iterable[str]
-) -> job_master_pb2.JobHistory:
+class JobHistory(NamedTuple):
+    """For the job's next JobMaster, and for users while the job has none. Oldest first."""
+
+    statuses: tuple[StatusChange, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+STATUS_CHANGE = Wire(StatusChange, job_master_pb2.StatusChange)
+HISTORY = Wire(JobHistory, job_master_pb2.JobHistory)
+
+
+def brief_history(
+    statuses: Sequence[StatusChange], failures: Iterable[Failure], warnings: Iterable[str] = ()
+) -> JobHistory:
     """Bounded: the first status and the last ones, and the beginnings of tracebacks."""
     kept = statuses
     if len(statuses) > _STATUSES:
         kept = [statuses[0], *statuses[1 - _STATUSES :]]
-    return job_master_pb2.JobHistory(
-        timestamps=[
-            job_master_pb2.StateTimestamp(state=status.value, timestamp_ms=at_ms)
-            for status, at_ms in kept
-        ],
-        failures=[
-            job_master_pb2.Failure(
-                primary=_brief(failure.primary), follow_ups=map(_brief, failure.follow_ups)
-            )
+    return JobHistory(
+        tuple(kept),
+        tuple(
+            Failure(_brief(failure.primary), list(map(_brief, failure.follow_ups)))
             for failure in failures
-        ],
-        warnings=warnings,
+        ),
+        tuple(warnings),
     )
 
 
-def _brief(error: ErrorInfo) -> common_pb2.ErrorInfo:
-    return ERROR.encode(
-        replace(
-            error,
-            user_traceback=clipped(error.user_traceback, _TEXT_CHARS),
-            traceback=clipped(error.traceback, _TEXT_CHARS),
-        )
-    )
-
-
-def statuses_from_proto(history: job_master_pb2.JobHistory) -> tuple[StatusChange, ...]:
-    return tuple(StatusChange(JobStatus(t.state), t.timestamp_ms) for t in history.timestamps)
-
-
-def failures_from_proto(history: job_master_pb2.JobHistory) -> tuple[Failure, ...]:
-    return tuple(
-        Failure(ERROR.decode(of.primary), list(map(ERROR.decode, of.follow_ups)))
-        for of in history.failures
+def _brief(error: ErrorInfo) -> ErrorInfo:
+    return replace(
+        error,
+        user_traceback=clipped(error.user_traceback, _TEXT_CHARS),
+        traceback=clipped(error.traceback, _TEXT_CHARS),
     )
 
 

@@ -9,6 +9,7 @@ from firesteel.common.ids import AttemptId
 from firesteel.common.rpc.convert import ERROR, state_number
 from firesteel.plan.fusion import fused
 from jobmaster.checkpoint_details import checkpoint_details
+from jobmaster.convert import STATUS_CHANGE
 from jobmaster.core.core import JobMasterCore
 from jobmaster.core.execution_graph import Execution, ExecutionJobVertex
 
@@ -21,13 +22,10 @@ def job_details(core: JobMasterCore, metrics: Metrics, now: float) -> job_master
         job_id=graph.job_graph.job_id,
         name=graph.job_graph.name,
         status=state_number(graph.status),
-        timestamps=[
-            job_master_pb2.StateTimestamp(state=status.value, timestamp_ms=at_ms)
-            for status, at_ms in graph.timestamps
-        ],
+        entered_ms=map(STATUS_CHANGE.encode, graph.timestamps),
         vertices=[_vertex(core, job_vertex, metrics) for job_vertex in graph.vertices],
         exceptions=[ERROR.encode(error) for error in core.exceptions.newest_first()],
-        start_ms=graph.timestamps[0].at_ms,
+        start_ms=graph.timestamps[0].timestamp_ms,
         end_ms=graph.end_ms,
         waiting_for=core.waiting_for(now),
         checkpoints=checkpoint_details(core, now, subtasks=False),
@@ -62,7 +60,7 @@ def _vertex(
         ],
         subtasks=[
             job_master_pb2.SubtaskDetails(
-                subtask=subtask.subtask,
+                index=subtask.subtask,
                 attempts=[_execution(execution, metrics) for execution in subtask.attempts],
             )
             for subtask in job_vertex.vertices
@@ -103,10 +101,10 @@ def _last_plans(
 def _execution(execution: Execution, metrics: Metrics) -> job_master_pb2.ExecutionDetails:
     details = job_master_pb2.ExecutionDetails(
         attempt_id=execution.attempt_id,
-        attempt=execution.attempt,
+        number=execution.attempt,
         state=state_number(execution.state),
-        timestamps=[
-            job_master_pb2.StateTimestamp(state=state.value, timestamp_ms=at_ms)
+        entered_ms=[
+            job_master_pb2.StateChange(state=state_number(state), timestamp_ms=at_ms)
             for state, at_ms in execution.timestamps
         ],
         metrics=metrics.get(execution.attempt_id),

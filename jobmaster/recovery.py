@@ -8,32 +8,31 @@ from collections.abc import Sequence
 
 import structlog
 
-from firesteel._proto import dispatcher_pb2
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.checkpoints.metadata import read_metadata
 from firesteel.common.checkpoints.savepoint import read_restored
 from firesteel.common.checkpoints.storage import StorageError
 from firesteel.common.config import Configuration, options
-from firesteel.common.rpc.convert import JOB_GRAPH
+from firesteel.common.job_graph import JobGraph
 from jobmaster.core.checkpoints.recovery import Recovery
 
 _log = structlog.get_logger(__name__)
 
 
 def recovery_of(
-    start: dispatcher_pb2.StartJob, conf: Configuration, checkpoints: Sequence[CompleteCheckpoint]
+    epoch: int, graph: JobGraph, conf: Configuration, checkpoints: Sequence[CompleteCheckpoint]
 ) -> Recovery:
     """`checkpoints` belong to the job itself, in order of their ids. Raises FiresteelError:
     StorageError if state cannot be read, CannotRestore if it does not fit.
     """
     if checkpoints:
-        return _own(start.epoch, checkpoints)
-    restored = read_restored(JOB_GRAPH.decode(start.job_graph), conf)
+        return _own(epoch, checkpoints)
+    restored = read_restored(graph, conf)
     if restored is None:
-        return Recovery(epoch=start.epoch)
+        return Recovery(epoch=epoch)
     claims = conf.get(options.RECOVERY_CLAIM_MODE) == "CLAIM"
     return Recovery(
-        epoch=start.epoch,
+        epoch=epoch,
         latest=restored.metadata,
         restored_from=restored.base,
         claimed=CompleteCheckpoint(

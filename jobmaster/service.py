@@ -29,18 +29,20 @@ from firesteel.common.checkpoints.storage import StorageAway
 from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.high_availability import leaders_of
 from firesteel.common.ids import IdSource
+from firesteel.common.job_graph import JobGraph
 from firesteel.common.leader import Leaders, Office
-from firesteel.common.rpc.convert import ERROR, exceptions_of, state_number
+from firesteel.common.rpc.convert import ERROR, JOB_GRAPH, state_number
 from firesteel.common.rpc.link import Link
 from firesteel.common.service.platform import Platform
 from firesteel.common.states import JobStatus
 from firesteel.errors import ErrorInfo, FiresteelError
 from jobmaster.convert import (
+    HISTORY,
+    STATUS_CHANGE,
+    JobHistory,
+    brief_history,
     collected_by_attempt,
-    failures_from_proto,
-    history_to_proto,
     restart_history_from_json,
-    statuses_from_proto,
     verdict_from_json,
 )
 from jobmaster.core import events
@@ -200,12 +202,15 @@ class JobMasterProcess:
         except ConfigurationError as error:
             self._reject(start, str(error))
             return
+        graph = JOB_GRAPH.decode(start.job_graph)
         if start.checkpoints or options.RECOVERY_PATH.key in start.job_graph.config:
-            self._restoring = asyncio.create_task(self._restore(start, settings))
+            self._restoring = asyncio.create_task(self._restore(start, graph, settings))
         else:
-            self._run_job(start, settings, Recovery(epoch=start.epoch))
+            self._run_job(start, graph, settings, Recovery(epoch=start.epoch))
 
-    async def _restore(self, start: dispatcher_pb2.StartJob, settings: JobSettings) -> None:
+    async def _restore(
+        self, start: dispatcher_pb2.StartJob, graph: JobGraph, settings: JobSettings
+    ) -> None:
         """Resumes from exactly the latest checkpoint, or fails (invariant 6). Retries for a minute
         or more while the checkpoint cannot be read.
         """
@@ -221,14 +226,20 @@ class JobMasterProcess:
                 reraise=True,
             ):
                 with attempt:
-                    recovery = await asyncio.to_thread(recovery_of, start, conf, checkpoints)
+                    recovery = await asyncio.to_thread(
+                        recovery_of, start.epoch, graph, conf, checkpoints
+                    )
         except FiresteelError as error:
             self._reject(start, f"{error}. Nothing was deleted")
             return
-        self._run_job(start, settings, recovery)
+        self._run_job(start, graph, settings, recovery)
 
     def _run_job(
-        self, start: dispatcher_pb2.StartJob, settings: JobSettings, recovery: Recovery
+        self,
+        start: dispatcher_pb2.StartJob,
+        graph: JobGraph,
+        settings: JobSettings,
+        recovery: Recovery,
     ) -> None:
         earlier = replace(
             recovery,
@@ -236,11 +247,12 @@ class JobMasterProcess:
             verdict=verdict_from_json(start.restart_history),
             collected=collected_by_attempt(start.collected),
             statuses=_statuses(start),
-            failures=failures_from_proto(_history(start)),
-            warnings=tuple(_history(start).warnings),
+            failures=_history(start).failures,
+            warnings=_history(start).warnings,
         )
         job = RunningJob(
             start,
+            graph,
             settings,
             earlier,
             sessions=self._servicer.sessions,
@@ -261,16 +273,20 @@ class JobMasterProcess:
         """Reports the job as FAILED before its start, with the cause like that of any failure."""
         now_ms = int(self._platform.clock.time() * 1000)
         graph, history = start.job_graph, _history(start)
-        failed = job_master_pb2.StateTimestamp(state=JobStatus.FAILED.value, timestamp_ms=now_ms)
-        earlier = history_to_proto(_statuses(start), (), ()).timestamps
+        earlier = brief_history(_statuses(start), ()).statuses
+        failed = StatusChange(JobStatus.FAILED, now_ms)
         details = job_master_pb2.JobDetails(
             job_id=graph.job_id,
             name=graph.name,
             status=state_number(JobStatus.FAILED),
-            timestamps=[*earlier, failed],
+            entered_ms=map(STATUS_CHANGE.encode, (*earlier, failed)),
             exceptions=[
                 ERROR.encode(ErrorInfo(summary=why, timestamp_ms=now_ms)),
-                *exceptions_of(history),
+                *(
+                    ERROR.encode(error)
+                    for failure in reversed(history.failures)
+                    for error in (failure.primary, *failure.follow_ups)
+                ),
             ],
             start_ms=earlier[0].timestamp_ms if earlier else now_ms,
             end_ms=now_ms,
@@ -288,14 +304,14 @@ class JobMasterProcess:
         self._report(self._rejected)
 
 
-def _history(start: dispatcher_pb2.StartJob) -> job_master_pb2.JobHistory:
-    return job_master_pb2.JobHistory.FromString(start.history)
+def _history(start: dispatcher_pb2.StartJob) -> JobHistory:
+    return HISTORY.decode(job_master_pb2.JobHistory.FromString(start.history))
 
 
 def _statuses(start: dispatcher_pb2.StartJob) -> tuple[StatusChange, ...]:
     """Returns statuses under earlier JobMasters; the job was INITIALIZING since its submission."""
     submitted = (StatusChange(JobStatus.INITIALIZING, start.start_ms),) if start.start_ms else ()
-    return statuses_from_proto(_history(start)) or submitted
+    return _history(start).statuses or submitted
 
 
 def _not_restored(state: tenacity.RetryCallState) -> None:

@@ -23,9 +23,10 @@ from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.config import options
 from firesteel.common.error_report import summary_of
 from firesteel.common.ids import AttemptId, IdSource
+from firesteel.common.job_graph import JobGraph
 from firesteel.common.leader import FixedLeaders, Leader, Leaders, Office
 from firesteel.common.metrics import Sample
-from firesteel.common.rpc.convert import JOB_GRAPH, state_number
+from firesteel.common.rpc.convert import state_number
 from firesteel.common.rpc.limits import MessageTooLarge
 from firesteel.common.rpc.server import PORT_CLOSES_S
 from firesteel.common.service.driver import Driver
@@ -68,6 +69,7 @@ class RunningJob:
     def __init__(
         self,
         start: dispatcher_pb2.StartJob,
+        graph: JobGraph,
         settings: JobSettings,
         recovery: Recovery,
         *,
@@ -80,8 +82,9 @@ class RunningJob:
         list_paths: PathLister,
         leaders: Leaders | None = None,
     ) -> None:
-        """`report` sends a status to the Dispatcher; `exit_process` is called when all work is
-        done. Without `leaders`, they are at the addresses in `start`.
+        """`graph` is the JobGraph in `start`. `report` sends a status to the Dispatcher;
+        `exit_process` is called when all work is done. Without `leaders`, they are at the addresses
+        in `start`.
         """
         leaders = leaders or FixedLeaders()
         self._dispatcher = leaders.of(Office.DISPATCHER, start.dispatcher_address)
@@ -98,7 +101,6 @@ class RunningJob:
         self._report = report
         self._exit_process = exit_process
         self.log = log.bind(job_id=self.job_id)
-        graph = JOB_GRAPH.decode(self.job_graph)
         self.core = JobMasterCore(
             graph,
             settings,
@@ -468,8 +470,8 @@ class RunningJob:
         if version == self._reported_history and not again:
             return b""
         self._reported_history = version
-        history = convert.history_to_proto(statuses, exceptions.failures, warnings)
-        return history.SerializeToString(deterministic=True)
+        history = convert.brief_history(statuses, exceptions.failures, warnings)
+        return convert.HISTORY.encode(history).SerializeToString(deterministic=True)
 
     def _handed_over(self) -> bytes:
         """Returns the serialised Handover; empty if it is too large to store."""

@@ -32,16 +32,16 @@ from firesteel.client import files as user_files
 from firesteel.client.connection import LEADER_TIMEOUT_S, START_HINT, Connection
 from firesteel.client.files import UserFile
 from firesteel.client.job_details import (
+    JOB_DETAILS,
+    JOB_OVERVIEW,
+    STOP_PROGRESS,
     ClusterOverview,
     JobDetails,
     JobOverview,
     LogLine,
     StopProgress,
     cluster_overview,
-    job_details,
-    job_overview,
     log_line,
-    stop_progress,
 )
 from firesteel.common.config import Configuration, options
 from firesteel.common.job_graph import Blob, JobGraph
@@ -111,14 +111,14 @@ class Client:
     def list_jobs(self) -> list[JobOverview]:
         """All jobs on record at the cluster, oldest first."""
         response = self._call("ListJobs", dispatcher_pb2.ListJobsRequest())
-        return [job_overview(job) for job in response.jobs]
+        return list(map(JOB_OVERVIEW.decode, response.jobs))
 
     def job_details(self, job_id: str, *, checkpoints: bool = False) -> JobDetails:
         """`checkpoints`: while the job runs, with each task's part of its last checkpoints. Raises
         JobNotFound.
         """
         request = job_master_pb2.JobDetailsRequest(job_id=job_id, checkpoints=checkpoints)
-        return job_details(self._call("GetJobDetails", request))
+        return JOB_DETAILS.decode(self._call("GetJobDetails", request))
 
     def watch_job(self, job_id: str) -> Iterator[JobDetails]:
         """The job's details: now, at every change, and every second until it has ended."""
@@ -129,7 +129,7 @@ class Client:
                     job_master_pb2.JobDetailsRequest(job_id=job_id)
                 ):
                     away_since = None
-                    details = job_details(message)
+                    details = JOB_DETAILS.decode(message)
                     yield details
                     if details.status.globally_terminal:
                         return
@@ -377,7 +377,7 @@ class Client:
         try:
             message = self._by_leader(begin)
             while message is not None:
-                yield stop_progress(message)
+                yield STOP_PROGRESS.decode(message)
                 message = next(call, None)
         except grpc.RpcError as error:
             if self._is_away(error):

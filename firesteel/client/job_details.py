@@ -14,7 +14,7 @@ from firesteel._proto import (
     job_master_pb2,
     resource_manager_pb2,
 )
-from firesteel.common.rpc.convert import ERROR
+from firesteel.common.rpc.mapping import Codec, Wire
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 
@@ -244,71 +244,31 @@ class StopProgress:
 # ---- from messages
 
 
-def stop_progress(message: resource_manager_pb2.StopTaskExecutorProgress) -> StopProgress:
-    return StopProgress(
-        slots=dict(message.slots),
-        stored_partitions=message.stored_partitions,
-        missing=message.missing,
-        explanation=message.explanation,
-    )
-
-
-def job_overview(message: dispatcher_pb2.JobOverview) -> JobOverview:
-    return JobOverview(
-        job_id=message.job_id,
-        name=message.name,
-        status=JobStatus(message.status),
-        start_ms=message.start_ms,
-        end_ms=message.end_ms,
-        tasks_by_state=dict(message.tasks_by_state),
-    )
-
-
-def job_details(message: job_master_pb2.JobDetails) -> JobDetails:
-    return JobDetails(
-        job_id=message.job_id,
-        name=message.name,
-        status=JobStatus(message.status),
-        start_ms=message.start_ms,
-        end_ms=message.end_ms,
-        entered_ms=tuple(
-            StatusChange(JobStatus(t.state), t.timestamp_ms) for t in message.timestamps
-        ),
-        vertices=tuple(map(_vertex, message.vertices)),
-        exceptions=tuple(map(ERROR.decode, message.exceptions)),
-        waiting_for=message.waiting_for,
-        checkpoints=tuple(map(_checkpoint, message.checkpoints)),
-        warnings=tuple(message.warnings),
-    )
-
-
-def _checkpoint(message: job_master_pb2.CheckpointDetails) -> CheckpointDetails:
-    return CheckpointDetails(
-        checkpoint_id=message.checkpoint_id,
-        savepoint=message.savepoint,
-        state=message.state,
-        triggered_ms=message.triggered_ms,
-        duration_ms=message.duration_ms,
-        size_bytes=message.size_bytes,
-        acknowledged=message.acknowledged,
-        tasks=message.tasks,
-        failure=message.failure,
-        start_delay_ms=message.start_delay_ms,
-        alignment_ms=message.alignment_ms,
-        sync_ms=message.sync_ms,
-        async_ms=message.async_ms,
-        subtasks=tuple(
-            SubtaskCheckpoint(
-                task=part.task,
-                size_bytes=part.size_bytes,
-                start_delay_ms=part.start_delay_ms,
-                alignment_ms=part.alignment_ms,
-                sync_ms=part.sync_ms,
-                async_ms=part.async_ms,
-            )
-            for part in message.subtasks
-        ),
-    )
+STOP_PROGRESS = Wire(StopProgress, resource_manager_pb2.StopTaskExecutorProgress)
+JOB_OVERVIEW = Wire(JobOverview, dispatcher_pb2.JobOverview)
+JOB_DETAILS = Wire(JobDetails, job_master_pb2.JobDetails)
+Wire(
+    Attempt,
+    job_master_pb2.ExecutionDetails,
+    unmapped=("allocation_id",),
+    codecs={
+        "entered_ms": Codec(
+            lambda entered: [{"state": s.value, "timestamp_ms": ms} for s, ms in entered.items()],
+            lambda changes: {ExecutionState(c.state): c.timestamp_ms for c in changes},
+        )
+    },
+)
+Wire(
+    TaskMetrics,
+    common_pb2.TaskMetrics,
+    unmapped=("attempt_id", "plans"),
+    codecs={
+        "watermark_us": Codec(
+            lambda time_us: _NO_WATERMARK if time_us is None else time_us,
+            lambda time_us: None if time_us in (0, _NO_WATERMARK) else time_us,
+        )
+    },
+)
 
 
 def cluster_overview(message: dispatcher_pb2.ClusterOverview) -> ClusterOverview:
@@ -341,55 +301,6 @@ def _task_executor(message: resource_manager_pb2.TaskExecutorInfo) -> TaskExecut
         stored_bytes=message.stored_bytes,
         stops=message.stops,
         slot_problem=next((slot.problem for slot in message.slots if slot.problem), ""),
-    )
-
-
-def _vertex(message: job_master_pb2.VertexDetails) -> Vertex:
-    return Vertex(
-        vertex_id=message.vertex_id,
-        name=message.name,
-        parallelism=message.parallelism,
-        max_parallelism=message.max_parallelism,
-        slot_sharing_group=message.slot_sharing_group,
-        operators=tuple(
-            OperatorDetails(
-                operator_id=o.operator_id,
-                uid=o.uid,
-                name=o.name,
-                kind=o.kind,
-                runs_on_spark=o.runs_on_spark,
-                plan=o.plan,
-                group=o.group,
-            )
-            for o in message.operators
-        ),
-        subtasks=tuple(
-            Subtask(index=s.subtask, attempts=tuple(map(_attempt, s.attempts)))
-            for s in message.subtasks
-        ),
-        input_vertex_ids=tuple(message.input_vertex_ids),
-    )
-
-
-def _attempt(message: job_master_pb2.ExecutionDetails) -> Attempt:
-    return Attempt(
-        attempt_id=message.attempt_id,
-        number=message.attempt,
-        state=ExecutionState(message.state),
-        host=message.host,
-        task_executor_id=message.task_executor_id,
-        slot_index=message.slot_index,
-        entered_ms={ExecutionState(t.state): t.timestamp_ms for t in message.timestamps},
-        metrics=_metrics(message.metrics),
-        error=ERROR.decode(message.error) if message.HasField("error") else None,
-    )
-
-
-def _metrics(message: common_pb2.TaskMetrics) -> TaskMetrics:
-    amounts = {name: getattr(message, name) for name in _AMOUNTS}
-    watermark = message.watermark_us
-    return TaskMetrics(
-        watermark_us=None if watermark in (0, _NO_WATERMARK) else watermark, **amounts
     )
 
 

@@ -5,6 +5,7 @@ Protobuf stays at this door.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -16,10 +17,9 @@ from firesteel.common.checkpoints.metadata import (
 from firesteel.common.checkpoints.state import OperatorSnapshot
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.ids import AttemptId, JobId, OperatorId
+from firesteel.common.job_graph import JobEdge, JobVertex
 from firesteel.common.rpc.convert import (
-    EDGE,
     ERROR,
-    VERTEX,
     state_number,
 )
 from firesteel.common.rpc.limits import MAX_PAYLOAD_BYTES, MessageTooLarge
@@ -65,15 +65,33 @@ for _hint in (pa.Schema, pa.Schema | None):
 # -- from the TaskExecutor
 
 
+class _Vertex(NamedTuple):
+    vertex: JobVertex
+    in_edges: tuple[JobEdge, ...]
+    in_parallelism: tuple[int, ...]
+    out_edges: tuple[JobEdge, ...]
+    out_parallelism: tuple[int, ...]
+    out_max_parallelism: tuple[int, ...]
+    output_schemas: tuple[pa.Schema | None, ...]
+    input_schemas: tuple[pa.Schema | None, ...]
+
+
+_VERTEX = Wire(_Vertex, tasks_pb2.VertexDeployment)
+_LOCATIONS = Wire(Locations, tasks_pb2.ResultLocations, unmapped=("result_id",))
+
+
 def task_configs(
     submit: tasks_pb2.SubmitTasks, deployments: Sequence[tasks_pb2.TaskDeployment]
 ) -> list[TaskConfig]:
     """One configuration per deployment. Raises FiresteelError if the message is inconsistent."""
-    locations = {
-        parsed.result_id: parsed
-        for parsed in map(tasks_pb2.ResultLocations.FromString, submit.locations)
+    located = map(tasks_pb2.ResultLocations.FromString, submit.locations)
+    locations = {found.result_id: _LOCATIONS.decode(found) for found in located}
+    wanted = {deployment.vertex_id for deployment in deployments}
+    vertices = {
+        described.vertex.vertex_id: _VERTEX.decode(described)
+        for described in submit.vertices
+        if described.vertex.vertex_id in wanted
     }
-    vertices = {described.vertex.vertex_id: described for described in submit.vertices}
     config = dict(submit.config)
     return [
         _task_config(submit, deployment, vertices, locations, config) for deployment in deployments
@@ -83,8 +101,8 @@ def task_configs(
 def _task_config(
     submit: tasks_pb2.SubmitTasks,
     deployment: tasks_pb2.TaskDeployment,
-    vertices: Mapping[str, tasks_pb2.VertexDeployment],
-    locations: Mapping[str, tasks_pb2.ResultLocations],
+    vertices: Mapping[str, _Vertex],
+    locations: Mapping[str, Locations],
     config: Mapping[str, str],
 ) -> TaskConfig:
     described = vertices.get(deployment.vertex_id)
@@ -101,27 +119,21 @@ def _task_config(
                 f"JobMaster: the deployment of {deployment.attempt_id} lacks the locations of"
                 f" {edge.result_id}"
             )
-        in_edges.append(InEdge(EDGE.decode(edge), producers, _LOCATIONS.decode(found)))
-    out_edges = [
-        OutEdge(EDGE.decode(edge), consumers, max_parallelism)
-        for edge, consumers, max_parallelism in zip(
-            described.out_edges,
-            described.out_parallelism,
-            described.out_max_parallelism,
-            strict=True,
-        )
-    ]
+        in_edges.append(InEdge(edge, producers, found))
+    out_edges = map(
+        OutEdge, described.out_edges, described.out_parallelism, described.out_max_parallelism
+    )
     return TaskConfig(
         job_id=JobId(submit.job_id),
         job_name=submit.job_name,
-        vertex=VERTEX.decode(described.vertex),
+        vertex=described.vertex,
         subtask=deployment.subtask,
         attempt=deployment.attempt,
         attempt_id=AttemptId(deployment.attempt_id),
         in_edges=in_edges,
-        out_edges=out_edges,
-        output_schemas=_schemas(described.output_schemas),
-        input_schemas=_schemas(described.input_schemas),
+        out_edges=list(out_edges),
+        output_schemas=described.output_schemas,
+        input_schemas=described.input_schemas,
         config=config,
         restored=_restored(submit, deployment),
     )
@@ -157,11 +169,6 @@ BARRIER = Wire(
     tasks_pb2.TriggerCheckpoint,
     unmapped=("job_id", "job_master_epoch", "attempt_ids", "splits", "stops", "stops_into"),
 )
-_LOCATIONS = Wire(Locations, tasks_pb2.ResultLocations, unmapped=("result_id",))
-
-
-def _schemas(serialised: Sequence[bytes]) -> tuple[pa.Schema | None, ...]:
-    return tuple(map(_decode_schema, serialised))
 
 
 # -- to the TaskExecutor

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firesteel._proto import common_pb2, tasks_pb2
+from firesteel._proto import common_pb2, job_master_pb2, tasks_pb2
 from firesteel.common.checkpoints.descriptions import StateDescription, StateKind
 from firesteel.common.rpc import mapping
 from firesteel.common.rpc.convert import BLOB, OPERATOR_EVENT
@@ -51,6 +51,11 @@ _SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
 # Of fields whose codec does not take every value.
 _FIELDS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "SlotRevoked": {"cause": st.text(min_size=1)},
+    "TaskMetrics": {"watermark_us": st.integers(1, 9)},
+    "JobStatusReported": {
+        "final_details": st.none()
+        | st.builds(job_master_pb2.JobDetails, name=st.text()).map(lambda d: d.SerializeToString())
+    },
     "Declined": {"cause": st.text(min_size=1)},
 }
 _DECODED_ONLY = {"SlotRequested"}
@@ -65,8 +70,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return st.one_of(of)
     if origin in (dict, Mapping):
         return st.dictionaries(*of, max_size=2)
-    pair = get_args(get_args(hint)[0]) if origin is tuple and len(of) == 1 else ()
-    if len(pair) == 2 and Ellipsis not in pair:
+    inner = get_args(hint)[0] if origin is tuple and len(of) == 1 else None
+    if get_origin(inner) is tuple and len(pair := get_args(inner)) == 2 and Ellipsis not in pair:
         pairs = st.dictionaries(*map(values, pair), max_size=2)  # as they are in a map
         return pairs.map(lambda found: tuple(sorted(found.items())))
     if origin is tuple and len(of) > 1:

@@ -8,7 +8,6 @@ from typing import Any
 from firesteel._proto import (
     common_pb2,
     job_graph_pb2,
-    job_master_pb2,
     resource_manager_pb2,
     tasks_pb2,
 )
@@ -49,15 +48,6 @@ SLOT_STATUS = Wire(SlotStatus, resource_manager_pb2.SlotStatus)
 PARTITION_ID = Wire(ResultPartitionId, tasks_pb2.PartitionId)
 STORED_PARTITION = Wire(StoredPartition, tasks_pb2.StoredPartition)
 OPERATOR_EVENT = Wire(OperatorEvent, tasks_pb2.OperatorEvent)
-
-
-def exceptions_of(history: job_master_pb2.JobHistory) -> list[common_pb2.ErrorInfo]:
-    """As JobDetails has them: newest first, each failure followed by its follow-ups."""
-    return [
-        error
-        for failure in reversed(history.failures)
-        for error in (failure.primary, *failure.follow_ups)
-    ]
 
 
 def state_number(state: JobStatus | ExecutionState) -> Any:

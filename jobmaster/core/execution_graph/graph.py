@@ -159,7 +159,7 @@ class ExecutionGraph:
     @property
     def end_ms(self) -> int:
         """When the job reached its terminal state; 0 if it has not."""
-        return self.timestamps[-1].at_ms if self.status.terminal else 0
+        return self.timestamps[-1].timestamp_ms if self.status.terminal else 0
 
     def story(self) -> list[str]:
         """Returns the job's last transitions with time, event and cause."""

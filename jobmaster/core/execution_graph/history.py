@@ -23,7 +23,7 @@ class StatusChange(NamedTuple):
     """A change of the job's status."""
 
     status: JobStatus
-    at_ms: int  # wall clock
+    timestamp_ms: int  # wall clock
 
 
 class JobCounts:

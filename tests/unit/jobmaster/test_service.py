@@ -34,7 +34,8 @@ from firesteel.common.rpc.status import Reason, reason_of
 from firesteel.common.states import JobStatus
 from firesteel.errors import ErrorInfo
 from jobmaster.convert import (
-    history_to_proto,
+    HISTORY,
+    brief_history,
     restart_history_from_json,
     restart_history_to_json,
 )
@@ -279,7 +280,7 @@ async def test_a_job_from_start_to_goodbye(cluster: Cluster) -> None:
         )
         assert [len(v.subtasks) for v in details.vertices] == [2, 2]
         attempt = details.vertices[0].subtasks[0].attempts[0]
-        assert [t.state for t in attempt.timestamps] == [0, 1, 2, 3, 4]
+        assert [t.state for t in attempt.entered_ms] == [0, 1, 2, 3, 4]
         assert (attempt.host, attempt.task_executor_id) == ("localhost", "te-1")
         assert details.vertices[0].operators[0].plan == "Scan"
 
@@ -459,7 +460,7 @@ async def test_a_job_keeps_its_start_and_its_failures_under_several_job_masters(
         Failure(ErrorInfo(summary="first", traceback="x" * 10**6), [ErrorInfo(summary="second")]),
         Failure(ErrorInfo(summary="third", timestamp_ms=9)),
     ]
-    history = history_to_proto(statuses, failures, ["a pipe"]).SerializeToString()
+    history = HISTORY.encode(brief_history(statuses, failures, ["a pipe"])).SerializeToString()
     assert len(history) < 10_000
     graph = job(vertex("a", 1))
     graph.config["restart-strategy.type"] = "none"
@@ -475,8 +476,8 @@ async def test_a_job_keeps_its_start_and_its_failures_under_several_job_masters(
     details = final.final_details
     assert "te-1 is lost" in details.exceptions[0].summary
     assert [error.summary for error in details.exceptions][1:] == ["third", "first", "second"]
-    assert details.start_ms == details.timestamps[0].timestamp_ms == 5
-    assert [t.timestamp_ms for t in details.timestamps][1:64] == list(range(47, 110))
+    assert details.start_ms == details.entered_ms[0].timestamp_ms == 5
+    assert [t.timestamp_ms for t in details.entered_ms][1:64] == list(range(47, 110))
     reported = job_master_pb2.JobHistory.FromString(final.history)
     assert [failure.primary.summary for failure in reported.failures][:2] == ["first", "third"]
     assert details.warnings == reported.warnings == ["a pipe"]
@@ -486,7 +487,8 @@ async def test_a_rejected_job_keeps_its_failures(cluster: Cluster) -> None:
     graph = job(vertex("a", 1))
     graph.config["restart-strategy.type"] = "nonsense"
     failures = [Failure(ErrorInfo(summary="an earlier one"))]
-    history = history_to_proto([StatusChange(JobStatus.RUNNING, 7)], failures, ["a pipe"])
+    earlier = brief_history([StatusChange(JobStatus.RUNNING, 7)], failures, ["a pipe"])
+    history = HISTORY.encode(earlier)
     await cluster.start_job(graph, history=history.SerializeToString())
     final = await asyncio.wait_for(cluster.dispatcher.until(common_pb2.JOB_FAILED), TIMEOUT_S)
     assert "nonsense" in final.final_details.exceptions[0].summary

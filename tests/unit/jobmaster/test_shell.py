@@ -32,10 +32,12 @@ class ElectedLeaders(FixedLeaders):
 async def test_a_dispatcher_elected_while_the_job_was_restored_has_its_files() -> None:
     leaders = ElectedLeaders()
     leaders.retriever.announced(Leader("new:1", Epoch(2)))
+    graph = job(vertex("a", 1))
     running = RunningJob(
         dispatcher_pb2.StartJob(
-            job_graph=JOB_GRAPH.encode(job(vertex("a", 1))), epoch=1, dispatcher_address="old:1"
+            job_graph=JOB_GRAPH.encode(graph), epoch=1, dispatcher_address="old:1"
         ),
+        graph,
         JobSettings(),
         Recovery(epoch=1),
         sessions=Sessions(),

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, assert_never
 
 from firesteel import Environment
-from firesteel._proto import dispatcher_pb2, executor_pb2, job_master_pb2
+from firesteel._proto import executor_pb2, job_master_pb2
 from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.checkpoints.storage import StorageError
 from firesteel.common.config import Configuration
@@ -132,8 +132,7 @@ class SmallCluster:
         store.epoch += 1
         self.epoch, self.store = store.epoch, store
         message = JOB_GRAPH.encode(self.graph)
-        start = dispatcher_pb2.StartJob(job_graph=message, epoch=self.epoch)
-        recovery = recovery_of(start, conf, store.checkpoints)
+        recovery = recovery_of(self.epoch, self.graph, conf, store.checkpoints)
         self.restored = recovery.latest
         self.core = JobMasterCore(
             self.graph,
