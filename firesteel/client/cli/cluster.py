@@ -94,6 +94,7 @@ def start(
         try:
             state = start_detached(where, conf, task_executors=task_executors, masters=masters)
         except FiresteelError as error:
+            # text only: the error quotes the log of the process that could not start
             if os.strerror(errno.EADDRINUSE) in str(error):
                 error.add_note(
                     f"Another process, perhaps another cluster, has that port. Choose one with -D"
