@@ -37,7 +37,7 @@ class Job(Protocol):
     def post(self, event: events.Event) -> None: ...
 
     async def take_checkpoint(
-        self, *, savepoint: bool, into: str, stop: bool, drain: bool, full: bool
+        self, *, savepoint: bool, directory: str, stop: bool, drain: bool, full: bool
     ) -> job_master_pb2.TakeCheckpointResponse: ...
 
     def details(self) -> job_master_pb2.JobDetails: ...
@@ -194,7 +194,7 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
         try:
             return await job.take_checkpoint(
                 savepoint=request.savepoint,
-                into=request.directory,
+                directory=request.directory,
                 stop=request.stop,
                 drain=request.drain,
                 full=request.full,

@@ -218,15 +218,15 @@ class RunningJob:
         self.driver.post(event)
 
     async def take_checkpoint(
-        self, *, savepoint: bool, into: str, stop: bool, drain: bool, full: bool
+        self, *, savepoint: bool, directory: str, stop: bool, drain: bool, full: bool
     ) -> job_master_pb2.TakeCheckpointResponse:
-        """Returns once the checkpoint is complete. A savepoint is created in the directory `into`;
-        empty means the configured one. With `stop`, the job ends with it; with `drain`, its sources
+        """Returns once the checkpoint is complete. A savepoint is created in `directory`; empty
+        means the configured one. With `stop`, the job ends with it; with `drain`, its sources
         end first. With `full`, a checkpoint refers to no file of an earlier one. Raises
         FiresteelError.
         """
         what = "savepoint" if savepoint else "checkpoint"
-        path = await self._savepoint_path(into) if savepoint else ""
+        path = await self._savepoint_path(directory) if savepoint else ""
         request = self._ids.next()
         answer = self._requests[request] = asyncio.get_running_loop().create_future()
         self.post(
@@ -245,20 +245,20 @@ class RunningJob:
             path=self._checkpoints.path(answered.checkpoint_id),
         )
 
-    async def _savepoint_path(self, into: str) -> str:
+    async def _savepoint_path(self, directory: str) -> str:
         settings = self._settings.checkpoints
         if settings is None:
             return "."  # the core refuses it
-        into = into or settings.savepoint_directory
-        if not into:
+        directory = directory or settings.savepoint_directory
+        if not directory:
             raise FiresteelError(
                 "no directory for the savepoint: specify one, or set"
                 f" {options.SAVEPOINT_DIR.key} for the job"
             )
         name = f"savepoint-{self.job_id[:6]}-{self._ids.next()[:12]}"
-        directory = CheckpointStorage(into, option="the savepoint's directory")
-        await asyncio.to_thread(directory.check_writable)  # before anything is stopped
-        return directory.at(name).uri
+        storage = CheckpointStorage(directory, option="the savepoint's directory")
+        await asyncio.to_thread(storage.check_writable)  # before anything is stopped
+        return storage.at(name).uri
 
     def keep_metrics(self, message: job_master_pb2.TaskExecutorToJobMaster) -> None:
         for metrics in metrics_in(message):

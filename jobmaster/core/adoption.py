@@ -209,13 +209,17 @@ class Adoption:
         stops_with = {of.stops_with for of in heard.values() if of.stops_with is not None}
         stops = next((of.stops for of in heard.values() if of.stops), None)
         asked = None
-        stopped = stops is not None and job.checkpoints.latest_is_at(stops.path)
+        stopped = stops is not None and job.checkpoints.latest_is_at(stops.savepoint_path)
         if stops is not None and not stopped:
             job.log("info", "the job is being stopped with a savepoint, as before")
             # A different directory: the earlier master may still delete the other one.
-            path = f"{stops.path.rpartition('-')[0]}-{job.ids.next()[:12]}"
+            path = f"{stops.savepoint_path.rpartition('-')[0]}-{job.ids.next()[:12]}"
             asked = Request(
-                request="", kind=Kind.SAVEPOINT, path=path, stops=True, drains=stops.drains
+                request="",
+                kind=Kind.SAVEPOINT,
+                savepoint_path=path,
+                stops=True,
+                drains=stops.drains,
             )
         job.out += job.checkpoints.adopted(
             open_checkpoints, stops_with, now, asked=asked, stopped=stopped

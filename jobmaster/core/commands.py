@@ -130,7 +130,7 @@ class TriggerCheckpoint:
     splits: dict[AttemptId, int]  # the number of splits assigned to each source
     base: int | None = None  # see `core.checkpoints.commands`
     stops: bool = False  # sources produce nothing after it, unless it is abandoned
-    stops_into: str = ""  # with `stops`: the savepoint's path, for the next JobMaster
+    savepoint_path: str = ""  # with `stops`: the savepoint's path, for the next JobMaster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ class DrainTasks:
 
     task_executor_id: TaskExecutorId
     attempt_ids: tuple[AttemptId, ...]
-    stops_into: str = ""  # the path of the savepoint that follows, for the next JobMaster
+    savepoint_path: str = ""  # the path of the savepoint that follows, for the next JobMaster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -249,7 +249,7 @@ class JobMasterCore:
                 asked = Request(
                     request=event.request,
                     kind=Kind.SAVEPOINT if event.savepoint_path else Kind.CHECKPOINT,
-                    path=event.savepoint_path,
+                    savepoint_path=event.savepoint_path,
                     stops=event.stops,
                     drains=event.drains,
                     full=event.full,

@@ -230,7 +230,7 @@ class TaskDataEnded:
 class Stopping(NamedTuple):
     """The job is to end with a savepoint."""
 
-    path: str  # of the savepoint
+    savepoint_path: str
     drains: bool  # the sources end first
 
 

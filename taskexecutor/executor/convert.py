@@ -167,7 +167,7 @@ def checkpoint_storage(
 BARRIER = Wire(
     CheckpointBarrier,
     tasks_pb2.TriggerCheckpoint,
-    unmapped=("job_id", "job_master_epoch", "attempt_ids", "splits", "stops", "stops_into"),
+    unmapped=("job_id", "job_master_epoch", "attempt_ids", "splits", "stops", "savepoint_path"),
 )
 
 

@@ -151,11 +151,11 @@ class Host:
                         convert.BARRIER.decode(trigger),
                         splits,
                         stops=trigger.stops,
-                        stops_into=trigger.stops_into,
+                        savepoint_path=trigger.savepoint_path,
                     )
             case "drain":
                 for task in self._tasks_of(message.drain.attempt_ids):
-                    task.drain(message.drain.stops_into)
+                    task.drain(message.drain.savepoint_path)
             case "notify_checkpoint":
                 notice = message.notify_checkpoint
                 for task in self._tasks_of(notice.attempt_ids):

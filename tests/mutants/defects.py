@@ -348,8 +348,7 @@ MUTANTS = (
     Mutant(
         "a consequence of what restarts tasks already uses up an attempt (invariant 21)",
         "jobmaster/core/core.py",
-        "            job.exceptions.also_failed(error)\n"
-        "            return\n",
+        "            job.exceptions.also_failed(error)\n            return\n",
         "            job.exceptions.also_failed(error)\n",
         "tests/unit/jobmaster/failover",
     ),

@@ -89,13 +89,13 @@ class Checkpoint:
         triggered_at: float,
         expires_at: float,
         request: str = "",
-        path: str = "",
+        savepoint_path: str = "",
         stops: bool = False,
         drains: bool = False,
     ) -> None:
         """Times are in seconds on the core's clock. `request` identifies the caller's request;
-        `path` is a savepoint's directory; with `stops` the job ends with it; with `drains` it is
-        the last one, and all tasks have processed all their data.
+        `savepoint_path` is the savepoint's directory; with `stops` the job ends with it; with
+        `drains` it is the last one, and all tasks have processed all their data.
         """
         self.checkpoint_id = checkpoint_id
         self.kind = kind
@@ -104,7 +104,7 @@ class Checkpoint:
         self.triggered_at = triggered_at
         self.expires_at = expires_at
         self.request = request
-        self.path = path
+        self.savepoint_path = savepoint_path
         self.stops = stops
         self.drains = drains
         self.snapshots: dict[AttemptId, Snapshot] = {}

@@ -20,7 +20,7 @@ class TriggerCheckpoint:
     aligned_timeout_ms: int | None = None  # None: the alignment does not change
     at_least_once: bool = False
     stops: bool = False  # sources produce nothing after it, unless it is abandoned
-    path: str = ""  # of a savepoint
+    savepoint_path: str = ""
     # Incremental: the complete checkpoint whose files it may refer to, or 0. None: it refers only
     # to its own files.
     base: int | None = None
@@ -33,7 +33,7 @@ class DrainTasks:
     """
 
     executions: tuple[Execution, ...]
-    path: str = ""  # of the savepoint that follows
+    savepoint_path: str = ""  # of the savepoint that follows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

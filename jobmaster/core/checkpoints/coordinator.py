@@ -61,7 +61,7 @@ class Request:
 
     request: str  # identifies the request; the answer repeats it
     kind: Kind
-    path: str = ""  # the directory to create for a savepoint
+    savepoint_path: str = ""  # the directory to create for a savepoint
     stops: bool = False  # the job ends with it
     drains: bool = False  # with `stops`: sources end first, so that it is the last checkpoint
     full: bool = False  # refers to no file of an earlier checkpoint
@@ -286,7 +286,10 @@ class CheckpointCoordinator:
         contained all of its data has let a task end.
         """
         self._draining = Request(
-            request=checkpoint.request, kind=checkpoint.kind, path=checkpoint.path, drains=True
+            request=checkpoint.request,
+            kind=checkpoint.kind,
+            savepoint_path=checkpoint.savepoint_path,
+            drains=True,
         )
         checkpoint.request, checkpoint.drains = "", False
 
@@ -294,7 +297,7 @@ class CheckpointCoordinator:
         tasks = self._graph.executions()
         live = tuple(e for e in tasks if not e.terminal)
         assert self._draining is not None
-        return [DrainTasks(executions=live, path=self._draining.path)]
+        return [DrainTasks(executions=live, savepoint_path=self._draining.savepoint_path)]
 
     def _begin_drained(self, now: float) -> list[Command]:
         request = self._draining
@@ -349,7 +352,7 @@ class CheckpointCoordinator:
             triggered_at=now,
             expires_at=now + settings.timeout_s,
             request=request.request if request is not None else "",
-            path=request.path if request is not None else "",
+            savepoint_path=request.savepoint_path if request is not None else "",
             stops=request is not None and request.stops and not request.drains,
             drains=request is not None and request.drains,
         )
@@ -375,7 +378,7 @@ class CheckpointCoordinator:
                 ),
                 at_least_once=settings.at_least_once and kind is Kind.CHECKPOINT,
                 stops=checkpoint.stops,
-                path=checkpoint.path,
+                savepoint_path=checkpoint.savepoint_path,
                 base=base,
             )
         ]

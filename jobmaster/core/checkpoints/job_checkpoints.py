@@ -314,7 +314,7 @@ class JobCheckpoints:
                         attempt_ids=attempts,
                         splits={a: splits[a] for a in attempts if splits.get(a)},
                         stops=command.stops,
-                        stops_into=command.path if command.stops else "",
+                        savepoint_path=command.savepoint_path if command.stops else "",
                         base=command.base,
                     )
                     for task_executor_id, attempts in _by_task_executor(command.executions)
@@ -324,7 +324,7 @@ class JobCheckpoints:
                     commands.DrainTasks(
                         task_executor_id=task_executor_id,
                         attempt_ids=attempts,
-                        stops_into=command.path,
+                        savepoint_path=command.savepoint_path,
                     )
                     for task_executor_id, attempts in _by_task_executor(command.executions)
                 ]
@@ -342,14 +342,14 @@ class JobCheckpoints:
             case wanted.StoreCheckpoint():
                 metadata = self._describe(command.checkpoint)
                 self._metadata[metadata.checkpoint_id] = metadata
-                if command.checkpoint.path:
-                    self._directories[metadata.checkpoint_id] = command.checkpoint.path
+                if command.checkpoint.savepoint_path:
+                    self._directories[metadata.checkpoint_id] = command.checkpoint.savepoint_path
                 return [
                     commands.StoreCheckpoint(
                         metadata=metadata,
                         size_bytes=command.checkpoint.size_bytes,
                         subsumed=command.subsumed,
-                        savepoint_path=command.checkpoint.path,
+                        savepoint_path=command.checkpoint.savepoint_path,
                         unsettled=command.unsettled,
                     )
                 ]

@@ -164,7 +164,7 @@ class DataEnded:
 class Stopping(NamedTuple):
     """The job ends with a savepoint."""
 
-    path: str  # the savepoint's target
+    savepoint_path: str
     drains: bool  # drain the sources before the savepoint
 
 

@@ -79,7 +79,7 @@ class _Outcome(Enum):
 class _Stopping(NamedTuple):
     """The state of a stop with a savepoint, which the next JobMaster needs to continue the stop."""
 
-    into: str  # target of the savepoint
+    savepoint_path: str
     checkpoint_id: int | None = None  # None: the sources have drained for it
 
 
@@ -134,23 +134,25 @@ class StreamTask:
         splits: int = 0,
         *,
         stops: bool = False,
-        stops_into: str = "",
+        savepoint_path: str = "",
     ) -> None:
         """Starts a checkpoint in this task, between two elements, once the source has received all
         `splits` that were assigned to it: its enumerator's snapshot does not include them. If
         `stops`, a source produces nothing afterwards, unless the checkpoint is aborted;
-        `stops_into` is the savepoint's target.
+        `savepoint_path` is the savepoint's target.
         """
         self._mailbox.put_between(
-            functools.partial(self._trigger, barrier, splits, stops=stops, stops_into=stops_into)
+            functools.partial(
+                self._trigger, barrier, splits, stops=stops, savepoint_path=savepoint_path
+            )
         )
 
-    def drain(self, stops_into: str = "") -> None:
+    def drain(self, savepoint_path: str = "") -> None:
         """Ends a source, between two elements, as if it had reached its end. A task that has
-        processed all its data reports so again. `stops_into` is the target of the savepoint that
-        ends the job.
+        processed all its data reports so again. `savepoint_path` is the target of the savepoint
+        that ends the job.
         """
-        self._mailbox.put_between(functools.partial(self._drain, stops_into))
+        self._mailbox.put_between(functools.partial(self._drain, savepoint_path))
 
     def notify_checkpoint(
         self, checkpoint_id: int, *, completed: bool, stops: bool = False
@@ -486,16 +488,16 @@ class StreamTask:
     # -- checkpoints
 
     def _trigger(
-        self, barrier: CheckpointBarrier, splits: int, *, stops: bool, stops_into: str
+        self, barrier: CheckpointBarrier, splits: int, *, stops: bool, savepoint_path: str
     ) -> None:
         assert self._kind is not None
         if stops:
-            self._stopping = _Stopping(stops_into, barrier.checkpoint_id)
+            self._stopping = _Stopping(savepoint_path, barrier.checkpoint_id)
         self._kind.trigger_checkpoint(barrier, splits, stops=stops)
 
-    def _drain(self, stops_into: str) -> None:
+    def _drain(self, savepoint_path: str) -> None:
         assert self._kind is not None
-        self._stopping = _Stopping(stops_into)
+        self._stopping = _Stopping(savepoint_path)
         self._kind.drain()
         if self._checkpoints is not None:
             self._checkpoints.say_if_data_ended()
@@ -530,7 +532,9 @@ class StreamTask:
             open_checkpoints=sorted(begun | set(self._kind.open_checkpoints)),
             stops_with=self._kind.stops_with,
             data_ended=checkpoints is not None and checkpoints.data_ended,
-            stops=Stopping(self._stopping.into, drains=self._stopping.checkpoint_id is None)
+            stops=Stopping(
+                self._stopping.savepoint_path, drains=self._stopping.checkpoint_id is None
+            )
             if self._stopping is not None
             else None,
         )

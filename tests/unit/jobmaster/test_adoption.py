@@ -511,8 +511,8 @@ def test_a_stop_that_was_under_way_is_requested_again() -> None:
     assert len(triggers) == 2
     for trigger in triggers:
         assert trigger.savepoint and trigger.stops
-        assert trigger.stops_into.startswith("/savepoints/savepoint-abcdef-")
-        assert trigger.stops_into != path
+        assert trigger.savepoint_path.startswith("/savepoints/savepoint-abcdef-")
+        assert trigger.savepoint_path != path
 
 
 @pytest.mark.parametrize("stored", [True, False])
@@ -535,7 +535,7 @@ def test_a_job_that_was_drained_does_not_end_without_its_savepoint(stored: bool)
         assert {a for drain in drains for a in drain.attempt_ids} == {
             e.attempt_id for e in second.executions()
         }
-        assert len(triggers) == 2 and drains[0].stops_into != path
+        assert len(triggers) == 2 and drains[0].savepoint_path != path
 
 
 def collect(world: World, execution: Execution, sequence: int) -> list[commands.Command]:
