@@ -12,8 +12,6 @@ def checkpoint_details(
 ) -> list[job_master_pb2.CheckpointDetails]:
     """Returns the newest checkpoint first. With `subtasks`, includes each task's part."""
     coordinator = core.job.checkpoints.coordinator
-    if coordinator is None:
-        return []
     found = [*coordinator.history, *coordinator.pending]
     found.sort(key=lambda checkpoint: -checkpoint.checkpoint_id)
     return [_details(core, checkpoint, now, subtasks=subtasks) for checkpoint in found]
@@ -54,9 +52,9 @@ def _details(
 
 def checkpoint_metrics(core: JobMasterCore) -> dict[str, float]:
     """Returns metrics by Flink's names. Those of the last complete checkpoint may be missing."""
-    coordinator = core.job.checkpoints.coordinator
-    if coordinator is None:
+    if not core.job.checkpoints.enabled:
         return {}
+    coordinator = core.job.checkpoints.coordinator
     pending = len(coordinator.pending)
     values = {
         "numberOfCompletedCheckpoints": coordinator.completed,

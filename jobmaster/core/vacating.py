@@ -90,7 +90,7 @@ class Vacating:
 
     def _prepare(self, move: _Move, slots: Sequence[Slot], now: float) -> None:
         job = self._job
-        takes_checkpoints = job.checkpoints.coordinator is not None
+        takes_checkpoints = job.checkpoints.enabled
         if move.request or not slots or not (takes_checkpoints or move.forced):
             return
         if not move.forced:

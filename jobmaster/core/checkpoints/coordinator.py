@@ -53,6 +53,10 @@ from jobmaster.core.coordinators.base import Json
 from jobmaster.core.execution_graph import Execution, ExecutionGraph
 
 _HISTORY = 10
+_DISABLED = (
+    "the job takes no checkpoints: run it with execution.checkpointing.interval and"
+    " execution.checkpointing.dir"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +72,10 @@ class Request:
 
 
 class CheckpointCoordinator:
-    """Methods return commands in order. Times are in seconds on the core's clock."""
+    """Methods return commands in order. Times are in seconds on the core's clock.
+
+    The coordinator of a job without checkpoints triggers none and refuses requests.
+    """
 
     def __init__(
         self,
@@ -263,6 +270,8 @@ class CheckpointCoordinator:
 
     def request(self, request: Request, now: float) -> list[Command]:
         """Triggers the checkpoint once fewer than the allowed number are under way."""
+        if not self._settings.enabled:
+            return [_refusal(request, _DISABLED)]
         if not self._running:
             return [_refusal(request, "the job does not run")]
         if self._draining is not None or self._stopped:

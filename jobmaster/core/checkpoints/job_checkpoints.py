@@ -22,13 +22,17 @@ from jobmaster.core.checkpoints.coordinator import CheckpointCoordinator, Reques
 from jobmaster.core.checkpoints.key_types import changed_key, key_types
 from jobmaster.core.checkpoints.recovery import Recovery
 from jobmaster.core.checkpoints.restore import assign
-from jobmaster.core.checkpoints.settings import CheckpointSettings, Retention
+from jobmaster.core.checkpoints.settings import (
+    NO_CHECKPOINTS,
+    CheckpointSettings,
+    Retention,
+)
 from jobmaster.core.coordinators.registry import Coordinators
 from jobmaster.core.execution_graph import Execution, ExecutionGraph
 
 
 class JobCheckpoints:
-    """Without settings, the job takes no checkpoints and restores nothing."""
+    """Without settings, the job takes no checkpoints."""
 
     def __init__(
         self,
@@ -38,19 +42,17 @@ class JobCheckpoints:
         now_ms: Callable[[float], int],
         recovery: Recovery,
     ) -> None:
+        settings = settings or NO_CHECKPOINTS
         latest = recovery.latest
-        self.coordinator = (
-            None
-            if settings is None
-            else CheckpointCoordinator(
-                settings,
-                graph,
-                snapshot_coordinators=coordinators.snapshot,
-                next_id=recovery.first_checkpoint_id,
-                retained=recovery.retained,
-                latest=None if latest is None else latest.checkpoint_id,
-                shared_files=recovery.shared_files,
-            )
+        self.enabled = settings.enabled
+        self.coordinator = CheckpointCoordinator(
+            settings,
+            graph,
+            snapshot_coordinators=coordinators.snapshot,
+            next_id=recovery.first_checkpoint_id,
+            retained=recovery.retained,
+            latest=None if latest is None else latest.checkpoint_id,
+            shared_files=recovery.shared_files,
         )
         self.failure = ""  # why the job must fail: too many checkpoints have failed
         self._graph = graph
@@ -67,27 +69,22 @@ class JobCheckpoints:
         self._claimed = recovery.claimed
         self._key_types: dict[OperatorId, str] = {}
         self._states: dict[OperatorId, StateDescriptions] = {}
-        self._retention = settings.retention if settings is not None else Retention.NEVER
+        self._retention = settings.retention
         self._running = False
-
-    @property
-    def enabled(self) -> bool:
-        return self.coordinator is not None
 
     @property
     def settled(self) -> bool:
         """Whether the latest checkpoint is known."""
-        return self.coordinator is None or self.coordinator.settled
+        return self.coordinator.settled
 
     @property
     def latest(self) -> CheckpointMetadata | None:
         """The checkpoint that a restarting job restores."""
-        if self.coordinator is None or self.coordinator.latest is None:
-            return None
-        return self._metadata[self.coordinator.latest]
+        latest = self.coordinator.latest
+        return None if latest is None else self._metadata[latest]
 
     def next_deadline(self) -> float | None:
-        return None if self.coordinator is None else self.coordinator.next_deadline()
+        return self.coordinator.next_deadline()
 
     def analyzed(
         self,
@@ -97,7 +94,7 @@ class JobCheckpoints:
         """Returns why the job cannot resume from its restored checkpoint; empty if it can. `states`
         has the operators whose states are known.
         """
-        if self.coordinator is None:
+        if not self.enabled:
             return ""
         job = self._graph.job_graph
         self._key_types = key_types(job, schemas)
@@ -115,13 +112,13 @@ class JobCheckpoints:
     @property
     def ends_the_job(self) -> bool:
         """Whether the job is or was being stopped with a savepoint."""
-        return self.coordinator is not None and self.coordinator.ends_the_job
+        return self.coordinator.ends_the_job
 
     def follow(self, running: bool, now: float, *, otherwise: str) -> list[commands.Command]:
         """Called after every event. `running` is true if all tasks run or have finished;
         `otherwise` says why they do not.
         """
-        if self.coordinator is None or running == self._running:
+        if running == self._running:
             return []
         self._running = running
         if running:
@@ -129,23 +126,17 @@ class JobCheckpoints:
         return self._converted(self.coordinator.stopped(otherwise, now), now)
 
     def tick(self, now: float) -> list[commands.Command]:
-        return [] if self.coordinator is None else self._converted(self.coordinator.tick(now), now)
+        return self._converted(self.coordinator.tick(now), now)
 
     def finished(self, execution: Execution, now: float) -> list[commands.Command]:
-        if self.coordinator is None:
-            return []
         return self._converted(self.coordinator.finished(execution, now), now)
 
     def data_ended(self, execution: Execution, now: float) -> list[commands.Command]:
-        if self.coordinator is None:
-            return []
         return self._converted(self.coordinator.data_ended(execution, now), now)
 
     def acknowledged(
         self, attempt_id: AttemptId, checkpoint_id: int, snapshot: Snapshot, now: float
     ) -> list[commands.Command]:
-        if self.coordinator is None:
-            return []
         return self._converted(
             self.coordinator.acknowledged(attempt_id, checkpoint_id, snapshot, now), now
         )
@@ -153,16 +144,12 @@ class JobCheckpoints:
     def declined(
         self, attempt_id: AttemptId, checkpoint_id: int, cause: str, now: float
     ) -> list[commands.Command]:
-        if self.coordinator is None:
-            return []
         return self._converted(
             self.coordinator.declined(attempt_id, checkpoint_id, cause, now), now
         )
 
     def reconnected(self, now: float) -> list[commands.Command]:
         """A TaskExecutor's stream broke and is open again: triggers and notices may be lost."""
-        if self.coordinator is None:
-            return []
         return self._converted(self.coordinator.lost_messages(now), now)
 
     def adopted(
@@ -175,8 +162,6 @@ class JobCheckpoints:
         stopped: bool,
     ) -> list[commands.Command]:
         """Takes over running tasks; see CheckpointCoordinator.adopted."""
-        if self.coordinator is None:
-            return []
         latest = self.latest
         adopted = self.coordinator.adopted(
             open_checkpoints,
@@ -202,7 +187,7 @@ class JobCheckpoints:
 
     def ended(self, status: JobStatus) -> list[commands.Command]:
         """Deletes the job's checkpoints unless they are kept, once the end of the job is stored."""
-        if self.coordinator is None or self.kept_after(status):
+        if not self.enabled or self.kept_after(status):
             return []
         dropped: list[commands.Command] = [commands.DropAllCheckpoints()]
         if self._claimed is not None and self._claimed.checkpoint_id in self.coordinator.retained:
@@ -210,28 +195,20 @@ class JobCheckpoints:
         return dropped
 
     def requested(self, asked: Request, now: float) -> list[commands.Command]:
-        if self.coordinator is None:
-            problem = (
-                "the job takes no checkpoints: run it with execution.checkpointing.interval and"
-                " execution.checkpointing.dir"
-            )
-            return [commands.AnswerRequest(request=asked.request, problem=problem)]
         return self._converted(self.coordinator.request(asked, now), now)
 
     def late_answer(self, checkpoint_id: int, problem: str = "") -> list[commands.Command]:
         """Answers for a checkpoint that was being stored when the job ended."""
-        pending = self.coordinator.pending if self.coordinator is not None else ()
         return [
             commands.AnswerRequest(
                 request=checkpoint.request, checkpoint_id=checkpoint_id, problem=problem
             )
-            for checkpoint in pending
+            for checkpoint in self.coordinator.pending
             if checkpoint.checkpoint_id == checkpoint_id and checkpoint.request
         ]
 
     def stored(self, checkpoint_id: int, now: float) -> list[commands.Command]:
         coordinator = self.coordinator
-        assert coordinator is not None
         converted = self._converted(coordinator.stored(checkpoint_id, now), now)
         needed = {coordinator.latest, *(c.checkpoint_id for c in coordinator.pending)}
         for other in self._metadata.keys() - needed:
@@ -242,7 +219,6 @@ class JobCheckpoints:
     def not_stored(
         self, checkpoint_id: int, problem: str, now: float, *, counts: bool
     ) -> list[commands.Command]:
-        assert self.coordinator is not None
         self._metadata.pop(checkpoint_id, None)
         return self._converted(
             self.coordinator.not_stored(checkpoint_id, problem, now, counts=counts), now
@@ -356,7 +332,6 @@ class JobCheckpoints:
             case wanted.DropCheckpoint():
                 return [commands.DropCheckpoint(checkpoint_id=command.checkpoint_id)]
             case wanted.DropSnapshots():
-                assert self.coordinator is not None
                 found = (path for snapshot in command.snapshots for path in snapshot.files)
                 paths = tuple(self.coordinator.shared.unreachable(found))
                 return [commands.DropCheckpointFiles(paths=paths)] if paths else []

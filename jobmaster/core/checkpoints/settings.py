@@ -20,6 +20,7 @@ class Retention(Enum):
 class CheckpointSettings:
     """Defaults are those of firesteel.common.config.options."""
 
+    enabled: bool = True  # otherwise there are no checkpoints, not even on request
     directory: str = ""  # contains the checkpoints of all jobs
     savepoint_directory: str = ""  # the default for savepoints
     interval_s: float | None = None  # None: only on request
@@ -36,3 +37,6 @@ class CheckpointSettings:
     num_retained: int = 1
     retention: Retention = Retention.NEVER
     after_tasks_finish: bool = True
+
+
+NO_CHECKPOINTS = CheckpointSettings(enabled=False)

@@ -29,5 +29,5 @@ def test_a_restarted_job_counts_its_restart_and_shows_both_attempts() -> None:
     assert values.keys() <= documented
     details = job_details(world.core, {}, world.now)
     failed, current = details.vertices[0].subtasks[0].attempts
-    assert (failed.error.summary, failed.attempt, current.attempt) == ("boom", 0, 1)
+    assert (failed.error.summary, failed.number, current.number) == ("boom", 0, 1)
     assert details.exceptions[0].task_name == "a (1/1)#0"
