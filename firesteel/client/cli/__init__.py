@@ -20,21 +20,21 @@ from firesteel.errors import FiresteelError
 
 EPILOG = """\b
 Examples:
-  firesteel run job.py                         run a job on a cluster of its own, on this machine
+  firesteel run job.py                         run a job on a new cluster on this machine
   firesteel cluster start                      start a session cluster on localhost:6123
   firesteel run -d job.py                      submit a job to it
-  firesteel list                               what runs there
-  firesteel show JOB                           its tasks, counters and errors
-  firesteel logs --follow JOB                  what its processes log, until it ends
+  firesteel list                               list its running jobs
+  firesteel show JOB                           show tasks, counters and errors
+  firesteel logs --follow JOB                  follow the logs until the job ends
   firesteel cancel JOB
-  firesteel remove JOB                         delete it with its results, when it has ended
+  firesteel remove JOB                         delete an ended job with its results
   firesteel cluster stop
 
 \b
-All verbs use the same cluster: that of -m; else the configured one (jobmanager.rpc.address,
-.port); else the one that `cluster start` has started in the default folder ($FIRESTEEL_DIR, or
-~/.firesteel/cluster). If there is none, `run` starts one of its own, as with -t local, and the
-others try localhost:6123.
+All commands use the first of these clusters: the one of -m; the configured one
+(jobmanager.rpc.address, .port); the one that `cluster start` has started in the default directory
+($FIRESTEEL_DIR, or ~/.firesteel/cluster). If there is none, `run` starts a cluster for the job, as
+with -t local, and the others try localhost:6123.
 """
 
 

@@ -28,8 +28,8 @@ def address_option(otherwise: str) -> Callable[[Any], Any]:
         "address",
         metavar="HOST:PORT",
         callback=_address_or_zookeeper,
-        help="The cluster's address. [default: the configured one (jobmanager.rpc.address, .port);"
-        f" else that of the cluster that `cluster start` has started; else {otherwise}]",
+        help="Address of the cluster. [default: the configured one (jobmanager.rpc.address, .port);"
+        f" else that of the cluster started by `cluster start`; else {otherwise}]",
     )
     in_zookeeper = click.option(
         "-z",
@@ -38,7 +38,7 @@ def address_option(otherwise: str) -> Callable[[Any], Any]:
         is_eager=True,
         expose_value=False,
         callback=_keep_zookeeper,
-        help="The ZooKeeper servers that tell which Dispatcher leads, and the cluster's id there"
+        help="ZooKeeper servers that elect the Dispatcher, and the cluster's id"
         f" [default: the configured ones ({options.HA_TYPE.key}: zookeeper)]",
     )
     return lambda command: of_cluster(in_zookeeper(command))
@@ -73,7 +73,7 @@ def name(text: str) -> str:
 
 
 def definitions_option(
-    help: str = "Sets a configuration key. Repeatable.",
+    help: str = "Set a configuration key. Repeatable.",
 ) -> Callable[[Any], Any]:
     return click.option("-D", "definitions", multiple=True, metavar="KEY=VALUE", help=help)
 

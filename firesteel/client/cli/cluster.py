@@ -27,7 +27,7 @@ directory_option = click.option(
     "--dir",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder of its state and logs. [default: $FIRESTEEL_DIR, or ~/.firesteel/cluster]",
+    help="Directory of its state and logs. [default: $FIRESTEEL_DIR, or ~/.firesteel/cluster]",
 )
 
 SLOTS_TIMEOUT_S = 180.0
@@ -50,7 +50,7 @@ def cluster() -> None:
     type=click.IntRange(min=0),
     default=2,
     show_default=True,
-    help="The number of TaskExecutors to keep running.",
+    help="Number of TaskExecutors to keep running.",
 )
 @click.option(
     "--slots",
@@ -62,9 +62,9 @@ def cluster() -> None:
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Dispatchers, and as many ResourceManagers, of which one each leads. They are elected by"
-    " the ZooKeeper servers of high-availability.zookeeper.quorum; if none are configured, three"
-    " are started here, for trying out.",
+    help="Number of Dispatchers and of ResourceManagers, of which one each leads. The ZooKeeper "
+    "servers of high-availability.zookeeper.quorum elect them; without a quorum, three "
+    "servers are started on this machine to try it out.",
 )
 @directory_option
 @definitions_option()
@@ -81,7 +81,7 @@ def start(
     definitions: tuple[str, ...],
     wait: bool,
 ) -> None:
-    """Starts a cluster; returns when the Spark sessions of all slots are warm."""
+    """Starts a cluster and waits until the Spark sessions of all slots are warm."""
     from firesteel.client.client import Client
     from firesteel.client.cluster import start_detached
 
@@ -171,7 +171,7 @@ def _address_option(address: str) -> str:
 @cluster.command()
 @directory_option
 def status(directory: Path | None) -> None:
-    """Shows the cluster's processes, slots and jobs; of several masters, which of them lead."""
+    """Shows the processes, slots and jobs of the cluster, and which of several masters lead."""
     from firesteel.client import render
     from firesteel.client.client import Client
 
@@ -198,7 +198,7 @@ def status(directory: Path | None) -> None:
 @cluster.command()
 @directory_option
 def stop(directory: Path | None) -> None:
-    """Stops the cluster and all of its jobs; returns when every process has ended."""
+    """Stops the cluster and all its jobs, and waits until every process has ended."""
     where = ClusterDirectory(directory or default_directory())
     state = where.stop()
     click.echo(f"Cluster stopped: {state.dispatcher_address}, on {where.path}.")

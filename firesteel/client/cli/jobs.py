@@ -28,7 +28,7 @@ _SCHEDULED = (JobStatus.INITIALIZING, JobStatus.CREATED)
 )
 @click.option("-a", "--all", "everything", is_flag=True, help="Include jobs that have ended.")
 @click.option("-r", "--running", is_flag=True, help="Only running jobs.")
-@click.option("-s", "--scheduled", is_flag=True, help="Only jobs that have not started to run.")
+@click.option("-s", "--scheduled", is_flag=True, help="Only jobs that are not running yet.")
 @_address_option
 def list_jobs(everything: bool, running: bool, scheduled: bool, address: str | None) -> None:
     """Lists running and scheduled jobs."""
@@ -81,9 +81,9 @@ def _local_time(ms: int) -> str:
 @click.argument("job", metavar="JOB", type=name)
 @_address_option
 def cancel(job: str, address: str | None) -> None:
-    """Cancels a job. JOB is its id, the beginning of its id, or its name.
+    """Cancels a job. JOB is an id, a prefix of an id, or a name.
 
-    Exit codes: 0 the job is cancelled, also if it already was; 1 it had ended otherwise.
+    The exit code is 0 if the job is cancelled, or was before, and 1 if it had ended differently.
     """
     with connect(address) as client:
         job_id = resolve_job(client, job)
@@ -129,11 +129,11 @@ def _say_it_had_ended(job: JobDetails) -> None:
 @click.argument("job", metavar="JOB", type=name)
 @_address_option
 def remove(job: str, address: str | None) -> None:
-    """Deletes a job that has ended. JOB is its id, the beginning of its id, or its name.
+    """Deletes a job that has ended. JOB is an id, a prefix of an id, or a name.
 
-    With it go its collected rows, its JobMaster's log, and files that no other job needs; it is no
-    longer in `list` or `show`. Its lines in the logs of slots, which it shares with other jobs,
-    stay until those logs are dropped. What it has written to its sinks stays.
+    Also deletes its collected rows, the log of its JobMaster, and files that no other job needs.
+    The job no longer appears in `list` and `show`. Its lines in the logs of slots, which it shares
+    with other jobs, remain until those logs are rotated. Data written by its sinks remains.
     """
     with connect(address) as client:
         job_id = resolve_job(client, job)
@@ -148,19 +148,20 @@ def remove(job: str, address: str | None) -> None:
 @click.option(
     "--full",
     is_flag=True,
-    help="Include full tracebacks and the plans on Spark; of checkpoints, each task's part.",
+    help="Include full tracebacks and the plans on Spark; with --checkpoints, each task's part.",
 )
 @click.option(
     "--checkpoints",
     is_flag=True,
-    help="The last checkpoints and savepoints instead: how long they took, and why some failed.",
+    help="Show the last checkpoints and savepoints instead, with durations and reasons of "
+    "failures.",
 )
 @_address_option
 def show(job: str, full: bool, checkpoints: bool, address: str | None) -> None:
     """Shows a job's vertices, subtasks, attempts, slots, counters and errors.
 
-    JOB is its id, the beginning of its id, or its name: of several jobs of one name, the newest
-    that runs, else the newest.
+    JOB is an id, a prefix of an id, or a name. Of several jobs with the name, the newest running
+    one is meant, or else the newest.
     """
     from firesteel.client import render
 

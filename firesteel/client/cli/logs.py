@@ -28,11 +28,11 @@ _JOB = re.compile(r" job_id=[0-9a-f]{32}")
     "  firesteel logs --vertex Clean --subtask 2 8a3f | grep level=error"
 )
 @click.argument("job", metavar="JOB", type=name)
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended, or Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Continue until the job has ended, or Ctrl-C.")
 @click.option(
     "--output",
     is_flag=True,
-    help="Only what the job prints: the rows of print(), and print() of functions.",
+    help="Only the job's output: rows of stream.print() and output of functions.",
 )
 @click.option(
     "--vertex", metavar="TEXT", help="Only lines that name a vertex with this text in its name."
@@ -52,15 +52,15 @@ def logs(
     subtask: int | None,
     address: str | None,
 ) -> None:
-    """Prints a job's log lines from all processes of the cluster, in the order of time.
+    """Prints the log lines of a job from all processes of the cluster, in the order of time.
 
-    JOB is its id, the beginning of its id, or its name: of several jobs of one name, the newest
-    that runs, else the newest. A line begins with its time, its process, and the TaskExecutor of a
-    slot. What Spark and its Python workers log and print (UDFs, mapInPandas in a transform) belongs
-    to the job, but names no task. Of a line without a time, the time is known to a second or so.
-    What is missing, because logs have a limited length, is said on standard error.
+    JOB is an id, a prefix of an id, or a name. Of several jobs with the name, the newest running
+    one is meant, or else the newest. A line starts with its time, its process and, for a slot, its
+    TaskExecutor. Lines that Spark and its Python workers log and print (UDFs, mapInPandas in a
+    transform) belong to the job but name no task. The time of a printed line is accurate to about a
+    second. Missing lines, because logs have a limited length, are reported on standard error.
 
-    With --output, lines are as the job prints them; they begin with their subtask, as "3> ", if
+    With --output, lines are as the job prints them. They start with their subtask, as in "3> ", if
     there are several.
     """
     try:

@@ -38,14 +38,14 @@ _parallelism = click.option(
     "-p",
     "--parallelism",
     type=click.IntRange(min=1),
-    help="Parallelism of operators that set none.",
+    help="Parallelism of operators without an explicit parallelism.",
 )
 
 
 @click.command(
     context_settings=_PROGRAM,
     epilog="\b\nExamples:\n"
-    "  firesteel run job.py --input data.csv        on the cluster that runs, or on its own\n"
+    "  firesteel run job.py --input data.csv        on a running cluster, or on a new one\n"
     "  firesteel run -t local -p 4 --task-executors 2 --slots 2 job.py\n"
     "  firesteel run -m localhost:6123 job.py       on a session cluster, until the job ends\n"
     "  firesteel run -d job.py                      submits the job and returns\n"
@@ -56,57 +56,57 @@ _parallelism = click.option(
     "-s",
     "--from-savepoint",
     metavar="PATH",
-    help="Begin with the state of this savepoint, or of a checkpoint that was kept.",
+    help="Start from this savepoint or retained checkpoint.",
 )
 @click.option(
     "-n",
     "--allow-non-restored-state",
     is_flag=True,
-    help="Give up state of operators that the program does not have.",
+    help="Discard state of operators that the program no longer contains.",
 )
 @click.option(
     "-c",
     "--claim-mode",
     "--restore-mode",
     type=click.Choice(("claim", "no_claim", "no-claim")),
-    help="claim: the job owns what it begins from, and deletes it when it has newer checkpoints."
-    " [default: no_claim]",
+    help="With claim, the job owns the savepoint and deletes it when it has newer checkpoints. "
+    "[default: no_claim]",
 )
-@click.option("-d", "--detached", is_flag=True, help="Return when the job is submitted.")
+@click.option("-d", "--detached", is_flag=True, help="Return once the job is submitted.")
 @click.option(
     "--output",
     is_flag=True,
-    help="Write what the job prints to standard output. An embedded cluster always does.",
+    help="Copy the job's output to standard output, as an embedded cluster always does.",
 )
 @_parallelism
 @click.option(
     "-t",
     "--target",
     type=click.Choice(TARGETS),
-    help="Where to run: local is a cluster of the run's own. [default: remote if -m or its default"
-    " names a cluster, else local]",
+    help="Where to run; local starts a cluster for the job. [default: remote if -m or its default "
+    "names a cluster, else local]",
 )
-@address_option(otherwise="there is none, and the job gets one of its own on this machine")
+@address_option(otherwise="a new cluster on this machine")
 @definitions_option(
-    "Sets a configuration key of the job, and of a local run's cluster. Repeatable."
+    "Set a configuration key of the job, and of the cluster of a local run. Repeatable."
 )
 @click.option(
     "--py-files",
     metavar="FILES",
-    help="Comma-separated .py, .zip, .whl files or folders, for the job's sys.path.",
+    help="Comma-separated .py, .zip and .whl files and directories to add to the job's sys.path.",
 )
 @click.option(
     "--py-archives",
     metavar="ARCHIVES",
-    help="Comma-separated archives to unpack for the job: a.zip#dir,...",
+    help="Comma-separated archives to unpack in the job's directory: a.zip#dir,...",
 )
 @click.option(
-    "--py-requirements", metavar="FILE", help="A requirements.txt, installed for the job."
+    "--py-requirements", metavar="FILE", help="A requirements.txt to install for the job."
 )
 @click.option(
     "--task-executors",
     type=click.IntRange(min=1),
-    help="Number of a local run's TaskExecutors. [default: 2]",
+    help="Number of TaskExecutors of a local run. [default: 2]",
 )
 @click.option(
     "--slots",
@@ -135,14 +135,16 @@ def run(
 ) -> None:
     """Runs a job file: a Python program that builds a pipeline and calls env.execute().
 
-    It runs on the cluster that `list` and `show` would find, else on one of its own, which ends
-    with the run; a line says which. Without -d, its tasks' states and record counts are shown until
-    it ends; Ctrl-C, SIGTERM or a closed terminal (SIGHUP) cancels it, a second one stops waiting.
+    The job runs on the cluster that `list` and `show` would find. If there is none, `run` starts a
+    cluster for it, which ends with the job. A line states which. Without -d, `run` shows the states
+    and record counts of the tasks until the job ends. Ctrl-C, SIGTERM or a closed terminal (SIGHUP)
+    cancels it; a second one stops waiting.
 
     A program that executes no job runs in this process, as `python job.py` does.
 
-    The exit code is the program's: 0 if its jobs finished, 1 if one failed, the code that it passes
-    to sys.exit(); or 128 and the signal's number if one cancelled the job: 130 after Ctrl-C.
+    The exit code is that of the program: 0 if its jobs finished, 1 if one failed, or the code
+    passed to sys.exit(). If a signal cancelled the job, it is 128 plus the number of the signal:
+    130 after Ctrl-C.
     """
     from firesteel.client.cli.program import check_syntax, run_program
     from firesteel.client.execution_context import ExecutionContext
@@ -241,11 +243,11 @@ def info(
 ) -> None:
     """Shows a job's plan without running it.
 
-    The program runs up to its first env.execute(). Before, it may create a SparkSession and
-    DataFrames of its own; a Spark action (count, collect, show, write, ...) is an error that names
-    its line, and is not run.
+    The program runs up to its first env.execute(). Before that, it may create a SparkSession and
+    DataFrames. A Spark action (count, collect, show, write, ...) is an error that names its line,
+    and does not run.
 
-    The plan: which operators are chained into one vertex, which of them run on Spark, and how
+    The plan shows which operators are chained into one vertex, which of them run on Spark, and how
     vertices are connected.
     """
     from firesteel.client import render

@@ -1,4 +1,4 @@
-"""savepoint, checkpoint, stop: what a job can begin from."""
+"""savepoint, checkpoint and stop: take the state from which a job can start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ _address_option = address_option(otherwise="localhost:6123")
 @click.argument("directory", metavar="[DIR]", required=False)
 @click.option("-d", "--dispose", metavar="PATH", help="Delete this savepoint instead.")
 @click.option("--show", metavar="PATH", help="List the states of this savepoint instead.")
-@click.option("--full", is_flag=True, help="With --show: read them, to tell their rows and sizes.")
+@click.option(
+    "--full", is_flag=True, help="With --show, read the states and show their rows and sizes."
+)
 @_address_option
 def savepoint(
     job: str | None,
@@ -33,13 +35,12 @@ def savepoint(
     full: bool,
     address: str | None,
 ) -> None:
-    """Takes a savepoint of a running job, which goes on. JOB is its id, the beginning of its id, or
-    its name.
+    """Takes a savepoint of a job, which keeps running. JOB is an id, a prefix of an id, or a name.
 
-    A savepoint has all that a job needs to begin where this one is, with another program or
-    parallelism (`firesteel run -s PATH`). It is a directory that can be copied and moved, and stays
-    until it is deleted. One is made for it in DIR: a path or a URI, else that of
-    execution.checkpointing.savepoint-dir.
+    A savepoint contains everything that a job needs to continue from this one, with a changed
+    program or parallelism (`firesteel run -s PATH`). It is a new directory in DIR, a path or a URI
+    (default: execution.checkpointing.savepoint-dir), which can be copied and moved and exists until
+    it is deleted.
     """
     if [job, dispose, show].count(None) != 2:
         raise click.UsageError(
@@ -73,22 +74,23 @@ def savepoint(
     "--savepoint-dir",
     "directory",
     metavar="DIR",
-    help="Where the savepoint is made: a path or a URI."
-    " [default: that of execution.checkpointing.savepoint-dir]",
+    help="Parent directory of the savepoint, a path or a URI. [default: "
+    "execution.checkpointing.savepoint-dir]",
 )
 @click.option(
     "-d",
     "--drain",
     is_flag=True,
-    help="End sources for good, so that windows fire: no job can read on from the savepoint.",
+    help="End sources permanently so that windows fire. A job that starts from the savepoint reads "
+    "nothing more.",
 )
 @_address_option
 def stop(job: str, directory: str | None, drain: bool, address: str | None) -> None:
-    """Ends a running job with a savepoint. JOB is its id, the beginning of its id, or its name.
+    """Ends a running job with a savepoint. JOB is an id, a prefix of an id, or a name.
 
-    Sources stop reading; when the savepoint is complete, sinks commit and the job is FINISHED.
-    Windows do not fire: a job that begins from the savepoint goes on with them. If no savepoint can
-    be taken, the job goes on. With --drain, sources end and windows fire first.
+    Sources stop reading. When the savepoint is complete, sinks commit and the job is FINISHED.
+    Windows do not fire: a job that starts from the savepoint continues them. If the savepoint
+    fails, the job keeps running. With --drain, sources end and windows fire first.
     """
     with connect(address) as client:
         job_id = resolve_job(client, job)
@@ -100,12 +102,14 @@ def stop(job: str, directory: str | None, drain: bool, address: str | None) -> N
 
 @click.command(epilog="\b\nExamples:\n  firesteel checkpoint 8a3f")
 @click.argument("job", metavar="JOB", type=name)
-@click.option("--full", is_flag=True, help="Refer to no file of earlier ones (incremental).")
+@click.option(
+    "--full",
+    is_flag=True,
+    help="Refer to no file of an earlier checkpoint (with incremental checkpoints).",
+)
 @_address_option
 def checkpoint(job: str, full: bool, address: str | None) -> None:
-    """Takes a checkpoint of a running job now. JOB is its id, the beginning of its id, or its
-    name.
-    """
+    """Takes a checkpoint of a running job now. JOB is an id, a prefix of an id, or a name."""
     with connect(address) as client:
         job_id = resolve_job(client, job)
         click.echo(f"Triggering checkpoint for job {job_id}.")

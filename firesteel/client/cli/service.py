@@ -23,8 +23,8 @@ from firesteel.common.installation import SERVICES, service_environment
 def service(name: str, arguments: tuple[str, ...]) -> None:
     """Runs one process of a cluster in the foreground, for clusters of several machines.
 
-    `cluster start` starts all processes of a cluster on one machine. This becomes the process of
-    one service, with its options, until it gets SIGTERM.
+    `cluster start` starts all processes of a cluster on one machine. This command becomes the
+    process of one service, with its options, until it receives SIGTERM.
     """
     argv = [sys.executable, "-m", name, *arguments]
     os.execve(argv[0], argv, service_environment(os.environ))

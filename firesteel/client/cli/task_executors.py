@@ -30,23 +30,23 @@ if TYPE_CHECKING:
 @click.option(
     "--force",
     is_flag=True,
-    help="With --drain: move them also if slots for them are missing, start jobs that take no"
-    " checkpoints from their beginning, and produce results that it stores again.",
+    help="With --drain, move tasks even if slots are missing, restart jobs without checkpoints "
+    "from scratch, and produce stored results again.",
 )
 @address_option(otherwise="localhost:6123")
 def stop_task_executor(task_executor: str, drain: bool, force: bool, address: str | None) -> None:
-    """Ends a TaskExecutor; returns when it has. ID is its id, or the beginning of its id.
+    """Ends a TaskExecutor and waits until it has ended. ID is its id or a prefix of it.
 
-    Without --drain it ends at once: jobs with tasks there recover as from its death.
+    Without --drain, it ends immediately, and jobs with tasks there recover as from a crash.
 
-    With --drain, it gets no new tasks, and each job with tasks there gets as many slots elsewhere;
-    then it takes a checkpoint and restarts what ran there, and what that feeds or reads, from it.
-    No restart attempt is used up. Jobs that take no checkpoints are waited for, and so are results
-    that it stores for other tasks of a batch. If slots are missing, that is an error, and nothing
-    changes. Ctrl-C gives it up: it gets tasks again, and what has moved stays where it is.
+    With --drain, it gets no new tasks. Each job with tasks there acquires slots elsewhere, takes a
+    checkpoint, and restarts the affected pipelines from it, without using a restart attempt. The
+    drain waits for jobs without checkpoints and for results of batches that are stored there. If
+    slots are missing, the command fails and changes nothing. Ctrl-C cancels the drain: the
+    TaskExecutor gets tasks again, and tasks that have moved stay where they are.
 
-    If the cluster still needs a TaskExecutor that it has started itself, it starts another one in
-    its place: with --drain, before anything is moved.
+    If the cluster started the TaskExecutor itself and still needs it, it starts a replacement; with
+    --drain, before any task moves.
     """
     if force and not drain:
         raise click.UsageError("--force is for --drain; without it, nothing is waited for")

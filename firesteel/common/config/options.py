@@ -66,10 +66,14 @@ RPC_ADDRESS = _addresses.option(
     "jobmanager.rpc.address", "string", "localhost", "Host of the Dispatcher."
 )
 RPC_PORT = _addresses.option(
-    "jobmanager.rpc.port", "int", 6123, "Port of the Dispatcher; 0: any free one.", minimum=0
+    "jobmanager.rpc.port", "int", 6123, "Port of the Dispatcher; 0: any free port.", minimum=0
 )
 RM_PORT = _addresses.option(
-    "resourcemanager.rpc.port", "int", 0, "Port of the ResourceManager; 0: any free one.", minimum=0
+    "resourcemanager.rpc.port",
+    "int",
+    0,
+    "Port of the ResourceManager; 0: any free port.",
+    minimum=0,
 )
 BIND_HOST = _addresses.option(
     "taskmanager.bind-host",
@@ -92,7 +96,7 @@ TM_CPU_CORES = _task_executors.option(
     "taskmanager.cpu.cores",
     "float",
     0.0,
-    "Cores of a whole TaskExecutor; 0: as many as it has slots.",
+    "Cores of a whole TaskExecutor; 0: one per slot.",
 )
 SLOT_HEAP = _task_executors.option(
     "taskmanager.slot.heap.size",
@@ -122,26 +126,27 @@ ROCKSDB_LOCALDIR = _task_executors.option(
     "state.backend.rocksdb.localdir",
     "string",
     "",
-    "Where slots keep state that is on disk, with state.backend.type: rocksdb or in batch mode: a"
-    " directory on a local disk; empty: the TaskExecutor's folder.",
+    "Directory on a local disk for state on disk (state.backend.type: rocksdb, and batch "
+    "mode); empty: the TaskExecutor's directory.",
 )
 MEMORY_WATCH_INTERVAL = _task_executors.option(
     "taskmanager.memory.watch.interval",
     "duration",
     0.5,
-    "How often a slot's resident memory is compared with its profile; 0: never.",
+    "Interval at which the resident memory of a slot is compared with its profile; 0: never.",
 )
 CANCELLATION_TIMEOUT = _task_executors.option(
     "task.cancellation.timeout",
     "duration",
     180.0,
-    "If a cancelled task has not ended after this long, its slot's process is killed; 0: never.",
+    "Time after which the process of a cancelled task that has not ended is killed; 0: never.",
 )
 METRICS_PORT = _task_executors.option(
     "metrics.reporter.prom.port",
     "string",
     "9249-9349",
-    "Prometheus port, or a range of which each process takes the first free one; 0: any free one.",
+    "Prometheus port, or a range from which each process takes the first free port; 0: any "
+    "free port.",
 )
 METRICS_INCLUDES: Option[list[str]] = _task_executors.option(
     "metrics.reporter.prom.filter.includes",
@@ -153,24 +158,28 @@ METRICS_DROP_LABELS: Option[list[str]] = _task_executors.option(
     "metrics.reporter.prom.scope.variables.excludes",
     "list",
     [],
-    "Labels to leave out of all metrics, e.g. task_attempt_id.",
+    "Labels to drop from all metrics, e.g. task_attempt_id.",
 )
 METRICS_INTERVAL = _task_executors.option(
     "metrics.fetcher.update-interval",
     "duration",
     0.5,
-    "How often slots report their tasks' metrics.",
+    "Interval at which slots report the metrics of their tasks.",
 )
 
 _jobs = _Section("Jobs")
 PARALLELISM = _jobs.option(
-    "parallelism.default", "int", 1, "Parallelism of operators that set none.", minimum=1
+    "parallelism.default",
+    "int",
+    1,
+    "Parallelism of operators without an explicit parallelism.",
+    minimum=1,
 )
 MAX_PARALLELISM = _jobs.option(
     "pipeline.max-parallelism",
     "int",
     128,
-    "Number of key groups; fixed for the life of a job's state.",
+    "Number of key groups; cannot change while state is kept.",
     minimum=1,
 )
 OPERATOR_CHAINING = _jobs.option(
@@ -180,41 +189,41 @@ RUNTIME_MODE = _jobs.option(
     "execution.runtime-mode",
     "enum",
     "STREAMING",
-    "BATCH: tasks exchange whole results, so that one begins when what it reads is complete, and a"
-    " failure repeats only what has failed; all sources must end, and no checkpoints are taken."
-    " AUTOMATIC: BATCH if all sources end, and the job begins from nothing.",
+    "BATCH: tasks exchange complete results, a task starts when its inputs are complete, and "
+    "a failure repeats only failed tasks; all sources must end, and no checkpoints are taken. "
+    "AUTOMATIC: BATCH if all sources end and the job does not start from a savepoint.",
     choices=("STREAMING", "BATCH", "AUTOMATIC"),
 )
 BATCH_SHUFFLE_MODE = _jobs.option(
     "execution.batch-shuffle-mode",
     "enum",
     "ALL_EXCHANGES_BLOCKING",
-    "How the tasks of a job in batch mode exchange rows: as whole results, or as they come, which"
-    " takes slots for all tasks at once.",
+    "How the tasks of a batch exchange rows: as complete results, or as they are produced, "
+    "which needs slots for all tasks simultaneously.",
     choices=("ALL_EXCHANGES_BLOCKING", "ALL_EXCHANGES_PIPELINED"),
 )
 SLOT_REQUEST_TIMEOUT = _jobs.option(
-    "slot.request.timeout", "duration", 300.0, "A job that still lacks slots after this long fails."
+    "slot.request.timeout", "duration", 300.0, "Time after which a job that lacks slots fails."
 )
 SLOT_IDLE_TIMEOUT = _jobs.option(
     "slot.idle.timeout",
     "duration",
     50.0,
-    "A JobMaster returns a slot that has been idle for this long.",
+    "Time after which a JobMaster returns an idle slot.",
 )
 RESTART_STRATEGY = _jobs.option(
     "restart-strategy.type",
     "enum",
     "none",
-    "Whether a failed job is restarted: never; a number of times (fixed-delay); after longer and "
-    "longer delays (exponential-delay); unless it fails too often (failure-rate).",
+    "Whether a failed job is restarted: never; a number of times (fixed-delay); after "
+    "increasing delays (exponential-delay); unless it fails too often (failure-rate).",
     choices=("none", "fixed-delay", "exponential-delay", "failure-rate"),
 )
 RESTART_ATTEMPTS = _jobs.option(
     "restart-strategy.fixed-delay.attempts",
     "int",
     1,
-    "How many times a failed job is restarted.",
+    "Maximum number of restarts.",
     minimum=0,
 )
 RESTART_DELAY = _jobs.option(
@@ -236,20 +245,20 @@ RESTART_BACKOFF_MULTIPLIER = _jobs.option(
     "restart-strategy.exponential-delay.backoff-multiplier",
     "float",
     1.5,
-    "How many times longer each delay is than the last one.",
+    "Factor by which each delay is longer than the previous one.",
     minimum=1,
 )
 RESTART_RESET_BACKOFF = _jobs.option(
     "restart-strategy.exponential-delay.reset-backoff-threshold",
     "duration",
     3600.0,
-    "A job that has run for so long without a failure begins with the first delay again.",
+    "Time without a failure after which the delay is reset to the first one.",
 )
 RESTART_JITTER = _jobs.option(
     "restart-strategy.exponential-delay.jitter-factor",
     "float",
     0.1,
-    "Each delay is longer or shorter by up to this fraction of it, at random.",
+    "Fraction by which each delay is randomly lengthened or shortened.",
     minimum=0,
     maximum=1,
 )
@@ -257,21 +266,21 @@ RESTART_BACKOFF_ATTEMPTS = _jobs.option(
     "restart-strategy.exponential-delay.attempts-before-reset-backoff",
     "int",
     0,
-    "How many times a failed job is restarted before its delay is reset; 0: without end.",
+    "Maximum number of restarts before the delay is reset; 0: no maximum.",
     minimum=0,
 )
 RESTART_MAX_FAILURES = _jobs.option(
     "restart-strategy.failure-rate.max-failures-per-interval",
     "int",
     1,
-    "A job that fails more often within an interval is not restarted.",
+    "Maximum number of failures within an interval; a job that fails more often is not restarted.",
     minimum=1,
 )
 RESTART_FAILURE_INTERVAL = _jobs.option(
     "restart-strategy.failure-rate.failure-rate-interval",
     "duration",
     60.0,
-    "The interval in which failures are counted.",
+    "Interval in which failures are counted.",
 )
 RESTART_FAILURE_DELAY = _jobs.option(
     "restart-strategy.failure-rate.delay",
@@ -283,19 +292,19 @@ FAILOVER_STRATEGY = _jobs.option(
     "jobmanager.execution.failover-strategy",
     "enum",
     "region",
-    "Which tasks are restarted when some have failed: those that exchange data with them, directly"
-    " or not (region); all of the job (full); those that have failed only, in a job whose tasks"
-    " exchange no data and that takes no checkpoints (individual).",
+    "Tasks that restart after a failure: those that exchange data with a failed task, "
+    "directly or indirectly (region); all tasks (full); only failed tasks, in a job whose "
+    "tasks exchange no data and that takes no checkpoints (individual).",
     choices=("region", "full", "individual"),
 )
 SCHEDULING_POLICY = _jobs.option(
     "jobmanager.scheduling-policy",
     "enum",
     "auto",
-    "When tasks start: all at once (eager); a task when what it reads of blocking results is"
-    " complete, with those that it exchanges data with directly (pipelined-region), or when all"
-    " operators that feed it have finished (lazy-from-sources). Auto is eager for streams and"
-    " pipelined-region in batch mode.",
+    "When tasks start: all together (eager); when the blocking results that a task reads are "
+    "complete, together with the tasks of its pipeline (pipelined-region); when all upstream "
+    "operators have finished (lazy-from-sources). auto is eager for streams and "
+    "pipelined-region for batches.",
     choices=("auto", "eager", "lazy-from-sources", "pipelined-region"),
 )
 _checkpoints = _Section("Checkpoints")
@@ -303,9 +312,9 @@ STATE_BACKEND = _checkpoints.option(
     "state.backend.type",
     "enum",
     "hashmap",
-    "Where keyed state is: in memory, or in a RocksDB on the slot's disk, with managed memory as"
-    " its cache. In batch mode, if nothing is set: in memory, with aggregates, windows and others"
-    " that have their state in columns in files beyond the managed memory.",
+    "Location of keyed state: memory, or RocksDB on the slot's disk with managed memory as "
+    "its cache. If unset in batch mode: memory, with columnar state in files beyond the "
+    "managed memory.",
     choices=("hashmap", "rocksdb"),
 )
 CHECKPOINT_INTERVAL = _checkpoints.option(
@@ -318,69 +327,70 @@ CHECKPOINT_DIR = _checkpoints.option(
     "execution.checkpointing.dir",
     "string",
     "",
-    "Where checkpoints are kept: a directory that all processes share, or a URI such as"
-    " s3://bucket/checkpoints.",
+    "Location of checkpoints: a directory that all processes share, or a URI such as "
+    "s3://bucket/checkpoints.",
 )
 SAVEPOINT_DIR = _checkpoints.option(
     "execution.checkpointing.savepoint-dir",
     "string",
     "",
-    "Where savepoints are made if `firesteel savepoint` names no directory.",
+    "Location of savepoints if `firesteel savepoint` names no directory.",
 )
 RECOVERY_PATH = _checkpoints.option(
     "execution.state-recovery.path",
     "string",
     "",
-    "The savepoint or checkpoint that a job begins from, as `firesteel run -s`.",
+    "Savepoint or checkpoint from which the job starts, as with `firesteel run -s`.",
 )
 RECOVERY_CLAIM_MODE = _checkpoints.option(
     "execution.state-recovery.claim-mode",
     "enum",
     "NO_CLAIM",
-    "Whether the job owns what it begins from (CLAIM): then it deletes it when it has newer"
-    " checkpoints.",
+    "Whether the job owns the savepoint or checkpoint from which it starts (CLAIM) and "
+    "deletes it when it has newer checkpoints.",
     choices=("NO_CLAIM", "CLAIM"),
 )
 RECOVERY_ALLOW_UNMATCHED = _checkpoints.option(
     "execution.state-recovery.ignore-unclaimed-state",
     "bool",
     False,
-    "Whether state of operators that the program does not have is given up, as `firesteel run -n`.",
+    "Whether to discard state of operators that the program no longer contains, as with "
+    "`firesteel run -n`.",
 )
 CHECKPOINT_MODE = _checkpoints.option(
     "execution.checkpointing.mode",
     "enum",
     "exactly-once",
-    "at-least-once: tasks do not hold back inputs whose barrier has come; rows count again after a"
-    " failure.",
+    "at-least-once: tasks do not wait for the barriers of all inputs; rows may count twice "
+    "after a failure.",
     choices=("exactly-once", "at-least-once"),
 )
 CHECKPOINT_UNALIGNED = _checkpoints.option(
     "execution.checkpointing.unaligned.enabled",
     "bool",
     False,
-    "Whether barriers overtake the batches that wait between tasks, which are then part of the"
-    " checkpoint.",
+    "Whether barriers overtake the batches between tasks, which become part of the checkpoint.",
 )
 CHECKPOINT_ALIGNED_TIMEOUT = _checkpoints.option(
     "execution.checkpointing.aligned-checkpoint-timeout",
     "duration",
     0.0,
-    "Barriers overtake only where they have waited this long; 0: at once. With unaligned.enabled.",
+    "With unaligned.enabled, barriers overtake only where they have waited this long; 0: "
+    "immediately.",
 )
 CHECKPOINT_INCREMENTAL = _checkpoints.option(
     "execution.checkpointing.incremental",
     "bool",
     False,
-    "Whether a checkpoint of the rocksdb backend refers to files of earlier ones instead of writing"
-    " them again.",
+    "Whether a checkpoint of the rocksdb backend refers to files of earlier ones instead of "
+    "rewriting them.",
 )
 CHECKPOINT_INLINE_THRESHOLD = _checkpoints.option(
     "execution.checkpointing.data-inline-threshold",
     "size",
     20 * KIB,
-    "Keyed state up to this size is stored in a checkpoint's _metadata instead of a file: of each"
-    " operator's subtask; together, of an operator, at most 1 mb.",
+    "Size up to which the keyed state of a subtask is stored in the checkpoint's _metadata "
+    "instead of a file; at most 1 mb per operator in total.",
     minimum=0,
     maximum=MIB,
 )
@@ -388,48 +398,49 @@ CHECKPOINT_TIMEOUT = _checkpoints.option(
     "execution.checkpointing.timeout",
     "duration",
     600.0,
-    "A checkpoint that is not complete after this long is given up.",
+    "Time after which an incomplete checkpoint is aborted.",
 )
 CHECKPOINT_MIN_PAUSE = _checkpoints.option(
     "execution.checkpointing.min-pause",
     "duration",
     0.0,
-    "Least time between the end of a checkpoint and the start of the next periodic one.",
+    "Minimum time between the end of a checkpoint and the start of the next periodic one.",
 )
 CHECKPOINT_MAX_CONCURRENT = _checkpoints.option(
     "execution.checkpointing.max-concurrent-checkpoints",
     "int",
     1,
-    "How many checkpoints may be under way.",
+    "Maximum number of checkpoints in progress.",
     minimum=1,
 )
 CHECKPOINT_TOLERABLE_FAILURES = _checkpoints.option(
     "execution.checkpointing.tolerable-failed-checkpoints",
     "int",
     0,
-    "How many checkpoints in a row may fail before the job does.",
+    "Number of consecutive failed checkpoints that the job tolerates.",
     minimum=0,
 )
 CHECKPOINT_NUM_RETAINED = _checkpoints.option(
     "execution.checkpointing.num-retained",
     "int",
     1,
-    "How many complete checkpoints are kept.",
+    "Number of complete checkpoints that are retained.",
     minimum=1,
 )
 CHECKPOINT_RETENTION = _checkpoints.option(
     "execution.checkpointing.externalized-checkpoint-retention",
     "enum",
     "NO_EXTERNALIZED_CHECKPOINTS",
-    "Whether complete checkpoints stay when the job has failed (DELETE_ON_CANCELLATION), or has"
-    " failed or was cancelled (RETAIN_ON_CANCELLATION). They never stay when it has finished.",
+    "Whether complete checkpoints are retained when the job fails (DELETE_ON_CANCELLATION), "
+    "or when it fails or is cancelled (RETAIN_ON_CANCELLATION). They are never retained when "
+    "it finishes.",
     choices=("NO_EXTERNALIZED_CHECKPOINTS", "DELETE_ON_CANCELLATION", "RETAIN_ON_CANCELLATION"),
 )
 CHECKPOINT_AFTER_FINISH = _checkpoints.option(
     "execution.checkpointing.checkpoints-after-tasks-finish.enabled",
     "bool",
     True,
-    "Whether checkpoints go on after some tasks have finished.",
+    "Whether checkpoints continue after some tasks have finished.",
 )
 JOBMASTER_SPARES = _jobs.option(
     "jobmanager.warm-spares",
@@ -449,26 +460,26 @@ RESULTS_MAX_SIZE = _jobs.option(
     "results.max-size",
     "size",
     10 * GIB,
-    "Size of all jobs' collected rows on the Dispatcher's disk. Those of jobs that have ended are "
-    "deleted to make room, the oldest first; a job fails if its own do not fit. 0: no limit.",
+    "Maximum size of all collected rows on the Dispatcher's disk. To make room, those of "
+    "ended jobs are deleted, oldest first; a job whose rows do not fit fails. 0: no limit.",
     minimum=0,
 )
 RESULTS_MAX_AGE = _jobs.option(
     "results.max-age",
     "duration",
     7 * 86400.0,
-    "How long collected rows are kept after the end of their job; 0: as long as the job is.",
+    "Time that collected rows are kept after the end of their job; 0: as long as the job.",
     minimum=0,
 )
 PAYLOAD_LIMIT = _jobs.option(
     "client.payload.max-size",
     "size",
     48 * MIB,
-    "Largest job that may be submitted, without its files: control messages are limited to this.",
+    "Maximum size of a submitted job without its files; the limit of control messages.",
     maximum=48 * MIB,
 )
 BLOB_LIMIT = _jobs.option(
-    "blob.max-size", "size", 512 * MIB, "Largest single user file or archive."
+    "blob.max-size", "size", 512 * MIB, "Maximum size of a user file or archive."
 )
 
 _cluster = _Section("The cluster")
@@ -479,48 +490,47 @@ HEARTBEAT_TIMEOUT = _cluster.option(
     "heartbeat.timeout",
     "duration",
     20.0,
-    "A peer that is silent for this long is declared dead; a slot's process or JVM that is, is "
-    "killed.",
+    "Time of silence after which a peer is declared dead, and a slot's process or JVM is killed.",
 )
 ADOPTION_TIMEOUT = _cluster.option(
     "jobmaster.adoption.timeout",
     "duration",
     30.0,
-    "When a job that gets another JobMaster has lost its own, its tasks run on for this long, and "
-    "the next JobMaster waits for this long to hear of them. What it has not heard of then has "
-    "failed, and is restarted.",
+    "Time that tasks keep running without a JobMaster, and that the next JobMaster waits for "
+    "their reports. Tasks that have not reported by then count as failed and restart.",
 )
 SPREAD_SLOTS = _cluster.option(
     "cluster.evenly-spread-out-slots",
     "bool",
     True,
-    "Whether slots are spread over all TaskExecutors instead of filling one after the other.",
+    "Whether jobs use slots of all TaskExecutors evenly instead of filling one after the other.",
 )
 MAX_SLOTS = _cluster.option(
     "slotmanager.number-of-slots.max",
     "int",
     0,
-    "Largest number of slots, with TaskExecutors that are started on demand; 0: none are.",
+    "Maximum number of slots, including TaskExecutors that are started on demand; 0: none are "
+    "started.",
 )
 TM_IDLE_TIMEOUT = _cluster.option(
     "resourcemanager.taskmanager-timeout",
     "duration",
     30.0,
-    "A TaskExecutor that was started on demand is stopped after being idle for this long.",
+    "Idle time after which a TaskExecutor that was started on demand is stopped.",
 )
 PREVIOUS_WORKER_TIMEOUT = _cluster.option(
     "resourcemanager.previous-worker.recovery.timeout",
     "duration",
     10.0,
-    "How long a restarted ResourceManager waits for the TaskExecutors of its predecessor "
-    "before it matches slots or starts others. Those that do not register within two minutes more "
-    "are stopped.",
+    "Time that a restarted ResourceManager waits for the TaskExecutors of its predecessor "
+    "before it matches slots or starts new ones. Those that do not register within another "
+    "two minutes are stopped.",
 )
 REQUIREMENTS_DELAY = _cluster.option(
     "slotmanager.requirement-check.delay",
     "duration",
     0.0,
-    "How long requirements are collected before slots are matched.",
+    "Time that requirements are collected before slots are matched.",
 )
 DATABASE_URL = _cluster.option(
     "database.url",
@@ -533,7 +543,8 @@ S3_ACCESS_KEY = _cluster.option(
     "s3.access-key",
     "string",
     "",
-    "For checkpoints and savepoints on S3; empty: AWS's usual environment, files or roles.",
+    "Access key for checkpoints and savepoints on S3; empty: the usual environment, files or "
+    "roles of AWS.",
     secret=True,
     variable="AWS_ACCESS_KEY_ID",
 )
@@ -549,7 +560,7 @@ S3_ENDPOINT = _cluster.option(
     "s3.endpoint",
     "string",
     "",
-    "URL of an object store other than AWS's that speaks S3, such as `http://minio:9000`.",
+    "URL of an S3-compatible object store, such as `http://minio:9000`; empty: AWS.",
     secret=True,
     variable="AWS_ENDPOINT_URL",
 )
@@ -557,7 +568,7 @@ S3_REGION = _cluster.option(
     "s3.endpoint.region",
     "string",
     "",
-    "Region of S3; empty: that of the bucket.",
+    "Region of S3; empty: the region of the bucket.",
     secret=True,
     variable="AWS_DEFAULT_REGION",
 )
@@ -567,7 +578,7 @@ HA_TYPE = _availability.option(
     "high-availability.type",
     "enum",
     "none",
-    "Where the leading Dispatcher and ResourceManager are: at fixed addresses, or elected in "
+    "Whether the Dispatcher and ResourceManager have fixed addresses (none) or are elected in "
     "ZooKeeper.",
     choices=("none", "zookeeper"),
 )
@@ -575,33 +586,33 @@ HA_CLUSTER_ID = _availability.option(
     "high-availability.cluster-id",
     "string",
     "default",
-    "Tells clusters apart that share an ensemble and its root path.",
+    "Distinguishes clusters that share an ensemble and its root path.",
 )
 HA_STORAGE_DIR = _availability.option(
     "high-availability.storageDir",
     "string",
     "",
-    "Where the users' files and the collected rows of jobs are kept: a directory that all"
-    " Dispatchers have mounted, as a path or `file:///PATH`, or one in an object store, such as"
-    " `s3://BUCKET/PATH`; empty: each Dispatcher's `--dir`.",
+    "Location of the users' files and the collected rows of jobs: a directory that all "
+    "Dispatchers mount, as a path or `file:///PATH`, or one in an object store, such as "
+    "`s3://BUCKET/PATH`; empty: the Dispatcher's `--dir`.",
 )
 ZOOKEEPER_QUORUM: Option[list[str]] = _availability.option(
     "high-availability.zookeeper.quorum",
     "list",
     [],
-    "The ensemble: `HOST:PORT` of each server.",
+    "`HOST:PORT` of each server of the ensemble.",
 )
 ZOOKEEPER_ROOT = _availability.option(
     "high-availability.zookeeper.path.root",
     "string",
     "/firesteel",
-    "The node below which clusters have theirs.",
+    "Parent node of the nodes of clusters.",
 )
 ZOOKEEPER_ACL = _availability.option(
     "high-availability.zookeeper.client.acl",
     "enum",
     "open",
-    "Who may read and change the nodes: everybody, or only who has the credentials of "
+    "Access to the nodes: any client, or only clients with the credentials of "
     "high-availability.zookeeper.client.authorization.",
     choices=("open", "creator"),
 )
@@ -616,8 +627,7 @@ ZOOKEEPER_SESSION_TIMEOUT = _availability.option(
     "high-availability.zookeeper.client.session-timeout",
     "duration",
     6.0,
-    "How long a leader may be silent before another one is elected. ZooKeeper allows 2 to 20 of "
-    "its ticks.",
+    "Time of silence after which another leader is elected. ZooKeeper allows 2 to 20 of its ticks.",
     minimum=1,
 )
 
@@ -626,15 +636,16 @@ LOG_MAX = _logs.option(
     "env.log.max",
     "int",
     100,
-    "Logs that are kept of ended JobMasters, and as many of ended TaskExecutors with their slots'.",
+    "Number of logs that are kept of ended JobMasters, and of ended TaskExecutors with their "
+    "slots.",
     minimum=1,
 )
 LOG_MAX_SIZE = _logs.option(
     "env.log.max-size",
     "size",
     16 * MIB,
-    "A log that is longer starts over; what was in it is kept beside it, once, as NAME.log.1. "
-    "0: no limit.",
+    "Size beyond which a log is renamed to NAME.log.1, replacing the previous one, and "
+    "restarted. 0: no limit.",
     minimum=0,
 )
 
@@ -643,42 +654,44 @@ CHANNEL_WINDOW = _exchange.option(
     "taskmanager.network.memory.channel-window",
     "size",
     4 * MIB,
-    "Bytes that a producer may be ahead of its consumer, per channel.",
+    "Bytes that a producer may be ahead of its consumer in each channel.",
     minimum=1,
 )
 BATCH_ROWS = _exchange.option(
     "taskmanager.network.batch-rows",
     "int",
     65536,
-    "Largest number of rows of a batch between tasks.",
+    "Maximum number of rows of a batch between tasks.",
     minimum=1,
 )
 PARTITION_TIMEOUT = _exchange.option(
     "taskmanager.network.partition-request-timeout",
     "duration",
     30.0,
-    "How long a consumer waits until its producer's partition exists.",
+    "Time that a consumer waits for the partition of its producer to exist.",
 )
 BLOCKING_BUFFER = _exchange.option(
     "taskmanager.network.blocking-shuffle.buffer.size",
     "size",
     16 * MIB,
-    "Rows of a blocking result that a producer gathers before it writes them, sorted by consumer.",
+    "Size of the buffer in which a producer sorts the rows of a blocking result by consumer "
+    "before it writes them.",
     minimum=1,
 )
 BLOCKING_MEMORY = _exchange.option(
     "taskmanager.network.blocking-shuffle.memory.size",
     "size",
     128 * MIB,
-    "Small blocking results that a TaskExecutor keeps in shared memory; all others, and those "
-    "larger than the buffer, are files in its working directory. 0: all of them are.",
+    "Total size of the small blocking results that a TaskExecutor keeps in shared memory. All "
+    "others, and those larger than the buffer, are files in its working directory. 0: none in "
+    "shared memory.",
     minimum=0,
 )
 COMPRESSION_CODEC = _exchange.option(
     "taskmanager.network.compression.codec",
     "enum",
     "NONE",
-    "How blocking results are compressed: less to write, for more processor time.",
+    "Compression of blocking results, which saves disk space for additional CPU time.",
     choices=("NONE", "LZ4"),
 )
 
@@ -687,24 +700,30 @@ SPARK_MASTER = _python.option(
     "spark.master", "string", "", "Master of the slot's SparkSession; empty: local[<slot cores>]."
 )
 PYTHON_FILES: Option[list[str]] = _python.option(
-    "python.files", "list", [], "Files to put on the job's sys.path, as --py-files."
+    "python.files", "list", [], "Files to add to the job's sys.path, as with --py-files."
 )
 PYTHON_ARCHIVES: Option[list[str]] = _python.option(
-    "python.archives", "list", [], "Archives to unpack in the job's directory, as --py-archives."
+    "python.archives",
+    "list",
+    [],
+    "Archives to unpack in the job's directory, as with --py-archives.",
 )
 PYTHON_REQUIREMENTS = _python.option(
-    "python.requirements", "string", "", "A requirements.txt, as --py-requirements."
+    "python.requirements", "string", "", "A requirements.txt, as with --py-requirements."
 )
 MODULES_LIMIT = _python.option(
     "python.modules.max-size",
     "size",
     64 * MIB,
-    "Largest total size of the program's own modules, which travel with its job; 0: none do.",
+    "Maximum total size of the program's modules, which are shipped with its job; 0: none are.",
     minimum=0,
 )
 PYTHON_EXECUTABLE = _python.option(
-    "python.executable", "string", "", "Python that runs the slots; empty: the TaskExecutor's own."
+    "python.executable",
+    "string",
+    "",
+    "Python interpreter of the slots; empty: that of the TaskExecutor.",
 )
 BUNDLE_BYTES = _python.option(
-    "python.fn-execution.bundle.bytes", "size", 64 * MIB, "Largest bundle handed to Spark at once."
+    "python.fn-execution.bundle.bytes", "size", 64 * MIB, "Maximum size of a bundle for Spark."
 )
