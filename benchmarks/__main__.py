@@ -31,6 +31,7 @@ from benchmarks.progress import Steps
 OURS = (
     "execution_graph",
     "deploy",
+    "wire",
     "columns",
     "exchange",
     "submit",

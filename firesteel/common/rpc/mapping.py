@@ -5,14 +5,14 @@
     vertex = VERTEX.decode(message)
 
 Both functions are compiled at first use, from the type hints of the dataclass or NamedTuple and the
-descriptor of the message. They are what one would write by hand:
+descriptor of the message. They are as fast as converters written by hand:
 
     def converter(x): return M(vertex_id=x.vertex_id, operators=e_operators(x.operators), ...)
     def converter(m): return D(vertex_id=m.vertex_id, operators=d_operators(m.operators), ...)
 
-A field that only one side has is a TypeError at that time, unless it is an exception that is named:
-in `context`, a domain field that the caller of `decode` adds as a keyword; in `unmapped`, a field
-of the message that the domain does not use. tests/unit/test_mapping.py compiles everything.
+A field that only one side has raises TypeError at that time, unless the Wire names it: `context`
+are domain fields that the caller of `decode` adds as keywords; `unmapped` are fields of the message
+that the domain does not use. tests/unit/test_mapping.py compiles every Wire and Envelope.
 
     hint of the domain's field               field of the message
     ---------------------------------------  ----------------------------------------------------
@@ -27,10 +27,10 @@ of the message that the domain does not use. tests/unit/test_mapping.py compiles
     Any; a class with to_json and from_json  a string of JSON; of Any, None is empty
     X | Y, dataclasses                       a oneof of the same name, of messages named X and Y
 
-Anything else has a Codec: of a hint (`register`), or of one field (`codecs`).
+Any other type needs a Codec, for a hint (`register`) or for one field (`codecs`).
 
-An `Envelope` maps the members of a union to the kinds of a message with a oneof. Fields that the
-message of a kind lacks are in the envelope, beside the oneof.
+An Envelope maps each member of a union to a kind of a message with a oneof. Fields that the message
+of the kind lacks are read from and written to the envelope, beside the oneof.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ from firesteel.common.rpc.errors import RemoteProtocolError
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
-Descriptor: TypeAlias = Any  # Those of upb are of another class than stubs say.
+Descriptor: TypeAlias = Any  # the class in use is not the one in the stubs
 
 
 class Codec(NamedTuple):
-    """How the value of a field is converted; None: it is the same on both sides."""
+    """Converts the value of a field; None: the value is the same on both sides."""
 
     encode: Callable[[Any], Any] | None = None
     decode: Callable[[Any], Any] | None = None
@@ -154,8 +154,8 @@ class Wire(Generic[T, M]):
 class Envelope(Generic[T, M]):
     """A union of domain types and the message that carries any of them in its oneof, `message`.
 
-    `kinds` is keyed by the oneof's fields. `others` are those that are decoded to None: the caller
-    handles them, or ignores them. `given` are fields of the envelope or of its content that the
+    `kinds` is keyed by the oneof's fields. Messages with one of `others` are decoded to None: the
+    caller handles or ignores them. `given` are fields of the envelope or of its content that the
     caller of `encode` adds as keywords.
     """
 
@@ -287,9 +287,10 @@ def _has(message: Descriptor, name: str) -> bool:
 
 def _optional(hint: Any) -> Any:
     """X of the hint `X | None`; None for any other hint."""
-    kinds = [kind for kind in get_args(hint) if kind is not NoneType]
-    found = get_origin(hint) in (Union, UnionType) and len(kinds) < len(get_args(hint))
-    return kinds[0] if found else None
+    if get_origin(hint) not in (Union, UnionType):
+        return None
+    kinds = {*get_args(hint)} - {NoneType}
+    return kinds.pop() if len(kinds) == 1 else None
 
 
 def _codec(hint: Any, field: FieldDescriptor) -> Codec:
