@@ -1,1 +1,1 @@
-"""Submitting and watching jobs: the client, the embedded cluster and the command line."""
+"""Submits and watches jobs: the client, the embedded cluster and the command line."""

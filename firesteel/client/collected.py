@@ -1,4 +1,4 @@
-"""The rows of a job, batch by batch, while the job runs."""
+"""Reads the rows of a job, batch by batch, while the job runs."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ BatchKind = Literal["arrow", "pandas"]
 
 
 class CollectedBatches(Generic[Batch]):
-    """An iterator over the batches of a stream as they arrive; those without rows are skipped.
+    """An iterator over the batches of a stream as they arrive; it skips batches without rows.
 
     It ends when the job has finished, and raises JobFailed or JobCanceled otherwise. Leaving its
-    `with` block, or `close()`, cancels a job that still runs:
+    `with` block, or calling `close()`, cancels a running job:
 
         with stream.execute_and_collect(iterate="arrow") as batches:
             for batch in batches:
@@ -49,7 +49,7 @@ class CollectedBatches(Generic[Batch]):
         output: JobOutput | None = None,
         limit: int | None = None,
     ) -> None:
-        """`limit`: the number of rows after which the job is cancelled."""
+        """`limit` is the number of rows after which the job is cancelled."""
         self.job_id = job_id
         self.operator_id = operator_id
         self._left = limit
@@ -96,10 +96,10 @@ class CollectedBatches(Generic[Batch]):
         say_what_was_dropped(details)
 
     def first(self, limit: int) -> pa.Table:
-        """The first rows as a table, at most `limit` of them; waits for them, or for the end of
-        the job. If the job restarts before that, its rows are read again from the start.
+        """Returns the first rows as a table, at most `limit` of them; waits for them, or for the
+        end of the job. If the job restarts before that, its rows are read again from the start.
 
-        Raises JobFailed or JobCanceled if the job ends otherwise than FINISHED.
+        Raises JobFailed or JobCanceled if the job does not end FINISHED.
         """
         table = self._client.fetch_table(self.job_id, self.operator_id, limit=limit)
         if table.num_rows < limit:
@@ -107,7 +107,7 @@ class CollectedBatches(Generic[Batch]):
         return table
 
     def close(self) -> None:
-        """Cancels the job if it still runs, and waits for its end. May be called twice. Raises
+        """Cancels a running job and waits for its end. May be called twice. Raises
         ClusterUnreachable.
         """
         if self._ended:
@@ -177,9 +177,9 @@ def run_collecting(
 
 
 def first_rows(batches: CollectedBatches[pa.RecordBatch], limit: int) -> pa.Table:
-    """The first rows of a job as a table, at most `limit` of them; then the job is cancelled.
+    """Returns the first rows of a job as a table, at most `limit` of them, and cancels the job.
 
-    Raises JobFailed or JobCanceled if the job ends otherwise before that.
+    Raises JobFailed or JobCanceled if the job ends earlier in this way.
     """
     with batches:
         return batches.first(limit)
@@ -190,7 +190,9 @@ def _arrow(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _pandas(batch: pa.RecordBatch, zone: str) -> pd.DataFrame:
-    """As PySpark's toPandas: TIMESTAMPs are local to `zone`, without a zone, at any depth."""
+    """Converts like PySpark's toPandas: TIMESTAMPs are local to `zone`, without a zone, at any
+    depth.
+    """
     frame = batch.to_pandas()
     for index, column in enumerate(in_zone(batch, zone).columns):
         if pa.types.is_timestamp(column.type) and column.type.tz:

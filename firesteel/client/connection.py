@@ -1,4 +1,4 @@
-"""The client's connection to the Dispatcher: the one at an address, or the one that leads."""
+"""The client's connection to the Dispatcher, at a fixed address or of the leader."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 2.0
 CHECK_TIMEOUT_S = 10.0  # a Dispatcher on a busy machine answers late
-LEADER_TIMEOUT_S = 30.0  # while there is none
+LEADER_TIMEOUT_S = 30.0  # while there is no leader
 START_HINT = "start a cluster with `firesteel cluster start`, or check -m"
 _DISPATCHER = "firesteel.v1.Dispatcher"
 
@@ -30,8 +30,8 @@ _DISPATCHER = "firesteel.v1.Dispatcher"
 class Connection:
     """Connects when it is created. Raises ClusterUnreachable.
 
-    `address`: HOST:PORT, or zookeeper://HOST:PORT,HOST:PORT/ROOT/CLUSTER-ID with the ensemble that
-    tells who leads, and where in it.
+    `address` is HOST:PORT, or zookeeper://HOST:PORT,HOST:PORT/ROOT/CLUSTER-ID with the ensemble
+    that elects the leader, and the location in it.
     """
 
     def __init__(self, address: str, conf: Configuration) -> None:
@@ -57,9 +57,9 @@ class Connection:
         return self._finder is not None
 
     def follow(self) -> None:
-        """Connects to the Dispatcher that leads, if that is another one than before; waits while
-        none does, and says so on stderr. Without a quorum of ZooKeeper, which elects nobody, it
-        keeps the one that it has. Raises ClusterUnreachable.
+        """Connects to the leading Dispatcher if it has changed; waits while there is no leader, and
+        says so on stderr. Without a quorum of ZooKeeper, which elects no leader, it keeps the
+        current one. Raises ClusterUnreachable.
         """
         assert self._finder is not None, "its address is fixed"
         try:
@@ -105,8 +105,10 @@ class Connection:
 
 
 def ensemble_at(address: str, conf: Configuration) -> Ensemble:
-    """That of a zookeeper:// address; the rest is configured. Raises ClusterUnreachable."""
-    # kazoo is imported by those who need it.
+    """Returns the ensemble of a zookeeper:// address and the configuration. Raises
+    ClusterUnreachable.
+    """
+    # Imported only where needed: kazoo.
     from firesteel.common.high_availability.zookeeper.ensemble import Ensemble
 
     servers, _, path = address.removeprefix(ZOOKEEPER).partition("/")
@@ -145,7 +147,7 @@ def checked_address(address: str) -> str:
 
 
 def _check_somebody_listens(address: str) -> None:
-    """Finds a refused connection within milliseconds; gRPC would try until its deadline."""
+    """Detects a refused connection within milliseconds; gRPC would retry until its deadline."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S).close()
@@ -171,9 +173,9 @@ def _check_is_dispatcher(connection: grpc.Channel, address: str) -> None:
             problem = f"the process at {address} is not a cluster's Dispatcher"
         elif error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             problem = (
-                f"what listens at {address} has not answered for {CHECK_TIMEOUT_S:g} s:"
+                f"the process at {address} has not answered for {CHECK_TIMEOUT_S:g} s:"
                 " it hangs, or is not a Firesteel cluster"
             )
         else:
-            problem = f"what answers at {address} is not a Firesteel cluster"
+            problem = f"the process at {address} is not a Firesteel cluster"
         raise ClusterUnreachable(f"{problem}; {START_HINT}") from None

@@ -19,7 +19,9 @@ def say_what_was_dropped(details: JobDetails) -> None:
 
 
 def late_records(details: JobDetails) -> Iterator[str]:
-    """A line for each vertex that has dropped some. A vertex that was restarted counts anew."""
+    """Yields a line for each vertex that has dropped records. A restarted vertex counts from
+    zero.
+    """
     for number, vertex in enumerate(details.vertices, 1):
         if late := vertex.metrics.late_records_dropped:
             yield (

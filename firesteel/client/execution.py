@@ -25,7 +25,7 @@ from firesteel.common.job_graph import JobGraph
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import FiresteelError, JobFailed
 
-BROKEN_PIPE = 128 + signal.SIGPIPE  # exit code after the reader of standard output has gone
+BROKEN_PIPE = 128 + signal.SIGPIPE  # exit code after the reader of standard output has closed it
 OUTPUT_SILENT_S = 20.0  # longer than the Dispatcher waits for a silent process
 
 
@@ -38,21 +38,21 @@ class JobResult:
     duration_s: float  # from submission to end, measured here; 0 if detached
     job_graph: JobGraph = field(repr=False)
     details: JobDetails | None = field(default=None, repr=False)  # None: detached
-    cluster_start_s: float = 0.0  # embedded: until the services served
+    cluster_start_s: float = 0.0  # embedded clusters only: until the services served
     _client: Client | None = field(default=None, repr=False)
 
     def table(self, sink: Any = None) -> pa.Table:
-        """The rows of a CollectSink: the result of `sink_to`, an operator id, or None for the only
-        one.
+        """Returns the rows of a CollectSink: the result of `sink_to`, an operator id, or None for
+        the only one.
         """
         return self._connected().fetch_table(self.job_id, self._collecting(sink))
 
     def results(self, sink: Any = None) -> Iterator[pa.RecordBatch]:
-        """As `table`, batch by batch."""
+        """Yields the rows of `table` batch by batch."""
         return self._connected().fetch_results(self.job_id, self._collecting(sink))
 
     def print_timing(self) -> None:
-        """Prints where the time went."""
+        """Prints the duration of each part of the job."""
         if self.details is None:
             print(
                 f"Job {self.job_id} runs detached;"
@@ -65,7 +65,7 @@ class JobResult:
         console().print(timing(self.details, parts_s=self.parts_s(), duration_s=self.duration_s))
 
     def parts_s(self) -> dict[str, float]:
-        """The duration of each part of the job, in order: seconds by name."""
+        """Returns the duration of each part of the job, in order: seconds by name."""
         if self.details is None:
             return {}
         details = self.details
@@ -126,11 +126,11 @@ class JobResult:
 
 @dataclass(kw_only=True)
 class JobClient:
-    """A job that `Environment.execute_async` submitted: its handle, as PyFlink's JobClient.
+    """A handle of a job that `Environment.execute_async` submitted, like PyFlink's JobClient.
 
-    The job belongs to its cluster: it runs on when the program ends, unless the cluster is the
-    program's own (`python job.py`, `firesteel run -t local`), which ends with the program. So wait
-    for its `result()` there.
+    The job belongs to its cluster: it keeps running when the program ends, unless the cluster is
+    embedded (`python job.py`, `firesteel run -t local`) and ends with the program. In that case,
+    wait for its `result()`.
     """
 
     job_id: str
@@ -141,15 +141,15 @@ class JobClient:
     _output: JobOutput | None = field(default=None, repr=False)
 
     def status(self) -> JobStatus:
-        """The job's status now."""
+        """Returns the job's current status."""
         return self.details().status
 
     def details(self) -> JobDetails:
-        """The job's tasks, their states and metrics now, and its failures."""
+        """Returns the job's tasks, their current states and metrics, and its failures."""
         return self._client().job_details(self.job_id)
 
     def cancel(self) -> None:
-        """Requests the cancellation; the job is CANCELED a little later.
+        """Requests the cancellation; the job is CANCELED later.
 
         Raises FiresteelError if it has already ended.
         """
@@ -168,7 +168,7 @@ class JobClient:
         `execute`.
 
         Raises JobFailed, JobCanceled, or TimeoutError if it has not ended after `timeout_s`; the
-        job runs on then, and `result` may be called again.
+        job then keeps running, and `result` may be called again.
         """
         client = self._client()
         context = self._context
@@ -213,7 +213,9 @@ class JobClient:
 def submit_job(
     job_graph: JobGraph, context: ExecutionContext, submitted: Callable[[], None]
 ) -> JobClient:
-    """Calls `submitted` once the cluster has the job. Raises the error of a failed submission."""
+    """Submits the job and calls `submitted` once the cluster has it. Raises the error of a failed
+    submission.
+    """
     context.executed.append(job_graph.job_id)
     if context.mode == "plan-only":
         if context.on_job_graph is not None:
@@ -241,7 +243,7 @@ def submit_job(
 def run_job(
     job_graph: JobGraph, context: ExecutionContext, submitted: Callable[[], None]
 ) -> JobResult:
-    """As `submit_job`; attached, waits for the job's end.
+    """Submits the job like `submit_job`; in attached mode, waits for the job's end.
 
     Raises JobFailed, JobCanceled, or the error of a failed submission.
     """
@@ -277,7 +279,7 @@ def _watch(
     threading.Thread(target=read, name=f"watch-{job_id}", daemon=True).start()
     asked = False
     while True:
-        if interrupts.count and not asked:  # even if both came at once
+        if interrupts.count and not asked:  # even if both arrived together
             asked = True
             _ask_to_cancel(client, job_id, context)
         if interrupts.count >= 2:
@@ -290,7 +292,7 @@ def _watch(
             item = news.get(timeout=0.1)
         except queue.Empty:
             if deadline_s is not None and time.monotonic() > deadline_s:
-                raise TimeoutError(f"job {job_id} has not ended yet; it runs on") from None
+                raise TimeoutError(f"job {job_id} has not ended yet; it keeps running") from None
             continue
         if isinstance(item, BaseException):
             raise item
@@ -308,7 +310,7 @@ def _watch(
 
 
 def _await_output(output: JobOutput, interrupts: Interrupts) -> None:
-    """Waits until the output of an ended job is written, unless Ctrl-C is pressed, or nothing is
+    """Waits until the output of an ended job is written, unless Ctrl-C is pressed or nothing is
     written for OUTPUT_SILENT_S.
     """
     seen, seen_at = output.progress, time.monotonic()
@@ -322,10 +324,12 @@ def _await_output(output: JobOutput, interrupts: Interrupts) -> None:
 
 
 def _output_closed(failure: OSError) -> BaseException:
-    """Ends the program as its reader expects, such as `head`; or the error of another failure."""
+    """Ends the program as the reader, such as `head`, expects; returns the error of other
+    failures.
+    """
     if not isinstance(failure, BrokenPipeError):
         return failure
-    with contextlib.suppress(OSError, ValueError):  # what is still buffered cannot be written
+    with contextlib.suppress(OSError, ValueError):  # buffered text cannot be written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return SystemExit(BROKEN_PIPE)
 

@@ -1,4 +1,4 @@
-"""How `Environment.execute` runs a program: `firesteel run` sets it, the default is embedded."""
+"""Defines how `Environment.execute` runs a program: set by `firesteel run`, embedded by default."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ OUTPUT_END_S = 2.0  # after the end of the cluster
 
 
 class Display(Protocol):
-    """Shows a job, to which the program listens, on standard error."""
+    """Shows the job that the program waits for on standard error."""
 
     def begin(self) -> None:
-        """The program waits for a job."""
+        """Called when the program starts to wait for a job."""
 
     def update(self, details: JobDetails) -> None:
-        """The job has changed; its last details are in a final state."""
+        """Called when the job has changed; the last details have a final state."""
 
     def cancelling(self, job_id: str) -> None:
-        """Ctrl-C was pressed."""
+        """Called when Ctrl-C was pressed."""
 
     def write(self, text: str) -> None:
-        """Writes what a job has printed, whole lines, to standard output. Called in any thread."""
+        """Writes whole lines of a job's output to standard output. Called in any thread."""
 
     def end(self) -> None:
-        """The program no longer waits. May be called twice."""
+        """Called when the program no longer waits. May be called twice."""
 
 
 class Rows(Protocol):
@@ -62,21 +62,22 @@ class Rows(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether all have been read, or the job was cancelled."""
+        """Whether all rows have been read, or the job was cancelled."""
 
     def close(self) -> None:
         """Cancels the job if it still runs, and waits for its end."""
 
 
 class StopProgram(BaseException):
-    """Stops a program that executes a job when only its plan is wanted.
+    """Stops a program that executes a job when only its plan is required.
 
     Not an Exception, so that programs do not catch it.
     """
 
 
 class EmbeddedCluster:
-    """A cluster of this process, started in the background while the program does its own work.
+    """A cluster of this process, which starts in the background while the program does its own
+    work.
 
     `begin` starts it, as does the first use.
     """
@@ -105,11 +106,11 @@ class EmbeddedCluster:
             self._failure = error
 
     def cluster(self) -> LocalCluster:
-        """Waits until it serves. Raises FiresteelError if it does not start."""
+        """Waits until the cluster serves. Raises FiresteelError if it does not start."""
         self.begin()
         starting = self._starting
         while starting is not None and starting.is_alive():
-            starting.join(0.1)  # in steps, for Ctrl-C
+            starting.join(0.1)  # in steps, so that Ctrl-C works
         if self._failure is not None:
             raise FiresteelError(
                 f"the embedded cluster did not start: {self._failure}"
@@ -132,33 +133,34 @@ class ExecutionContext:
     mode: Mode
     conf: Configuration = field(default_factory=Configuration.load)
     address: str = ""  # remote: the Dispatcher's
-    overrides: dict[str, str] = field(default_factory=dict)  # win over the job's own configuration
+    # Take precedence over the job's configuration.
+    overrides: dict[str, str] = field(default_factory=dict)
     files: tuple[UserFile, ...] = ()
     attached: bool = True
     on_submitted: Callable[[str, JobGraph], None] | None = None  # job id
-    display: Display | None = None  # attached: of the job that the program waits for
-    follows_output: bool = False  # attached: what jobs print is written to sys.stdout
+    display: Display | None = None  # attached mode: shows the job that the program waits for
+    follows_output: bool = False  # attached mode: writes the jobs' output to sys.stdout
     on_job_graph: Callable[[JobGraph], None] | None = None  # plan-only
     embedded_cluster: EmbeddedCluster | None = None
     ends_program: bool = False  # Ctrl-C while a job is submitted or awaited ends the program
-    # Ids of the jobs so far, and of those whose end nobody has awaited; shared by all copies that
+    # Ids of the jobs so far, and of those whose end was not awaited; shared by all copies that
     # `with_files` returns.
     executed: list[str] = field(default_factory=list)
     unfinished: set[str] = field(default_factory=set)
-    outputs: list[JobOutput] = field(default_factory=list)  # of jobs that have not ended, as a rule
-    collecting: list[Rows] = field(default_factory=list)  # whose rows are read
+    outputs: list[JobOutput] = field(default_factory=list)  # normally of jobs that have not ended
+    collecting: list[Rows] = field(default_factory=list)  # jobs whose rows are read
     graphs: list[StreamGraph] = field(default_factory=list)  # of the program's Environments
     _client: list[Client] = field(default_factory=list)
 
     @classmethod
     def embedded(cls) -> ExecutionContext:
-        """The context of a program that `python` runs: one cluster per process."""
+        """Returns the context of a program that `python` runs: one cluster per process."""
         global _own
         if _own is None:
             conf = Configuration.load()
             cluster = EmbeddedCluster(conf)
             cluster.begin()
-            # The cluster starts while Rich is imported, which takes a while.
+            # The cluster starts while Rich is imported, which is slow.
             from firesteel.client.progress import program_display
 
             _own = cls(
@@ -178,23 +180,25 @@ class ExecutionContext:
         archives: list[str] | tuple[str, ...] = (),
         requirements: str | None = None,
     ) -> ExecutionContext:
-        """A copy with the program's own files added."""
+        """Returns a copy with the program's own files added."""
         own = [python_file(path) for path in files] + [python_archive(path) for path in archives]
         own += [python_requirements(requirements)] if requirements else []
         return dataclasses.replace(self, files=(*self.files, *own))
 
     def describes(self, graph: StreamGraph) -> None:
-        """The program has created an Environment, so it is going to need the cluster."""
+        """Called when the program has created an Environment, so it will need the cluster."""
         self.graphs.append(graph)
         if self.embedded_cluster is not None:
             self.embedded_cluster.begin()
 
     def with_modules(self, modules: ProgramModules) -> ExecutionContext:
-        """A copy with the program's modules after the files that it names itself."""
+        """Returns a copy with the program's modules after the files that it names itself."""
         return dataclasses.replace(self, files=(*self.files, *modules.files))
 
     def client(self) -> Client:
-        """A client of the cluster that runs the program's jobs. Raises ClusterUnreachable."""
+        """Returns a client of the cluster that runs the program's jobs. Raises
+        ClusterUnreachable.
+        """
         if self.embedded_cluster is not None:
             return self.embedded_cluster.client()
         if not self._client:
@@ -204,7 +208,7 @@ class ExecutionContext:
         return self._client[0]
 
     def output_of(self, job_id: str) -> JobOutput | None:
-        """Follows the printed lines of a job just submitted; None if they are not shown."""
+        """Follows the printed lines of a job just submitted; returns None if they are not shown."""
         if not (self.follows_output and self.attached):
             return None
         from firesteel.client.job_output import JobOutput, write_to_stdout
@@ -217,7 +221,9 @@ class ExecutionContext:
 
     @contextmanager
     def ending_quietly(self) -> Iterator[None]:
-        """Ctrl-C inside the `with` ends a program of `ends_program` without a traceback."""
+        """Ends a program of `ends_program` without a traceback on Ctrl-C inside the `with`
+        block.
+        """
         try:
             yield
         except KeyboardInterrupt:
@@ -228,9 +234,7 @@ class ExecutionContext:
 
     @contextmanager
     def cancelling_when_interrupted(self, client: Client, job_id: str) -> Iterator[None]:
-        """A signal inside, while the job is submitted, also cancels the job, if it is to end with
-        its program.
-        """
+        """Cancels the job on a signal during its submission, if the job ends with its program."""
         try:
             yield
         except (KeyboardInterrupt, SystemExit):
@@ -240,9 +244,7 @@ class ExecutionContext:
             raise
 
     def cancel_collecting(self) -> None:
-        """The program is interrupted: the jobs whose rows it has not read to the end are cancelled
-        with it.
-        """
+        """Cancels, for an interrupted program, the jobs whose rows it has not read to the end."""
         for batches in self.collecting if self.embedded_cluster is None else ():
             with contextlib.suppress(FiresteelError):
                 batches.close()
@@ -257,10 +259,11 @@ class ExecutionContext:
             self.embedded_cluster.close()
             self.embedded_cluster = None
         for output in self.outputs:
-            output.is_complete(OUTPUT_END_S)  # no thread may write while the interpreter ends
+            # No thread may write during the interpreter's shutdown.
+            output.is_complete(OUTPUT_END_S)
 
     def _say_what_ends(self) -> None:
-        """Names the jobs that end only because the program's own cluster ends."""
+        """Names the jobs that end only because the program's embedded cluster ends."""
         if self.embedded_cluster is None:
             return
         for job_id in sorted(self.unfinished):
@@ -271,13 +274,13 @@ class ExecutionContext:
             if not status.globally_terminal:
                 print(
                     f"job {job_id} was {status.name} when the program ended, and ended with the"
-                    " program's own cluster: wait for execute_async(...).result(), or run the"
+                    " embedded cluster: wait for execute_async(...).result(), or run the"
                     " program on a cluster that outlives it (firesteel run -m)",
                     file=sys.stderr,
                 )
 
 
-# One per process: a program may execute from any of its threads.
+# One per process, because a program may call execute in any of its threads.
 _current: ExecutionContext | None = None
 _own: ExecutionContext | None = None
 
@@ -288,7 +291,7 @@ def current() -> ExecutionContext | None:
 
 @contextmanager
 def active(context: ExecutionContext) -> Iterator[ExecutionContext]:
-    """Makes it the current one; closes it at the end."""
+    """Makes the context the current one; closes it at the end."""
     global _current
     before, _current = _current, context
     try:
@@ -308,12 +311,12 @@ def close_embedded() -> None:
 
 
 def _close_at_exit() -> None:
-    """Ctrl-C has no effect any more: every process is about to be stopped, within seconds."""
+    """Ignores Ctrl-C from now on: every process is stopped within seconds."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     close_embedded()
 
 
 def _is_script() -> bool:
-    """A program that `python` runs; an interactive session goes on after Ctrl-C."""
+    """Whether `python` runs a program; an interactive session continues after Ctrl-C."""
     return hasattr(sys.modules.get("__main__"), "__file__") and not sys.flags.interactive

@@ -25,7 +25,8 @@ _MODULES = "program-modules.zip"
 class UserFile:
     """A file on this machine that is shipped with a job; a folder is zipped.
 
-    With `members`, it is a zip file of them, by their paths inside it, and `path` is only its name.
+    With `members`, it is a zip file of them, by their paths in the archive, and `path` is only its
+    name.
     """
 
     path: Path
@@ -39,7 +40,7 @@ def python_file(path: str) -> UserFile:
 
 
 def python_archive(specification: str) -> UserFile:
-    """`a.zip#dir`, or `a.zip`, which is unpacked as `a.zip`."""
+    """Parses `a.zip#dir`, or `a.zip`, which is unpacked as `a.zip`."""
     path, _, target_dir = specification.partition("#")
     archive = _existing(path, "--py-archives")
     target_dir = target_dir or archive.name
@@ -57,14 +58,14 @@ def python_requirements(path: str) -> UserFile:
 
 class ProgramModules(NamedTuple):
     files: tuple[UserFile, ...]
-    left_behind: str  # a sentence about files that do not travel, for a warning; or empty
+    left_behind: str  # a sentence about files that are not shipped, for a warning; or empty
 
 
 def program_modules(modules: Sequence[LocalModule], limit_bytes: int) -> ProgramModules:
-    """The files of a program's modules, with those beside them in their packages.
+    """Returns the files of a program's modules, including data files in their packages.
 
-    If they have more than `limit_bytes` in all, only the modules. Raises InvalidProgram if these
-    have more. 0: none travel.
+    If all of them exceed `limit_bytes`, returns only the modules. Raises InvalidProgram if these
+    exceed it as well. 0: no files are shipped.
     """
     if not limit_bytes:
         return ProgramModules((), "")
@@ -87,8 +88,8 @@ def program_modules(modules: Sequence[LocalModule], limit_bytes: int) -> Program
             )
         largest = max(data, key=data.__getitem__)
         left_behind = (
-            f"{len(data):,} files of {sum(data.values()):,} bytes, such as {members[largest]}, do"
-            f" not travel with the program's modules, whose limit is {limit_bytes:,} bytes"
+            f"{len(data):,} files of {sum(data.values()):,} bytes, such as {members[largest]}, are"
+            f" not shipped with the program's modules, whose limit is {limit_bytes:,} bytes"
             f" ({options.MODULES_LIMIT.key}): ship them with --py-archives, or raise the limit"
         )
         members = {name: file for name, file in members.items() if name not in data}
@@ -99,7 +100,7 @@ def program_modules(modules: Sequence[LocalModule], limit_bytes: int) -> Program
 
 
 class PreparedFile(NamedTuple):
-    """The file to upload, and its description."""
+    """A file to upload, and its description."""
 
     path: Path
     blob: Blob
@@ -134,7 +135,7 @@ def prepared(file: UserFile, scratch: Path) -> PreparedFile:
 
 
 def unshippable(path: Path) -> str:
-    """Why an existing path cannot be shipped; "" if it can."""
+    """Returns why an existing path cannot be shipped; empty if it can."""
     if kind := not_readable(str(path)):
         return f"the path is {kind}; only regular files and folders are shipped"
     if printable(str(path)) != str(path):
@@ -149,7 +150,7 @@ def chunks(path: Path) -> Iterator[bytes]:
 
 
 def _zipped(folder: Path, scratch: Path) -> Path:
-    """A package becomes importable by its name; another folder is itself put on the path."""
+    """Zips a folder. A package is importable by its name; any other folder is put on the path."""
     root = folder.parent if (folder / "__init__.py").exists() else folder
     members = {
         str(path.relative_to(root)): path
@@ -160,7 +161,7 @@ def _zipped(folder: Path, scratch: Path) -> Path:
 
 
 def _zip(target: Path, members: Mapping[str, Path]) -> Path:
-    """The same content gives the same bytes, so it is uploaded once."""
+    """Zips deterministically, so that the same content is uploaded once."""
     with zipfile.ZipFile(target, "w") as archive:
         for name, path in members.items():
             archive.writestr(zipfile.ZipInfo(name), path.read_bytes(), zipfile.ZIP_DEFLATED)

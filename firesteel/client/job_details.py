@@ -1,4 +1,4 @@
-"""Jobs and clusters as `firesteel.Client` and the command line show them."""
+"""Jobs and clusters in the form that `firesteel.Client` and the command line show."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ class JobOverview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
-    """A line of a job in the log of one of the cluster's processes, or a notice of what is missing
-    between the lines.
+    """A line of a job in the log of one of the cluster's processes, or a notice about missing
+    lines.
     """
 
-    text: str  # as it is in the log, without the prefix of printed lines
-    time_us: int = 0  # since 1970; without a time, that of the line before
-    process: str = ""  # e.g. "slot-0[4711]"
-    task_executor_id: str = ""  # empty: a process of another kind
+    text: str  # as in the log, without the prefix of printed lines
+    time_us: int = 0  # since 1970; for a line without a time, that of the previous line
+    process: str = ""  # for example, "slot-0[4711]"
+    task_executor_id: str = ""  # empty: another kind of process
     is_notice: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMetrics:
-    """Cumulative since the attempt began; times in milliseconds."""
+    """Metrics of an attempt since its start; times are in milliseconds."""
 
     records_in: int = 0
     records_out: int = 0
@@ -63,12 +63,12 @@ class TaskMetrics:
     bundles: int = 0  # runs of plans on Spark
     bundle_records: int = 0  # in all bundles
     last_bundle_records: int = 0
-    spark_planning_ms: float = 0.0  # of spark_ms, as are the next two
+    spark_planning_ms: float = 0.0  # part of spark_ms, as are the next two
     spark_converting_ms: float = 0.0
-    spark_reading_ms: float = 0.0  # files, by Arrow
+    spark_reading_ms: float = 0.0  # reading files by Arrow
     plans_made: int = 0
-    kept_runs: int = 0  # of the bundles: those that were run by a kept plan
-    aligning_ms: float = 0.0  # the part of idle_ms that is spent in watermark alignment
+    kept_runs: int = 0  # bundles that a cached plan ran
+    aligning_ms: float = 0.0  # the part of idle_ms spent in watermark alignment
 
     @property
     def spark_running_ms(self) -> float:
@@ -76,7 +76,7 @@ class TaskMetrics:
         return max(0.0, self.spark_ms - parts_ms)
 
     def __add__(self, other: TaskMetrics) -> TaskMetrics:
-        """Adds amounts; takes the lower watermark and the larger of the last bundles."""
+        """Adds amounts; takes the lower watermark and the larger last bundle."""
         watermarks = [m.watermark_us for m in (self, other) if m.watermark_us is not None]
         amounts = {name: getattr(self, name) + getattr(other, name) for name in _AMOUNTS}
         amounts["last_bundle_records"] = max(self.last_bundle_records, other.last_bundle_records)
@@ -96,7 +96,7 @@ class Attempt:
     host: str
     task_executor_id: str
     slot_index: int
-    entered_ms: dict[ExecutionState, int]  # when it entered each state
+    entered_ms: dict[ExecutionState, int]  # by state: when it entered it
     metrics: TaskMetrics
     error: ErrorInfo | None
 
@@ -104,7 +104,7 @@ class Attempt:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subtask:
     index: int
-    attempts: tuple[Attempt, ...]  # the current one last
+    attempts: tuple[Attempt, ...]  # the current one is last
 
     @property
     def current(self) -> Attempt | None:
@@ -152,19 +152,19 @@ class StatusChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtaskCheckpoint:
-    """A task's part of a checkpoint, once it is written. Times in milliseconds."""
+    """A task's part of a checkpoint, once it is written. Times are in milliseconds."""
 
     task: str
     size_bytes: int
     start_delay_ms: float  # from the trigger to the first barrier
     alignment_ms: float  # from the first barrier to the last
     sync_ms: float  # in the task's thread
-    async_ms: float  # writing
+    async_ms: float  # writing files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointDetails:
-    """A checkpoint or savepoint. Its times in milliseconds are those of the slowest task."""
+    """A checkpoint or savepoint. Its times, in milliseconds, are those of the slowest task."""
 
     checkpoint_id: int
     savepoint: bool
@@ -189,11 +189,11 @@ class JobDetails:
     status: JobStatus
     start_ms: int
     end_ms: int = 0  # 0: not ended
-    entered_ms: tuple[StatusChange, ...] = ()  # in order; a status may occur again
+    entered_ms: tuple[StatusChange, ...] = ()  # in order; a status may occur repeatedly
     vertices: tuple[Vertex, ...] = ()
     exceptions: tuple[ErrorInfo, ...] = ()  # newest first
     waiting_for: str = ""
-    checkpoints: tuple[CheckpointDetails, ...] = ()  # the last ones, newest first
+    checkpoints: tuple[CheckpointDetails, ...] = ()  # the most recent ones, newest first
     warnings: tuple[str, ...] = ()
 
     @property
@@ -212,7 +212,7 @@ class TaskExecutorOverview:
     slots_warm: int
     stored_bytes: int = 0  # of blocking results
     slot_problem: str = ""  # why the process of one of its slots cannot start
-    stops: bool = False  # it gets no slots any more
+    stops: bool = False  # it gets no more slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +222,7 @@ class ClusterOverview:
     resource_manager_problem: str  # empty if it answers
     slots_total: int
     slots_free: int
-    slots_warm: int  # their processes are up with their SparkSessions
+    slots_warm: int  # slots whose processes run with a SparkSession
     slots_missing: int
     jobs_running: int
     jobs_finished: int
@@ -235,10 +235,10 @@ class ClusterOverview:
 class StopProgress:
     """What a TaskExecutor that is to stop waits for."""
 
-    slots: Mapping[str, int]  # by job: how many it still has there
+    slots: Mapping[str, int]  # by job: slots that it still holds there
     stored_partitions: int  # of blocking results, which jobs may still read
-    missing: int  # slots that these jobs need elsewhere, and that are not there yet
-    explanation: str  # of those
+    missing: int  # slots that these jobs still lack elsewhere
+    explanation: str  # why they are missing
 
 
 # ---- from messages

@@ -1,9 +1,8 @@
 """Copies the output of a job to the program that waits for it.
 
-A thread follows the job's output in the cluster's logs and writes it to `sys.stdout`, which a
-notebook replaces. The logs are the buffer: a slow terminal does not slow down the job, and lines
-that a log drops before they are read are reported on `sys.stderr`.
-"""
+A thread follows the job's output in the cluster's logs and writes it to `sys.stdout`, which
+notebooks replace. The logs are the buffer: a slow terminal does not slow down the job, and lines
+that a log drops before they are read are reported on `sys.stderr`."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ from firesteel.errors import FiresteelError
 
 class JobOutput:
     def __init__(self, client: Client, job_id: str, write: Callable[[str], None]) -> None:
-        """`write` takes whole lines. Starts to follow the job."""
-        self.failure: OSError | None = None  # of standard output: nothing follows
+        """Starts to follow the job. `write` receives whole lines."""
+        self.failure: OSError | None = None  # of standard output: no more output follows
         self.progress = 0  # changes while there is output
         self._client = client
         self._job_id = job_id
@@ -27,7 +26,7 @@ class JobOutput:
         self._thread.start()
 
     def is_complete(self, timeout_s: float) -> bool:
-        """Whether everything is written, at the end of the job. Waits for at most `timeout_s`."""
+        """Whether all output of the ended job is written. Waits for at most `timeout_s`."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 

@@ -1,6 +1,6 @@
-"""A running job, on standard error: a live table on a terminal, elsewhere a line at every change.
+"""Shows a running job on standard error: a live table on a terminal, otherwise a line per change.
 
-Standard output is left to what the program and its jobs print.
+Standard output is reserved for the output of the program and its jobs.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from firesteel.client.job_output import write_to_stdout
 from firesteel.common import units
 from firesteel.common.states import ExecutionState
 
-SHOWN_ID = 8  # characters of a job's id, which the verbs accept as well
-PACE_WINDOW_S = 3.0  # rates are over this time
-COUNTS_EVERY_S = 10.0  # plain: interval of record counts while nothing else changes
+SHOWN_ID = 8  # characters of a job's id, which the verbs also accept
+PACE_WINDOW_S = 3.0  # rates are averages over this time
+COUNTS_EVERY_S = 10.0  # plain display: interval of record counts while nothing else changes
 
 
-QUIET_S = 10.0  # plain, of `python job.py`: a shorter job shows nothing
+QUIET_S = 10.0  # plain display of `python job.py`: a shorter job shows nothing
 PROGRAM_COUNTS_EVERY_S = 60.0
 
 
 def run_display(where: Callable[[], str]) -> LiveDisplay | PlainDisplay:
-    """For `firesteel run`. `where`: the address of the cluster."""
+    """Returns the display for `firesteel run`. `where` returns the address of the cluster."""
     console = render.console(stderr=True)
     return LiveDisplay(console, where) if console.is_terminal else PlainDisplay(where)
 
 
 def program_display(where: Callable[[], str]) -> LiveDisplay | PlainDisplay:
-    """For `python job.py`, notebooks and the REPL."""
+    """Returns the display for `python job.py`, notebooks and the REPL."""
     console = render.console(stderr=True)
     if console.is_terminal:
         return LiveDisplay(console, where)
@@ -55,7 +55,7 @@ def _hint(where: Callable[[], str], job_id: str) -> str:
 
 
 class Paces:
-    """The rates of a job's vertices, from its successive details."""
+    """Computes the rates of a job's vertices from its successive details."""
 
     def __init__(self) -> None:
         self._history: deque[tuple[float, dict[str, TaskMetrics]]] = deque()
@@ -80,7 +80,7 @@ class Paces:
 
 
 def _ran_s(vertex: Vertex, details: JobDetails) -> float:
-    """From its first running task to the end of the job."""
+    """Returns the time from the vertex's first running task to the end of the job."""
     began = [
         ms
         for s in vertex.subtasks
@@ -105,7 +105,7 @@ def _pace(then: TaskMetrics, now: TaskMetrics, elapsed_s: float) -> render.Pace:
 
 
 class LiveDisplay:
-    """A table at the end of the terminal; what jobs print scrolls above it."""
+    """A table at the end of the terminal; the jobs' output scrolls above it."""
 
     def __init__(self, console: Console, where: Callable[[], str]) -> None:
         self._console = console
@@ -113,7 +113,7 @@ class LiveDisplay:
         self._paces = Paces()
         self._live: Live | None = None
         self._terminal: list[Any] | None = None  # its settings before
-        self._changing = threading.RLock()  # `write` is called in other threads
+        self._changing = threading.RLock()  # other threads call `write`
         self.interrupted = False
 
     def begin(self) -> None:
@@ -121,7 +121,7 @@ class LiveDisplay:
         self._paces = Paces()
         self.interrupted = False
         with self._changing:
-            # Text that does not go to the terminal does not disturb the table.
+            # Text that is not written to the terminal does not disturb the table.
             self._live = Live(
                 console=self._console,
                 auto_refresh=False,
@@ -159,22 +159,22 @@ class LiveDisplay:
                 self._live.stop()
                 self._live = None
                 if self._terminal is not None:
-                    with contextlib.suppress(termios.error, ValueError):  # it has gone
+                    with contextlib.suppress(termios.error, ValueError):  # the terminal has gone
                         termios.tcsetattr(sys.stdin, termios.TCSANOW, self._terminal)
 
 
 def _is_terminal(stream: TextIO) -> bool:
     try:
         return stream.isatty()
-    except (AttributeError, ValueError):  # none, or closed
+    except (AttributeError, ValueError):  # missing or closed
         return False
 
 
 def _without_echoed_controls() -> list[Any] | None:
-    """Keeps the terminal from writing ^C into the table. Returns its settings before."""
+    """Keeps the terminal from writing ^C into the table. Returns its earlier settings."""
     try:
         before = termios.tcgetattr(sys.stdin)
-    except (termios.error, OSError, ValueError):  # no terminal there
+    except (termios.error, OSError, ValueError):  # not a terminal
         return None
     quiet = list(before)
     quiet[3] &= ~termios.ECHOCTL
@@ -183,7 +183,7 @@ def _without_echoed_controls() -> list[Any] | None:
 
 
 class PlainDisplay:
-    """A line at every change."""
+    """Prints a line per change."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class PlainDisplay:
         quiet_s: float = 0.0,
         counts_every_s: float = COUNTS_EVERY_S,
     ) -> None:
-        """Shows nothing of a job for `quiet_s`."""
+        """Shows nothing about a job for `quiet_s`."""
         self.interrupted = False
         self._where = where
         self._quiet_s = quiet_s
@@ -218,7 +218,7 @@ class PlainDisplay:
             self._shown["hint"] = ""
             self._print(_hint(self._where, details.job_id))
         if details.waiting_for:
-            # Without the duration, which always changes.
+            # Without the duration, which changes constantly.
             self._line(
                 "waiting",
                 details.waiting_for.split(" (")[0],

@@ -1,6 +1,6 @@
 """The signals that end a program: Ctrl-C (SIGINT), SIGTERM, and SIGHUP when its terminal closes.
 
-A job that its program waits for ends with it, whichever of them arrives.
+The job that the program waits for ends with the program, whichever signal arrives.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType
 
-INTERRUPTED = 128 + signal.SIGINT  # exit code after Ctrl-C, as the shell has it
+INTERRUPTED = 128 + signal.SIGINT  # exit code after Ctrl-C, as in the shell
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(slots=True)
 class Interrupts:
-    """The signals that have arrived while a program waits for a job."""
+    """The signals that arrive while a program waits for a job."""
 
     count: int = 0
     ending: int = 0  # the first one of ENDING; 0: none
@@ -35,11 +35,11 @@ class Interrupts:
 
 @contextlib.contextmanager
 def counted_interrupts(*, exits: bool) -> Iterator[Interrupts]:
-    """Counts signals instead of raising KeyboardInterrupt or ending the process anywhere; only in
-    the main thread. Afterwards, SIGTERM and SIGHUP end the process: as they would have done, or, if
-    it `exits`, by SystemExit.
+    """Counts signals instead of raising KeyboardInterrupt or ending the process; only in the main
+    thread. Afterwards, SIGTERM and SIGHUP end the process: in their default way or, with `exits`,
+    by SystemExit.
 
-    Handlers for SIGTERM and SIGHUP that are the program's own, and SIGHUP under nohup, stay.
+    The program's own handlers for SIGTERM and SIGHUP, and SIGHUP under nohup, are kept.
     """
     interrupts = Interrupts()
     if threading.current_thread() is not threading.main_thread():
@@ -64,8 +64,8 @@ def counted_interrupts(*, exits: bool) -> Iterator[Interrupts]:
 
 @contextlib.contextmanager
 def exiting() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise SystemExit inside, so that `finally` clauses run; only in the main
-    thread. Handlers of the program's own, and SIGHUP under nohup, stay.
+    """Makes SIGTERM and SIGHUP raise SystemExit inside the block, so that `finally` clauses run;
+    only in the main thread. The program's own handlers, and SIGHUP under nohup, are kept.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -88,12 +88,12 @@ def _exit(number: int, frame: FrameType | None) -> None:
 
 
 def is_ending(code: object) -> bool:
-    """Whether it is the exit code of a program that one of ENDING has ended."""
+    """Whether it is the exit code of a program that a signal of ENDING has ended."""
     return code in {128 + number for number in ENDING}
 
 
 def _leave_terminal() -> None:
-    """Writing to a terminal that has gone fails: what follows is dropped instead."""
+    """Redirects output from a terminal that has gone, because writing to it fails."""
     with contextlib.suppress(OSError):
         null = os.open(os.devnull, os.O_WRONLY)
         for stream in (sys.__stdout__, sys.__stderr__):

@@ -162,7 +162,7 @@ def test_an_interrupted_start_leaves_nothing_or_says_what(tmp_path: Path) -> Non
             rest, _ = start.communicate(timeout=PATIENCE_S)
             assert start.returncode == 130, rest
             stop = f"`firesteel cluster stop --dir {tmp_path}` stops it.\n"
-            assert re.fullmatch(r"Interrupted: the cluster at \S+ runs on, and .*" + stop, rest)
+            assert re.fullmatch(r"Interrupted: the cluster at \S+ keeps running, and .*" + stop, rest)
         finally:
             assert firesteel("cluster", "stop", "--dir", str(tmp_path)).returncode == 0
     eventually(lambda: not processes_of(tmp_path), "its processes end")
@@ -193,7 +193,7 @@ def test_ctrl_c_of_a_program_cancels_its_job_and_ends_quietly(tmp_path: Path) ->
     )
     with started([sys.executable, "job.py"], cwd=tmp_path) as run:
         assert line(run).strip() in ("INITIALIZING", "CREATED", "RUNNING")
-        assert line(run).endswith(" has not ended yet; it runs on\n")
+        assert line(run).endswith(" has not ended yet; it keeps running\n")
         assert line(run) == "waiting\n"
         family = family_of(run.pid)
         os.killpg(run.pid, signal.SIGINT)  # as a terminal does

@@ -1,4 +1,4 @@
-"""Options that several verbs share, and what they mean."""
+"""Options that several verbs share, and their resolution."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from firesteel.client.job_details import JobOverview
 
 
-_ZOOKEEPER = "firesteel.zookeeper"  # in a command's context: what -z says
+_ZOOKEEPER = "firesteel.zookeeper"  # in a command's context: the value of -z
 
 
 def address_option(otherwise: str) -> Callable[[Any], Any]:
-    """`-m` and `-z`, as one argument. `otherwise`: what the verb uses if there is no cluster to
-    find.
+    """Returns `-m` and `-z` as one argument. `otherwise` describes what the verb uses if it finds
+    no cluster.
     """
     of_cluster = click.option(
         "-m",
@@ -53,7 +53,7 @@ def _address_or_zookeeper(
 ) -> str | None:
     quorum = context.meta.get(_ZOOKEEPER)
     if quorum and address:
-        raise click.UsageError("-m and -z name a cluster each: drop one of them")
+        raise click.UsageError("-m and -z each name a cluster: omit one of them")
     if not quorum:
         return address
     from firesteel.common.high_availability import elected_address
@@ -79,7 +79,7 @@ def definitions_option(
 
 
 def configuration(definitions: tuple[str, ...] = ()) -> Configuration:
-    """The configuration with `-D` over it; prints a warning for each unknown key.
+    """Returns the configuration, overridden by `-D`; prints a warning for each unknown key.
 
     Raises ConfigurationError.
     """
@@ -91,15 +91,15 @@ def configuration(definitions: tuple[str, ...] = ()) -> Configuration:
 
 class FoundCluster(NamedTuple):
     address: str
-    found_by: str  # what names it
+    found_by: str  # the option or folder that names it
 
     def __str__(self) -> str:
         return f"the cluster at {self.address} ({self.found_by})"
 
 
 def find_cluster(address: str | None, conf: Configuration) -> FoundCluster | None:
-    """The one rule of all verbs: the cluster of -m, else the configured one, else the one that runs
-    in the default folder, else none.
+    """Applies the rule of all verbs: returns the cluster of -m, else the configured one, else the
+    one that runs in the default folder, else None.
     """
     from firesteel.client.cluster.directory import ClusterDirectory, NoCluster, default_directory
 
@@ -119,7 +119,7 @@ def find_cluster(address: str | None, conf: Configuration) -> FoundCluster | Non
 
 
 def cluster_address(address: str | None, conf: Configuration) -> str:
-    """That of the cluster found, else localhost:6123."""
+    """Returns the address of the cluster that was found, else localhost:6123."""
     found = find_cluster(address, conf)
     return found.address if found is not None else _configured_address(conf)
 
@@ -129,7 +129,7 @@ def _configured_address(conf: Configuration) -> str:
 
 
 def connect(address: str | None) -> Client:
-    """Raises ClusterUnreachable."""
+    """Connects to the cluster. Raises ClusterUnreachable."""
     from firesteel.client.client import Client
     from firesteel.client.cluster.directory import default_directory
     from firesteel.errors import ClusterUnreachable
@@ -147,9 +147,9 @@ def connect(address: str | None) -> Client:
 
 
 def resolve_job(client: Client, job: str, *, newest: bool = False) -> str:
-    """The id of a job that is given by its id, by the beginning of its id, or by its name.
+    """Returns the id of a job that is given by its id, by the start of its id, or by its name.
 
-    Raises JobNotFound unless exactly one job is meant.
+    Raises JobNotFound unless exactly one job matches.
     """
     from firesteel.errors import JobNotFound
 
@@ -158,7 +158,7 @@ def resolve_job(client: Client, job: str, *, newest: bool = False) -> str:
     meant = jobs_meant(client.list_jobs(), job, newest=newest)
     if len(meant) > 1:
         ids = ", ".join(j.job_id for j in meant)
-        raise JobNotFound(f"{job!r} matches {len(meant)} jobs ({ids}); give the whole id of one")
+        raise JobNotFound(f"{job!r} matches {len(meant)} jobs ({ids}); specify the whole id of one")
     if not meant:
         raise JobNotFound(
             f"there is no job {job!r} on the cluster at {client.address};"
@@ -168,8 +168,9 @@ def resolve_job(client: Client, job: str, *, newest: bool = False) -> str:
 
 
 def jobs_meant(jobs: Sequence[JobOverview], job: str, *, newest: bool = False) -> list[JobOverview]:
-    """Those whose id begins so or whose name it is: only the ones that have not ended, if there are
-    any. Of several jobs of one name, the newest, if all have ended or with `newest`.
+    """Returns jobs whose id starts with `job` or whose name it is: only those that have not ended,
+    if there are any. Among several jobs with one name, returns the newest if all have ended or with
+    `newest`.
     """
     matching = [j for j in jobs if j.job_id.startswith(job.lower()) or j.name == job]
     live = [j for j in matching if not j.status.globally_terminal]

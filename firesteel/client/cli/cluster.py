@@ -119,7 +119,7 @@ def _interrupted(where: ClusterDirectory, directory: Path | None) -> str:
     except FiresteelError:
         return "Interrupted: no cluster was started."
     return (
-        f"Interrupted: the cluster at {address} runs on, and its slots are warming up;"
+        f"Interrupted: the cluster at {address} keeps running, and its slots are warming up;"
         f" `firesteel cluster stop{_dir_option(where, directory)}` stops it."
     )
 

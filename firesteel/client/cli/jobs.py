@@ -16,7 +16,8 @@ from firesteel.errors import FiresteelError
 if TYPE_CHECKING:
     from firesteel.client.job_details import JobDetails, JobOverview
 
-# Cancelling takes as long as the tasks take to close; after this it continues without us.
+# Cancelling takes as long as the tasks take to close; after this time it continues in the
+# background.
 CANCEL_WAIT_S = 30.0
 
 _address_option = address_option(otherwise="localhost:6123")
@@ -65,7 +66,7 @@ def _section(title: str, jobs: Iterable[JobOverview], none: str) -> None:
 
 
 def job_line(job: JobOverview) -> str:
-    """In Flink's format, which scripts parse."""
+    """Formats a job as Flink does; scripts parse this line."""
     return f"{_local_time(job.start_ms)} : {job.job_id} : {job.name} ({job.status.name})"
 
 

@@ -1,4 +1,4 @@
-"""logs: what a job's processes have logged, all over the cluster."""
+"""logs: prints the log lines of a job from all processes of the cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from firesteel.client.signals import INTERRUPTED
 if TYPE_CHECKING:
     from firesteel.client.job_details import LogLine
 
-_BEGINNING = re.compile(r"timestamp=\S+Z (level=\w+ )process=\S+ ")  # of lines of Firesteel's
+_BEGINNING = re.compile(r"timestamp=\S+Z (level=\w+ )process=\S+ ")  # of Firesteel's lines
 _JOB = re.compile(r" job_id=[0-9a-f]{32}")
 
 
@@ -84,6 +84,6 @@ def shown(line: LogLine) -> str:
     if line.task_executor_id:
         process += f"@{line.task_executor_id[:8]}"
     text = line.text
-    if beginning := _BEGINNING.match(text):  # all of it is known, or shown in front
+    if beginning := _BEGINNING.match(text):  # the prefix is known, or shown before the line
         text = beginning[1] + _JOB.sub("", text[beginning.end() :], count=1)
     return f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z {process} {text}"

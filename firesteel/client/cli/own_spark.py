@@ -1,6 +1,6 @@
-"""The use that a program makes of Spark in its own process, apart from Firesteel's jobs.
+"""Observes a program's use of Spark in its own process, apart from Firesteel's jobs.
 
-Every way to Spark leads through a SparkContext or `SparkSession.builder`: pyspark.sql, RDDs,
+Every use of Spark involves a SparkContext or `SparkSession.builder`: pyspark.sql, RDDs,
 pyspark.pandas and Spark Connect.
 """
 
@@ -40,7 +40,7 @@ ACTIONS = {
     " saveAsPickleFile saveAsSequenceFile saveAsTextFile stats stdev sum sumApprox take takeOrdered"
     " takeSample toLocalIterator top treeAggregate treeReduce variance",
 }
-# Imported only for a session of Spark Connect, because that takes a while.
+# Imported only for a session of Spark Connect, because the import is slow.
 CONNECT_ACTIONS = {
     "pyspark.sql.connect.dataframe.DataFrame": _FRAME,
     "pyspark.sql.connect.readwriter.DataFrameWriter": _WRITER,
@@ -48,7 +48,8 @@ CONNECT_ACTIONS = {
     "pyspark.sql.connect.merge.MergeIntoWriter": "merge",
     "pyspark.sql.connect.streaming.readwriter.DataStreamWriter": "start toTable",
 }
-# They describe a DataFrame or an RDD, and may run Spark jobs to find its schema or partitions.
+# These describe a DataFrame or an RDD, and may run Spark jobs to determine its schema or
+# partitions.
 DESCRIPTIONS = {
     "pyspark.sql.session.SparkSession": "createDataFrame",
     "pyspark.core.rdd.RDD": "sortBy sortByKey zipWithIndex",
@@ -68,7 +69,9 @@ _INSERT = re.compile(r"\bINSERT (INTO|OVERWRITE)\b", re.I)
 
 
 class SparkRefused(BaseException):
-    """The program may not run this on Spark. Not an Exception, so that programs do not catch it."""
+    """The program must not run this on Spark. Not an Exception, so that programs do not catch
+    it.
+    """
 
 
 @dataclass(slots=True)
@@ -79,10 +82,10 @@ class OwnSpark:
 
 @contextlib.contextmanager
 def own_spark(program: Path, *, refuse: bool) -> Iterator[OwnSpark]:
-    """Observes whether code inside the `with` creates a SparkContext or a SparkSession.
+    """Observes whether code inside the `with` block creates a SparkContext or a SparkSession.
 
-    `refuse`: an action raises SparkRefused before Spark runs anything for it. Sessions, DataFrames
-    and RDDs may be created.
+    With `refuse`, an action raises SparkRefused before Spark runs anything for it. Sessions,
+    DataFrames and RDDs may be created.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -118,7 +121,7 @@ def own_spark(program: Path, *, refuse: bool) -> Iterator[OwnSpark]:
 
 
 class _Refusals:
-    """Replaces methods of PySpark's until the stack of `patches` is closed."""
+    """Replaces methods of PySpark until the stack of `patches` is closed."""
 
     def __init__(self, program: Path, use: OwnSpark, patches: contextlib.ExitStack) -> None:
         self._program = program
@@ -188,8 +191,8 @@ class _Refusals:
 
 
 def only_reads(statement: str) -> bool:
-    """Whether `SparkSession.sql` runs nothing for it but a query's analysis, a look at the catalog,
-    or a change of the session.
+    """Whether `SparkSession.sql` only analyses a query, reads the catalog or changes the session
+    for this statement.
     """
     text = _NO_STATEMENT.sub(" ", statement).strip()
     return bool(_READING.match(text)) and not _INSERT.search(text)
@@ -214,7 +217,9 @@ def _master_of_session(session: Any) -> str:
 
 
 def _place(program: Path) -> str:
-    """The line of the program that leads here; of a module that it imports, if there is none."""
+    """Returns the program's line that leads here, or that of an imported module if there is
+    none.
+    """
     frames = [frame for frame in traceback.extract_stack() if frame.filename == str(program)]
     if not frames:
         return program.name

@@ -27,9 +27,9 @@ class ProgramFailed(FiresteelError):
 class Ran:
     """Describes a run of a program that ended without an exception."""
 
-    exit_code: object = None  # what it passed to sys.exit: None, a number, or an object to print
-    jobs: int = 0  # that it executed
-    masters: Sequence[str] = ()  # of Spark, which the program used in this process
+    exit_code: object = None  # the argument of sys.exit: None, a number, or an object to print
+    jobs: int = 0  # the number of executed jobs
+    masters: Sequence[str] = ()  # masters of Spark that the program used in this process
 
     def notice(self, path: Path) -> str:
         """Explains where a program without jobs ran; empty if it executed one."""
@@ -46,7 +46,7 @@ def run_program(path: Path, arguments: Sequence[str], context: ExecutionContext)
     """Runs the file as `__main__` in the context, and closes the context.
 
     In the mode "plan-only", the program stops at the first job that it executes. Before, it may
-    create DataFrames of Spark, and call none of their actions. Raises ProgramFailed, also for a
+    create DataFrames of Spark but must not call their actions. Raises ProgramFailed, also for a
     pipeline that is never executed, JobFailed or JobCanceled.
     """
     deferred_columns.install()  # also for a program that imports PySpark before Firesteel
@@ -84,20 +84,20 @@ def run_program(path: Path, arguments: Sequence[str], context: ExecutionContext)
 
 @contextlib.contextmanager
 def _spark_of(path: Path, context: ExecutionContext, *, refuse: bool) -> Iterator[OwnSpark]:
-    """Raises ProgramFailed if Spark was refused, however the program took that."""
+    """Raises ProgramFailed if Spark was refused, however the program handled it."""
     with own_spark(path, refuse=refuse) as spark:
         try:
             yield spark
         finally:
             if spark.refusal and not context.executed:
                 raise ProgramFailed(
-                    "`firesteel info` runs nothing on Spark, and the program calls an action of"
-                    f" Spark's before it executes a job: {spark.refusal}"
+                    "`firesteel info` runs nothing on Spark, but the program calls an action of"
+                    f" Spark before it executes a job: {spark.refusal}"
                 ) from None
 
 
 def check_syntax(path: Path) -> None:
-    """Raises ProgramFailed, before anything is started for the file."""
+    """Raises ProgramFailed for an invalid file, before anything is started for it."""
     if kind := not_readable(str(path)):
         raise ProgramFailed(f"{path} is {kind}; a program is a regular file")
     try:

@@ -140,7 +140,7 @@ def run(
     and record counts of the tasks until the job ends. Ctrl-C, SIGTERM or a closed terminal (SIGHUP)
     cancels it; a second one stops waiting.
 
-    A program that executes no job runs in this process, as `python job.py` does.
+    A program that executes no job runs in this process, as with `python job.py`.
 
     The exit code is that of the program: 0 if its jobs finished, 1 if one failed, or the code
     passed to sys.exit(). If a signal cancelled the job, it is 128 plus the number of the signal:
@@ -155,17 +155,17 @@ def run(
     if detached and cluster is None:
         raise FiresteelError(
             "-d needs a cluster that outlives this command:"
-            " give its address with -m, or start one with `firesteel cluster start`"
+            " specify its address with -m, or start one with `firesteel cluster start`"
         )
     if cluster is not None and (task_executors or slots):
         raise FiresteelError(
-            f"--task-executors and --slots are those of a local run, and this one is on {cluster},"
-            " whose own were set when it was started: leave them out, or add -t local"
+            f"--task-executors and --slots apply to a local run, but this one is on {cluster},"
+            " whose number of slots was set when it was started: omit them, or add -t local"
         )
     if detached and output:
         raise FiresteelError(
-            "--output shows what the job prints while this command waits for it, and with -d it"
-            " does not wait: use `firesteel logs --output --follow JOB` after it"
+            "--output shows the job's output while this command waits for it, but with -d it"
+            " does not wait: use `firesteel logs --output --follow JOB` afterwards"
         )
     check_syntax(job_file)
     files = _files(conf, py_files, py_archives, py_requirements)
@@ -198,10 +198,10 @@ def run(
     click.echo(f"Jobs of {job_file.name} run on {where}", err=True)
     if cluster is not None:
         try:
-            context.client()  # finds a wrong address before the program does its work
+            context.client()  # detects a wrong address before the program does its work
         except ClusterUnreachable as error:
             if address is None:
-                error.add_note("With -t local, the job gets a cluster of its own.")
+                error.add_note("With -t local, the job runs on an embedded cluster.")
             raise
     else:
         context.embedded_cluster = _embedded_cluster(conf, task_executors, slots)
@@ -271,7 +271,7 @@ def info(
 
 
 def _prints(graph: JobGraph) -> bool:
-    """Whether it has a PrintSink; specs are opened in slots only."""
+    """Whether it has a PrintSink; specs are unpickled in slots only."""
     return any(
         b"PrintSink" in operator.spec
         for vertex in graph.vertices
@@ -288,11 +288,11 @@ def _address(context: ExecutionContext) -> str:
 def _cluster_of(
     target: str | None, address: str | None, conf: Configuration
 ) -> FoundCluster | None:
-    """None: the run starts its own."""
+    """Returns the cluster to run on; None: the run starts an embedded one."""
     match target:
         case "local" if address is not None:
             raise FiresteelError(
-                "-t local runs on a cluster of its own, -m on another one: give only one of them"
+                "-t local runs on an embedded cluster, -m on another one: specify only one of them"
             )
         case "local":
             return None
@@ -307,7 +307,7 @@ def _cluster_of(
 def _job_overrides(
     definitions: tuple[str, ...], parallelism: int | None, of_cluster: Collection[str] = ()
 ) -> dict[str, str]:
-    """`of_cluster`: keys that are meant for the cluster that is started for the job."""
+    """`of_cluster` has the keys that are meant for the cluster that is started for the job."""
     parsed = parse_definitions(definitions)
     overrides = {key: text for key, text in parsed.items() if key not in of_cluster}
     if parallelism is not None:
@@ -320,7 +320,7 @@ def _recovery(path: str | None, allow_unmatched: bool, claim_mode: str | None) -
 
     if path is None:
         if allow_unmatched or claim_mode:
-            raise FiresteelError("-n and -c say how to begin from a savepoint: name one with -s")
+            raise FiresteelError("-n and -c require a savepoint: specify one with -s")
         return {}
     chosen = {options.RECOVERY_PATH.key: absolute(path)}
     if allow_unmatched:
@@ -333,7 +333,7 @@ def _recovery(path: str | None, allow_unmatched: bool, claim_mode: str | None) -
 def _files(
     conf: Configuration, files: str | None, archives: str | None, requirements: str | None
 ) -> tuple[list[str], list[str], str | None]:
-    """Those of the options, else those of the configuration."""
+    """Returns the files of the options, else those of the configuration."""
     return (
         _listed(files) if files is not None else conf.get(options.PYTHON_FILES),
         _listed(archives) if archives is not None else conf.get(options.PYTHON_ARCHIVES),
@@ -352,9 +352,9 @@ def _embedded_cluster(conf: Configuration, task_executors: int | None, slots: in
 
 
 def _traceback_first(failure: JobFailed, address: str) -> FiresteelError:
-    """Prints the user's own frames; returns an error of one line, with where to look next.
+    """Prints the frames of user code; returns an error of one line, with a hint where to look next.
 
-    `address`: that of the cluster that has the job on record; empty if it ended with the run.
+    `address` is that of the cluster that keeps the job; empty if it ended with the run.
     """
     cause = failure.error
     error: FiresteelError = failure

@@ -44,7 +44,7 @@ def savepoint(
     """
     if [job, dispose, show].count(None) != 2:
         raise click.UsageError(
-            "name the JOB to take a savepoint of, or one to --dispose or to --show"
+            "specify the JOB to take a savepoint of, or one to --dispose or to --show"
         )
     if show is not None:
         for part in savepoint_report.savepoint(read(show), full=full):

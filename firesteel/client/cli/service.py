@@ -1,4 +1,4 @@
-"""service: one process of a cluster, in the foreground."""
+"""service: runs one process of a cluster, in the foreground."""
 
 from __future__ import annotations
 

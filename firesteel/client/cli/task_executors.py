@@ -1,4 +1,4 @@
-"""stop-task-executor: ends one TaskExecutor of a cluster, with its tasks or without them."""
+"""stop-task-executor: stops one TaskExecutor of a cluster, after moving its tasks or without."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def stop_task_executor(task_executor: str, drain: bool, force: bool, address: st
     --drain, before any task moves.
     """
     if force and not drain:
-        raise click.UsageError("--force is for --drain; without it, nothing is waited for")
+        raise click.UsageError("--force requires --drain; without --drain there is no wait")
     with connect(address) as client:
         found = _resolve(client, task_executor)
         names = {job.job_id: job.name for job in client.list_jobs()}
@@ -61,10 +61,10 @@ def stop_task_executor(task_executor: str, drain: bool, force: bool, address: st
                     click.echo(f"Waiting for {waits}.")
         except KeyboardInterrupt:
             then = (
-                "it gets tasks again, unless it had none left; those that have moved stay where"
+                "it gets tasks again, unless it had none left; tasks that have moved stay where"
                 " they are"
                 if drain
-                else "it ends all the same"
+                else "it ends anyway"
             )
             click.echo(f"Interrupted: {then}.", err=True)
             sys.exit(INTERRUPTED)
@@ -72,7 +72,7 @@ def stop_task_executor(task_executor: str, drain: bool, force: bool, address: st
 
 
 def _resolve(client: Client, task_executor: str) -> str:
-    """Raises FiresteelError unless exactly one is meant."""
+    """Raises FiresteelError unless exactly one TaskExecutor matches."""
     overview = client.cluster_overview()
     if overview.resource_manager_problem:
         raise FiresteelError(overview.resource_manager_problem)
@@ -83,7 +83,7 @@ def _resolve(client: Client, task_executor: str) -> str:
     if meant:
         raise FiresteelError(
             f"{task_executor!r} matches {len(meant)} TaskExecutors ({', '.join(meant)});"
-            " give the whole id of one"
+            " specify the whole id of one"
         )
     known = f"it has {', '.join(ids)}" if ids else "it has none"
     raise FiresteelError(

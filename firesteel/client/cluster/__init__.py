@@ -1,5 +1,5 @@
 """A session cluster on this machine: its supervisor, its folder, and the handle that starts and
-ends it.
+stops it.
 """
 
 from firesteel.client.cluster.directory import (

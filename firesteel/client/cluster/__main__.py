@@ -1,4 +1,4 @@
-"""The supervisor's process: `python -m firesteel.client.cluster --dir DIR`."""
+"""Runs the supervisor's process: `python -m firesteel.client.cluster --dir DIR`."""
 
 from __future__ import annotations
 

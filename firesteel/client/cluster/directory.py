@@ -30,7 +30,9 @@ class NoCluster(FiresteelError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MasterProcess:
-    """One of the masters that the supervisor keeps running. `office`: the value of an `Office`."""
+    """One of the masters that the supervisor keeps running. `office` is the value of an
+    `Office`.
+    """
 
     office: str
     address: str
@@ -39,7 +41,7 @@ class MasterProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
-    """What cluster.json holds while a cluster runs."""
+    """The content of cluster.json while a cluster runs."""
 
     cluster_id: str
     supervisor_pid: int
@@ -50,7 +52,7 @@ class ClusterState:
     started_ms: int
     version: str
     masters: tuple[MasterProcess, ...] = ()
-    own_ensemble: bool = False  # the supervisor has started the ZooKeeper servers, too
+    own_ensemble: bool = False  # the supervisor has also started the ZooKeeper servers
 
 
 SUPERVISOR = "firesteel.client.cluster"  # the module that the process runs
@@ -85,7 +87,7 @@ class ClusterDirectory:
 
     @property
     def metrics(self) -> Path:
-        """The targets of Prometheus: see `firesteel.common.metrics_targets`."""
+        """The folder of Prometheus targets: see `firesteel.common.metrics_targets`."""
         return self.path / "metrics"
 
     def create(self) -> None:
@@ -105,7 +107,7 @@ class ClusterDirectory:
         )
 
     def acquire(self) -> None:
-        """Takes the folder for this process, until the process ends. Raises ClusterExists, or
+        """Locks the folder for this process, until the process ends. Raises ClusterExists, or
         UnusableDirectory.
         """
         self.create()
@@ -132,9 +134,9 @@ class ClusterDirectory:
         return "unknown"
 
     def sweep(self) -> None:
-        """Removes the files that TaskExecutors of former clusters left; keeps logs for a week.
+        """Removes the files that TaskExecutors of earlier clusters left; keeps logs for a week.
 
-        The folder must be acquired.
+        The folder must be locked.
         """
         now_s = time.time()
         for folder in self.path.glob("worker-*"):
@@ -220,7 +222,9 @@ class ClusterDirectory:
 
 
 def end_processes(cluster_id: str, *, timeout_s: float) -> None:
-    """Waits until no process of the cluster is left; half-way, those that remain get SIGKILL."""
+    """Waits until no process of the cluster is left; sends SIGKILL to the remaining ones
+    half-way.
+    """
     begin = time.monotonic()
     while left := list(processes_of(cluster_id)):
         waited_s = time.monotonic() - begin
@@ -235,7 +239,7 @@ def end_processes(cluster_id: str, *, timeout_s: float) -> None:
 
 
 def processes_of(cluster_id: str) -> Iterator[psutil.Process]:
-    """All live processes of the cluster, whatever their parents are."""
+    """Yields all live processes of the cluster, whatever their parents are."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             alive = process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE

@@ -1,4 +1,4 @@
-"""A cluster on this machine, as the process that starts it sees it."""
+"""A cluster on this machine, from the viewpoint of the process that starts it."""
 
 from __future__ import annotations
 
@@ -33,15 +33,16 @@ Progress = Callable[[ClusterOverview], None]
 
 
 class LocalCluster:
-    """The services of a session cluster as processes of this machine, ended with the `with` block.
+    """Runs the services of a session cluster as processes of this machine, until the `with` block
+    ends.
 
         with LocalCluster(task_executors=2, slots=2) as cluster:
             cluster.wait_for_slots(4)
             cluster.client().submit(job_graph)
 
-    Without `directory` it lives in a temporary one, which is removed when it stops. The cluster's
-    processes end with this process, however it ends; a temporary directory that is left over then
-    is removed by the next cluster that needs one.
+    Without `directory` it uses a temporary one, which is removed when the cluster stops. The
+    cluster's processes end with this process, however it ends; a temporary directory that is left
+    over is then removed by the next cluster that needs one.
     """
 
     def __init__(
@@ -69,12 +70,12 @@ class LocalCluster:
         self._address = ""
         self._keep = False
         self._clients: list[Client] = []
-        # Now, not in `start`: whoever registers after this is called while the cluster serves.
+        # Now, not in `start`: callbacks registered after this are called while the cluster serves.
         atexit.register(self.stop)
 
     @property
     def address(self) -> str:
-        """The Dispatcher's, once `start` has returned."""
+        """The address of the Dispatcher, once `start` has returned."""
         if not self._address:
             raise FiresteelError(_NOT_STARTED)
         return self._address
@@ -90,7 +91,8 @@ class LocalCluster:
         return self.task_executors * self.conf.get(options.TASK_SLOTS)
 
     def start(self) -> LocalCluster:
-        """Returns when the Dispatcher serves; slots are ready a little later (`wait_for_slots`).
+        """Starts the cluster. Returns when the Dispatcher serves; slots are ready later
+        (`wait_for_slots`).
 
         Raises FiresteelError.
         """
@@ -120,7 +122,7 @@ class LocalCluster:
         return self
 
     def client(self) -> Client:
-        """A client of this cluster, closed with it."""
+        """Returns a client of this cluster, which is closed with it."""
         # Imported late: the supervisor, which imports this module, needs neither gRPC nor Arrow.
         from firesteel.client.client import Client
 
@@ -135,7 +137,7 @@ class LocalCluster:
         timeout_s: float = 120.0,
         progress: Progress | None = None,
     ) -> None:
-        """Returns when that many slots (all, if None) are warm.
+        """Returns when `count` slots (all, if None) are warm.
 
         Raises FiresteelError after `timeout_s`.
         """
@@ -149,12 +151,12 @@ class LocalCluster:
         )
 
     def keep_logs(self) -> Path:
-        """Keeps the logs of a temporary directory for a week; returns where they are."""
+        """Keeps the logs of a temporary directory for a week; returns their directory."""
         self._keep = True
         return self.directory
 
     def stop(self) -> None:
-        """Returns when every process of the cluster has ended. May be called again."""
+        """Stops the cluster. Returns when every process has ended. May be called again."""
         atexit.unregister(self.stop)
         for client in self._clients:
             client.close()
@@ -162,7 +164,7 @@ class LocalCluster:
         if self._supervisor is not None:
             self._supervisor.stop()
         if self._lifeline >= 0:
-            os.close(self._lifeline)  # whatever the supervisor could not stop ends now
+            os.close(self._lifeline)  # ends processes that the supervisor could not stop
         if self._supervisor is not None:
             end_processes(self._supervisor.ready["cluster_id"], timeout_s=10.0)
         self._supervisor, self._lifeline, self._address = None, -1, ""

@@ -1,7 +1,7 @@
 """Starts the ResourceManager (which starts the TaskExecutors) and the Dispatcher, or several of
 each, of which one leads, and keeps them running.
 
-Every process of the cluster holds the supervisor's lifeline, so they all end when it does. A dead
+Every process of the cluster holds the supervisor's lifeline, so all of them end with it. A dead
 Dispatcher or ResourceManager is restarted on its old port, where its peers reconnect.
 """
 
@@ -37,10 +37,10 @@ log = structlog.get_logger(__name__)
 STOP_GRACE_S = 5.0
 FIRST_RESTART_PAUSE_S = 0.1
 LONGEST_RESTART_PAUSE_S = 10.0
-STEADY_S = 10.0  # the backoff of a service that lived this long starts over
+STEADY_S = 10.0  # the backoff of a service that lived this long is reset
 
 
-SERVERS = 3  # of an ensemble of the cluster's own
+SERVERS = 3  # in an ensemble that the cluster starts
 _ZOOKEEPER = "zookeeper"
 _OF_OFFICE = {Office.RESOURCE_MANAGER: "resourcemanager", Office.DISPATCHER: "dispatcher"}
 
@@ -52,9 +52,9 @@ class _Master(NamedTuple):
 
 
 class Supervisor:
-    """`directory` must be acquired. `port`: the first Dispatcher's, 0 for any free one. `masters`:
-    Dispatchers, and as many ResourceManagers; if there are several and no ensemble is configured
-    that elects the leaders, ZooKeeper servers are started here, too.
+    """`directory` must be locked. `port` is that of the first Dispatcher, 0 for any free one.
+    `masters` is the number of Dispatchers, and of ResourceManagers; if there are several and no
+    ensemble is configured that elects the leaders, ZooKeeper servers are also started here.
     """
 
     def __init__(
@@ -91,7 +91,9 @@ class Supervisor:
         os.environ[FOLDER] = str(directory.metrics)
 
     async def start(self) -> ClusterState:
-        """Returns when all masters serve, while the TaskExecutors warm up. Raises StartFailed."""
+        """Starts all processes. Returns when all masters serve, while the TaskExecutors warm up.
+        Raises StartFailed.
+        """
         try:
             if self._ensemble_ports:
                 shutil.rmtree(self._directory.path / _ZOOKEEPER, ignore_errors=True)
@@ -114,7 +116,7 @@ class Supervisor:
         return self._write_state()
 
     async def stop(self) -> None:
-        """Masters end before the servers that elect them: none has to wait for a quorum."""
+        """Stops the masters before the servers that elect them, so that none waits for a quorum."""
         for keeper in self._keepers:
             keeper.cancel()
         children = dict(self._children)
@@ -141,7 +143,7 @@ class Supervisor:
             await self._restart(name, code, backoff)
 
     async def _restart(self, name: str, exit_code: int, backoff: Backoff) -> None:
-        """Tries until the service has started."""
+        """Retries until the service has started."""
         while True:
             pause_s = backoff.next()
             log.error("restarting a service", service=name, exit_code=exit_code, pause_s=pause_s)
@@ -164,7 +166,7 @@ class Supervisor:
         log.info("service started", service=name, pid=child.pid, **child.ready)
 
     def _command(self, name: str) -> tuple[str, Sequence[str]]:
-        """The service's module, and its arguments."""
+        """Returns the service's module and its arguments."""
         if name == _ZOOKEEPER:
             folder = str(self._directory.path / _ZOOKEEPER)
             ports = ",".join(map(str, self._ensemble_ports))
@@ -180,7 +182,7 @@ class Supervisor:
         return master.module, [*common, "--port", str(master.port), *own]
 
     def _write_state(self) -> ClusterState:
-        """With the processes that there are now."""
+        """Writes the state with the current processes."""
         state = ClusterState(
             cluster_id=self.cluster_id,
             supervisor_pid=os.getpid(),
@@ -205,7 +207,7 @@ class Supervisor:
 
     @property
     def _dispatcher_address(self) -> str:
-        """As clients take it."""
+        """The address for clients."""
         if elected(self._conf):
             return elected_address(self._conf)
         return f"{self._host}:{self._masters['dispatcher'].port}"
@@ -216,7 +218,7 @@ class Supervisor:
 
 
 def needs_ensemble(conf: Configuration, masters: int) -> bool:
-    """Whether so many masters of a kind have to be elected, by servers that are not configured.
+    """Whether this number of masters must be elected by servers that are not configured.
 
     Raises ConfigurationError.
     """
@@ -226,17 +228,17 @@ def needs_ensemble(conf: Configuration, masters: int) -> bool:
         raise ConfigurationError(
             f"{masters} masters need leader election, but {options.HA_TYPE.key} is"
             f" none: set it to zookeeper and {options.ZOOKEEPER_QUORUM.key} to your servers, or"
-            " drop it, which starts ZooKeeper servers on this machine"
+            " omit it, which starts ZooKeeper servers on this machine"
         )
     return True
 
 
 def reserved_port(host: str) -> tuple[socket.socket, int]:
-    """A free port, and the socket that keeps it free until it is closed.
+    """Returns a free port, and the socket that reserves it until it is closed.
 
-    The socket is bound and never listens: servers that reuse addresses, as gRPC's do, can listen on
-    the port, one after the other, and the system gives it to nobody else meanwhile, not even to a
-    connection that goes out.
+    The socket is bound and never listens. Servers that reuse addresses, such as gRPC's, can listen
+    on the port, one after another, and the system assigns it to no other process in the meantime,
+    not even to an outgoing connection.
     """
     reserved = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

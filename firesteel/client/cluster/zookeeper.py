@@ -1,7 +1,7 @@
-"""ZooKeeper servers on this machine, from the jars that PySpark brings, for a cluster that elects
-its masters and was given no ensemble: `python -m firesteel.client.cluster.zookeeper --dir DIR`.
+"""Runs ZooKeeper servers on this machine, from the jars in PySpark, for a cluster that elects its
+masters without a configured ensemble: `python -m firesteel.client.cluster.zookeeper --dir DIR`.
 
-They are for trying out: they share this machine.
+They are for experiments, because they share one machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from firesteel.errors import FiresteelError
 log = structlog.get_logger(__name__)
 
 START_TIMEOUT_S = 60.0
-TICK_MS = 1_000  # at most; sessions may have 2 to 20
+TICK_MS = 1_000  # a maximum; sessions may have 2 to 20
 RESTART_PAUSE_S = 1.0
 _HOST = "127.0.0.1"
 _ANSWER_TIMEOUT_S = 1.0
@@ -45,8 +45,8 @@ _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
 class LocalServers:
-    """The servers of one ensemble, which run until `close`. `ports`: for the clients of each, then
-    for two kinds of peers. Their data stay in `folder`.
+    """The servers of one ensemble, which run until `close`. `ports` has the ports for clients of
+    each server, then two kinds of ports for its peers. The servers' data remains in `folder`.
     """
 
     def __init__(self, folder: Path, ports: Sequence[int], *, tick_ms: int = TICK_MS) -> None:
@@ -79,7 +79,7 @@ class LocalServers:
         self.processes: list[subprocess.Popen[bytes] | None] = [None] * size
 
     def start(self, index: int) -> None:
-        """Does not wait until it serves."""
+        """Starts a server. Does not wait until it serves."""
         jars = [str(path) for pattern in _NEEDED for path in sorted(_JARS.glob(pattern))]
         with open(self._home(index) / "log", "ab") as output:
             self.processes[index] = subprocess.Popen(
@@ -95,7 +95,7 @@ class LocalServers:
             )
 
     def crash(self, *indexes: int) -> None:
-        """They end at once. Returns when they have ended."""
+        """Kills these servers. Returns when they have ended."""
         for index in indexes:
             if (process := self.processes[index]) is not None:
                 process.kill()
@@ -103,20 +103,20 @@ class LocalServers:
                 self.processes[index] = None
 
     def leader(self) -> int | None:
-        """The index of the server that leads the others; of the only one."""
+        """Returns the index of the leading server, or of the only one."""
         for index, process in enumerate(self.processes):
             if process is not None and self._mode(index) in ("leader", "standalone"):
                 return index
         return None
 
     def serving(self) -> bool:
-        """Whether all that run belong to a quorum."""
+        """Whether all running servers belong to a quorum."""
         return all(
             process is None or self._mode(index) for index, process in enumerate(self.processes)
         )
 
     def wait_until_serving(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Raises FiresteelError, with the end of the logs."""
+        """Waits until the ensemble serves. Raises FiresteelError, with the end of the logs."""
         deadline = time.monotonic() + timeout_s
         while not self.serving():
             ended = [p for p in self.processes if p is not None and p.poll() is not None]
@@ -151,11 +151,11 @@ class LocalServers:
     "--ports",
     required=True,
     metavar="PORT,...",
-    help="Three for each server: those for clients, then those for its peers.",
+    help="Three ports per server: those for clients, then those for its peers.",
 )
 async def main(process: ServiceProcess, ports: str) -> None:
-    """Runs ZooKeeper servers on this machine, for trying out elections, and starts those again that
-    end. `firesteel cluster start --masters 3` starts it.
+    """Runs ZooKeeper servers on this machine, for experiments with elections, and restarts those
+    that end. `firesteel cluster start --masters 3` starts it.
     """
     session_ms = process.conf.get(options.ZOOKEEPER_SESSION_TIMEOUT) * 1000
     numbers = [int(port) for port in ports.split(",")]

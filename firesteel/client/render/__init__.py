@@ -1,4 +1,4 @@
-"""Jobs, plans and clusters as tables and text for the terminal."""
+"""Renders jobs, plans and clusters as tables and text for the terminal."""
 
 from firesteel.client.render.checkpoint_report import checkpoints
 from firesteel.client.render.cluster_report import cluster, masters, metrics

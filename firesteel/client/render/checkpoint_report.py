@@ -1,4 +1,4 @@
-"""A job's last checkpoints: what `firesteel show --checkpoints` prints."""
+"""Renders a job's last checkpoints, for `firesteel show --checkpoints`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _AMOUNTS = ("Size", "Start delay", "Alignment", "Sync", "Async")
 
 
 def checkpoints(details: JobDetails, *, full: bool = False) -> Iterator[RenderableType]:
-    """Newest first; `full`: with each task's part of them."""
+    """Yields the newest checkpoint first; with `full`, including each task's part."""
     yield Text.assemble("Checkpoints of ", (details.name, "bold"), f" ({details.job_id})")
     found = details.checkpoints
     if not found:
-        yield "None: it takes no checkpoints, or has not begun one."
+        yield "None: the job takes no checkpoints, or has not started one."
         return
     columns = ("Triggered", "Tasks", "Duration", *_AMOUNTS)
     table = new_table("Id", "Kind", "State", *columns, right=("Id", *columns[1:]))

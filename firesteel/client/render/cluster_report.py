@@ -1,4 +1,4 @@
-"""A cluster: what `firesteel cluster status` prints."""
+"""Renders a cluster, for `firesteel cluster status`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def masters(
     state: ClusterState, incumbents: Mapping[Office, Incumbent]
 ) -> Iterator[RenderableType]:
-    """Those that are elected: who leads, and who stands by."""
+    """Renders elected masters: which ones lead, and which stand by."""
     whose = ", three servers that this cluster has started" if state.own_ensemble else ""
     yield f"Masters elected at {state.dispatcher_address}{whose}"
     right = ("Pid", "Epoch")

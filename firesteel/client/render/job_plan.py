@@ -1,4 +1,4 @@
-"""A JobGraph before it runs: what `firesteel info` prints."""
+"""Renders a JobGraph before it runs, for `firesteel info`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from firesteel.plan.fusion import fused
 
 
 def plan(graph: JobGraph) -> Iterator[RenderableType]:
-    """A JobGraph: one branch per vertex, with its chain and its inputs."""
+    """Renders a JobGraph: one branch per vertex, with its chain and its inputs."""
     tasks = sum(vertex.parallelism for vertex in graph.vertices)
     counts = (
         counted(len(graph.vertices), "vertex", "vertices"),
@@ -78,7 +78,9 @@ def _placement(vertex: JobVertex) -> Text:
 
 
 def _slots(graph: JobGraph) -> int:
-    """A slot sharing group needs as many slots as its highest parallelism."""
+    """Returns the number of slots: a slot sharing group needs as many as its highest
+    parallelism.
+    """
     needed: dict[str, int] = {}
     for vertex in graph.vertices:
         needed[vertex.slot_sharing_group] = max(

@@ -1,4 +1,4 @@
-"""A running job: a row per vertex."""
+"""Renders a running job: a row per vertex."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from firesteel.common.units import count, duration, rate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """A vertex's rates over the last few seconds, or over the whole of an ended job."""
+    """A vertex's rates over the last few seconds, or over the whole run of an ended job."""
 
     records_in_per_s: float = 0.0
     records_out_per_s: float = 0.0
-    busy: float = 0.0  # shares of its tasks' time
+    busy: float = 0.0  # the fraction of its tasks' time
     idle: float = 0.0
     back_pressured: float = 0.0
 
@@ -36,7 +36,7 @@ class Pace:
 def progress(
     details: JobDetails, paces: Mapping[str, Pace], *, cancelling: bool = False
 ) -> RenderableType:
-    """`paces`: by vertex id, for vertices that have run long enough."""
+    """`paces` has rates by vertex id, for vertices that have run long enough."""
     now_ms = details.end_ms or time.time() * 1000
     head = Text.assemble("Job ", (details.name, "bold"), "  ", state_text(details.status))
     head.append(f"  {duration(max(0.0, (now_ms - details.start_ms) / 1000))}")
@@ -74,14 +74,16 @@ def _vertices(vertices: Sequence[Vertex], paces: Mapping[str, Pace]) -> Table:
 
 
 def _count(records: int, per_s: float, *, counted: bool) -> tuple[str, str]:
-    """A vertex without inputs or outputs shows a dash instead of zero."""
+    """Shows a dash instead of zero for a vertex without inputs or outputs."""
     if not records and not counted:
         return "-", ""
     return count(records), rate(per_s) if per_s else ""
 
 
 def mostly(pace: Pace) -> str:
-    """Where most of the time goes: `82% busy`, `95% idle`, `60% blocked` (by back-pressure)."""
+    """Describes where most of the time is spent: `82% busy`, `95% idle`, `60% blocked`
+    (back-pressure).
+    """
     share, word = max((pace.busy, "busy"), (pace.idle, "idle"), (pace.back_pressured, "blocked"))
     return f"{share:.0%} {word}" if share > 0 else ""
 
@@ -91,7 +93,7 @@ def _ordered(states: Counter[ExecutionState]) -> Iterator[tuple[ExecutionState, 
 
 
 def states_text(states: Mapping[ExecutionState, int]) -> str:
-    """`1 INITIALIZING, 3 RUNNING`, in the order of the states."""
+    """Formats states as `1 INITIALIZING, 3 RUNNING`, in the order of the states."""
     return ", ".join(
         f"{states[state]} {state.name}" for state in ExecutionState if states.get(state)
     )

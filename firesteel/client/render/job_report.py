@@ -1,4 +1,4 @@
-"""A job in full: what `firesteel show` prints."""
+"""Renders a complete job, for `firesteel show`."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from firesteel.common.units import count, duration, short_count, size
 from firesteel.errors import ErrorInfo
 
 _FAILS = frozenset({JobStatus.FAILED, JobStatus.FAILING, JobStatus.RESTARTING})
-_WIDE = 115  # from here on tables have all their columns
+_WIDE = 115  # from this width on, tables have all their columns
 
 
 def job(
     details: JobDetails, *, full: bool = False, width: int = PLAIN_WIDTH
 ) -> Iterator[RenderableType]:
-    """The errors of a job that fails come first, those that it has survived last. A terminal of
-    less than `_WIDE` columns gets fewer columns of tables.
+    """Renders the errors of a failing job first, and those that it has survived last. On a terminal
+    narrower than `_WIDE` columns, tables have fewer columns.
     """
     head = Text.assemble(
         "Job ", (details.name, "bold"), f" ({details.job_id})  ", state_text(details.status)
@@ -68,7 +68,7 @@ def job(
 
 
 def _distinct(errors: Iterable[ErrorInfo]) -> list[tuple[ErrorInfo, list[str]]]:
-    """Errors, each with the other tasks that had the same one."""
+    """Returns the distinct errors, each with the other tasks that had the same one."""
     found: dict[tuple[str, str], tuple[ErrorInfo, list[str]]] = {}
     for error in errors:
         _, tasks = found.setdefault((error.summary, error.user_traceback), (error, []))
@@ -80,7 +80,7 @@ def _distinct(errors: Iterable[ErrorInfo]) -> list[tuple[ErrorInfo, list[str]]]:
 def exception(
     error: ErrorInfo, *, full: bool, title: str = "Error", also_in: Sequence[str] = ()
 ) -> RenderableType:
-    """The user's traceback first: that is what a user can fix."""
+    """Renders the user's traceback first, because that is what a user can fix."""
     parts: list[RenderableType] = [
         Text(f"{title} in {error.task_name}:" if error.task_name else f"{title}:", style="bold red")
     ]
@@ -104,7 +104,7 @@ _Cells = dict[str, Callable[[TaskMetrics], str]]  # by column
 
 
 def _subtasks(vertex: Vertex, *, wide: bool) -> RenderableType:
-    """What each attempt has processed, below it where its time went, and below that its plans."""
+    """Renders the counts of each attempt, then the distribution of its time, then its plans."""
     done: _Cells = {
         "Records in": lambda m: count(m.records_in),
         "Records out": lambda m: count(m.records_out),
@@ -117,7 +117,7 @@ def _subtasks(vertex: Vertex, *, wide: bool) -> RenderableType:
     attempts = [(subtask, attempt) for subtask in vertex.subtasks for attempt in subtask.attempts]
     if any(attempt.metrics.late_records_dropped for _, attempt in attempts):
         done["Late"] = lambda m: count(m.late_records_dropped)
-    if any(attempt.metrics.aligning_ms for _, attempt in attempts):  # a part of the idle time
+    if any(attempt.metrics.aligning_ms for _, attempt in attempts):  # part of the idle time
         done["Aligning"] = lambda m: _share(m.aligning_ms, m)
     all_metrics = [attempt.metrics for _, attempt in attempts]
     spent = _time_spent(all_metrics, wide=wide)
@@ -142,7 +142,7 @@ def _subtasks(vertex: Vertex, *, wide: bool) -> RenderableType:
 
 
 def _time_spent(metrics: Sequence[TaskMetrics], *, wide: bool) -> _Cells:
-    """Shares of an attempt's time; columns only for work that was done."""
+    """Returns fractions of an attempt's time; omits columns without any work."""
     cells: _Cells = {"Time": lambda m: duration(_whole_ms(m) / 1000)} if wide else {}
     for name, part_ms in _WORK.items():
         if any(map(part_ms, metrics)):
@@ -153,8 +153,8 @@ def _time_spent(metrics: Sequence[TaskMetrics], *, wide: bool) -> _Cells:
 
 
 def _on_spark(metrics: Sequence[TaskMetrics], *, wide: bool) -> _Cells:
-    """Shares of an attempt's time that add up to Spark's; its bundles and their records; its plans,
-    and how many bundles were run by a kept one.
+    """Returns fractions of an attempt's time that add up to Spark's; its bundles and their records;
+    its plans, and the number of bundles that a cached plan ran.
     """
     cells: _Cells = {
         "Planning": lambda m: _share(m.spark_planning_ms, m),
@@ -165,7 +165,7 @@ def _on_spark(metrics: Sequence[TaskMetrics], *, wide: bool) -> _Cells:
     if reads:
         cells["Files"] = lambda m: _share(m.spark_reading_ms, m)
     cells["Bundles"] = lambda m: short_count(m.bundles)
-    if wide or not reads:  # there is no room for both
+    if wide or not reads:  # both do not fit
         cells["Mean"] = lambda m: short_count(m.bundle_records / max(1, m.bundles))
     if wide:
         cells["Last"] = lambda m: short_count(m.last_bundle_records)
@@ -197,7 +197,7 @@ def _slot(attempt: Attempt, *, wide: bool) -> str:
 
 
 def _of_vertex(vertex: Vertex, vertices: Sequence[Vertex], *, full: bool) -> Tree:
-    """Its parallelism, inputs and chain."""
+    """Renders the vertex's parallelism, inputs and chain."""
     numbers = {other.vertex_id: f"[{number}]" for number, other in enumerate(vertices, 1)}
     parts = [f"parallelism {vertex.parallelism} (max {vertex.max_parallelism})"]
     parts.append(f"slot sharing group {vertex.slot_sharing_group or 'default'}")
@@ -221,7 +221,7 @@ def _of_vertex(vertex: Vertex, vertices: Sequence[Vertex], *, full: bool) -> Tre
 
 
 def _groups(numbers: Sequence[int]) -> list[list[int]]:
-    """Indices by group, in the order of the groups' first members."""
+    """Returns indices by group, in the order of the groups' first members."""
     groups: dict[int, list[int]] = {}
     for index, number in enumerate(numbers):
         groups.setdefault(number, []).append(index)

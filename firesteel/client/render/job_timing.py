@@ -1,4 +1,4 @@
-"""Where the time of a finished job went."""
+"""Renders the durations of the parts of a finished job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from firesteel.common.units import count, duration
 def timing(
     details: JobDetails, *, parts_s: Mapping[str, float], duration_s: float
 ) -> RenderableType:
-    """`parts_s`: seconds by the part of the job; `duration_s`: from its submission to its end."""
+    """`parts_s` has seconds by part of the job; `duration_s` is from its submission to its end."""
     parts = new_table("Where the time went", "", right=("",))
     for name, seconds in parts_s.items():
         parts.add_row(f"  {name}", duration(max(0.0, seconds)))

@@ -1,4 +1,4 @@
-"""A savepoint's states: what `firesteel savepoint --show` prints."""
+"""Renders a savepoint's states, for `firesteel savepoint --show`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from firesteel.savepoint import SavedState, Savepoint
 
 
 def savepoint(saved: Savepoint, *, full: bool = False) -> Iterator[RenderableType]:
-    """`full`: with what only reading the states tells."""
+    """With `full`, includes amounts that require reading the states."""
     yield Text.assemble(
         f"{saved.kind.capitalize()} {saved.checkpoint_id} of ",
         (saved.job_name, "bold"),

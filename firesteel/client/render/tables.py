@@ -1,4 +1,4 @@
-"""What all renderings share: the console, tables, states and times."""
+"""Common parts of all renderings: the console, tables, states and times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STATE_STYLES = {
 }
 
 
-PLAIN_WIDTH = 160  # of tables that go into a file or a pipe
+PLAIN_WIDTH = 160  # for tables written to a file or a pipe
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -44,12 +44,12 @@ def state_text_of(name: str) -> Text:
 
 
 def clock(ms: int) -> str:
-    """ISO 8601, in the local zone."""
+    """Formats the time as ISO 8601, in the local zone."""
     return datetime.fromtimestamp(ms // 1000).astimezone().isoformat() if ms else "-"
 
 
 def new_table(*columns: str, right: Iterable[str] = (), gives_way: Iterable[str] = ()) -> Table:
-    """`gives_way`: the columns that shrink on a narrow terminal (see `cut`)."""
+    """`gives_way` names the columns that shrink on a narrow terminal (see `cut`)."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for column in columns:
         table.add_column(
@@ -62,12 +62,12 @@ def new_table(*columns: str, right: Iterable[str] = (), gives_way: Iterable[str]
 
 
 def cut(text: str) -> Text:
-    """A text that ends in an ellipsis where it does not fit, instead of wrapping."""
+    """Returns a text that ends in an ellipsis where it does not fit, instead of wrapping."""
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def vertex_names(vertices: Iterable[Vertex]) -> RenderableType:
-    """A legend of the numbers of vertices."""
+    """Renders a legend of the numbers of vertices."""
     return Text("\n").join(
         Text(f"[{number}] {vertex.name} ({counted(vertex.parallelism, 'task')})")
         for number, vertex in enumerate(vertices, 1)

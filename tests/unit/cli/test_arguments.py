@@ -103,7 +103,7 @@ def test_a_cluster_is_named_by_its_address_or_by_its_ensemble(
 
     assert CliRunner().invoke(verb, arguments).output.strip() == address
     both = CliRunner().invoke(verb, ["-m", "here:6123", "-z", "one:2181"])
-    assert both.exit_code == 2 and "-m and -z name a cluster each" in both.output
+    assert both.exit_code == 2 and "-m and -z each name a cluster" in both.output
 
 
 def test_a_configured_ensemble_names_the_cluster() -> None:

@@ -87,7 +87,7 @@ def test_what_is_not_firesteel_is_known_soon(
     silence = (
         r"has not answered for 0\.2 s: it hangs, or is "
         if answer is None
-        else "^what answers.* is "
+        else "^the process at .* is "
     )
     with pytest.raises(ClusterUnreachable, match=silence + "not a Firesteel cluster"):
         Client(serve(answer))

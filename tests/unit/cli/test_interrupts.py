@@ -127,7 +127,7 @@ def test_a_deadline_leaves_the_job_alone() -> None:
     context = ExecutionContext(mode="remote", conf=Configuration())
     silent = threading.Event()
     job.watch_job = lambda job_id: iter([silent.wait()])  # type: ignore[method-assign,assignment,return-value]
-    with pytest.raises(TimeoutError, match=f"job {'a' * 32} has not ended yet; it runs on"):
+    with pytest.raises(TimeoutError, match=f"job {'a' * 32} has not ended yet; it keeps running"):
         _watch(job, "a" * 32, context, Interrupts(), deadline_s=0.0)  # type: ignore[arg-type]
     silent.set()
     assert job.cancelled == []

@@ -513,7 +513,7 @@ def test_info_tells_what_is_one_plan_on_spark() -> None:
 
 
 def test_show_checkpoints_tells_how_long_each_took_and_why_one_failed() -> None:
-    assert "None: it takes no checkpoints" in printed(render.checkpoints(details()))
+    assert "None: the job takes no checkpoints" in printed(render.checkpoints(details()))
     part = SubtaskCheckpoint(
         task="Map (1/2)#0",
         size_bytes=2048,

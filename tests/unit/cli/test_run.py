@@ -266,7 +266,7 @@ def test_a_job_runs_on_the_cluster_that_the_other_verbs_find(job, running: Path)
             in result.output
         )
         assert "nothing answers at 127.0.0.1:1" in result.output
-        assert "With -t local, the job gets a cluster of its own" in result.output
+        assert "With -t local, the job runs on an embedded cluster" in result.output
     assert "nothing answers at 127.0.0.1:1" in invoke("list").output
     named = invoke("run", "-m", "localhost:2", path).output
     assert "Jobs of job.py run on the cluster at localhost:2 (of -m)" in named
@@ -320,7 +320,7 @@ def test_s_is_what_the_job_begins_from(monkeypatch: pytest.MonkeyPatch, tmp_path
         "execution.state-recovery.ignore-unclaimed-state": "true",
         "execution.state-recovery.claim-mode": "NO_CLAIM",
     }
-    with pytest.raises(FiresteelError, match="name one with -s"):
+    with pytest.raises(FiresteelError, match="specify one with -s"):
         _recovery(None, False, "claim")
 
 
