@@ -1,3 +1,3 @@
-"""What the services and the client share: ids, states, configuration, processes, logs, metrics, RPC
-and the driver of cores.
+"""Code that the services and the client share: ids, states, configuration, processes, logs,
+metrics, RPC, and the driver of cores.
 """

@@ -30,7 +30,7 @@ class Backoff:
         self._next_s = first_s
 
     def next(self) -> float:
-        """The seconds to wait now; the pause after it is longer."""
+        """Returns the seconds to wait now; the next pause is longer."""
         pause_s = min(self._next_s, self._max_s)
         self._next_s = min(self._next_s * self._factor, self._max_s)
         if self._source is not None:
@@ -38,5 +38,5 @@ class Backoff:
         return pause_s
 
     def reset(self) -> None:
-        """After a success: the next pause is the first again."""
+        """Starts over with the first pause, after a success."""
         self._next_s = self._first_s

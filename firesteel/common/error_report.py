@@ -31,7 +31,7 @@ def error_info(
     task_name: str = "",
     user_code_roots: Sequence[str] = (),
 ) -> ErrorInfo:
-    """Describes an exception. All files below `user_code_roots` count as the user's."""
+    """Describes an exception. Files below `user_code_roots` count as the user's."""
     roots = tuple(str(Path(root).resolve()) + "/" for root in user_code_roots)
     try:
         summary, users = summary_of(exc), _user_traceback(exc, roots)
@@ -52,7 +52,7 @@ def error_info(
 
 
 def _places(exc: BaseException) -> str:
-    """Where the exception and its causes were raised, without a call of theirs."""
+    """Returns where the exception and its causes were raised, without calling their methods."""
     lines = []
     for link, how in _chain(exc):
         lines += [*traceback.format_tb(link.__traceback__), f"{type(link).__name__}\n", f"{how}\n"]
@@ -60,7 +60,7 @@ def _places(exc: BaseException) -> str:
 
 
 def summary_of(exc: BaseException) -> str:
-    """One line, or three where a caret points at a place; of Spark's errors, without Java stack."""
+    """Returns one line, or three if a caret marks a position; without the stack of a Java error."""
     kind, text = described = _described(exc)
     summary = str(described)
     # text only: pickle raises AttributeError without the name and the module as attributes
@@ -112,7 +112,7 @@ def _described(exc: BaseException) -> _Described:
 _HOME = Path(__file__).resolve().parents[2]
 _OURS = tuple(f"{_HOME / service}/" for service in ("firesteel", *SERVICES))
 _STDLIB = tuple({sysconfig.get_path("stdlib") + "/", sysconfig.get_path("platstdlib") + "/"})
-# Libraries between us and the user's function; their frames do not help the user.
+# Libraries between Firesteel and the user's function; their frames do not help the user.
 _LIBRARIES = re.compile(
     r"/(?:site|dist)-packages/(?:pyspark|py4j|pyarrow|grpc|cloudpickle|click|numpy|pandas)/"
 )
@@ -133,7 +133,7 @@ def _is_users(filename: str, roots: tuple[str, ...]) -> bool:
 
 
 def _user_traceback(exc: BaseException, roots: tuple[str, ...]) -> str:
-    """The exception and its causes, in Python's order, with the user's frames only."""
+    """Formats the exception and its causes as Python does, with the user's frames only."""
     parts: list[str] = []
     for link, how in _chain(exc):
         described = traceback.TracebackException.from_exception(link)
@@ -164,7 +164,7 @@ class _Link(NamedTuple):
 
 
 def _chain(exc: BaseException) -> Iterator[_Link]:
-    """From the first cause to `exc`."""
+    """Returns the chain of exceptions, from the first cause to `exc`."""
     links = [_Link(exc, "")]
     seen = {id(exc)}
     while len(links) < 20:
@@ -212,7 +212,7 @@ class _Thrown(NamedTuple):
 
 
 def _spark_error(exc: BaseException) -> _Described | None:
-    """Spark's own message, one line; None if the error is neither Spark's nor Py4J's."""
+    """Returns Spark's own message in one line; None if the error is not from Spark or Py4J."""
     module, name = type(exc).__module__, type(exc).__name__
     if not module.startswith(("pyspark.", "py4j.")):
         return None
@@ -231,7 +231,7 @@ def _spark_error(exc: BaseException) -> _Described | None:
 
 
 def _description(exc: BaseException) -> str:
-    """The exception's text, without a call to the JVM, which may be dead."""
+    """Returns the exception's text, without calling the JVM, which may be dead."""
     return text_of(getattr(exc, "_desc", None) or getattr(exc, "_message", None) or exc)
 
 
@@ -301,7 +301,7 @@ def _message(text: str) -> str:
 
 
 def _worker_text(exc: BaseException) -> str:
-    """The traceback of a Python worker that Spark quotes, from its first line; empty if none."""
+    """Returns the traceback of a Python worker that Spark quotes; empty if there is none."""
     if not type(exc).__module__.startswith(("pyspark.", "py4j.")):
         return ""
     thrown = _thrown_by(exc)
@@ -313,7 +313,7 @@ def _worker_text(exc: BaseException) -> str:
 
 
 def _exception_line(worker: str) -> str:
-    """The line after the last frame of a traceback."""
+    """Returns the line after the last frame of a traceback."""
     block = worker.splitlines()[1:]
     lines = (line.strip() for line in block if line and not line[0].isspace())
     return next(lines, _first_line(worker))

@@ -1,9 +1,10 @@
-"""Places in the protocols of submissions and checkpoints at which a test has the process die, as by
-`kill -9`, or stop, as by `kill -STOP`.
+"""Points in the protocols of submissions and checkpoints at which a test makes the process die, as
+with `kill -9`, or stop, as with `kill -STOP`.
 
-FIRESTEEL_FAILPOINTS names a folder, before the process starts: whoever first reaches the point that
-a file there has the name of removes the file and dies; or stops, if `.stop` follows the name.
-Nobody but tests sets it; without it, a point costs a comparison.
+The variable FIRESTEEL_FAILPOINTS names a folder and is set before the process starts. A process
+that reaches a point removes the file in that folder with the name of the point, if there is one,
+and dies. If `.stop` follows the name, it stops instead. Only tests set the variable; without it, a
+point costs one comparison.
 """
 
 from __future__ import annotations
@@ -19,26 +20,26 @@ _folder = os.environ.get(FOLDER, "")
 
 
 class Failpoint(Enum):
-    """In the order of a job and its checkpoints."""
+    """The points, in the order of a job and its checkpoints."""
 
-    SUBMITTED = "submitted"  # the job is stored, and its client not answered
-    SNAPSHOT_BEFORE = "snapshot-before"  # the barrier has come
-    SNAPSHOT_AFTER = "snapshot-after"  # the barrier has gone on
-    TABLE_AFTER = "table-after"  # of a RocksDB, written for the first time
-    UPLOAD_AFTER = "upload-after"  # not acknowledged
+    SUBMITTED = "submitted"  # the job is stored, but its client has no reply yet
+    SNAPSHOT_BEFORE = "snapshot-before"  # the barrier has arrived
+    SNAPSHOT_AFTER = "snapshot-after"  # the barrier has been forwarded
+    TABLE_AFTER = "table-after"  # a table of a RocksDB was written for the first time
+    UPLOAD_AFTER = "upload-after"  # the file is not acknowledged
     ACKNOWLEDGED = "acknowledged"
     METADATA_BEFORE = "metadata-before"  # all tasks have acknowledged
-    METADATA_AFTER = "metadata-after"  # the row is not there
-    ROW_COMMITTED = "row-committed"  # the Dispatcher has not answered
+    METADATA_AFTER = "metadata-after"  # the row is not stored
+    ROW_COMMITTED = "row-committed"  # the Dispatcher has not replied
     ROW_AFTER = "row-after"  # no task knows that the checkpoint is complete
     NOTIFICATION_BEFORE = "notification-before"  # no sink has committed
-    FILE_AFTER = "file-after"  # of a FileSink, perhaps of several
+    FILE_AFTER = "file-after"  # a file of a FileSink, perhaps one of several
     COLLECTED_AFTER = "collected-after"  # the group's rows may be shown
     SPOOLED = "spooled"  # the chunk is not acknowledged
     BATCH_AFTER = "batch-after"  # of foreach_batch
-    MOVED = "moved"  # rows in PostgreSQL, in a transaction that is not committed
+    MOVED = "moved"  # the rows are in PostgreSQL, in an uncommitted transaction
     MOVED_AFTER = "moved-after"
-    PYTHON_AFTER = "python-after"  # commit() of a PythonSink
+    PYTHON_AFTER = "python-after"  # the commit() of a PythonSink has returned
     NOTIFICATION_AFTER = "notification-after"  # all sinks of the task have committed
 
 

@@ -1,5 +1,5 @@
-"""Who was replaced, and does not know it yet, is refused by epoch wherever it would act (spec 003,
-"High Availability"; invariant 20). Each refusal is counted, and of each sender the first is logged.
+"""Fencing: a replaced master that still acts is refused because of its epoch (spec 003, "High
+Availability"; invariant 20). Every refusal is counted, and the first one of each sender is logged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TOLD_MAX = 1_000
 
 
 class Refusals:
-    """Those of one process. `by_sender` says how many of each kind of master."""
+    """The refusals of one process. `by_sender` counts them for each kind of master."""
 
     def __init__(self) -> None:
         self.by_sender: Counter[str] = Counter()
@@ -26,8 +26,8 @@ class Refusals:
     def refuse(
         self, what: str, *, sender: str, epoch: int, in_force: int, job_id: str = ""
     ) -> None:
-        """`sender`: "Dispatcher", "ResourceManager" or "JobMaster", with `epoch`; `in_force`: the
-        epoch of who has replaced it, or 0 if only that it was replaced is known.
+        """Records a refusal. `sender` is "Dispatcher", "ResourceManager" or "JobMaster", with
+        `epoch`. `in_force` is the epoch of its successor, or 0 if only the replacement is known.
         """
         self.by_sender[sender] += 1
         who = (sender, epoch, job_id)

@@ -1,11 +1,11 @@
-"""A split of a file source: parts of files, as they were when they were listed."""
+"""A split of a file source: parts of files, in the state in which they were listed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-# Spark takes a file of lines with such a name for compressed as a whole, and decompresses it.
+# Spark treats a text file with such a name as compressed, and decompresses the whole file.
 COMPRESSED = (".gz", ".gzip", ".bz2", ".deflate", ".snappy", ".lz4", ".zst", ".zstd")
 
 
@@ -16,8 +16,8 @@ class ListedFile(NamedTuple):
 
 
 class FilePart(NamedTuple):
-    """Bytes `start` to `start + length` of a file: of text, the lines that begin there; of Parquet
-    and ORC, the row groups or stripes that Spark counts as theirs.
+    """The bytes `start` to `start + length` of a file: for text, the lines that begin there; for
+    Parquet and ORC, the row groups or stripes that Spark assigns to them.
     """
 
     path: str
@@ -32,7 +32,7 @@ class FilePart(NamedTuple):
 
 
 def to_json(parts: Sequence[FilePart]) -> dict[str, Any]:
-    """The split, as JSON can hold it: whole files without their ranges."""
+    """Returns the split as JSON: whole files without their ranges."""
     return {
         "parts": [
             [part.path, part.size, part.modified_ns]

@@ -1,4 +1,4 @@
-"""The files that a path, a folder or a glob names: the regular files that Spark would read."""
+"""Finds the files of a path, a folder or a glob: the regular files that Spark would read."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ _KINDS = (
 
 
 class FilesBelow(NamedTuple):
-    """The content of a folder, sorted by path."""
+    """The contents of a folder, sorted by path."""
 
     files: list[str]
     skipped: list[str]  # "path is a named pipe (FIFO)"
 
 
 def is_hidden(name: str) -> bool:
-    """Whether Spark leaves out what has this name in a folder. `_key=value` is a column."""
+    """Whether Spark skips files with this name. A folder named `_key=value` is a column."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name) or _unfinished(name)
 
 
 def printable(path: str) -> str:
-    """The path with `\\xe9` for each byte that is not UTF-8, which no message can carry."""
+    """Returns the path with `\\xe9` for each byte that is not UTF-8, as messages require."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def not_readable(path: str) -> str:
-    """Names the kind of a path that is neither a regular file nor a folder; "" for these two.
+    """Returns the kind of a path that is neither a regular file nor a folder; else "".
 
     Opening a named pipe or a device may block or never end, so these are not read. Raises
     FileNotFoundError if the path does not exist, and OSError if it cannot be looked up.
@@ -58,8 +58,7 @@ def not_readable(path: str) -> str:
 
 
 def files_below(directory: str) -> FilesBelow:
-    """The regular files of a folder and the folders below it. Hidden files and folders are left
-    out.
+    """Returns the regular files of a folder and its subfolders, without hidden files and folders.
 
     Links to folders are followed, as Spark does, except those that lead to a folder that contains
     them. Raises OSError for a folder that cannot be listed.
@@ -102,13 +101,13 @@ def _identity(folder: str) -> tuple[int, int]:
 
 
 def is_pattern(path: str) -> bool:
-    """Whether the path has characters that mean something in a glob."""
+    """Whether the path has characters with a meaning in a glob."""
     return glob.has_magic(path) or "{" in path
 
 
 def matches_of(pattern: str) -> list[str]:
-    """The paths that a glob matches, sorted: Hadoop's globs (`*`, `?`, `[a-c]`, `[^a]`, `{a,b}`,
-    and a backslash before a character that means itself), and `**` for any depth of folders.
+    """Returns the paths that a glob matches, sorted: Hadoop's globs (`*`, `?`, `[a-c]`, `[^a]`,
+    `{a,b}`, and a backslash before a literal character), and `**` for any depth of folders.
 
     Hidden names only match if a part of the pattern is written like one.
     """
@@ -135,9 +134,7 @@ def _literally(escaped: re.Match[str]) -> str:
 
 
 def _alternatives(pattern: str) -> Iterator[str]:
-    """The pattern once for each way to choose among `{a,b}`. A brace without its other half means
-    itself.
-    """
+    """Yields the pattern once for each choice of `{a,b}`. An unmatched brace is literal."""
     depth, cuts = 0, []
     for found in _BRACES.finditer(pattern):
         match found[0]:

@@ -1,6 +1,6 @@
 """Typed identifiers, all 32 lower-case hex characters.
 
-Cores draw no randomness: they get an `IdSource` from their shell (seeded by the operating system),
+Cores use no randomness: they get an `IdSource` from their shell (seeded by the operating system),
 or from a test or simulation (seeded by it).
 """
 
@@ -44,12 +44,14 @@ class IdSource:
 
 
 def random_id() -> str:
-    """A fresh id, for shells."""
+    """Returns a new id, for shells."""
     return os.urandom(16).hex()
 
 
 def stable_id(*parts: str) -> str:
-    """The id of these words, always the same: an md5, like Flink's operator ids from uids."""
+    """Returns the id of these words, always the same: an md5, like Flink's operator ids from
+    uids.
+    """
     return hashlib.md5("\x00".join(parts).encode(), usedforsecurity=False).hexdigest()
 
 

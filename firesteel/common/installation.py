@@ -1,9 +1,8 @@
-"""Where the packages of the services are imported from: dispatcher, resourcemanager, jobmaster and
-taskexecutor.
+"""Finds the packages of the services: dispatcher, resourcemanager, jobmaster and taskexecutor.
 
 In the sources they are top-level packages. A wheel has them in a folder inside `firesteel`, which
-is not on sys.path: a program's own modules may have these names. Only the processes of a cluster,
-and `firesteel.testing`, search it.
+is not on sys.path, because a program's own modules may have these names. Only the processes of a
+cluster, and `firesteel.testing`, search it.
 """
 
 from __future__ import annotations
@@ -25,17 +24,15 @@ def services_folder() -> Path:
 
 
 def import_path(inherited: str | None) -> str:
-    """A PYTHONPATH on which Firesteel and the services come first, then those folders of
-    `inherited`.
-    """
+    """Returns a PYTHONPATH that starts with Firesteel and the services, followed by `inherited`."""
     ours = [str(services_folder()), str(_FIRESTEEL.parent)]
     others = (inherited or "").split(os.pathsep)
     return os.pathsep.join(dict.fromkeys(path for path in (*ours, *others) if path))
 
 
 def service_environment(inherited: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a process that runs a service, or starts some: modules of its current
-    folder are not imported.
+    """Returns the environment of a process that runs a service, or starts some. Modules in its
+    current folder are not imported.
     """
     search_path = import_path(inherited.get("PYTHONPATH"))
     return {**inherited, "PYTHONPATH": search_path, SAFE_PATH: "1"}
@@ -43,7 +40,7 @@ def service_environment(inherited: Mapping[str, str]) -> dict[str, str]:
 
 def make_importable() -> None:
     """Lets this process import the services' packages. Raises ImportError if another module has the
-    name of one that is needed.
+    name of a required one.
     """
     folder = str(services_folder())
     if folder not in sys.path:

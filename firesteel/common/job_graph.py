@@ -1,4 +1,4 @@
-"""The JobGraph: what a program becomes and what the cluster is asked to run (spec 002).
+"""The JobGraph, which a program compiles to and a cluster runs (spec 002).
 
 Domain types only. `firesteel.common.rpc.convert` turns them into their messages and back.
 """
@@ -44,7 +44,7 @@ class BlobKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blob:
-    """A user file, shipped by the hash of its content (xxhash3-128, 32 hex)."""
+    """A user file, identified by the hash of its content (xxhash3-128, 32 hex)."""
 
     hash: str
     name: str  # base name
@@ -60,7 +60,8 @@ class Operator:
     kind: str  # "Source", "Transform", ...: the spec's class without "Spec"
     spec: bytes  # cloudpickle of firesteel.plan.specs.<kind>Spec; opened in slots only
     uid: str = ""
-    # Per input: the operators of the same chain that feed it, by index; () where JobEdges feed it.
+    # For each input, the indices of the operators in the same chain that feed it; () if JobEdges
+    # do.
     inputs: tuple[tuple[int, ...], ...] = ()
     coordinator_kind: str = ""
     coordinator_options_json: str = ""
@@ -68,7 +69,7 @@ class Operator:
     place: str = ""  # where the program adds it, for messages: "job.py, line 7"
 
     def says(self, problem: str) -> str:
-        """The problem of this operator, with its place in the program in front."""
+        """Returns the problem of this operator, with its place in the program as a prefix."""
         return f"{self.place}: {problem}" if self.place else problem
 
 
@@ -128,10 +129,10 @@ class JobGraph:
 
 
 def pointwise_consumers(producer: int, producers: int, consumers: int) -> range:
-    """Which consumers read from `producer` on a POINTWISE edge.
+    """Returns the consumers that read from `producer` on a POINTWISE edge.
 
-    Both sides are cut into runs of (almost) equal length, so that i feeds i where both are equal,
-    and `consumer in pointwise_consumers(p, ...)` exactly when `p in pointwise_producers(consumer,
+    Both sides are cut into runs of (almost) equal length. So i feeds i where both are equal, and
+    `consumer in pointwise_consumers(p, ...)` exactly when `p in pointwise_producers(consumer,
     ...)`.
     """
     if producers <= consumers:
@@ -143,7 +144,7 @@ def pointwise_consumers(producer: int, producers: int, consumers: int) -> range:
 
 
 def pointwise_producers(consumer: int, producers: int, consumers: int) -> range:
-    """Which producers a consumer reads from on a POINTWISE edge (see `pointwise_consumers`)."""
+    """Returns the producers of a consumer on a POINTWISE edge (see `pointwise_consumers`)."""
     if producers <= consumers:
         index = consumer * producers // consumers
         return range(index, index + 1)

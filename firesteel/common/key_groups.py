@@ -1,4 +1,4 @@
-"""Key groups: the unit in which keyed state moves when parallelism changes.
+"""Key groups: the unit in which keyed state moves when the parallelism changes.
 
 key group = murmur3(key) mod max parallelism; subtask = key group * parallelism // max parallelism.
 The hash of a single key here equals the hash of the same value in a column (see the table of key
@@ -26,7 +26,7 @@ _NAN = struct.pack("<Q", 0x7FF8000000000000)
 
 @dataclass(frozen=True, slots=True)
 class KeyGroupRange:
-    """Key groups first <= g < end."""
+    """The key groups first <= g < end."""
 
     first: int
     end: int
@@ -45,7 +45,7 @@ class KeyGroupRange:
 
 
 def key_group_range(subtask: int, parallelism: int, max_parallelism: int) -> KeyGroupRange:
-    """The key groups g with g * parallelism // max_parallelism == subtask."""
+    """Returns the key groups g with g * parallelism // max_parallelism == subtask."""
     if not 0 <= subtask < parallelism <= max_parallelism:
         raise ValueError(
             f"subtask {subtask} of {parallelism} with max parallelism {max_parallelism} is not"
@@ -58,12 +58,12 @@ def key_group_range(subtask: int, parallelism: int, max_parallelism: int) -> Key
 
 
 def key_group(key: Any, max_parallelism: int) -> int:
-    """Raises TypeError if values of the key's type cannot be keys."""
+    """Returns the key's group. Raises TypeError if values of the key's type cannot be keys."""
     return key_hash(key) % max_parallelism
 
 
 def key_hash(key: Any) -> int:
-    """murmur3_x86_32, seed 0, unsigned."""
+    """Returns the key's murmur3_x86_32 hash with seed 0, unsigned."""
     if isinstance(key, tuple) and len(key) != 1:
         return mmh3.hash(
             b"".join(struct.pack("<I", _value_hash(value)) for value in key), 0, signed=False

@@ -1,7 +1,7 @@
-"""Who leads: what contenders for an office and those who look for its holder see of it.
+"""Leadership, as contenders for an office and those that look for its holder see it.
 
-With `high-availability.type: none` the leader of an office is whoever is at a fixed address; with
-`zookeeper` it is elected. Services do not know which it is: they contend through a
+With `high-availability.type: none`, the leader of an office is the process at a fixed address; with
+`zookeeper`, it is elected. Services do not depend on the type: they contend through a
 `LeaderElection` and find leaders through a `LeaderRetriever`.
 """
 
@@ -19,20 +19,20 @@ NO_EPOCH = Epoch(0)  # lower than every leader's
 
 
 class Office(Enum):
-    """What a leader is elected for; the value is its name in ZooKeeper."""
+    """The offices for which leaders are elected; the value is the name in ZooKeeper."""
 
     DISPATCHER = "dispatcher"
     RESOURCE_MANAGER = "resource_manager"
 
     @property
     def holder(self) -> str:
-        """As people read it."""
+        """The name of the holder, for people."""
         return "Dispatcher" if self is Office.DISPATCHER else "ResourceManager"
 
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """`epoch` is higher than that of every leader before; 0: of a fixed leader, which has none."""
+    """A leader. `epoch` is higher than that of every earlier leader; 0 for a fixed leader."""
 
     address: str
     epoch: Epoch
@@ -43,13 +43,13 @@ class NotActing:
     """Why a contender does not act as the leader."""
 
     message: str
-    leader: Leader | None = None  # which does, if known
+    leader: Leader | None = None  # the acting leader, if known
     # False: the contender leads, but cannot reach the service that elects leaders.
     coordinated: bool = True
 
 
 class LeadershipLost(FiresteelError):
-    """Another contender leads, or may lead, from now on; the process that led has to end."""
+    """Another contender leads, or may lead, from now on; the previous leader has to end."""
 
 
 class LeaderElection(Protocol):
@@ -62,23 +62,23 @@ class LeaderElection(Protocol):
 
     async def granted(self) -> Epoch | None:
         """Returns once this contender leads, with its epoch, which is higher than that of every
-        leader before; None: epochs are not counted here.
+        earlier leader; None if there are no epochs.
         """
 
     def acts(self) -> bool:
         """Whether this contender leads, and may act as the leader now."""
 
     async def acting(self) -> None:
-        """Returns at once if this contender may act, otherwise when it may again."""
+        """Returns when this contender may act, immediately if it may now."""
 
     async def lost(self) -> None:
         """Raises LeadershipLost when the leadership has ended; never returns before."""
 
     def not_acting(self) -> NotActing | None:
-        """Why it does not act as the leader, and who does; None while it acts."""
+        """Returns why it does not act as the leader, and who does; None while it acts."""
 
     async def close(self) -> None:
-        """Gives the leadership up, if it has it: another contender need not wait for a timeout."""
+        """Resigns if it leads, so that another contender need not wait for a timeout."""
 
 
 class LeaderRetriever(Protocol):
@@ -88,26 +88,28 @@ class LeaderRetriever(Protocol):
 
     @property
     def leader(self) -> Leader | None:
-        """The last one that was announced; None while there is none."""
+        """The leader that was announced last; None while there is none."""
 
     async def changed(self, known: Leader | None) -> Leader | None:
-        """Returns the leader once it is another one than `known`."""
+        """Returns the leader once it differs from `known`."""
 
 
 class Leaders(Protocol):
     """Finds the leaders of a cluster."""
 
     def of(self, office: Office, address: str) -> LeaderRetriever:
-        """`address`: of a fixed leader, which is not asked for otherwise."""
+        """Returns the retriever of an office. `address` belongs to a fixed leader; else it is
+        unused.
+        """
 
     async def start(self) -> None:
-        """Looks for them from now on. Does not wait."""
+        """Starts to look for the leaders. Does not wait."""
 
     async def close(self) -> None: ...
 
 
 class FixedElection:
-    """The only contender for an office leads, without an end."""
+    """The only contender for an office, which leads for ever."""
 
     contested = False
 
@@ -134,7 +136,7 @@ class FixedElection:
 
 
 class FixedLeader:
-    """The leader is whoever is at this address."""
+    """The leader is the process at this address."""
 
     fixed = True
 
@@ -153,7 +155,7 @@ class FixedLeader:
 
 
 class FixedLeaders:
-    """Leaders are whoever is at the addresses that are given."""
+    """The leaders are the processes at the given addresses."""
 
     def of(self, office: Office, address: str) -> LeaderRetriever:
         return FixedLeader(address)
@@ -166,7 +168,7 @@ class FixedLeaders:
 
 
 async def wait_for_leader(retriever: LeaderRetriever) -> Leader:
-    """Returns at once if there is a leader, or else when there is."""
+    """Returns the leader, as soon as there is one."""
     leader = retriever.leader
     while leader is None:
         leader = await retriever.changed(None)

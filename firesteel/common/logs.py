@@ -4,9 +4,9 @@ where they apply.
 Logging never raises: a line that cannot be written is dropped, see firesteel.common.output.
 
 A process calls `configure` once. A task binds its names with `task_context`; every line inside, of
-this code or through the standard library's `logging`, then has them, and so has what is printed. A
-new thread starts without.
-What a process that serves one job binds with `bind_process`, all of its lines have.
+this code or through the standard library's `logging`, then has them, and so has printed text. A new
+thread starts without them. A process that serves one job uses `bind_process`, which binds names for
+all of its lines.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from firesteel.text import text_of  # noqa: E402
 if _rich is None:
     del sys.modules["rich"]
 
-# Events of lines that say something about the log itself.
-OUTPUT_FOLLOWS = "output follows"  # of something that writes no times
+# Events of lines that describe the log itself.
+OUTPUT_FOLLOWS = "output follows"  # from a writer without times
 LOG_STARTS_OVER = "the log starts over"
 
 _FIRST_KEYS = (
@@ -50,7 +50,7 @@ _QUIET = ("py4j", "kazoo", "asyncio", "sqlalchemy.engine", "alembic", "urllib3")
 
 
 class _Stderr:
-    """The current sys.stderr, which tests replace."""
+    """Writes to the current sys.stderr, which tests replace."""
 
     def write(self, text: str) -> int:
         return sys.stderr.write(text)
@@ -112,15 +112,15 @@ def configure(process: str, level: str | int = "INFO") -> Any:
 
 
 def bind_process(**names: str) -> None:
-    """From now on, every line of this process has these names, unless it has others; those that
-    were bound before are dropped.
+    """Adds these names to every later line of this process that does not set them otherwise,
+    instead of those that were bound before.
     """
     global _process_names
     _process_names = names
 
 
 def line(event: str) -> bytes:
-    """A line of this process's log, for who writes it there without a logger."""
+    """Returns a line for this process's log, for a writer without a logger."""
     now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
     names = {"timestamp": now, "level": "info", "process": "".join(_own), "event": event}
     return f"{_render(None, 'info', {**names, **_process_names})}\n".encode()
@@ -131,7 +131,7 @@ def task_context(
     *, job_id: str, vertex: str, subtask: int, parallelism: int, attempt: int
 ) -> Iterator[None]:
     """Adds the task's names to every line that this thread or asyncio task logs or prints inside.
-    Of several subtasks, printed lines begin with the number, as "3> ".
+    If there are several subtasks, printed lines start with the number, as "3> ".
     """
     names = _logfmt(None, "info", {"vertex": text_of(vertex), "subtask": subtask})
     with (
@@ -150,9 +150,9 @@ _logfmt = structlog.processors.LogfmtRenderer(key_order=_FIRST_KEYS, drop_missin
 
 
 def _render(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
-    """key=value pairs on one line; a traceback follows on lines of its own, indented."""
+    """Formats key=value pairs on one line; a traceback follows on indented lines."""
     stack = event.pop("exception", None)
-    # Keys and values come from anywhere: one that logfmt rejects must not lose the line.
+    # Keys and values come from anywhere: those that logfmt rejects must not lose the line.
     line = str(
         _logfmt(
             logger,

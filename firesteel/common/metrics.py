@@ -4,8 +4,8 @@ Counters, meters and gauges are all exposed as *gauge*, histograms as *summary*,
 does; prometheus_client's Counter would append `_total`, hence this collector.
 
 Two options bound the cardinality: an allow-list of metric names (globs) and a drop-list of labels.
-Series that become equal when a label is dropped are merged: amounts are added, of everything else
-the largest counts.
+Series that become equal when a label is dropped are merged: amounts are added; for all others the
+largest value counts.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from firesteel.errors import FiresteelError
 log = structlog.get_logger(__name__)
 
 QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
-SUMMARY_WINDOW = 1024  # quantiles are over the last observations, this many
-MAX_CONNECTIONS = 32  # at once; a scraper needs one
+SUMMARY_WINDOW = 1024  # number of last observations that quantiles cover
+MAX_CONNECTIONS = 32  # at the same time; a scraper needs one
 REQUEST_TIMEOUT_S = 5.0
 
 
@@ -81,7 +81,7 @@ class SummarySnapshot:
 
 
 class Summary:
-    """Quantiles over the last observations, count and sum over all of them. Thread-safe."""
+    """Quantiles over the last observations; count and sum over all. Thread-safe."""
 
     __slots__ = ("_count", "_lock", "_sum", "_window")
 
@@ -98,10 +98,11 @@ class Summary:
             self._sum += value
 
     def snapshot(self) -> SummarySnapshot:
-        """Without quantiles before the first observation."""
+        """Returns the current values; no quantiles before the first observation."""
         with self._lock:
             values, count, total = sorted(self._window), self._count, self._sum
-        # Nearest rank: the smallest value that at least this share of the observations is below.
+        # Nearest rank: the smallest value that is at least as large as this share of the
+        # observations.
         quantiles = {q: values[max(0, math.ceil(q * len(values)) - 1)] for q in QUANTILES if values}
         return SummarySnapshot(quantiles=quantiles, count=count, sum=total)
 
@@ -112,8 +113,8 @@ class Registry(Collector):
     def __init__(
         self, *, allow: Sequence[str] = (), drop_labels: Iterable[str] = (), cluster: str = ""
     ) -> None:
-        """`allow`: globs of metric names, all if empty; `drop_labels`: labels to leave out;
-        `cluster`: the label `cluster` of all series, if it is not empty.
+        """Creates an empty registry. `allow` are globs of metric names, all if empty; `drop_labels`
+        are labels to omit; `cluster` is the label `cluster` of all series, if it is not empty.
         """
         self._cluster: _Labels = (("cluster", cluster),) if cluster else ()
         self._allow = tuple(allow)
@@ -137,7 +138,7 @@ class Registry(Collector):
         return cls(allow=allow, drop_labels=drop_labels, cluster=cluster)
 
     def gauge(self, name: str, labels: Mapping[str, str] | None = None) -> Gauge:
-        """The series of this name and these labels: always the same object."""
+        """Returns the series of this name and these labels, always the same object."""
         with self._lock:
             return self._gauges.setdefault((name, _key(labels or {})), Gauge())
 
@@ -157,9 +158,8 @@ class Registry(Collector):
             }
 
     def add_source(self, source: Source) -> None:
-        """`source` is called at every scrape, in the scraping thread.
-
-        One that raises is left out, and logged once.
+        """Adds a source, which is called at every scrape, in the scraping thread. A source that
+        raises is skipped, and logged once.
         """
         with self._lock:
             self._sources.append(source)
@@ -185,16 +185,15 @@ class Registry(Collector):
         yield from self._summary_families(taken=set(families))
 
     def render(self) -> bytes:
-        """What a scrape returns."""
+        """Returns the text of a scrape."""
         return bytes(generate_latest(self._exposed))
 
     def serve(self, host: str, port_option: str, *, first: Sequence[int] = ()) -> int:
         """Serves /metrics in daemon threads; returns the port.
 
-        `first`: those of the allowed ports to try before the others.
-        `port_option`: a port, a range such as `9249-9349` of which the first free one is taken, or
-        0 for any free one. Raises ConfigurationError for anything else, FiresteelError if every
-        port is taken.
+        `first` are the allowed ports to try before the others. `port_option` is a port, a range
+        such as `9249-9349` of which the first free one is used, or 0 for any free one. Raises
+        ConfigurationError for anything else, FiresteelError if every port is in use.
         """
         ports = parse_ports(port_option)
         for port in (*(port for port in first if ports == range(1) or port in ports), *ports):
@@ -266,9 +265,9 @@ class Registry(Collector):
 
 
 def add_process_metrics(registry: Registry, *, scope: str, labels: Mapping[str, str]) -> None:
-    """The Status metrics of this Python process; its resident memory stands in for a JVM's heap.
+    """Adds the Status metrics of this Python process; resident memory replaces a JVM's heap.
 
-    `scope`: "jobmanager" (Dispatcher, ResourceManager, JobMaster) or "taskmanager".
+    `scope` is "jobmanager" (Dispatcher, ResourceManager, JobMaster) or "taskmanager".
     """
     process = psutil.Process()
     registry.add_source(lambda: process_samples(process, scope=scope, labels=labels))
@@ -281,7 +280,7 @@ def process_samples(
     with process.oneshot():
         memory = process.memory_info()
         threads = process.num_threads()
-        # As in Java: the share of all cores, 0..1, since the last call.
+        # As in Java: the share of all cores, 0 to 1, since the last call.
         load = process.cpu_percent(None) / 100.0 / (psutil.cpu_count() or 1)
     return [
         Sample(f"{prefix}CPU_Load", labels, load),
@@ -293,7 +292,7 @@ def process_samples(
 
 
 def parse_ports(text: str) -> range:
-    """The ports of `9249`, `9249-9349` or `0`."""
+    """Parses the ports of `9249`, `9249-9349` or `0`."""
     match = re.fullmatch(r"\s*(\d{1,5})\s*(?:-\s*(\d{1,5})\s*)?", text)
     first = int(match.group(1)) if match else -1
     last = int(match.group(2) or first) if match else -1
@@ -305,7 +304,7 @@ def parse_ports(text: str) -> range:
     return range(first, last + 1)
 
 
-# Names of amounts: the values of several series can be added.
+# Names of amounts, for which the values of several series can be added.
 _AMOUNT = re.compile(r"_(?:num|total|pending|commits|taskSlots)[A-Za-z]*$")
 
 
@@ -331,8 +330,8 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler.factory(registry))
 
     def server_bind(self) -> None:
-        # HTTPServer's own looks up the host's name, which may take seconds. The port of a process
-        # that has just ended is in TIME_WAIT if Prometheus has scraped it within a minute.
+        # HTTPServer's method looks up the host's name, which may take seconds. The port of a
+        # process that has just ended is in TIME_WAIT if Prometheus has scraped it within a minute.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()

@@ -1,9 +1,9 @@
-"""Where the processes of a cluster on this machine serve their metrics.
+"""Lists where the processes of a cluster on this machine serve their metrics.
 
-Each writes a file into a folder of the cluster's, in the format of Prometheus's file-based service
-discovery (`file_sd_configs`), and removes it when it ends. A process that takes the place of a dead
-one of the same kind gets its port and its file. Processes of several hosts, such as containers, may
-share a folder.
+Each process writes a file into a folder of the cluster, in the format of Prometheus's file-based
+service discovery (`file_sd_configs`), and removes it when it ends. A process that replaces a dead
+one of the same kind reuses its port and its file. Processes of several hosts, such as containers,
+may share a folder.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import psutil
 
-# In the environment of all processes of a cluster that `firesteel cluster start` or a program has
+# Set in the environment of all processes of a cluster that `firesteel cluster start` or a program
 # started, and of the containers of docker-compose.yml.
 CLUSTER_ID = "FIRESTEEL_CLUSTER_ID"
 FOLDER = "FIRESTEEL_METRICS_TARGETS"
@@ -26,10 +26,10 @@ _HOST = "__firesteel_host"
 
 
 class Target(NamedTuple):
-    process: str  # its kind: "dispatcher", "taskexecutor", ...
+    process: str  # the kind of process: "dispatcher", "taskexecutor", ...
     address: str  # host:port
     pid: int
-    host: str  # on which `pid` is a process
+    host: str  # the host of the process `pid`
 
     @property
     def port(self) -> int:
@@ -42,7 +42,7 @@ class Target(NamedTuple):
 
 
 def targets(folder: Path) -> list[Target]:
-    """All that have a file, also processes that have been killed and not been replaced."""
+    """Returns all targets with a file, including killed processes without a successor."""
     found = []
     for path in sorted(folder.glob("*.json")):
         with contextlib.suppress(OSError, ValueError, KeyError, IndexError):  # just removed
@@ -68,7 +68,8 @@ def add(folder: Path, process: str, address: str) -> Path:
     path = folder / f"{process}-{host}-{target.port}.json"
     labels = {"process": process, _PID: str(target.pid), _HOST: host}
     entry = {"targets": [address], "labels": labels}
-    part = path.with_suffix(f".{target.pid}.part")  # replaced as a whole: Prometheus watches it
+    # Replaced as a whole, because Prometheus watches it.
+    part = path.with_suffix(f".{target.pid}.part")
     part.write_text(json.dumps([entry]))
     part.replace(path)
     return path

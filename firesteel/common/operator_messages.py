@@ -1,8 +1,7 @@
-"""What operators and their coordinators send each other.
+"""The messages between operators and their coordinators.
 
-Any message may be lost with a stream that breaks, or arrive twice: so requests are numbered, a
-repeated one changes nothing, and after a reconnect the coordinator asks for what is unanswered
-(`Resend`).
+Any message may be lost with a broken stream, or arrive twice. So requests are numbered, a repeated
+request changes nothing, and after a reconnect the coordinator asks for unanswered ones (`Resend`).
 """
 
 from __future__ import annotations
@@ -14,23 +13,24 @@ from typing import NamedTuple, TypeAlias
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitRequested:
-    """A source subtask asks for a split. A repeated request gets the same answer."""
+    """A source subtask requests a split. A repeated request gets the same answer."""
 
-    received: int  # splits the attempt has had so far: this is the number of the one it asks for
+    # The number of splits that the attempt has, which is the number of the requested one.
+    received: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitAssigned:
     number: int  # per attempt, from 0
     split_json: str
-    place: int = 0  # in the order in which the source's splits are handed out
+    place: int = 0  # in the order in which the source's splits are distributed
 
 
 class HeldSplit(NamedTuple):
-    """One that a source subtask was assigned, for a coordinator that has not assigned it."""
+    """A split of a source subtask, for a coordinator that did not assign it."""
 
     place: int
-    digest: int  # of the split, which another list of splits may have in another place
+    digest: int  # of the split, since another list of splits may have another split in this place
 
     @classmethod
     def of(cls, place: int, split_json: str) -> HeldSplit:
@@ -40,28 +40,28 @@ class HeldSplit(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitsExhausted:
-    """There will be no more splits for this subtask: end of its input."""
+    """There are no more splits for this subtask: its input ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkCollected:
     sequence: int  # per attempt, from 0
-    # Empty: shows the chunks of `group`, because their checkpoint is complete.
+    # If empty, shows the chunks of `group`, because their checkpoint is complete.
     ipc_stream: bytes = field(repr=False)
-    group: str = ""  # clients do not see the chunk before its group is shown; empty: at once
+    group: str = ""  # clients see the chunk once its group is shown; empty: immediately
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkAcknowledged:
     sequence: int
-    error: str = ""  # set: it could not be kept
+    error: str = ""  # if set, the chunk could not be kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatermarkReported:
-    """The progress of a source in a watermark alignment group. Idempotent."""
+    """Reports the progress of a source in a watermark alignment group. Idempotent."""
 
-    watermark_us: int  # MIN_TIMESTAMP_US: none yet; MAX_TIMESTAMP_US: it has ended
+    watermark_us: int  # MIN_TIMESTAMP_US: none yet; MAX_TIMESTAMP_US: the source has ended
     idle: bool = False  # the others need not wait for it
 
 
@@ -74,7 +74,7 @@ class WatermarkLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resend:
-    """A broken stream may have lost messages: send again what was not answered."""
+    """Requests unanswered messages again: a broken stream may have lost them."""
 
 
 FromOperator: TypeAlias = SplitRequested | ChunkCollected | WatermarkReported

@@ -1,15 +1,15 @@
-"""Standard output and error of a process, where nothing fails because of a line.
+"""Standard output and error of a process, in which no line causes a failure.
 
-What a process prints is its log. A full disk, or a reader that is gone, costs lines and nothing
-else: `tolerate_failures` replaces sys.stdout and sys.stderr, so `print`, `logging`, warnings and
-tracebacks never raise. Lines that cannot be written are dropped and counted; as soon as the log can
-be written again, a line says how many are missing.
+The output of a process is its log. A full disk, or a closed pipe, loses lines and nothing else:
+`tolerate_failures` replaces sys.stdout and sys.stderr, so `print`, `logging`, warnings and
+tracebacks never raise. Lines that cannot be written are dropped and counted; as soon as the log is
+writable again, a line reports how many are missing.
 
 The rows of a PrintSink are results: `write_results` raises if they cannot be written.
 
 After `mark_output`, each line of standard output has `OUTPUT_PREFIX`, which distinguishes it from
-other lines of the log, and follows a line with the time that is at most a second older. Inside
-`printed_by`, the prefix names the task, and the line itself begins with the number of the subtask.
+other lines of the log, and follows a line with a time that is at most a second older. Inside
+`printed_by`, the prefix names the task, and the text starts with the number of the subtask.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 OUTPUT_PREFIX = b"stdout: "
-# As OUTPUT_PREFIX, of a line that a task has printed.
+# Replaces OUTPUT_PREFIX in a line that a task has printed.
 TASK_PREFIX = re.compile(rb'stdout vertex=(?:"((?:[^"\\]|\\.)*)"|([^\s"]\S*)) subtask=(\d+): ')
 _MARK_INTERVAL_S = 1.0
-_OWN_LINE = re.compile(rb"timestamp=\d\S+Z level=\w+ process=")  # begins a line with its time
+_OWN_LINE = re.compile(rb"timestamp=\d\S+Z level=\w+ process=")  # matches a line with its time
 _time_mark: Callable[[], bytes] | None = None
-_marked_at = -_MARK_INTERVAL_S  # when a line with its time was written last
+_marked_at = -_MARK_INTERVAL_S  # when a line with a time was written last
 
-# For both streams, which are one file as a rule. A signal handler may write while its thread does.
+# For both streams, which usually are one file. A signal handler may write while its thread does.
 _writing = threading.RLock()
-# Of a stream whose lines have prefixes: no thread writes what another one has printed. A thread
-# that holds it takes `_writing`, never the other way round.
+# For a stream whose lines have prefixes: no thread writes the text of another one. A thread that
+# holds it takes `_writing`, never the other way round.
 _printing = threading.RLock()
 
 
 def _after_fork() -> None:
-    """Another thread may have held the locks, and does not exist in the child."""
+    """Replaces the locks: a thread that held them does not exist in the child."""
     global _writing, _printing
     _writing = threading.RLock()
     _printing = threading.RLock()
@@ -54,7 +54,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """This process writes nothing to its output meanwhile."""
+    """Pauses the output of this process."""
     with _writing:
         yield
 
@@ -70,8 +70,8 @@ _task: ContextVar[_Task | None] = ContextVar("task", default=None)
 
 @contextlib.contextmanager
 def printed_by(names: str, number: str) -> Iterator[None]:
-    """What this thread or asyncio task prints inside is a task's: `names` as in its log lines.
-    Printed lines begin with `number`.
+    """Attributes the output of this thread or asyncio task to a task; `names` are as in its log
+    lines. Printed lines start with `number`.
     """
     token = _task.set(_Task(names.encode(errors="backslashreplace"), number.encode()))
     try:
@@ -81,7 +81,7 @@ def printed_by(names: str, number: str) -> Iterator[None]:
 
 
 class Output(io.RawIOBase):
-    """A file descriptor to write to. No write raises."""
+    """A file descriptor for output. No write raises."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -101,7 +101,7 @@ class Output(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        """Always all of it, as far as the caller can see."""
+        """Writes all of it, as far as the caller can see."""
         content = bytes(data)
         with _writing:
             try:
@@ -134,7 +134,7 @@ class Output(io.RawIOBase):
         return lines if self._partial_line else prefix + lines
 
     def _time_mark(self, content: bytes) -> bytes:
-        """What to write before `content`, so that its time is known."""
+        """Returns what to write before `content`, so that its time is known."""
         global _marked_at
         if _time_mark is None or self._partial_line:
             return b""
@@ -165,10 +165,10 @@ class _Stream(io.TextIOWrapper):
             line_buffering=True,
         )
         self.output = output
-        self._unended = threading.local()  # `text`: the line that this thread has not ended
+        self._unended = threading.local()  # `text`: the unfinished line of this thread
 
     def write(self, text: str) -> int:
-        """Threads do not write into each other's lines: `print` writes a line in pieces."""
+        """Writes text. Threads do not mix their lines: `print` writes a line in pieces."""
         if not self.output.prefix:
             return super().write(text)
         lines, newline, rest = (self._take_unended() + text).rpartition("\n")
@@ -186,20 +186,20 @@ class _Stream(io.TextIOWrapper):
             super().flush()
 
     def _take_unended(self) -> str:
-        unended = getattr(self, "_unended", None)  # None: it is being created
+        unended = getattr(self, "_unended", None)  # None during construction
         text: str = unended.__dict__.pop("text", "") if unended is not None else ""
         return text
 
 
 def tolerate_failures() -> None:
-    """From now on, writing to sys.stdout and sys.stderr of this process never raises."""
+    """Replaces sys.stdout and sys.stderr with streams that never raise."""
     sys.stdout = _tolerant(sys.stdout, 1)
     sys.stderr = _tolerant(sys.stderr, 2)
 
 
 def mark_output(line: Callable[[], bytes]) -> None:
     """Adds `OUTPUT_PREFIX` to each line of sys.stdout, and before it, at least once a second, a
-    `line` that has the time.
+    `line` with the time.
     """
     global _time_mark
     _time_mark = line
@@ -208,7 +208,7 @@ def mark_output(line: Callable[[], bytes]) -> None:
 
 
 def print_to(fd: int) -> None:
-    """Makes sys.stdout write to this log, with `OUTPUT_PREFIX` and without ever raising."""
+    """Redirects sys.stdout to this log, with `OUTPUT_PREFIX` and without ever raising."""
     stream = _Stream(Output(fd), sys.stdout.encoding)
     stream.output.prefix = OUTPUT_PREFIX
     sys.stdout = stream
@@ -224,7 +224,7 @@ def _tolerant(stream: TextIO | None, fd: int) -> TextIO:
 
 def write_results(lines: str) -> None:
     """Writes whole lines to standard output, without the number of the subtask. Raises OSError if
-    any line is lost meanwhile.
+    any line is lost during the call.
     """
     stream = sys.stdout
     before = stream.output.failures if isinstance(stream, _Stream) else 0

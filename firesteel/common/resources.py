@@ -7,13 +7,13 @@ from dataclasses import dataclass, fields, replace
 from firesteel.common.ids import AllocationId, JobId
 from firesteel.common.units import MIB
 
-# The smallest heap of a slot: an idle session takes 60 MiB; bundles, shuffles and sorts need more.
+# The smallest heap of a slot. An idle session takes 60 MiB; bundles, shuffles and sorts need more.
 MINIMUM_HEAP_BYTES = 192 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceProfile:
-    """What a slot has or needs. `UNKNOWN`: decided when the slot is allocated."""
+    """The resources of a slot or a request. `UNKNOWN` is resolved when the slot is allocated."""
 
     unknown: bool = False
     cpu_cores: float = 0.0
@@ -24,11 +24,11 @@ class ResourceProfile:
 
     @property
     def total_bytes(self) -> int:
-        """All of its memory."""
+        """The sum of all its memory."""
         return self.heap_bytes + self.off_heap_bytes + self.managed_bytes + self.network_bytes
 
     def fits_in(self, other: ResourceProfile) -> bool:
-        """Whether `other` has at least as much of everything. UNKNOWN fits anywhere."""
+        """Whether `other` has at least as much of every resource. UNKNOWN fits anywhere."""
         if self.unknown:
             return True
         if other.unknown:
@@ -39,7 +39,7 @@ class ResourceProfile:
         )
 
     def __add__(self, other: ResourceProfile) -> ResourceProfile:
-        """The sum. UNKNOWN plus a known profile is the known one."""
+        """Returns the sum. UNKNOWN plus a known profile is the known one."""
         if self.unknown:
             return other
         if other.unknown:
@@ -91,5 +91,5 @@ class SlotStatus:
     profile: ResourceProfile  # UNKNOWN while free
     allocation_id: AllocationId | None = None  # None: free
     job_id: JobId | None = None  # set exactly when allocation_id is
-    warm: bool = False  # its process is up with its SparkSession
-    problem: str = ""  # why its process cannot start; empty: none known
+    warm: bool = False  # its process is running with its SparkSession
+    problem: str = ""  # the reason why its process cannot start; empty if none is known

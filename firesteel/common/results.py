@@ -1,4 +1,4 @@
-"""Partitions of BLOCKING results, as the masters and TaskExecutors name them."""
+"""Partitions of BLOCKING results, as masters and TaskExecutors identify them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from firesteel.common.ids import ResultId
 
 
 class ResultPartitionId(NamedTuple):
-    """What one attempt of one producer has written of a job's result."""
+    """The output of one attempt of one producer of a job's result."""
 
     result_id: ResultId
     producer: int  # its subtask
@@ -22,11 +22,9 @@ class ResultPartitionId(NamedTuple):
 
 
 class StoredPartition(NamedTuple):
-    """A partition that is complete. Its TaskExecutor serves it until it is released, or the job
-    ends.
-    """
+    """A complete partition. Its TaskExecutor serves it until it is released or the job ends."""
 
     id: ResultPartitionId
-    size_bytes: int  # of its file
+    size_bytes: int  # the size of its file
     rows: int
-    path: str = ""  # of its file, as the process that wrote it has left it
+    path: str = ""  # its file, as the process that wrote it left it

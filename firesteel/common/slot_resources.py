@@ -17,10 +17,10 @@ class SlotResources(NamedTuple):
 
 
 def slot_resources(conf: Configuration) -> SlotResources:
-    """Raises ConfigurationError if a slot is too small for Spark.
+    """Computes the sizes. Raises ConfigurationError if a slot is too small for Spark.
 
-    taskmanager.memory.process.size, if set, is divided among the slots in the proportions of the
-    options for a single slot.
+    If taskmanager.memory.process.size is set, it is divided among the slots in the proportions of
+    the options for a single slot.
     """
     slots = conf.get(options.TASK_SLOTS)
     heap_bytes = conf.get(options.SLOT_HEAP)

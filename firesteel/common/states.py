@@ -1,4 +1,4 @@
-"""Job and task states, and the events that lead from one to another (spec 002).
+"""Job and task states, and the events that lead from one state to another (spec 002).
 
 task:
             ┌──────────────────────────── RECONCILING (re-adopted by a new master)
@@ -49,19 +49,19 @@ _TERMINAL_TASK = frozenset(
 
 
 class TaskEvent(Enum):
-    """What moves a task from one state to the next."""
+    """The events that move a task from one state to the next."""
 
-    SCHEDULE = 0  # the scheduler asks for its slot
-    DEPLOY = 1  # it has its slot, and its deployment is sent
+    SCHEDULE = 0  # the scheduler requests its slot
+    DEPLOY = 1  # the task has its slot, and its deployment is sent
     REPORTED_INITIALIZING = 2  # its process restores state and opens operators
     REPORTED_RUNNING = 3  # all operators are open
-    REPORTED_FINISHED = 4  # end of all input, closed
-    CANCEL = 5  # it is no longer wanted
-    REPORTED_CANCELED = 6  # it has closed after a cancel, or its slot is gone
-    FAIL = 7  # it was rejected or raised, its slot died, or no slot can be had
+    REPORTED_FINISHED = 4  # all input has ended, and it has closed
+    CANCEL = 5  # the task is no longer wanted
+    REPORTED_CANCELED = 6  # the task has closed after a cancel, or its slot is gone
+    FAIL = 7  # it was rejected or raised, its slot died, or there is no slot for it
     ADOPT = 8  # a new master waits for the report of the worker that runs it
     RESTORED_FINISHED = 9  # it had finished in the checkpoint that is restored
-    NOT_BEGUN = 10  # under the earlier master, as far as anybody knows
+    NOT_BEGUN = 10  # under the previous master, as far as known
 
 
 _T, _TE = ExecutionState, TaskEvent
@@ -69,7 +69,7 @@ _T, _TE = ExecutionState, TaskEvent
 TASK_TRANSITIONS: dict[ExecutionState, dict[TaskEvent, ExecutionState]] = {
     _T.CREATED: {
         _TE.SCHEDULE: _T.SCHEDULED,
-        _TE.CANCEL: _T.CANCELED,  # nothing was asked for it yet
+        _TE.CANCEL: _T.CANCELED,  # it has no requests yet
         _TE.FAIL: _T.FAILED,
         _TE.ADOPT: _T.RECONCILING,
         _TE.RESTORED_FINISHED: _T.FINISHED,
@@ -99,7 +99,7 @@ TASK_TRANSITIONS: dict[ExecutionState, dict[TaskEvent, ExecutionState]] = {
     },
     _T.CANCELING: {
         _TE.REPORTED_CANCELED: _T.CANCELED,
-        _TE.REPORTED_FINISHED: _T.FINISHED,  # it ended before the cancel reached it
+        _TE.REPORTED_FINISHED: _T.FINISHED,  # the task ended before the cancel reached it
         _TE.FAIL: _T.FAILED,  # it raised while closing
     },
     _T.RECONCILING: {
@@ -132,12 +132,12 @@ class JobStatus(Enum):
 
     @property
     def globally_terminal(self) -> bool:
-        """The job is over for every master: clean up, never run again."""
+        """Whether the job is over for every master: it is cleaned up and never runs again."""
         return self in _TERMINAL_JOB
 
     @property
     def terminal(self) -> bool:
-        """Over for this master, at least (SUSPENDED is only locally terminal)."""
+        """Whether it is over for this master at least (SUSPENDED is only locally terminal)."""
         return self in _TERMINAL_JOB or self is JobStatus.SUSPENDED
 
 
@@ -145,7 +145,7 @@ _TERMINAL_JOB = frozenset({JobStatus.FINISHED, JobStatus.CANCELED, JobStatus.FAI
 
 
 class JobEvent(Enum):
-    """What moves a job from one status to the next."""
+    """The events that move a job from one status to the next."""
 
     BUILD = 0  # its JobMaster has built the ExecutionGraph
     REJECT = 1  # its JobMaster cannot run such a graph
@@ -160,7 +160,7 @@ class JobEvent(Enum):
     SUSPEND = 10  # this master gives up; another one may take over
     ADOPT = 11  # a new master found it running
     RECONCILED = 12  # the workers have reported its tasks to the new master
-    NOT_FOUND = 13  # no worker runs a task of it any more: it starts from its latest checkpoint
+    NOT_FOUND = 13  # no worker runs a task of it: it starts from its latest checkpoint
 
 
 _J, _JE = JobStatus, JobEvent
@@ -216,7 +216,7 @@ JOB_TRANSITIONS: dict[JobStatus, dict[JobEvent, JobStatus]] = {
 
 
 class IllegalTransition(Exception):
-    """The event does not occur in this state; the message has the story of the task or job."""
+    """The event does not occur in this state; the message has the history of the task or job."""
 
 
 def next_job_status(story: str, status: JobStatus, event: JobEvent) -> JobStatus:

@@ -1,5 +1,6 @@
-"""TIMESTAMPs where Arrow meets the program's Python: tasks exchange them in UTC, and functions get
-them in the session's zone, as PySpark's workers do. Only the types change, never the moments.
+"""Converts TIMESTAMPs between Arrow and the program's Python. Tasks exchange them in UTC, and
+functions get them in the session's zone, as PySpark's workers do. Only the types change, never the
+instants.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ SESSION_TIME_ZONE = "spark.sql.session.timeZone"
 
 
 def in_zone(batch: pa.RecordBatch, zone: str) -> pa.RecordBatch:
-    """`batch` with its TIMESTAMPs, also the nested ones, in `zone`. Nothing is copied. Raises
-    FiresteelError if there are any and Python does not know the zone.
+    """Returns `batch` with its TIMESTAMPs, including nested ones, in `zone`. Copies nothing. Raises
+    FiresteelError if there are any and Python does not have the zone.
     """
     if zone == "UTC":
         return batch
@@ -33,13 +34,15 @@ def in_zone(batch: pa.RecordBatch, zone: str) -> pa.RecordBatch:
 
 @functools.lru_cache(maxsize=1024)
 def has_moments(kind: pa.DataType) -> bool:
-    """Whether values of this type are TIMESTAMPs, or contain some."""
+    """Whether values of this type are or contain TIMESTAMPs."""
     return bool(_with_moments(kind, lambda _: pa.null()) != kind)
 
 
 @functools.cache
 def python_zone(zone: str) -> datetime.tzinfo:
-    """As Arrow's Python values have it. Raises FiresteelError if Python does not know it."""
+    """Returns the zone, as Arrow's Python values have it. Raises FiresteelError if Python lacks
+    it.
+    """
     try:
         found = pa.scalar(0, pa.timestamp("us", zone)).as_py().tzinfo
     except Exception as error:
@@ -53,7 +56,7 @@ def python_zone(zone: str) -> datetime.tzinfo:
 
 @functools.lru_cache(maxsize=1024)
 def _zoned(schema: pa.Schema, zone: str) -> pa.Schema | None:
-    """None if the schema has no TIMESTAMPs."""
+    """Returns the schema in the zone; None if it has no TIMESTAMPs."""
     kinds = [_with_moments(field.type, lambda k: pa.timestamp(k.unit, zone)) for field in schema]
     if kinds == schema.types:
         return None
@@ -63,7 +66,7 @@ def _zoned(schema: pa.Schema, zone: str) -> pa.Schema | None:
 
 
 def _with_moments(kind: pa.DataType, of: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """`kind` with another type for each TIMESTAMP in it."""
+    """Returns `kind` with another type for each TIMESTAMP in it."""
     if pa.types.is_timestamp(kind):
         return kind if kind.tz is None else of(kind)
     if not pa.types.is_nested(kind):

@@ -1,4 +1,4 @@
-"""Durations, sizes and counts: how they are read and how they are written.
+"""Reads and writes durations, sizes and counts.
 
 Configuration and user programs write durations and sizes as Flink does (`parse_duration_s`,
 `parse_size_bytes`, `shortest_duration`, `shortest_size`); messages and the command line show them
@@ -35,12 +35,12 @@ _QUANTITY = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-zµ]*)")
 
 
 def parse_duration_s(text: str) -> float:
-    """Seconds. A bare number is milliseconds, as in Flink. Raises ValueError."""
+    """Parses seconds. A bare number is milliseconds, as in Flink. Raises ValueError."""
     return _parse(text, _DURATION_UNITS_S)
 
 
 def parse_size_bytes(text: str) -> int:
-    """Bytes; every unit is a power of 1024, as in Flink. Raises ValueError."""
+    """Parses bytes; every unit is a power of 1024, as in Flink. Raises ValueError."""
     return int(_parse(text, _SIZE_UNITS_BYTES))
 
 
@@ -52,17 +52,19 @@ def _parse(text: str, units: Mapping[str, float]) -> float:
 
 
 def shortest_duration(seconds: float) -> str:
-    """As a user would write it: `3 min`, `500 ms`; `parse_duration_s` reads it back."""
+    """Formats a duration as a user writes it: `3 min`, `500 ms`; `parse_duration_s` reads it
+    back.
+    """
     return _shortest(seconds, (("d", 86400), ("h", 3600), ("min", 60), ("s", 1), ("ms", 1e-3)))
 
 
 def shortest_size(size_bytes: int) -> str:
-    """As a user would write it: `4 mb`; `parse_size_bytes` reads it back."""
+    """Formats a size as a user writes it: `4 mb`; `parse_size_bytes` reads it back."""
     return _shortest(size_bytes, (("gb", GIB), ("mb", MIB), ("kb", KIB), ("b", 1)))
 
 
 def _shortest(value: float, units: tuple[tuple[str, float], ...]) -> str:
-    """In the largest unit that leaves a whole number, else in the smallest."""
+    """Formats a value in the largest unit with a whole number, else in the smallest unit."""
     if not value:
         return "0"
     unit, factor = next(
@@ -73,7 +75,7 @@ def _shortest(value: float, units: tuple[tuple[str, float], ...]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`250 ms`, `12.3 s`, `4 min 05 s`, `2 h 30 min`."""
+    """Formats a duration: `250 ms`, `12.3 s`, `4 min 05 s`, `2 h 30 min`."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:
@@ -84,7 +86,7 @@ def duration(seconds: float) -> str:
 
 
 def size(size_bytes: int) -> str:
-    """`100 B`, `1.5 MiB`."""
+    """Formats a size: `100 B`, `1.5 MiB`."""
     amount = float(size_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:
@@ -94,12 +96,12 @@ def size(size_bytes: int) -> str:
 
 
 def mib(size_bytes: float) -> str:
-    """`1,408 MiB`: sizes that are compared with each other share one unit."""
+    """Formats a size in MiB, `1,408 MiB`: sizes that are compared share one unit."""
     return f"{size_bytes / MIB:,.0f} MiB"
 
 
 def count(number: float) -> str:
-    """`1,131`, `12.3 M`: at most nine characters."""
+    """Formats a count: `1,131`, `12.3 M`; at most nine characters."""
     if number < 10_000_000:
         return f"{number:,.0f}"
     for unit in ("M", "G", "T"):
@@ -110,19 +112,19 @@ def count(number: float) -> str:
 
 
 def short_count(number: float) -> str:
-    """`1,131`, `65.5 k`, `4.0 M`: at most seven characters."""
+    """Formats a count: `1,131`, `65.5 k`, `4.0 M`; at most seven characters."""
     if number < 10_000:
         return f"{number:,.0f}"
     return f"{number / 1e3:.1f} k" if number < 999_950 else f"{number / 1e6:.1f} M"
 
 
 def rate(per_s: float) -> str:
-    """`980/s`, `35 k/s`, `1.2 M/s`."""
+    """Formats a rate: `980/s`, `35 k/s`, `1.2 M/s`."""
     if per_s < 10_000:
         return f"{per_s:,.0f}/s"
     return f"{per_s / 1e6:.1f} M/s" if per_s >= 1e6 else f"{per_s / 1e3:.0f} k/s"
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """`1 slot`, `2 slots`."""
+    """Formats a number with its noun: `1 slot`, `2 slots`."""
     return f"{number} {one if number == 1 else many or one + 's'}"

@@ -162,7 +162,9 @@ def test_an_interrupted_start_leaves_nothing_or_says_what(tmp_path: Path) -> Non
             rest, _ = start.communicate(timeout=PATIENCE_S)
             assert start.returncode == 130, rest
             stop = f"`firesteel cluster stop --dir {tmp_path}` stops it.\n"
-            assert re.fullmatch(r"Interrupted: the cluster at \S+ keeps running, and .*" + stop, rest)
+            assert re.fullmatch(
+                r"Interrupted: the cluster at \S+ keeps running, and .*" + stop, rest
+            )
         finally:
             assert firesteel("cluster", "stop", "--dir", str(tmp_path)).returncode == 0
     eventually(lambda: not processes_of(tmp_path), "its processes end")

@@ -1,1 +1,1 @@
-"""What a checkpoint consists of, and where it is kept."""
+"""The contents of checkpoints, and their storage."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompleteCheckpoint:
     checkpoint_id: int
-    savepoint: bool = False  # it belongs to whoever asked for it
+    savepoint: bool = False  # a savepoint belongs to its user, not to the job
     path: str  # of the directory with its _metadata: a path or a URI
     size_bytes: int = 0
     triggered_ms: int = 0

@@ -1,8 +1,8 @@
-"""What the states of an operator are, as a checkpoint's metadata says: enough to read them without
-the program, and to tell whether a later program can go on with them.
+"""Describes the states of an operator in a checkpoint's metadata. The descriptions suffice to read
+the states without the program, and to decide whether a later program can restore them.
 
 They are found when the job's plan is analysed. `co_process` declares its states when it opens:
-those with a schema are in a broadcast state. Operators of your own have none.
+their schemas are in a broadcast state. User-defined operators have no descriptions.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ DECLARED = "firesteel.declared"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDescription:
-    """Types are those of Spark, as `jsonValue()` of a StructType has them."""
+    """One state. Types are those of Spark, in the form of a StructType's `jsonValue()`."""
 
     kind: StateKind
     keys: Any = None  # the columns of the key; None: not known
     values: Any = None  # the columns of values; None if they are in `columns`
-    map_keys: Any = None  # of a map: the columns of its own keys
+    map_keys: Any = None  # of a map: the columns of its keys
     ttl_ms: int | None = None
-    # Of rows: what the whole stands for, such as {"window": "1 hour"}; and, of columns whose names
-    # say nothing, what they hold, such as {"_p0_sum": "sum(d) bigint"}.
+    # For rows: what the state represents, such as {"window": "1 hour"}; and what columns with
+    # opaque names hold, such as {"_p0_sum": "sum(d) bigint"}.
     meaning: Mapping[str, str] = field(default_factory=dict)
     columns: Mapping[str, str] = field(default_factory=dict)
-    # What an earlier version of the program left under this name was deleted before.
+    # The state that an earlier version of the program left under this name was deleted first.
     replaces: bool = False
 
     def to_json(self) -> str:

@@ -7,14 +7,16 @@ from firesteel.common.checkpoints.storage import METADATA, CheckpointStorage
 
 
 def other_files(savepoint: CheckpointStorage) -> list[str]:
-    """Files in the directory of a savepoint that are none of its own. Raises StorageError."""
+    """Returns the files in a savepoint's directory that do not belong to it. Raises
+    StorageError.
+    """
     return [name for name in savepoint.files() if not name.startswith((METADATA, "chk-"))]
 
 
 def delete_checkpoint(directory: str) -> None:
-    """With the shared files that no other checkpoint beside it refers to, but without what somebody
-    has put beside a savepoint's files. Raises StorageError, also if it cannot be read: what is in
-    the directory then is not known.
+    """Deletes a checkpoint and the shared files that no other checkpoint beside it refers to. Files
+    that somebody else put beside a savepoint's files stay. Raises StorageError, also if the
+    metadata cannot be read: the contents of the directory are then unknown.
     """
     metadata, storage = read_metadata(directory), CheckpointStorage(directory)
     shared = set(metadata.shared_files)

@@ -1,9 +1,9 @@
-"""Whether a program can go on with states that it now declares differently.
+"""Decides whether a program can restore states that it now declares differently.
 
-Values are matched by the names of their columns. A column may be new, if it has a default or may be
-null; it may be gone; its type may get wider. Anything else is refused, as is what could be meant in
-two ways: a column that is gone while another of its type is new may have been renamed, and its
-values would be lost in silence.
+Values are matched by the names of their columns. A new column needs a default or must be nullable;
+a column may disappear; its type may widen. Anything else is refused, as is an ambiguous change: if
+one column disappears and another of the same type appears, it may have been renamed, and its values
+would be lost silently.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from firesteel.common.checkpoints.descriptions import (
 DEFAULT = "default"  # in the metadata of a column
 
 _WHOLE = ("byte", "short", "integer", "long")
-# Of each type, those that hold all of its values exactly.
+# For each type, the types that hold all of its values exactly.
 _WIDER: dict[str, tuple[str, ...]] = {
     "byte": ("short", "integer", "long", "float", "double"),
     "short": ("integer", "long", "float", "double"),
@@ -31,8 +31,8 @@ _WIDER: dict[str, tuple[str, ...]] = {
 
 
 def changed_states(before: StateDescriptions, now: StateDescriptions) -> str:
-    """Why an operator with the states `before` cannot go on as `now`; empty: it can. States that
-    are declared no more are kept as they are; those in columns are not.
+    """Returns why an operator with the states `before` cannot continue with `now`; empty if it can.
+    States that are no longer declared are kept, unless they are in columns.
     """
     for name, was in before.items():
         declared = now.get(name)
@@ -49,17 +49,19 @@ def changed_states(before: StateDescriptions, now: StateDescriptions) -> str:
 
 
 def kept_states(before: StateDescriptions, now: StateDescriptions) -> StateDescriptions:
-    """Of an operator that has restored the states `before`: those that it does not know stay."""
+    """Returns the states of an operator that has restored `before`. Unknown states stay."""
     states = {**before, **now}
     return {name: state for name, state in states.items() if state.kind is not StateKind.DELETED}
 
 
 def changed_state(before: StateDescription, now: StateDescription) -> str:
-    """Why values of `before` cannot become values of `now`; empty: they can."""
+    """Returns why values of `before` cannot become values of `now`; empty if they can."""
     if now.replaces or now.kind is StateKind.DELETED:
         return ""
     if before.kind is not now.kind:
-        return f"it was a {before.kind.value} in the checkpoint, and is a {now.kind.value} now"
+        return (
+            f"it is a {before.kind.value} in the checkpoint but a {now.kind.value} in the program"
+        )
     if now.kind is StateKind.ROWS:
         return _changed_rows(before, now)
     if now.map_keys is not None and (problem := _changed_key(before.map_keys, now.map_keys)):
@@ -99,13 +101,13 @@ def _changed_key(before: Any, now: Any) -> str:
 
 
 def _equal_key(before: Any, now: Any) -> bool:
-    """Whether equal keys stay equal: whole numbers do, whatever their width."""
+    """Whether equal keys stay equal; whole numbers do, whatever their width."""
     wider = isinstance(before, str) and isinstance(now, str) and now in _WIDER.get(before, ())
     return before == now or (wider and now in _WHOLE)
 
 
 def _changed(before: Any, now: Any, where: str) -> str:
-    """Of types, as JSON. `where`: the column, with a dot behind it if there is one."""
+    """Compares two types in JSON. `where` is the column, with a trailing dot if not empty."""
     match before, now:
         case {"type": "struct"}, {"type": "struct"}:
             return _changed_struct(before, now, where)
@@ -161,7 +163,7 @@ def _wider_decimal(before: str, now: str) -> bool:
 
 
 def shown(kind: Any) -> str:
-    """A type in SQL's words."""
+    """Returns a type as SQL writes it."""
     match kind:
         case {"type": "struct"}:
             return ", ".join(_shown_fields(kind))

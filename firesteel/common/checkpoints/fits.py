@@ -1,5 +1,5 @@
-"""Whether a program can begin with the state of a checkpoint. Operators are matched by their ids:
-those of their uids, or else of their places in the program.
+"""Decides whether a program can start from a checkpoint. Operators are matched by their ids, which
+come from their uids, or otherwise from their positions in the program.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _OWNED_BY_SUBTASKS = (Partitioner.FORWARD, Partitioner.BROADCAST)
 
 
 class CannotRestore(FiresteelError):
-    """The job and the checkpoint do not fit; the message names what differs."""
+    """The job and the checkpoint do not match; the message names what differs."""
 
 
 def check_fits(
@@ -26,7 +26,7 @@ def check_fits(
     *,
     allow_non_restored_state: bool = False,
 ) -> None:
-    """Raises CannotRestore."""
+    """Checks that the job can start from the checkpoint. Raises CannotRestore."""
     present = {
         operator.operator_id: (operator, vertex)
         for vertex in graph.vertices
@@ -50,7 +50,7 @@ def check_fits(
             raise CannotRestore(
                 now.says(
                     f"operator {now.name!r} is where {operator.name!r} was, whose state the"
-                    " checkpoint has. Without uids, it cannot be told whether the program has"
+                    " checkpoint has. Without uids, Firesteel cannot know whether the program has"
                     " changed: give operators with state a uid, and take another savepoint"
                 )
             )
@@ -70,14 +70,14 @@ def _check_max_parallelism(operator: CheckpointedOperator, vertex: JobVertex) ->
 
 
 def event_times(operator: CheckpointedOperator) -> list[int]:
-    """Those that its subtasks had reached, ascending."""
+    """Returns the event times of the operator's subtasks, in ascending order."""
     found = {part.watermark_us for part in operator.subtasks.values()}
     return sorted(watermark for watermark in found if watermark is not None)
 
 
 def _check_event_time(operator: CheckpointedOperator, vertex: JobVertex) -> None:
-    """What has fired, and which rows are late, is one thing for the keys of one subtask and another
-    for those of the next, if they had come to different times.
+    """Refuses a new parallelism if the subtasks had different event times: which windows have
+    fired, and which rows are late, would differ between the keys of a merged subtask.
     """
     if vertex.parallelism == operator.parallelism:
         return
@@ -102,12 +102,12 @@ def _shown_time(time_us: int) -> str:
 def _check_in_flight(
     operator: CheckpointedOperator, vertex: JobVertex, results: Set[ResultId]
 ) -> None:
-    """Of an unaligned checkpoint: its rows on their way to the operator must still have one."""
+    """Checks that the rows in flight of an unaligned checkpoint still have an exchange to take."""
     found = [handle for part in operator.subtasks.values() for handle in part.in_flight]
     if any(handle.result_id not in results for handle in found):
         raise CannotRestore(
             f"the checkpoint is unaligned, and has rows on their way to operator {operator} by an"
-            " exchange that the program has not any more: restore a savepoint, which has none"
+            " exchange that the program no longer has: restore a savepoint, which has none"
         )
     stay = [handle.partitioner for handle in found if handle.partitioner in _OWNED_BY_SUBTASKS]
     if stay and vertex.parallelism != operator.parallelism:

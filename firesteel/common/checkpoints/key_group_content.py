@@ -1,10 +1,10 @@
-"""What a slice of a keyed state file holds: the state of one key group, or rows of a state in
-columns; and what small state is in a checkpoint's `_metadata`.
+"""Encodes the slices of a keyed state file, which hold the state of one key group or rows of a
+state in columns, and the small state in a checkpoint's `_metadata`.
 
-The state of a key group is a pickled pair: a list of (name, key, namespace, value), timers among
-them, and a list of (name, table), with each table as an Arrow stream. Pickle holds values of the
-user's classes; who can write the checkpoint directory can run code in the job, and in whatever
-reads its savepoints.
+The state of a key group is a pickled pair: a list of (name, key, namespace, value), which includes
+timers, and a list of (name, table), with each table as an Arrow stream. Pickle holds values of the
+user's classes. Whoever can write the checkpoint directory can therefore run code in the job, and in
+every program that reads its savepoints.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Rows: TypeAlias = pa.Table | pa.RecordBatch
 
 _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
-# The names of timers, as entries: their namespace is (time, namespace), their value a number in
-# the order of which equal times fire.
+# The names of timers, as entries: the namespace is (time, namespace), and the value is a number
+# that orders timers with equal times.
 EVENT_TIME_TIMERS = "firesteel.event_time_timers"
 PROCESSING_TIME_TIMERS = "firesteel.processing_time_timers"
-# Before the name of a state with a TTL: when which keys have to be looked at. Nobody reads it from
-# files but the backend that has written it: it follows from the state.
+# Prefixes the name of a state with a TTL. The entries say when which keys must be examined. Only
+# the backend that wrote them reads them: they follow from the state.
 EXPIRIES = "firesteel.expiries."
 
 
@@ -56,8 +56,8 @@ class RowsSlice:
 def encode_key_group(
     entries: Iterable[KeyedStateEntry], tables: Iterable[tuple[str, bytes]]
 ) -> bytes:
-    """`tables`: as a StreamEncoder makes them. Raises what pickle raises for a value that cannot be
-    pickled.
+    """Encodes the state of one key group; `tables` come from a StreamEncoder. Raises what pickle
+    raises for a value that cannot be pickled.
     """
     rows = [(entry.name, entry.key, entry.namespace, entry.value) for entry in entries]
     return pickle.dumps((rows, list(tables)), protocol=5)
@@ -75,9 +75,9 @@ def encode_inline(
     entries: Iterable[tuple[int, bytes]],
     tables: Iterable[tuple[str, Rows, Sequence[tuple[int, int]]]],
 ) -> bytes:
-    """Small state of several key groups: `entries` as `encode_key_group` has them, by key group;
-    `tables` with the numbers of rows of their key groups, whose rows follow each other. A table is
-    one stream, which takes a tenth of the bytes of one per key group.
+    """Encodes small state of several key groups. `entries` come from `encode_key_group`, by key
+    group. `tables` have the row counts of their key groups, whose rows are consecutive. A table is
+    one stream, which takes a tenth of the bytes of one stream per key group.
     """
     streams = [
         (name, StreamEncoder(rows.schema).encode(rows), list(counts))
@@ -89,7 +89,7 @@ def encode_inline(
 def decode_inline(
     content: bytes, key_groups: KeyGroupRange
 ) -> Iterator[KeyedStateEntry | RowsSlice]:
-    """What is in it of these key groups."""
+    """Returns the contents that belong to these key groups."""
     entries, streams = pickle.loads(content)
     for key_group, encoded in entries:
         if key_group in key_groups:
@@ -103,7 +103,7 @@ def decode_inline(
 
 
 def encode_table(table: pa.Table) -> memoryview:
-    """What a `TableSlice` refers to. Other threads run meanwhile."""
+    """Encodes the rows of a `TableSlice`. Other threads can run meanwhile."""
     size = pa.MockOutputStream()
     with pa.ipc.new_stream(size, table.schema) as writer:
         writer.write_table(table)
@@ -128,7 +128,7 @@ class StreamEncoder:
         self._has_dictionaries = any(_may_have_dictionary(field.type) for field in schema)
 
     def encode(self, rows: Rows) -> bytes:
-        if self._has_dictionaries:  # which are messages of their own
+        if self._has_dictionaries:  # dictionaries are separate messages
             return self._written(rows)
         batches = [rows] if isinstance(rows, pa.RecordBatch) else rows.to_batches()
         return b"".join((self._head, *(batch.serialize() for batch in batches), _END_OF_STREAM))

@@ -31,7 +31,7 @@ _DIGEST_BYTES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointedOperator:
-    """All that a checkpoint has of one operator."""
+    """Everything that a checkpoint has of one operator."""
 
     operator_id: OperatorId
     uid: str  # empty: the program gave it none
@@ -68,7 +68,7 @@ class CheckpointMetadata:
 
     @property
     def shared_files(self) -> tuple[str, ...]:
-        """Those that other checkpoints of the job may refer to, too."""
+        """The files that other checkpoints of the job may also refer to."""
         return tuple(
             file.path
             for operator in self.operators
@@ -91,7 +91,7 @@ def encode(metadata: CheckpointMetadata) -> bytes:
 
 
 def decode(content: bytes, where: str) -> CheckpointMetadata:
-    """`where`: the file's name, for errors. Raises StorageError."""
+    """Decodes the file; `where` is its name, for errors. Raises StorageError."""
     if content[: len(_MAGIC)] != _MAGIC:
         raise StorageError(f"{where} is not the metadata of a Firesteel checkpoint")
     digest, rest = content[len(_MAGIC) :][:_DIGEST_BYTES], content[len(_MAGIC) + _DIGEST_BYTES :]
@@ -110,14 +110,16 @@ def decode(content: bytes, where: str) -> CheckpointMetadata:
 
 
 def read_metadata(directory: str) -> CheckpointMetadata:
-    """Of the checkpoint in this directory: a path or a URI. Raises StorageError."""
+    """Reads the metadata of the checkpoint in this directory (a path or URI). Raises
+    StorageError.
+    """
     storage = CheckpointStorage(directory)
     return decode(storage.read_unchecked(METADATA), f"{METADATA} of {directory}")
 
 
 def encode_snapshots(snapshots: tuple[OperatorSnapshot, ...]) -> bytes:
-    """What a task acknowledges, or restores: then also of operators that have no state, which are
-    to know that they do not begin from nothing.
+    """Encodes what a task acknowledges or restores. A restored snapshot includes operators without
+    state, so that they know that they do not start from scratch.
     """
     return pb.TaskSnapshot(operators=map(_SNAPSHOT.encode, snapshots)).SerializeToString()
 

@@ -1,4 +1,4 @@
-"""A savepoint, or a complete checkpoint, that another job begins from.
+"""Finds and reads the savepoint or complete checkpoint from which another job starts.
 
     DIR/savepoint-4711ab-0123456789ab/_metadata      paths in it are relative to this directory
     DIR/JOB-ID/chk-7/_metadata                       paths in it are relative to DIR/JOB-ID
@@ -30,21 +30,21 @@ class Restored:
 
 
 def directory_of(path: str) -> str:
-    """Of a savepoint or checkpoint, which may be named by its `_metadata`, too; a path or a URI."""
+    """Returns the directory of a savepoint or checkpoint. `path` may also name its `_metadata`."""
     where, mark, query = path.partition("?")  # of a URI
     return f"{where.rstrip('/').removesuffix(f'/{METADATA}')}{mark}{query}"
 
 
 def read_restored(graph: JobGraph, conf: Configuration) -> Restored | None:
-    """What the job is to begin from; None: from nothing. Raises StorageError if it cannot be read,
-    CannotRestore if it does not fit.
+    """Returns the checkpoint from which the job starts, or None if it starts from scratch. Raises
+    StorageError if it cannot be read, CannotRestore if it does not match the job.
     """
     path = conf.get(options.RECOVERY_PATH)
     if not path:
         return None
     if not conf.get(options.CHECKPOINT_INTERVAL):
         raise FiresteelError(
-            "a job that begins from a savepoint takes checkpoints, too: set"
+            "a job that starts from a savepoint must also take checkpoints: set"
             f" {options.CHECKPOINT_INTERVAL.key} and {options.CHECKPOINT_DIR.key}"
         )
     try:
@@ -66,7 +66,9 @@ def read_restored(graph: JobGraph, conf: Configuration) -> Restored | None:
 
 
 def metadata_in(directory: str) -> CheckpointMetadata:
-    """Raises StorageError; if somebody has named the directory above it, with what is there."""
+    """Reads the metadata. Raises StorageError; if it is the parent directory, lists its
+    contents.
+    """
     try:
         return read_metadata(directory)
     except StorageError:
@@ -81,7 +83,7 @@ def metadata_in(directory: str) -> CheckpointMetadata:
 
 
 def _below(directory: str) -> list[str]:
-    """The names of checkpoints and savepoints in it; none if it cannot be read."""
+    """Returns the names of checkpoints and savepoints in it; empty if it cannot be read."""
     with suppress(StorageError):
         storage = CheckpointStorage(directory)
         return [
@@ -93,7 +95,7 @@ def _below(directory: str) -> list[str]:
 
 
 def open_checkpoint(path: str) -> Restored:
-    """`path`: of the directory, or of the `_metadata` in it. Raises StorageError."""
+    """Opens a checkpoint; `path` is its directory or its `_metadata`. Raises StorageError."""
     directory = directory_of(path)
     metadata = metadata_in(directory)
     where, mark, query = directory.partition("?")

@@ -17,6 +17,6 @@ def is_shared(path: str) -> bool:
 
 
 def writer_of(path: str) -> int | None:
-    """The checkpoint that has written a shared file; None if its name has another form."""
+    """Returns the checkpoint that wrote a shared file; None if its name has another form."""
     number = path.removeprefix(f"{SHARED}/").partition("-")[0]
     return int(number) if is_shared(path) and number.isdecimal() else None

@@ -1,7 +1,7 @@
-"""The state of operators as a checkpoint refers to it: names of files and places in them.
+"""The state of operators in a checkpoint: names of files, and positions in them.
 
-Nobody but the operator's own process ever looks into the values, so masters can cut state and hand
-it out again without the program's code.
+Only the operator's own process reads the values. So masters can split state and distribute it
+without the program's code.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class KeyGroupSlice(NamedTuple):
 
 
 class TableSlice(NamedTuple):
-    """Where rows of a state in columns are in their file, as one subtask had them. Who restores
-    some of its key groups reads all of it, and keeps the rows of those.
+    """The position of rows of a state in columns, as one subtask had them. A reader that restores
+    some of its key groups reads the whole slice and keeps the rows of these key groups.
     """
 
     name: str  # of the state
@@ -56,15 +56,15 @@ class KeyedHandle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InlineHandle:
-    """Keyed state that is so small that it travels in the task's acknowledgement and is stored in
-    `_metadata`. Masters cannot cut it: what is restored of it is said beside it.
+    """Keyed state that is small enough to travel in the task's acknowledgement and is stored in
+    `_metadata`. Masters cannot split it: `key_groups` says which part is restored.
     """
 
     key_groups: KeyGroupRange  # to be restored, as far as there is state of them
     content: bytes  # key_group_content.encode_inline
 
     def of(self, key_groups: KeyGroupRange) -> InlineHandle:
-        """The part of these key groups, which overlap."""
+        """Returns the part for these key groups, which overlap with its own."""
         both = KeyGroupRange(
             max(self.key_groups.first, key_groups.first), min(self.key_groups.end, key_groups.end)
         )
@@ -75,8 +75,8 @@ _INLINE_BYTES = MIB  # of an operator
 
 
 def inline_bytes(threshold_bytes: int, parallelism: int) -> int:
-    """Up to which size a subtask's keyed state goes without a file, so that `_metadata` and what is
-    deployed stay small however many subtasks an operator has.
+    """Returns the size up to which a subtask's keyed state is stored without a file. It keeps
+    `_metadata` and deployments small, however many subtasks an operator has.
     """
     return min(threshold_bytes, _INLINE_BYTES // parallelism)
 
@@ -103,12 +103,12 @@ class DatabaseHandle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlight:
-    """Batches that a checkpoint has overtaken on their way to one subtask, by one edge."""
+    """Batches to one subtask, by one edge, that a checkpoint overtook."""
 
     result_id: ResultId  # the edge's
     partitioner: Partitioner
     file: StateFile  # an Arrow IPC stream of all of them, producer after producer
-    batches: tuple[tuple[int, int], ...]  # producer subtasks, and how many each has sent
+    batches: tuple[tuple[int, int], ...]  # producer subtasks, and the number of batches from each
 
 
 Items = tuple[bytes, ...]  # each a value that the operator has encoded
@@ -126,10 +126,10 @@ class OperatorSnapshot:
     lists: Mapping[str, Items] = field(default_factory=dict)
     union_lists: Mapping[str, Items] = field(default_factory=dict)
     broadcasts: Mapping[str, bytes] = field(default_factory=dict)
-    # The event time that it had reached, on which depends what its state stands for.
+    # The event time that the subtask had reached. What its state represents depends on it.
     watermark_us: int | None = None
     states: StateDescriptions = field(default_factory=dict)  # only where it is restored
-    # All subtasks of the operator had finished before this attempt: it has nothing more to do.
+    # All subtasks of the operator had finished before this attempt: it has nothing left to do.
     finished: bool = False
 
     @property
@@ -146,7 +146,7 @@ class OperatorSnapshot:
 
     @property
     def size_bytes(self) -> int:
-        """What its checkpoint has written."""
+        """The number of bytes that its checkpoint has written."""
         items: Sequence[bytes] = [
             item
             for states in (self.lists, self.union_lists)

@@ -3,13 +3,13 @@
     DIR/JOB-ID/chk-7/            what checkpoint 7 refers to
               chk-7/_metadata    written last: with it the checkpoint is whole
 
-Paths in the metadata are relative to the job's directory, which can so be moved or copied.
+Paths in the metadata are relative to the job's directory, so that directory can be moved or copied.
 
-A file appears under its name only when it is whole. Every file has a checksum, and so has every
-part that is read by itself; what does not match is never used (invariant 6).
+A file appears under its name only when it is complete. Every file has a checksum, and so has every
+part that is read by itself; data with a wrong checksum is never used (invariant 6).
 
-No call waits for ever: S3 that does not answer is given up after three attempts of a few seconds.
-Credentials are no part of a URI, which is in logs and in the job store.
+No call waits for ever: an unresponsive S3 is given up after three attempts of a few seconds.
+A URI has no credentials, since it appears in logs and in the job store.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ _R = TypeVar("_R")
 METADATA = "_metadata"
 _PART = ".part"
 _COPY_BYTES = 4 << 20
-_AT_ONCE = 8  # files in an object store, which takes its time for each, however small
+_AT_ONCE = 8  # files in an object store, where each one takes time, however small
 _RUN_BYTES = 4 << 20
 _ATTEMPTS = 3  # at a request to S3, each of which may stay without an answer for a few seconds
-_WITHOUT_DIRECTORIES = ("s3", "gcs")  # what could be created there is an empty object
+_WITHOUT_DIRECTORIES = ("s3", "gcs")  # a created directory would be an empty object there
 
 
 class StorageError(FiresteelError):
-    """A directory that cannot be used, or a file that is missing, cut short or damaged."""
+    """A directory cannot be used, or a file is missing, truncated or damaged."""
 
 
 class StorageAway(StorageError):
-    """An object store does not answer, or not now: nothing is known of its files."""
+    """An object store does not respond; the state of its files is unknown."""
 
 
 class CheckpointStorage:
-    """One directory and what is below it. Every method may be called from any thread, and raises
-    StorageError.
+    """One directory with its files and subdirectories. Every method may be called from any thread,
+    and raises StorageError.
     """
 
     def __init__(self, uri: str, *, option: str = "execution.checkpointing.dir") -> None:
-        """`uri`: a path, or e.g. s3://bucket/checkpoints?endpoint_override=...; `option`: what to
-        name in errors about the directory.
+        """`uri` is a path or a URI such as s3://bucket/checkpoints?endpoint_override=...; `option`
+        is the option that errors about the directory name.
         """
         self.uri = uri if "://" in uri else os.path.abspath(uri)
         self._option = option
@@ -64,7 +64,7 @@ class CheckpointStorage:
         self._root = root.rstrip("/")
 
     def at(self, path: str) -> CheckpointStorage:
-        """The storage of a directory below this one."""
+        """Returns the storage of a subdirectory."""
         below = CheckpointStorage.__new__(CheckpointStorage)
         where, mark, query = self.uri.partition("?")
         below.uri = f"{where.rstrip('/')}/{path}{mark}{query}"
@@ -74,9 +74,9 @@ class CheckpointStorage:
         return below
 
     def each(self, do: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
-        """Calls `do`, which reads or writes a file here, for each item: for several at once unless
-        the files are on this machine's disk. Raises the first error when all calls are over; those
-        that have not begun by then are not made.
+        """Calls `do`, which reads or writes a file here, for each item; concurrently unless the
+        files are on this machine's disk. Raises the first error when all calls are over; calls that
+        have not started by then are omitted.
         """
         if self._fs.type_name == "local" or len(items) < 2:
             return [do(item) for item in items]
@@ -89,7 +89,7 @@ class CheckpointStorage:
                 raise
 
     def check_writable(self) -> None:
-        """Writes a file and deletes it."""
+        """Checks that files can be written, by writing and deleting one."""
         name = ".firesteel-check"
         with self._errors(f"the directory {self.uri} cannot be written ({self._option})"):
             self._create_parent(name)
@@ -98,7 +98,7 @@ class CheckpointStorage:
             self._fs.delete_file(self._path(name))
 
     def write(self, path: str, chunks: Iterable[bytes | memoryview]) -> StateFile:
-        """A new file, all of it or nothing."""
+        """Writes a new file, completely or not at all."""
         digest = xxhash.xxh3_128()
         size_bytes = 0
         with self._errors(f"the file {path} of {self.uri} cannot be written"):
@@ -111,7 +111,7 @@ class CheckpointStorage:
         return StateFile(path=path, size_bytes=size_bytes, checksum=digest.hexdigest())
 
     def read(self, file: StateFile) -> bytes:
-        """All of a file."""
+        """Reads a whole file."""
         where = f"the file {file.path} of {self.uri}"
         with self._opened(file) as source:
             content: bytes = source.read_at(file.size_bytes, 0)
@@ -119,7 +119,7 @@ class CheckpointStorage:
         return content
 
     def read_to(self, file: StateFile, path: str | os.PathLike[str]) -> None:
-        """All of a file, into a local one."""
+        """Copies a whole file into a local one."""
         where = f"the file {file.path} of {self.uri}"
         digest, size_bytes = xxhash.xxh3_128(), 0
         with (
@@ -137,8 +137,8 @@ class CheckpointStorage:
             raise _damaged(where, 0, size_bytes, digest.hexdigest(), file.checksum)
 
     def read_slices(self, file: StateFile, parts: Sequence[_Slice]) -> Iterator[bytes]:
-        """`parts` in the order of their offsets. Neighbours are read together, because each read of
-        an object store takes its time.
+        """Reads `parts`, which are ordered by offset. Neighbours are read together, because each
+        read of an object store takes time.
         """
         where = f"the file {file.path} of {self.uri}"
         with self._opened(file) as source:
@@ -151,7 +151,7 @@ class CheckpointStorage:
                     yield found
 
     def check_whole(self, files: Iterable[StateFile]) -> None:
-        """Whether they are there, as long as they were written. Does not read them."""
+        """Checks that the files exist with their original sizes. Does not read them."""
         expected = {self._path(file.path): file for file in files}
         with self._errors(f"the files of {self.uri} cannot be listed"):
             found = self._fs.get_file_info(list(expected))
@@ -166,7 +166,7 @@ class CheckpointStorage:
                 )
 
     def read_unchecked(self, path: str) -> bytes:
-        """A file that carries its own checksum."""
+        """Reads a file that contains its own checksum."""
         with (
             self._errors(f"the file {path} of {self.uri} cannot be read"),
             self._fs.open_input_stream(self._path(path)) as stream,
@@ -175,7 +175,7 @@ class CheckpointStorage:
         return content
 
     def copy(self, path: str, to: CheckpointStorage) -> None:
-        """A file, under the same path in another storage."""
+        """Copies a file to the same path in another storage."""
 
         def chunks() -> Iterator[bytes]:
             with (
@@ -192,29 +192,29 @@ class CheckpointStorage:
             return bool(self._fs.get_file_info(self._path(path)).type.name != "NotFound")
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Files; those that are gone are fine."""
+        """Deletes files; ignores missing ones."""
         for path in paths:
             problem = f"the file {path} of {self.uri} cannot be deleted"
             with self._errors(problem), suppress(FileNotFoundError):
                 self._fs.delete_file(self._path(path))
 
     def delete_directory(self, path: str) -> None:
-        """With all that is in it; fine if it is gone."""
+        """Deletes a directory with its contents; ignores a missing one."""
         problem = f"the directory {path} of {self.uri} cannot be deleted"
         with self._errors(problem), suppress(FileNotFoundError):
             self._fs.delete_dir(self._path(path))
 
     def files(self) -> list[str]:
-        """All files below this directory, ordered; unfinished ones too."""
+        """Returns all files in this directory and below, sorted, with unfinished ones."""
         return list(self.sizes())
 
     def sizes(self) -> dict[str, int]:
-        """In bytes, of all files below this directory, ordered; unfinished ones too."""
+        """Returns the sizes in bytes of all files here and below, sorted, with unfinished ones."""
         found = self._listed(recursive=True)
         return {path: info.size for path, info in found if info.type.name == "File"}
 
     def directories(self) -> list[str]:
-        """The names of those in this directory, ordered."""
+        """Returns the names of the subdirectories, sorted."""
         found = self._listed(recursive=False)
         return [path for path, info in found if info.type.name == "Directory"]
 
@@ -241,8 +241,8 @@ class CheckpointStorage:
 
     @contextmanager
     def _new_file(self, path: str) -> Iterator[Any]:
-        """On a local disk it is flushed and renamed; an object store shows it when it is closed,
-        which cannot be avoided if it is not to be written to its end.
+        """Creates a file. On a local disk it is flushed and renamed. An object store shows it when
+        it is closed, even if it has not been written to its end.
         """
         where = self._path(path)
         if self._fs.type_name != "local":
@@ -289,7 +289,7 @@ class CheckpointStorage:
 
 
 def _runs(parts: Sequence[_Slice]) -> Iterator[list[_Slice]]:
-    """Neighbours, as many as are small enough together."""
+    """Groups neighbours whose total size is small enough."""
     run: list[_Slice] = []
     for part in parts:
         if run:
@@ -304,7 +304,7 @@ def _runs(parts: Sequence[_Slice]) -> Iterator[list[_Slice]]:
 
 
 def _check(where: str, content: bytes, offset: int, size_bytes: int, checksum: str) -> None:
-    """Raises StorageError."""
+    """Checks the content. Raises StorageError."""
     if len(content) != size_bytes:
         raise _cut_short(where, offset, size_bytes, len(content))
     found = xxhash.xxh3_128_hexdigest(content)
@@ -327,7 +327,7 @@ def _damaged(where: str, offset: int, size_bytes: int, found: str, checksum: str
 
 
 def _file_system(uri: str, option: str) -> tuple[Any, str]:
-    """The file system of a path or URI, and the path in it. Raises StorageError."""
+    """Returns the file system of a path or URI, and the path in it. Raises StorageError."""
     # Imported late: every JobMaster imports this module, and few have checkpoints.
     from pyarrow import fs as pafs
 
@@ -350,7 +350,7 @@ def _file_system(uri: str, option: str) -> tuple[Any, str]:
 
 
 def _s3(uri: str) -> tuple[Any, str]:
-    """As `FileSystem.from_uri`, which tries again for minutes while nobody answers."""
+    """Like `FileSystem.from_uri`, which retries for minutes while the server is unresponsive."""
     from pyarrow import fs as pafs
 
     options = dict(parse_qsl(urlsplit(uri).query))

@@ -29,7 +29,9 @@ _PASSED_ON = ("spark.", "firesteel.")
 
 
 class ConfigurationError(FiresteelError):
-    """A bad value, or a file that cannot be read; names key, value and what is allowed."""
+    """A bad value, or an unreadable file; the message names the key, the value and what is
+    allowed.
+    """
 
 
 class Configuration:
@@ -73,15 +75,15 @@ class Configuration:
         return Configuration({**self._values, **overrides})
 
     def to_dict(self) -> dict[str, str]:
-        """What was set, as text: `Configuration(conf.to_dict()) == conf`."""
+        """Returns the set values as text: `Configuration(conf.to_dict()) == conf`."""
         return dict(self._values)
 
     def spark(self) -> dict[str, str]:
-        """Every `spark.*` key that was set; for the SparkSession of a slot."""
+        """Returns every `spark.*` key that was set, for the SparkSession of a slot."""
         return {key: text for key, text in self._values.items() if key.startswith("spark.")}
 
     def shown(self) -> dict[str, str]:
-        """What was set, without what nobody is to see."""
+        """Returns the set values without secrets."""
         return {key: text for key, text in self._values.items() if key not in self.secrets()}
 
     def secrets(self) -> dict[str, str]:
@@ -92,11 +94,11 @@ class Configuration:
         }
 
     def to_arguments(self) -> list[str]:
-        """As repeated `-D key=value`, for a command line; `to_environment` has the rest."""
+        """Returns repeated `-D key=value` for a command line; `to_environment` has the secrets."""
         return [part for key, text in self.shown().items() for part in ("-D", f"{key}={text}")]
 
     def to_environment(self) -> dict[str, str]:
-        """For the environment of a process, and of those that it starts."""
+        """Returns variables for the environment of a process and its children."""
         secrets = self.secrets()
         variables = {OPTIONS[key].variable: text for key, text in secrets.items()}
         variables.pop("", None)
@@ -113,7 +115,7 @@ class Configuration:
 
 
 def parse_definitions(definitions: tuple[str, ...] | list[str]) -> dict[str, str]:
-    """`-D key=value` arguments as a mapping. Raises ConfigurationError without a key or `=`."""
+    """Parses `-D key=value` arguments. Raises ConfigurationError without a key or `=`."""
     values: dict[str, str] = {}
     for definition in definitions:
         key, equals, value = definition.partition("=")
@@ -186,7 +188,7 @@ _ALLOWED = {
 
 
 def parse(option: Option[T], text: str) -> T:
-    """The typed value. Raises ConfigurationError naming the key, the value and what is allowed."""
+    """Returns the typed value. Raises ConfigurationError with the key, the value and the rule."""
     try:
         value = _PARSERS[option.kind](text, option)
     except ValueError:

@@ -1,4 +1,4 @@
-"""High availability, as `high-availability.type` has it: fixed leaders, or elected ones."""
+"""Selects high availability by `high-availability.type`: fixed leaders, or elected ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from firesteel.common.leader import (
     Office,
 )
 
-ZOOKEEPER = "zookeeper://"  # begins the address of a cluster whose Dispatcher is elected
+ZOOKEEPER = "zookeeper://"  # prefix of the address of a cluster whose Dispatcher is elected
 
 
 def elected(conf: Configuration) -> bool:
@@ -23,8 +23,8 @@ def elected(conf: Configuration) -> bool:
 def election_of(
     conf: Configuration, office: Office, *, store_id: str = "", above: Epoch = NO_EPOCH
 ) -> LeaderElection:
-    """`store_id`: of the contender's job store, if it has one; `above`: its epoch is to be higher
-    than that. Raises ConfigurationError.
+    """Creates the election for an office. `store_id` is the id of the contender's job store, if it
+    has one; its epoch will be higher than `above`. Raises ConfigurationError.
     """
     if not elected(conf):
         return FixedElection()
@@ -36,7 +36,7 @@ def election_of(
 
 
 def leaders_of(conf: Configuration) -> Leaders:
-    """Raises ConfigurationError."""
+    """Returns the finder of leaders. Raises ConfigurationError."""
     if not elected(conf):
         return FixedLeaders()
     from firesteel.common.high_availability.zookeeper.ensemble import Ensemble
@@ -46,18 +46,18 @@ def leaders_of(conf: Configuration) -> Leaders:
 
 
 def check_address(conf: Configuration, option: str, address: str) -> None:
-    """Raises ConfigurationError unless a fixed leader has an address HOST:PORT, and an elected one
-    none.
+    """Raises ConfigurationError unless a fixed leader has an address HOST:PORT, and an elected
+    leader has none.
     """
     if elected(conf) and address:
         raise ConfigurationError(
-            f"{option} {address} has no effect with {options.HA_TYPE.key}: zookeeper, which tells"
-            " the leader's address; drop it"
+            f"{option} {address} has no effect with {options.HA_TYPE.key}: zookeeper, which"
+            " provides the leader's address; omit it"
         )
     if not elected(conf) and not address:
         raise ConfigurationError(
-            f"{option} HOST:PORT is missing; or set {options.HA_TYPE.key}: zookeeper, which tells"
-            " the leader's address"
+            f"{option} HOST:PORT is missing; or set {options.HA_TYPE.key}: zookeeper, which"
+            " provides the leader's address"
         )
     host, _, port = address.rpartition(":")
     if address and not (host and port.isdecimal() and 0 < int(port) < 65536):
@@ -65,7 +65,9 @@ def check_address(conf: Configuration, option: str, address: str) -> None:
 
 
 def elected_address(conf: Configuration, quorum: str = "") -> str:
-    """That of a cluster in ZooKeeper: HOST:PORT,HOST:PORT[/CLUSTER-ID], or as configured."""
+    """Returns the address of a cluster in ZooKeeper: HOST:PORT,HOST:PORT[/CLUSTER-ID], or as
+    configured.
+    """
     servers, slash, cluster_id = quorum.partition("/")
     configured: list[str] = conf.get(options.ZOOKEEPER_QUORUM)
     servers = servers or ",".join(configured)

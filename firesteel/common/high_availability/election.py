@@ -1,4 +1,4 @@
-"""What a contender for an office decides: when to ask for it, and until when it may act.
+"""Decides for a contender for an office: when to request it, and until when it may act.
 
 Pure: see firesteel.common.service.core. The shell connects to ZooKeeper and carries requests there.
 
@@ -9,13 +9,14 @@ Pure: see firesteel.common.service.core. The shell connects to ZooKeeper and car
                         ENDED ◀───────────────────┘
                    the session is over, or the office is another's
 
-A leader acts only during its lease, which it renews by writes to its node. Such a write proves that
-ZooKeeper heard from the session no earlier than when it was sent, and ZooKeeper gives the office to
-nobody else before the session's timeout has passed since. The lease is shorter by a margin, for
-what ZooKeeper's servers tell each other about sessions only from tick to tick. So the lease ends
-before another contender can lead, whatever this process knows about its connection, and also if it
-was stopped meanwhile. The lease ends a leader's acting, not its leadership: if ZooKeeper was away
-for everybody, the session lives on, and with it the leadership, under the same epoch.
+A leader acts only during its lease, which it renews by writing to its node. Such a write proves
+that ZooKeeper heard from the session no earlier than when it was sent, and ZooKeeper gives the
+office to no other contender before the session's timeout has passed since then. The lease is
+shorter by a margin, because ZooKeeper's servers exchange information about sessions only once per
+tick. So the lease ends before another contender can lead, whatever this process knows about its
+connection, and also if the process was stopped in between. When the lease ends, the leader stops
+acting but keeps its leadership: if ZooKeeper was unavailable to everybody, the session survives,
+and with it the leadership, under the same epoch.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from firesteel.common.service.core import Effects, Tick
 
 LEASE_PART = 5 / 6  # of the session's timeout
 CONFIRM_PART = 1 / 6
-RETRY_S = 0.5  # after a request that failed on a connection that holds
+RETRY_S = 0.5  # after a failed request on an intact connection
 
 # ---- events
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connected:
-    """A session is connected: a new one, or the former one again."""
+    """A session is connected, either a new one or the previous one again."""
 
     session_id: int
     session_timeout_s: float  # as agreed with ZooKeeper
@@ -45,7 +46,7 @@ class Connected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspended:
-    """The connection broke; the session may go on with another one."""
+    """The connection broke; the session may continue over another connection."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +56,11 @@ class SessionLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
-    """The office is this contender's, in this session."""
+    """This contender has the office, in this session."""
 
     session_id: int
     epoch: Epoch
-    asked_at: float  # when the request was sent, that was answered so
+    asked_at: float  # when the answered request was sent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,19 +82,19 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Displaced:
-    """The office is no more this contender's, although its session lives."""
+    """The office no longer belongs to this contender, although its session lives."""
 
     by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resigned:
-    """This contender is about to give the office up, if it has it."""
+    """This contender is about to resign from the office, if it has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestFailed:
-    """The last request failed, or nobody knows whether it did."""
+    """The last request failed, or its outcome is unknown."""
 
     reason: str
 
@@ -116,7 +117,7 @@ Event = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contend:
-    """Ask for the office. Answered by Granted, Occupied or RequestFailed."""
+    """Request the office. Answered by Granted, Occupied or RequestFailed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +132,7 @@ class Lead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renewed:
-    """The lease goes on: whoever waits for it may act."""
+    """The lease was renewed: those that wait for it may act."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +142,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
-    """It has been renewed after all."""
+    """The lease has been renewed after it had run out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +154,7 @@ Command = Contend | Confirm | Lead | Renewed | Pause | Resume | End
 
 
 class ElectionState(Enum):
-    STANDBY = "another contender leads, or nobody does"
+    STANDBY = "another contender leads, or none"
     LEADING = "leads, and acts"
     PAUSED = "may still be the leader, and does not act"
     ENDED = "led, and never will again"
@@ -273,7 +274,7 @@ class ElectionCore:
             self._commands.append(Resume())
 
     def _ask(self, now: float) -> None:
-        """Sends the request that is due. One at a time, and only while connected."""
+        """Sends the request that is due, one at a time and only while connected."""
         if self.state is ElectionState.ENDED or self._asking or not self._connected:
             return
         if self._ask_at is None or now < self._ask_at:

@@ -1,5 +1,5 @@
-"""The lines of one job, out of the logs of many processes.
+"""Finds the lines of one job in the logs of many processes.
 
-`tail` reads one log while it grows and starts over; `lines` finds a job's lines in it; `merge` puts
-the lines of many logs in the order of time; `reader` does all of that for one service's logs.
+`tail` reads one log while it grows and starts over; `lines` finds a job's lines in it; `merge`
+orders the lines of many logs by time; `reader` does all of that for one service's logs.
 """

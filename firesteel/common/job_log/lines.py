@@ -1,4 +1,4 @@
-"""Which lines of a log are a job's.
+"""Decides which lines of a log belong to a job.
 
 A line of Firesteel's own names its process, and its job if there is one. Any other line (Spark's, a
 traceback, or what functions print, which has a prefix) has the job of the line of Firesteel's
@@ -30,7 +30,7 @@ _INTERNAL = tuple(f'event="{event}"'.encode() for event in (OUTPUT_FOLLOWS, LOG_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    time_us: int  # since 1970; that of the last line before it which has one
+    time_us: int  # since 1970; the time of the last line that has one
     process: str  # e.g. "slot-0[4711]"
     origin: str  # the TaskExecutor that the process belongs to; empty: none
     text: str  # as it is in the log, without the prefix of printed lines
@@ -38,7 +38,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The lines that are asked for."""
+    """The requested lines."""
 
     job_id: str
     started_us: int = 0  # when the job started
@@ -53,7 +53,7 @@ class Selection:
 
 
 class JobLines:
-    """Finds the job's lines in one log. Give it every line of the log, in order."""
+    """Finds the job's lines in one log. Requires every line of the log, in order."""
 
     def __init__(self, selection: Selection, *, origin: str = "") -> None:
         self.time_us = 0  # of the last line
@@ -63,7 +63,7 @@ class JobLines:
         self._vertices = {vertex.encode() for vertex in selection.vertices}
         self._origin = origin
         self._ours = False  # the last line of Firesteel's is the job's
-        self._task = False  # and names one of the tasks that are asked for
+        self._task = False  # and names one of the requested tasks
         self._process = ""
 
     def find(self, line: bytes) -> Line | None:
@@ -97,7 +97,7 @@ class JobLines:
         )
 
     def _firesteel_line(self, line: bytes, ours: re.Match[bytes]) -> bool:
-        """Returns whether it names a task that is asked for."""
+        """Returns whether the line names a requested task."""
         self._advance(ours[1])
         self._process = ours[2].decode(errors="replace")
         job = _JOB.search(line)
@@ -120,18 +120,18 @@ class JobLines:
         return True
 
     def _advance(self, timestamp: bytes) -> None:
-        """The order of lines in a log is kept, whatever their clocks say."""
+        """Advances the time. The order of lines in a log is kept, whatever their clocks say."""
         self.time_us = max(self.time_us, parse_us(timestamp))
 
 
 def job_of(line: bytes) -> str:
-    """The job that a line of Firesteel's names; empty: none."""
+    """Returns the job that a line of Firesteel's names; empty if none."""
     match = _JOB.search(line) if _OURS.match(line) else None
     return "" if match is None else match[1].decode()
 
 
 def parse_us(timestamp: bytes) -> int:
-    """Microseconds since 1970; 0 if it is no time."""
+    """Returns microseconds since 1970; 0 if it is not a time."""
     try:
         at = datetime.fromisoformat(timestamp.decode())
     except ValueError:
@@ -142,9 +142,7 @@ def parse_us(timestamp: bytes) -> int:
 
 
 def begins_over_us(first_line: bytes) -> int | None:
-    """When the log that begins with this line had started over; None: it is there from its
-    beginning.
-    """
+    """Returns when the log with this first line started over; None if it is complete."""
     ours = _OURS.match(first_line)
     if ours is None or f'event="{LOG_STARTS_OVER}"'.encode() not in first_line:
         return None

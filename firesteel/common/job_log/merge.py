@@ -1,8 +1,8 @@
-"""Puts lines of several logs, which come piecemeal, in the order of time.
+"""Orders lines of several logs, which arrive in pieces, by time.
 
-A line is taken once no log can have an older one. A log whose lines nobody can send at present is
-passed over; its lines then come late. What is held back is bounded: a log of which `HELD_MAX` lines
-are held wants no more until some were taken.
+A line is taken once no log can have an older one. A log that is unreachable at present is skipped;
+its lines then come late. The buffer is bounded: a log with `HELD_MAX` buffered lines is not read
+until some were taken.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ class Merge(Generic[Source]):
         self._open[source] = _Held()
 
     def feed(self, source: Source, lines: Iterable[Line], complete_us: int = 0) -> None:
-        """The next lines; there will be none older than the last of them, or `complete_us`."""
+        """Adds the next lines. No line older than the last of them, or than `complete_us`,
+        follows.
+        """
         held = self._open[source]
         held.lines.extend(lines)
         held.passed_over = False
@@ -44,13 +46,13 @@ class Merge(Generic[Source]):
         held.complete_us = max(held.complete_us, complete_us, last_us)
 
     def end(self, source: Source) -> None:
-        """No lines follow."""
+        """Ends a log; no more lines follow."""
         held = self._open.pop(source)
         if held.lines:
             self._ended.append(held)
 
     def pass_over(self, source: Source) -> None:
-        """Wait for it no longer, until it is fed again."""
+        """Stops waiting for the log until it is fed again."""
         self._open[source].passed_over = True
 
     def wants(self, source: Source) -> bool:
@@ -58,12 +60,12 @@ class Merge(Generic[Source]):
 
     @property
     def complete_us(self) -> int | None:
-        """No line before this time follows; None: no line at all."""
+        """No line before this time follows; None if no line follows at all."""
         waited_for = [held.complete_us for held in self._open.values() if not held.passed_over]
         return min(waited_for, default=None)
 
     def take(self, *, all_: bool = False) -> list[Line]:
-        """The lines that no older one can precede, oldest first; or all that are held."""
+        """Returns the lines that no older line can precede, oldest first; or all buffered lines."""
         until_us = None if all_ else self.complete_us
         parts: list[list[Line]] = []
         for held in [*self._open.values(), *self._ended]:

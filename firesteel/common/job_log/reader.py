@@ -31,11 +31,11 @@ class Step:
     lines: list[Line]
     complete_us: int  # no older line follows
     notices: list[str]  # what is missing
-    at_end: bool  # of what there is now: look again later
+    at_end: bool  # everything was read; look again later
 
 
 class JobLogReader:
-    """`find` returns the logs to read; with `follow`, it is asked again for each step."""
+    """Reads a job's lines. `find` returns the logs; with `follow`, it is called for each step."""
 
     def __init__(self, selection: Selection, find: FindLogs, *, follow: bool) -> None:
         self._selection = selection
@@ -47,7 +47,7 @@ class JobLogReader:
         self._began = False
 
     def step(self) -> Step | None:
-        """The next lines, or none; None once all were read, unless it follows."""
+        """Returns the next lines, possibly none; None once all were read, unless it follows."""
         if self._follow or not self._began:
             self._look()
         lag_s = 0.0 if self._selection.output else SETTLED_AFTER_S  # print() returns after writing
@@ -96,7 +96,7 @@ class JobLogReader:
 
 
 def first_job(path: Path) -> str:
-    """The job of the first line that names one; empty if there is none near the beginning."""
+    """Returns the job of the first line that names one; empty if there is none near the start."""
     tail = LogTail(path)
     for _ in range(_FIRST_CHUNKS):
         for line in tail.read():

@@ -1,8 +1,8 @@
 """Reads a log from its oldest line on, while it grows and starts over.
 
-A log that starts over is copied to NAME.1 and then emptied (see process.log_files). It is another
-one as soon as it begins otherwise: every log begins with a time. What was not read of the former
-one is then in NAME.1, at the same place.
+A log that starts over is copied to NAME.1 and then emptied (see process.log_files). It is a new log
+as soon as its start differs, since every log starts with a time. The unread part of the previous
+log is then in NAME.1, at the same position.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HEAD_BYTES = 96
 
 class LogTail:
     def __init__(self, path: Path) -> None:
-        self.at_end = False  # everything was read that was there at the last look
+        self.at_end = False  # everything was read at the last look
         self.missing = False  # lines were dropped before they could be read
         self._paths = (old(path), path)  # the former log, and the current one
         self._begun = False
@@ -28,18 +28,18 @@ class LogTail:
         self._rest = b""  # of the line that is not complete yet
 
     def read(self) -> list[bytes]:
-        """The next lines, without their ends; some or none. Not all lines unless `at_end`."""
+        """Returns the next lines without their ends, possibly none. All were read once `at_end`."""
         data = self._next_data()
         if not data:
             return []
         *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > CHUNK_BYTES:  # no line of ours
+        if len(self._rest) > CHUNK_BYTES:  # not a line of Firesteel's
             lines.append(self._rest)
             self._rest = b""
         return lines
 
     def last(self) -> list[bytes]:
-        """The line that nobody has ended."""
+        """Returns the last line if it has no end."""
         rest, self._rest = self._rest, b""
         return [rest] if rest else []
 
@@ -61,17 +61,18 @@ class LogTail:
     def _has_started_over(self) -> None:
         if self._current == 1:
             rest = self._data(0)
-            if rest is not None:  # of what was read
+            if rest is not None:  # it has the rest of the log that was read
                 self._current = 0
                 return
-            if self._position == 0 or not self._paths[1].exists():  # not there yet, or deleted
+            # The log does not exist yet, or was deleted.
+            if self._position == 0 or not self._paths[1].exists():
                 self.at_end = True
                 return
         self.missing = True
         self._begin(self._oldest())
 
     def _oldest(self) -> int:
-        """0 if there is a former log, and it is not the one that is being emptied just now."""
+        """Returns 0 if there is a previous log that is not the one being emptied just now."""
         former, current = (self._head_of(path) for path in self._paths)
         return 0 if former and former != current else 1
 
@@ -87,7 +88,7 @@ class LogTail:
         self._current, self._position, self._head = part, 0, b""
 
     def _data(self, part: int) -> bytes | None:
-        """What follows in this file; None if it is another one than was read."""
+        """Returns the rest of this file; None if it is not the file that was read before."""
         try:
             with open(self._paths[part], "rb") as file:
                 head = file.read(_HEAD_BYTES)
@@ -104,7 +105,7 @@ class LogTail:
 
 
 def all_lines(tail: LogTail) -> Iterator[bytes]:
-    """Until the end that the log has now."""
+    """Yields the lines up to the present end of the log."""
     while not tail.at_end:
         yield from tail.read()
     yield from tail.last()

@@ -1,4 +1,4 @@
-"""The parent's side of a child process: start it, wait until it is ready, watch it, end it.
+"""The parent's side of a child process: start it, wait until it is ready, watch it and end it.
 
 The child's side and the two pipes between them are in `firesteel.common.process.lifeline`.
 """
@@ -28,7 +28,7 @@ from firesteel.common.process.log_files import LOG_FILE
 
 
 class StartFailed(Exception):
-    """A child ended, or stayed silent too long, before it was ready. `reason` is the message
+    """A child ended, or was silent for too long, before it was ready. `reason` is the message
     without the command and the end of the log.
     """
 
@@ -38,7 +38,7 @@ class StartFailed(Exception):
 
 
 class Started(Protocol):
-    """A process as asyncio's subprocesses are."""
+    """A process with the interface of asyncio's subprocesses."""
 
     @property
     def pid(self) -> int: ...
@@ -68,7 +68,7 @@ class Child:
         return self._process.returncode
 
     async def wait(self) -> int:
-        """The exit code, once the process has ended; what it left behind in its group is killed."""
+        """Returns the exit code once the process has ended; kills the remains of its group."""
         code = await self._process.wait()
         if not self._group_ended:  # later, another process may have its pid
             self._group_ended = True
@@ -80,11 +80,11 @@ class Child:
             _signal_group(self._process.pid, number)
 
     def kill(self) -> None:
-        """SIGKILL to the child and all of its process group."""
+        """Sends SIGKILL to the child and its whole process group."""
         self.signal(signal.SIGKILL)
 
     async def stop(self, grace_s: float = 5.0) -> int:
-        """SIGTERM, then SIGKILL after `grace_s`; returns the exit code."""
+        """Sends SIGTERM, then SIGKILL after `grace_s`; returns the exit code."""
         self.signal(signal.SIGTERM)
         try:
             return await asyncio.wait_for(self.wait(), grace_s)
@@ -102,9 +102,9 @@ async def spawn(
     lifeline: Literal["own", "inherit"] = "own",
     ready_timeout_s: float = 60.0,
 ) -> Child:
-    """Starts a process in a group of its own and waits until it has announced that it is ready.
+    """Starts a process in its own group and waits until it has announced that it is ready.
 
-    Raises StartFailed, naming the command, the exit code and the end of its log.
+    Raises StartFailed with the command, the exit code and the end of its log.
     """
     with _starting(log_path, env, lifeline_for_children(lifeline)) as start:
         process = await asyncio.create_subprocess_exec(
@@ -123,10 +123,9 @@ async def spawn(
 
 
 async def await_ready(child: Child, line: Awaitable[bytes], timeout_s: float) -> None:
-    """Returns when the child has announced that it is ready; kills it if that does not happen.
+    """Returns when the child has announced that it is ready; otherwise kills it.
 
-    `line`: what it announces; empty if it ends before. Raises StartFailed.
-    """
+    `line` is the announcement, empty if the child ends first. Raises StartFailed."""
     try:
         announced = await asyncio.wait_for(line, timeout_s)
         if not announced:
@@ -144,13 +143,13 @@ async def await_ready(child: Child, line: Awaitable[bytes], timeout_s: float) ->
 
 @dataclass(frozen=True, slots=True)
 class BlockingChild:
-    """A process started without an event loop. `ready` is what it announced."""
+    """A process started without an event loop. `ready` is its announcement."""
 
     process: subprocess.Popen[bytes]
     ready: Mapping[str, str]
 
     def stop(self, grace_s: float = 10.0) -> int:
-        """SIGTERM, then SIGKILL after `grace_s`; returns the exit code."""
+        """Sends SIGTERM, then SIGKILL after `grace_s`; returns the exit code."""
         return _stop_blocking(self.process, grace_s)
 
 
@@ -163,10 +162,10 @@ def spawn_blocking(
     lifeline: int | None = None,
     ready_timeout_s: float = 60.0,
 ) -> BlockingChild:
-    """As `spawn`, for a caller without an event loop; the process gets a session of its own.
+    """Works like `spawn`, for a caller without an event loop. The process gets its own session.
 
-    `lifeline`: the read end of a pipe whose other end the caller keeps; None: the process outlives
-    its starter.
+    `lifeline` is the read end of a pipe whose other end the caller keeps; if None, the process
+    outlives its starter.
     """
     with _starting(log_path, env, lifeline) as start, _interrupts_deferred() as interrupted:
         process = subprocess.Popen(
@@ -177,7 +176,7 @@ def spawn_blocking(
             cwd=cwd,
             env=start.env,
             pass_fds=start.pass_fds,
-            start_new_session=True,  # Ctrl-C in the terminal is not for it
+            start_new_session=True,  # Ctrl-C in the terminal does not reach it
         )
     try:
         if interrupted:
@@ -196,8 +195,8 @@ def spawn_blocking(
 
 @contextlib.contextmanager
 def _interrupts_deferred() -> Iterator[list[int]]:
-    """Ctrl-C inside the `with` only adds to the list: a process that is being started must be known
-    before it can be stopped.
+    """Defers Ctrl-C inside the `with`, and adds it to the list: a process that is being started
+    must be known before it can be stopped.
     """
     seen: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -212,7 +211,7 @@ def _interrupts_deferred() -> Iterator[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """What a child inherits, and where it announces that it is ready."""
+    """The descriptors and the environment that a child inherits."""
 
     ready_read: int
     pass_fds: tuple[int, ...]
@@ -224,7 +223,7 @@ class _Start:
 def _starting(
     log_path: Path | None, env: Mapping[str, str] | None, lifeline: int | None
 ) -> Iterator[_Start]:
-    """Closes, at the end, what only the child needs; after a failure, all of it."""
+    """Closes at the end what only the child needs, and everything after a failure."""
     child_env = dict(os.environ if env is None else env)
     child_env.pop(LIFELINE_FD, None)
     child_env.pop(LOG_FILE, None)
@@ -247,7 +246,7 @@ def _starting(
 
 
 def _open_log(log_path: Path, stack: contextlib.ExitStack) -> BinaryIO | None:
-    """None if the disk is full: the child then logs where this process does."""
+    """Opens the log; returns None if the disk is full. The child then uses this process's log."""
     try:
         return stack.enter_context(open(log_path, "ab"))
     except OSError as error:
@@ -297,7 +296,7 @@ async def _read_line(fd: int) -> bytes:
 
 
 def _read_line_blocking(fd: int, timeout_s: float) -> bytes:
-    """A line, or what came before EOF. Raises TimeoutError."""
+    """Returns a line, or the text before EOF. Raises TimeoutError."""
     deadline = time.monotonic() + timeout_s
     line = b""
     with os.fdopen(fd, "rb"):

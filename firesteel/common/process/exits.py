@@ -1,4 +1,4 @@
-"""What is left to read of a process that has ended: its exit code and the end of its log."""
+"""Describes a process that has ended: its exit code and the end of its log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def exit_reason(code: int) -> str:
-    """An exit code in words."""
+    """Describes an exit code."""
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -18,7 +18,7 @@ def exit_reason(code: int) -> str:
 
 
 def log_tail(log_path: Path, lines: int = 15) -> str:
-    """The last lines of a log, indented; empty if the log is missing."""
+    """Returns the last lines of a log, indented; empty if the log is missing."""
     try:
         with open(log_path, "rb") as log_file:
             log_file.seek(max(0, log_file.seek(0, os.SEEK_END) - 200 * lines))

@@ -1,12 +1,12 @@
 """`python -m firesteel.common.process.fork_server MODULE [ARGUMENT...]`: imports what
 `python -m MODULE` runs, and becomes that process in a copy of itself for each request.
 
-A service's imports take half a second of CPU time; a copy of a process that has made them takes
-some milliseconds, and shares their memory. Started by `forked.ForkServer`, which writes requests to
-the standard input and reads what becomes of them from the standard output. Ends when its input
-does; the copies live on.
+A service's imports take half a second of CPU time. A copy of a process that has made them takes
+some milliseconds, and shares their memory. `forked.ForkServer` starts this server, writes requests
+to its standard input and reads the outcomes from its standard output. The server ends when its
+input ends; the copies survive.
 
-It has one thread, since a copy gets no more.
+It has one thread, since a copy inherits only one.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from firesteel.common.process.lifeline import READY_FD
 from firesteel.common.process.log_files import LOG_FILE
 
 _READ_BYTES = 65_536
-_ARG_START, _ARG_END = 45, 46  # in /proc/PID/stat, behind the name
+_ARG_START, _ARG_END = 45, 46  # positions in /proc/PID/stat, after the name
 
 
 def main() -> None:
     module, *arguments = sys.argv[1:]
     replies = os.dup(1)
-    os.dup2(2, 1)  # whatever is printed is not a reply
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's import would start others
+    os.dup2(2, 1)  # printed text is not a reply
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's import would start other threads
     command: Callable[[], object] = importlib.import_module(f"{module}.__main__").main
     gc.collect()
-    gc.freeze()  # a collection in a copy would write to all of the memory that it shares
+    gc.freeze()  # a collection in a copy would write to all shared memory
     if _Server(replies).serve():
         sys.argv = [f"{module}/__main__.py", *arguments]
         _show_command([sys.executable, "-m", module, *arguments])
@@ -47,13 +47,13 @@ class _Server:
     def __init__(self, replies: int) -> None:
         self._replies = replies
         self._selector = selectors.DefaultSelector()
-        self._unread = b""  # the beginning of a request
-        self._reads: dict[int, bytearray] = {}  # by descriptor: what a copy has announced
+        self._unread = b""  # the start of a request
+        self._reads: dict[int, bytearray] = {}  # by descriptor: the announcement of a copy so far
         self._open = True
         self._is_copy = False
 
     def serve(self) -> bool:
-        """True in each copy; False in the server, when it has no more to do."""
+        """Returns True in each copy, and False in the server when it ends."""
         self._selector.register(0, selectors.EVENT_READ, self._take_requests)
         while self._open:
             for key, _ in self._selector.select():
@@ -80,7 +80,7 @@ class _Server:
             self._enter_copy(ready_write, log_path)
             return
         os.close(ready_write)
-        with contextlib.suppress(OSError):  # it has done so itself, or has ended
+        with contextlib.suppress(OSError):  # the copy has done so itself, or has ended
             os.setpgid(pid, pid)
         self._reply(number, pid=pid)
         self._reads[ready_read] = bytearray()
@@ -129,7 +129,7 @@ class _Server:
 
 
 def _show_command(argv: list[str]) -> None:
-    """Makes `ps` show this command, as far as it fits into the place of the server's own."""
+    """Makes `ps` show this command, as far as it fits into the space of the server's command."""
     with open("/proc/self/stat") as file:
         facts = file.read().rpartition(")")[2].split()
     start, end = int(facts[_ARG_START]), int(facts[_ARG_END])

@@ -1,4 +1,4 @@
-"""Processes as copies of one that has imported what they run: see `fork_server`."""
+"""Starts processes as copies of one that has imported their code: see `fork_server`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ForkServer:
     """Starts processes that all run one command, `python -m MODULE ...`, where `MODULE.__main__`
     has a click command `main`.
 
-    Its own process is started with the first of them, and again if it has died; they live on.
+    The server process starts with the first of them, and again if it has died; they survive it.
     """
 
     def __init__(self, argv: Sequence[str], lifeline: Literal["own", "inherit"]) -> None:
@@ -35,12 +35,12 @@ class ForkServer:
         self._argv = tuple(argv)
         self._lifeline: Literal["own", "inherit"] = lifeline
         self._server: subprocess.Popen[bytes] | None = None
-        self._unread = b""  # the beginning of a reply
-        self._copies: dict[int, _Copy] = {}  # by number: those that have not ended
+        self._unread = b""  # the start of a reply
+        self._copies: dict[int, _Copy] = {}  # by number: the copies that have not ended
         self._next_number = 0
 
     async def spawn(self, *, log_path: Path | None = None, ready_timeout_s: float = 60.0) -> Child:
-        """As `process.spawn`."""
+        """Works like `process.spawn`."""
         server = self._server or self._start()
         number, self._next_number = self._next_number, self._next_number + 1
         copy = self._copies[number] = _Copy()
@@ -60,7 +60,7 @@ class ForkServer:
         return child
 
     def stop(self) -> None:
-        """Ends the server. Its processes live on."""
+        """Ends the server. Its processes survive."""
         if self._server is not None:
             self._end_of(self._server)
 
@@ -104,7 +104,7 @@ class ForkServer:
     def _take(self, *, number: int, **facts: Any) -> None:
         copy = self._copies.get(number)
         if copy is None:
-            return  # nobody waited for its announcement any more
+            return  # the announcement is no longer awaited
         match facts:
             case {"pid": pid}:
                 copy.start(pid)
@@ -117,14 +117,14 @@ class ForkServer:
 
 
 class _Copy:
-    """A process; `Child` takes it like one of asyncio's."""
+    """A copy, for `Child`, with the interface of asyncio's processes."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         self.pid = 0  # known once started
         self.started: asyncio.Future[None] = loop.create_future()
         self.announced: asyncio.Future[bytes] = loop.create_future()
-        self.unwanted = False  # whoever wanted it does not wait any more
+        self.unwanted = False  # nobody waits for it any longer
         self._ended: asyncio.Future[int] = loop.create_future()
         self._orphaned: asyncio.Task[None] | None = None
 
@@ -142,7 +142,7 @@ class _Copy:
             self.kill()
 
     def announce(self, line: bytes) -> None:
-        if not self.announced.done():  # it may be, if nobody waits any more
+        if not self.announced.done():  # it may be done if nobody waits any longer
             self.announced.set_result(line)
 
     def end(self, code: int) -> None:
@@ -150,11 +150,11 @@ class _Copy:
 
     @property
     def over(self) -> bool:
-        """No more replies are about it."""
+        """Whether no more replies about it follow."""
         return self.announced.done() and self._ended.done()
 
     def lose_server(self) -> None:
-        """When it ends is still known, but not how."""
+        """Handles the loss of the server. When the copy ends is still known, but not how."""
         if not self.started.done():
             if not self.unwanted:
                 self.started.set_exception(StartFailed(f"{_NAME} has ended"))
@@ -162,7 +162,7 @@ class _Copy:
         if self.returncode is None:
             self._orphaned = asyncio.create_task(self._await_end(), name=f"orphan {self.pid}")
         if not self.announced.done():
-            self.announce(b"")  # nobody reads its announcement
+            self.announce(b"")  # its announcement is not read
             self.kill()
 
     def kill(self) -> None:

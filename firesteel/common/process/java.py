@@ -1,6 +1,6 @@
-"""Finds the Java that runs Spark: 17 or later.
+"""Finds the Java for Spark: version 17 or later.
 
-`python -m firesteel.common.process.java` prints its home; fails, with advice, if there is none.
+`python -m firesteel.common.process.java` prints its home, or fails with advice if there is none.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _INSTALLED = Path("/usr/lib/jvm")
 
 
 class JavaNotFound(FiresteelError):
-    """No Java that Spark runs on."""
+    """There is no Java that Spark supports."""
 
 
 def java_home() -> str:
-    """The home of a Java of at least 17: JAVA_HOME's, else PATH's, else the oldest suitable in
-    /usr/lib/jvm.
+    """Returns the home of a Java 17 or later: from JAVA_HOME, else from PATH, else the oldest
+    suitable one in /usr/lib/jvm.
 
-    Raises JavaNotFound, naming the candidates and what to install.
+    Raises JavaNotFound with the candidates and what to install.
     """
     rejected: list[str] = []
     for home in _candidates():
@@ -49,12 +49,14 @@ def _candidates() -> Iterator[Path]:
         yield Path(program).resolve().parent.parent
     if _INSTALLED.is_dir():
         homes = [home for home in sorted(_INSTALLED.iterdir()) if (home / "bin" / "java").exists()]
-        # Spark is built on the oldest that it takes.
+        # Spark is built on the oldest version that it supports.
         yield from sorted(homes, key=lambda home: _major_version(home) or 0)
 
 
 def _major_version(home: Path) -> int | None:
-    """Read from the release file that every JDK and JRE has: `java -version` would start a JVM."""
+    """Reads the version from the release file of every JDK and JRE: `java -version` would start a
+    JVM.
+    """
     if not os.access(home / "bin" / "java", os.X_OK):
         return None
     try:

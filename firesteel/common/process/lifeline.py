@@ -35,7 +35,7 @@ _alive: int | None = None
 
 
 def announce_ready(**facts: Any) -> None:
-    """Reports to the parent, if one waits, that this process serves: `facts` are its addresses."""
+    """Reports to a waiting parent that this process is ready: `facts` are its addresses."""
     fd = os.environ.pop(READY_FD, None)
     if fd is not None:
         with os.fdopen(int(fd), "w") as pipe:
@@ -45,19 +45,19 @@ def announce_ready(**facts: Any) -> None:
 def watch_lifeline() -> None:
     """Ends this process and its group when the holder of the lifeline dies. Call it first."""
     if ready := os.environ.get(READY_FD):
-        # A helper that held it would hide our death from the process that waits for it.
+        # A helper that held it would hide this process's death from the process that waits for it.
         os.set_inheritable(int(ready), False)
     fd = os.environ.get(LIFELINE_FD)
     if fd is None:
         return
     os.set_inheritable(int(fd), False)
-    if os.getpgrp() == os.getpid():  # a group of our own
+    if os.getpgrp() == os.getpid():  # a separate group
         _start_group_killer(int(fd))
     threading.Thread(target=_die_with, args=(int(fd),), name="lifeline", daemon=True).start()
 
 
 def _start_group_killer(lifeline: int) -> None:
-    """Starts a shell in our group that kills it when the lifeline or this process ends.
+    """Starts a shell in this group that kills the group when the lifeline or this process ends.
 
     The shell ignores the signals of an orderly stop, which are for the rest of the group.
     """
@@ -90,7 +90,7 @@ def _die_with(fd: int) -> None:
 
 
 def lifeline_for_children(kind: Literal["own", "inherit"]) -> int:
-    """The read end of the lifeline that a child gets."""
+    """Returns the read end of the lifeline for a child."""
     inherited = os.environ.get(LIFELINE_FD)
     if kind == "inherit" and inherited is not None:
         return int(inherited)

@@ -1,6 +1,6 @@
-"""Lock files: held by a process for as long as it lives, however it ends.
+"""Lock files, which a process holds as long as it lives, however it ends.
 
-The operating system releases the lock with the descriptor. So a process that can take it knows for
+The operating system releases the lock with the descriptor. So a process that acquires it knows for
 certain that the previous owner is gone.
 """
 
@@ -19,9 +19,9 @@ class LockFile:
         self._descriptor: int | None = None
 
     def acquire(self, *, create: bool = True) -> None:
-        """Raises BlockingIOError if another process holds it.
+        """Acquires the lock. Raises BlockingIOError if another process holds it.
 
-        Without `create`, raises FileNotFoundError if there is no such file; a symbolic link is
+        Without `create`, raises FileNotFoundError if there is no such file; symbolic links are
         never followed.
         """
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
@@ -34,7 +34,7 @@ class LockFile:
         self._descriptor = descriptor
 
     def is_held(self) -> bool:
-        """Whether any process holds it now."""
+        """Whether any process holds the lock now."""
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError:
@@ -62,7 +62,9 @@ class LockFile:
             self._descriptor = None
 
     def write_text(self, text: str) -> None:
-        """Replaces the content, for the process that holds the lock: its pid, for example."""
+        """Replaces the content. Only for the process that holds the lock, for its pid for
+        example.
+        """
         assert self._descriptor is not None, f"{self.path} is not held"
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, text.encode(), 0)

@@ -1,7 +1,7 @@
-"""The bounds of log files: how long one may be, and how many of ended processes are kept.
+"""Limits log files: their size, and how many logs of ended processes are kept.
 
-A process keeps the log that its parent opened for it short (`keep_short`), and touches it: so the
-logs of live processes are the newest, and `prune` leaves them alone.
+A process limits the log that its parent opened for it (`keep_short`), and touches it. So the logs
+of live processes are the newest, and `prune` spares them.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from pathlib import Path
 
 from firesteel.common import output
 
-LOG_FILE = "FIRESTEEL_LOG_FILE"  # environment variable: what a child's output is appended to
+# Environment variable: the file to which a child's output is appended.
+LOG_FILE = "FIRESTEEL_LOG_FILE"
 
 LOOK_INTERVAL_S = 1.0
-AFTER_FAILURE_S = 60.0  # the disk is full: nothing can be copied, and the log cannot grow either
-IN_USE_S = 60.0  # a log that was touched within this time may be a live process's
+AFTER_FAILURE_S = 60.0  # the disk is full: the log cannot be copied, but cannot grow either
+IN_USE_S = 60.0  # a log that was touched within this time may belong to a live process
 
 
 def keep_short(max_bytes: int, *, first_line: Callable[[], bytes]) -> Path | None:
-    """From now on, the log of this process is not much longer than `max_bytes`; 0: any length.
+    """Limits the log of this process to about `max_bytes`; 0: no limit.
 
-    A log that starts over begins with `first_line`. Returns the log's path. Does nothing, and
-    returns None, if the parent has opened no log for this process.
+    A log that starts over has `first_line` as its first line. Returns the log's path. Does nothing,
+    and returns None, if the parent opened no log for this process.
     """
     path = os.environ.pop(LOG_FILE, None)
     if path is None:
@@ -51,10 +52,10 @@ def _watch(path: Path, max_bytes: int, first_line: Callable[[], bytes]) -> None:
 
 
 def empty(path: Path, first_line: bytes = b"") -> None:
-    """Moves what is in the log to `path`.1, in place of what was there, and begins it anew.
+    """Moves the contents of the log to `path`.1, replaces what was there, and starts it again.
 
-    It is copied: other processes (Spark's JVM) append to the same open file. What they write during
-    the copy may be lost; this process waits.
+    The log is copied, because other processes (Spark's JVM) append to the same open file. Text that
+    they write during the copy may be lost; this process waits.
     """
     copy = old(path).with_suffix(".copy")
     with output.paused():
@@ -70,7 +71,7 @@ def empty(path: Path, first_line: bytes = b"") -> None:
 
 
 def slot_log(directory: Path, slot_index: int) -> Path:
-    """In a TaskExecutor's folder."""
+    """Returns the log of a slot in its TaskExecutor's folder."""
     return directory / "log" / f"slot-{slot_index}.log"
 
 
@@ -83,7 +84,7 @@ def old(path: Path) -> Path:
 
 
 def prune(folder: Path, pattern: str, kept: int) -> list[Path]:
-    """Deletes the logs that match, but for the newest `kept` and those in use; returns them."""
+    """Deletes the logs that match, except the newest `kept` and those in use; returns them."""
     touched_s: dict[Path, float] = {}
     for path in folder.glob(pattern):
         with contextlib.suppress(FileNotFoundError):

@@ -1,7 +1,7 @@
-"""Temporary folders that end with their process: removed by it, or, if it was killed, by the next
-one that starts.
+"""Temporary folders that end with their process: it removes them, or, if it was killed, the next
+process that starts does.
 
-Each folder holds a lock file, `owner`, that its process holds for as long as it lives.
+Each folder contains a lock file, `owner`, which its process holds as long as it lives.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _locks: dict[Path, LockFile] = {}  # of this process
 
 
 def make(purpose: str = "", base: Path | None = None) -> Path:
-    """A folder of this process, made as `tempfile.mkdtemp` does; `remove` it when it is not needed.
+    """Creates a folder for this process, as `tempfile.mkdtemp` does; `remove` it after use.
 
-    `base`: where to make it; else where temporary files go.
+    `base` is its parent; None for the default folder of temporary files.
     """
     path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}-" if purpose else PREFIX, dir=base))
-    # The file gets its name when it is locked: a sweep in between leaves the folder alone.
+    # The file gets its name when it is locked, so a sweep in between ignores the folder.
     unnamed = path / f"{_OWNER}.new"
     _locks[path] = LockFile(unnamed)
     _locks[path].acquire()
@@ -43,7 +43,7 @@ def remove(path: Path) -> None:
 
 
 def keep(path: Path) -> None:
-    """Leaves the folder, for a user to look at, for `KEPT_S`."""
+    """Keeps the folder for a user to examine, for `KEPT_S`."""
     (path / _KEPT).touch()
     _release(path)
 
@@ -54,13 +54,13 @@ def _release(path: Path) -> None:
 
 
 def sweep(base: Path | None = None) -> list[Path]:
-    """Removes the folders of dead processes, in `base` or where temporary files go; returns them.
+    """Removes the folders of dead processes in `base`, or among temporary files; returns them.
 
-    Folders of other users, and those whose owner is unknown, are left alone.
+    Folders of other users, and those with unknown owners, are kept.
     """
     removed = []
     for path in (base or Path(tempfile.gettempdir())).glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):  # it is in use, or another sweep was faster
+        with contextlib.suppress(OSError):  # the folder is in use, or another sweep was faster
             if not path.is_symlink() and path.stat().st_uid == os.getuid() and _is_abandoned(path):
                 shutil.rmtree(path, ignore_errors=True)
                 removed.append(path)
@@ -68,7 +68,7 @@ def sweep(base: Path | None = None) -> list[Path]:
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Raises OSError if that is unknown: BlockingIOError when its owner lives."""
+    """Whether its owner is dead. Raises OSError if unknown: BlockingIOError if the owner lives."""
     lock = LockFile(path / _OWNER)
     lock.acquire(create=False)
     try:

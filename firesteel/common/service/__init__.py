@@ -1,1 +1,1 @@
-"""What each service is made of: a core, the driver that runs it, and the process around both."""
+"""The parts of every service: a core, the driver that runs it, and the process around both."""

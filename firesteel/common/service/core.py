@@ -1,10 +1,10 @@
-"""What every core is made of; `firesteel.common.service.driver` runs one.
+"""The interface of every core; `firesteel.common.service.driver` runs one.
 
-A core is plain synchronous Python that decides; it does no I/O, reads no clock, draws no
+A core is plain synchronous Python that makes decisions. It does no I/O, reads no clock and uses no
 randomness:
 
     effects = core.handle(event, now)      # `now`: seconds on a monotonic clock
-    core.next_deadline()                   # when it next wants a Tick, or None
+        core.next_deadline()                   # when it needs the next Tick, or None
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Command = TypeVar("Command", covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time has passed: the deadline a core asked for is reached."""
+    """Time has passed: the deadline of a core is reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects(Generic[Record, Command]):
-    """What a core wants done about one event."""
+    """The actions that a core requests in response to one event."""
 
     records: Sequence[Record] = ()  # saved in one fenced transaction BEFORE any command is run
     commands: Sequence[Command] = ()  # run in this order

@@ -1,9 +1,9 @@
 """The driver that runs every core.
 
 The driver owns a bounded mailbox. gRPC servicers, stream readers and child watchers only `post`
-events. For each event the driver, in this order: lets the core handle it, persists
-`effects.records` in one transaction, and only then carries out `effects.commands`. The result of a
-command comes back as another event.
+events. For each event, the driver in this order lets the core handle it, persists `effects.records`
+in one transaction, and only then executes `effects.commands`. The result of a command comes back as
+another event.
 
 A deadline never overtakes mail. A core acts on its deadlines at a Tick and at no other event, and
 the driver posts a Tick only after the events that were waiting when the deadline expired: a peer
@@ -39,7 +39,7 @@ class MailboxFull(Exception):
 
 
 class Permit(Protocol):
-    """Whether a leader may act; see firesteel.common.leader.LeaderElection."""
+    """Tells whether a leader may act; see firesteel.common.leader.LeaderElection."""
 
     def acts(self) -> bool: ...
 
@@ -49,8 +49,8 @@ class Permit(Protocol):
 class Driver(Generic[Event, Record, Command]):
     """Runs one core on the current loop, until `stop` or until the core or a command raises.
 
-    `execute` carries out one command and must not block: long work is started as a task that posts
-    its result.
+    `execute` executes one command and must not block: long work is started as a task that posts its
+    result.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Driver(Generic[Event, Record, Command]):
             event = await self._next()
             waited = False
             while self._permit is not None and not self._stopping and not self._permit.acts():
-                # Again and again: it may have ended before this has woken up.
+                # Check repeatedly: the permit may have ended before this task wakes up.
                 await self._wait_for_permit(self._permit)
                 waited = True
             if self._stopping or event is None:
@@ -110,7 +110,7 @@ class Driver(Generic[Event, Record, Command]):
                 self._execute(command)
 
     async def _wait_for_permit(self, permit: Permit) -> None:
-        """Or until `stop`."""
+        """Waits for the permit, or until `stop`."""
         waits = [asyncio.ensure_future(w) for w in (permit.acting(), self._stopped.wait())]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
@@ -133,8 +133,8 @@ class Driver(Generic[Event, Record, Command]):
         return await self._overdue(late_s)
 
     async def _overdue(self, late_s: float) -> Event | Tick | None:
-        """What to handle after a deadline: the mail that was waiting when it was noticed, then the
-        Tick.
+        """Returns what to handle after a deadline: the events that were waiting when it was
+        noticed, then the Tick.
         """
         if self._before_tick is None:
             if late_s >= LATE_S:

@@ -1,4 +1,4 @@
-"""`service_main`: the entry point of a service's process, the same for all of them.
+"""`service_main`: the entry point of the process of every service.
 
     @service_main("dispatcher", directory="required", port=options.RPC_PORT)
     @click.option("--resource-manager", required=True, metavar="HOST:PORT", help="...")
@@ -12,10 +12,10 @@
     if __name__ == "__main__":
         main()
 
-It watches the lifeline, parses the command line, sets up logs, loads the configuration and runs
-the function: on an event loop if it is a coroutine function. None of its log lines or prints can
-fail. A bad option or configuration ends the process with exit code 2 and one line on stderr; a
-FiresteelError later with exit code 1 and one line in the log.
+It watches the lifeline, parses the command line, sets up logs, loads the configuration and runs the
+function, on an event loop if it is a coroutine function. None of its log lines or prints can fail.
+A bad option or configuration ends the process with exit code 2 and one line on stderr; a later
+FiresteelError, with exit code 1 and one line in the log.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class ServiceProcess:
         self.conf = conf
         self.host = host  # interface to bind
         self.port = port  # port to bind; 0: any free one
-        self.log_path = log_path  # None: its output goes where its starter sends it
+        self.log_path = log_path  # None: its output goes where its starter redirects it
         self._directory = directory
         self._registry: Registry | None = None
-        self._target: Path | None = None  # its file among the targets of Prometheus
+        self._target: Path | None = None  # its file in the targets of Prometheus
 
     @property
     def directory(self) -> Path:
@@ -80,14 +80,14 @@ class ServiceProcess:
     def registry(self) -> Registry:
         """The metrics of this process. Closed when `main` returns."""
         if self._registry is None:
-            # Not every process has metrics, and its libraries take a while to import.
+            # Not every process has metrics, and the libraries take time to import.
             from firesteel.common.metrics import Registry
 
             self._registry = Registry.from_configuration(self.conf)
         return self._registry
 
     def serve_metrics(self, *, scope: str, labels: Mapping[str, str]) -> str:
-        """Serves the registry, and with it this process's own metrics; returns host:port.
+        """Serves the registry, including this process's own metrics; returns host:port.
 
         Raises FiresteelError if every configured port is taken.
         """
@@ -106,13 +106,13 @@ class ServiceProcess:
         return address
 
     def on_stop(self, stop: Callable[[str], None]) -> None:
-        """SIGTERM and SIGINT call `stop` on the event loop, with the signal's name."""
+        """Calls `stop` on the event loop after SIGTERM and SIGINT, with the signal's name."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop, number.name)
 
     def announce_ready(self, **facts: str) -> None:
-        """Reports to the parent process, and in the log, that this service serves."""
+        """Reports to the parent process and in the log that this service is ready."""
         announce_ready(**facts)
         log.info("ready", **facts)
 
@@ -136,9 +136,9 @@ def service_main(
     """Makes a function the command of a service's process.
 
     `name` is the process's name in its logs; `{option}` in it stands for an option's value.
-    `directory`: whether there is a --dir, and whether a temporary one replaces it. `port`: the
-    option that --port overrides; without it there is no --port. `configuration`: where the
-    configuration comes from if not from --config and -D.
+    `directory` decides whether there is a --dir, and whether a temporary one replaces it. `port` is
+    the option that --port overrides; without it there is no --port. `configuration` replaces
+    --config and -D as the source of the configuration.
     """
 
     def decorate(
@@ -216,7 +216,7 @@ def _run(process: ServiceProcess, main: Callable[[], Coroutine[Any, Any, None] |
 
 @contextmanager
 def _directory(name: str, use: DirectoryUse, given: Path | None) -> Iterator[Path | None]:
-    """The directory to work in; a temporary one is removed at the end."""
+    """Returns the working directory; a temporary one is removed at the end."""
     if given is not None:
         given.mkdir(parents=True, exist_ok=True)
         yield given.resolve()

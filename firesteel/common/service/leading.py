@@ -17,11 +17,11 @@ async def lead(
     stop: Callable[[], None],
     stopping: asyncio.Event,
 ) -> None:
-    """Waits for the office, takes it and runs the service, until that is stopped or the office
-    lost. `stop` sets `stopping` and has `run` return.
+    """Waits for the office, takes it and runs the service, until the service is stopped or loses
+    the office. `stop` sets `stopping` and makes `run` return.
 
-    A service without other contenders has taken its office before. Raises LeadershipLost, and what
-    the others raise.
+    A service without other contenders has taken its office before. Raises LeadershipLost, and the
+    exceptions of the others.
     """
     if not election.contested:
         await run()

@@ -1,9 +1,9 @@
-"""What a service needs of the machine it runs on: a network, a clock and processes.
+"""The interface between a service and its machine: a network, a clock and processes.
 
-Shells take a `Platform` as an argument and reach the world only through it, so the simulation runs
-the real ones: on virtual time, over an in-memory transport, with processes that it can kill, pause
-and resume. Sleeping, waiting and threads (`asyncio.to_thread`, `loop.run_in_executor`) go through
-asyncio, whose event loop the simulation replaces.
+Shells take a `Platform` as an argument and reach the outside world only through it. So the
+simulation runs the real shells: on virtual time, over an in-memory transport, with processes that
+it can kill, pause and resume. Sleeping, waiting and threads (`asyncio.to_thread`,
+`loop.run_in_executor`) go through asyncio, whose event loop the simulation replaces.
 """
 
 from __future__ import annotations
@@ -27,27 +27,29 @@ from firesteel.common.rpc.server import aio_channel, bind, bind_unix, new_server
 
 class Clock(Protocol):
     def monotonic(self) -> float:
-        """Seconds; what deadlines are made of. The running event loop's `time()` is the same."""
+        """Returns seconds for deadlines, equal to the running event loop's `time()`."""
 
     def time(self) -> float:
-        """Seconds since 1970; may jump. For display, never for deadlines."""
+        """Returns seconds since 1970, which may jump. For display, never for deadlines."""
 
 
 class Transport(Protocol):
     def channel(self, address: str) -> grpc.aio.Channel:
-        """A channel to host:port; generated stubs take it."""
+        """Returns a channel to host:port, for generated stubs."""
 
     async def refuses(self, address: str) -> bool:
-        """Whether nothing listens there, as its machine says; see firesteel.common.rpc.server."""
+        """Whether nothing listens there, as its machine reports; see
+        firesteel.common.rpc.server.
+        """
 
     def server(self, services: Sequence[ServiceDescriptor]) -> grpc.aio.Server:
-        """An unstarted server that answers health checks and reflection for `services`."""
+        """Returns an unstarted server that answers health checks and reflection for `services`."""
 
     def bind(self, server: grpc.aio.Server, host: str, port: int) -> str:
         """Binds (port 0: any free one); returns host:port. Raises AddressTaken."""
 
     def bind_unix(self, server: grpc.aio.Server, path: Path) -> str:
-        """Binds to a Unix socket, in a folder of its own, that only this user can reach."""
+        """Binds to a Unix socket in its own folder, which only this user can access."""
 
 
 class Process(Protocol):
@@ -73,7 +75,7 @@ class Process(Protocol):
 class Processes(Protocol):
     @property
     def pid(self) -> int:
-        """This process's own."""
+        """The id of this process."""
 
     async def spawn(
         self,
@@ -88,7 +90,7 @@ class Processes(Protocol):
         """Starts a process; returns when it has announced that it is ready. Raises StartFailed."""
 
     def kill(self, pid: int) -> None:
-        """SIGKILL to a process that another one started; nothing if there is none."""
+        """Sends SIGKILL to a process that another one started; does nothing if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +126,8 @@ class _SystemProcesses:
 
 
 class ForkedProcesses(_SystemProcesses):
-    """For a service that starts one command again and again, `python -m MODULE ...`: its processes
-    are copies of one that has imported all of it.
+    """Starts one command many times, `python -m MODULE ...`, for a service: the processes are
+    copies of one that has imported all of it.
     """
 
     def __init__(self) -> None:

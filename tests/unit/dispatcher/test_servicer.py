@@ -572,7 +572,7 @@ async def test_what_cannot_be_restored_is_refused_at_submission(
             await asyncio.to_thread(client.submit, graph)
     graph = checkpointed_job(tmp_path / "c", execution__state_recovery__path=good)
     del graph.config["execution.checkpointing.interval"]
-    with pytest.raises(SubmissionRejected, match="takes checkpoints, too: set"):
+    with pytest.raises(SubmissionRejected, match="must also take checkpoints: set"):
         await asyncio.to_thread(client.submit, graph)
     unmatched = {"execution__state_recovery__ignore_unclaimed_state": "true"}
     for number, path in enumerate((f"{good}/_metadata", other)):

@@ -173,7 +173,11 @@ def test_values_get_the_columns_that_are_declared_now(
             value("a INT, b INT NOT NULL"),
             r"its column 'b' \(INT\) is new, not nullable and has no default",
         ),
-        (value("a INT"), list_of("a INT"), "it was a value in the checkpoint, and is a list now"),
+        (
+            value("a INT"),
+            list_of("a INT"),
+            "it is a value in the checkpoint but a list in the program",
+        ),
         (
             map_of("v INT", "k INT"),
             map_of("v INT", "k STRING"),

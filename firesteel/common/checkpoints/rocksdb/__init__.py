@@ -1,1 +1,1 @@
-"""What the `rocksdb` backend writes, as others read it too."""
+"""The files of the `rocksdb` backend, for the backend and for other readers."""

@@ -7,7 +7,7 @@
 ...       (key, namespace), as marshal's version 2 writes them: it has no references between
           objects, so equal values are equal bytes, which pickle does not promise
 
-Values that marshal does not know are lists of one item, their pickle; a list itself is no key.
+Values that marshal does not support are lists of one item, their pickle; a list is never a key.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _PICKLED = (
 
 
 def of_key_group(key_group: int) -> bytes:
-    """What all keys of the key group begin with."""
+    """Returns the prefix of all keys of the key group."""
     return key_group.to_bytes(4, "big")
 
 
 def of_state(name: str) -> bytes:
-    """What follows in all keys of the state."""
+    """Returns what follows the key group in all keys of the state."""
     encoded = name.encode()
     return len(encoded).to_bytes(2, "big") + encoded
 
@@ -52,17 +52,17 @@ def of_time(timestamp: int) -> bytes:
 
 
 def time_in(encoded: bytes) -> int:
-    """What `of_time` was given."""
+    """Returns the argument of `of_time`."""
     return int.from_bytes(encoded, "big") + _EARLIEST
 
 
 def after(time: bytes) -> bytes:
-    """Comes after whatever begins with this time."""
+    """Returns bytes that sort after everything with this time as prefix."""
     return time + b"\xff"
 
 
 class KeyEncoder:
-    """Remembers the key group of the last key: a record's calls have the same one."""
+    """Encodes keys. Remembers the key group of the last key, since a record's calls share it."""
 
     def __init__(self, key_group_of: Callable[[Any], int]) -> None:
         self._key_group_of = key_group_of
@@ -72,7 +72,7 @@ class KeyEncoder:
         self._key_group = b""
 
     def __call__(self, name: str, key: Any, namespace: Any) -> bytes:
-        """Of a timer, the namespace is (time, namespace)."""
+        """Encodes a key. The namespace of a timer is (time, namespace)."""
         state = self._states.get(name)
         if state is None:
             state = self._states[name] = of_state(name)

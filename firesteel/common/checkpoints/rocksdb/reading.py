@@ -1,4 +1,4 @@
-"""Reads a database in a checkpoint, without the task that had it."""
+"""Reads a database in a checkpoint, without its task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from firesteel.common.checkpoints.storage import CheckpointStorage
 
 
 def read_database(storage: CheckpointStorage, handle: DatabaseHandle, path: Path) -> None:
-    """Into a new directory. Raises StorageError."""
+    """Copies the database into a new directory. Raises StorageError."""
     path.mkdir(parents=True)
     for name, content in pickle.loads(storage.read(handle.rest)).items():
         (path / name).write_bytes(content)
@@ -28,9 +28,9 @@ def read_database(storage: CheckpointStorage, handle: DatabaseHandle, path: Path
 def read_entries(
     storage: CheckpointStorage, handle: DatabaseHandle, names: Iterable[str] | None = None
 ) -> Iterator[tuple[int, Iterator[KeyedStateEntry]]]:
-    """Those of the states with these names, or all, by ascending key group; read the entries of one
-    before the next. There is a copy of the database meanwhile, in the folder for temporary files.
-    Raises StorageError.
+    """Returns the entries of the states with these names, or of all, by ascending key group. Read
+    the entries of one group before the next. Keeps a copy of the database in the folder for
+    temporary files meanwhile. Raises StorageError.
     """
     wanted = None if names is None else tuple(map(keys.of_state, names))
     with tempfile.TemporaryDirectory(prefix="database-") as folder:

@@ -1,7 +1,7 @@
-"""A contender for an office: carries the election's requests to ZooKeeper, and tells the service.
+"""A contender for an office. It sends the election's requests to ZooKeeper and informs the service.
 
-kazoo calls its listeners and watches in threads of its own, where they only post events. Requests
-block in one thread of this contender.
+kazoo calls its listeners and watches in its own threads; they only post events. Requests block in
+one thread of this contender.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ log = structlog.get_logger(__name__)
 
 
 class ZooKeeperElection:
-    """See `LeaderElection`. `store_id`: of the contender's job store, if it has one; `above`: its
-    epoch is to be higher than that.
+    """Implements `LeaderElection`. `store_id` is the id of the contender's job store, if it has
+    one; its epoch will be higher than `above`.
     """
 
     contested = True
@@ -142,7 +142,8 @@ class ZooKeeperElection:
             self._client.remove_listener(self._state_changed)
             self._driver.stop()
             await self._running
-        # The next leader may act before this process has ended: it answers nobody from now on.
+        # The next leader may act before this process has ended, so it sends no more replies from
+        # now on.
         self.core.handle(Resigned(), self._clock())
         await asyncio.to_thread(self._client.disconnect)
 
@@ -163,19 +164,19 @@ class ZooKeeperElection:
             raise self._ensemble.refused(error) from None
 
     def _post(self, event: Event) -> None:
-        """From any thread."""
+        """Posts an event, from any thread."""
         assert self._loop is not None
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._driver.post, event)
 
     def _post_connected(self) -> None:
         session = self._client.client_id
-        if session is not None:  # else it is over already: another one follows
+        if session is not None:  # else the session is over: another one follows
             timeout_s = self._client.agreed_timeout_s
             self._post(Connected(session_id=session[0], session_timeout_s=timeout_s))
 
     def _state_changed(self, state: str) -> None:
-        """In kazoo's thread."""
+        """Called in kazoo's thread."""
         if state == KazooState.CONNECTED:
             self._post_connected()
         elif state == KazooState.SUSPENDED:
@@ -215,7 +216,7 @@ class ZooKeeperElection:
         self._client.requests.submit(self._carry, request, self._nodes)
 
     def _carry(self, request: Callable[[OfficeNodes], Event], nodes: OfficeNodes) -> None:
-        """In the thread of requests."""
+        """Runs in the thread of requests."""
         try:
             self._post(request(nodes))
         except ConnectionClosedError:

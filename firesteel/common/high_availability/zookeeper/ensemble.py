@@ -1,4 +1,4 @@
-"""The connection to ZooKeeper: its configuration, and a client of it."""
+"""The connection to ZooKeeper: its configuration, and a client."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ CONNECT_TIMEOUT_S = 5.0
 _RETRY_FIRST_S = 0.05  # between attempts to connect
 _RETRY_MAX_S = 1.0
 
-# Its own log is of every attempt to connect; ours says once that the ensemble is away.
+# kazoo logs every attempt to connect; Firesteel logs once that the ensemble is unavailable.
 _silent = logging.getLogger("firesteel.zookeeper")
 _silent.addHandler(logging.NullHandler())
 _silent.propagate = False
 
 
 class EnsembleUnreachable(FiresteelError):
-    """No server of the ensemble answers, or none that has a quorum."""
+    """No server of the ensemble responds, or none that has a quorum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ensemble:
     servers: tuple[str, ...]  # HOST:PORT
     root: str  # of this cluster
-    session_timeout_s: float  # as asked for
+    session_timeout_s: float  # the requested timeout
     authorization: tuple[str, str] | None  # scheme, credentials
     creator_only: bool
 
     @staticmethod
     def of(conf: Configuration) -> Ensemble:
-        """Raises ConfigurationError."""
+        """Reads the configuration. Raises ConfigurationError."""
         servers = tuple(_server(text) for text in conf.get(options.ZOOKEEPER_QUORUM))
         if not servers:
             raise ConfigurationError(
@@ -89,7 +89,7 @@ class Ensemble:
         )
 
     def refused(self, error: KazooException) -> FiresteelError:
-        """What to tell about an error that trying again does not mend."""
+        """Returns the error to report for a failure that a retry cannot fix."""
         if isinstance(error, (NoAuthError, AuthFailedError)):
             who = "these credentials" if self.authorization else "anybody"
             return FiresteelError(
@@ -105,9 +105,9 @@ class Ensemble:
 
 
 class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
-    """A client that connects for ever; its methods block, and may be called by any thread.
+    """A client that reconnects for ever. Its methods block, and any thread may call them.
 
-    `requests` is a thread to call them in, one request after another.
+    `requests` is a thread for calls, one request after another.
     """
 
     requests: Executor
@@ -128,7 +128,7 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
         self.requests = ThreadPoolExecutor(1, "zookeeper")
         self._ensemble = ensemble
         self.agreed_timeout_s = ensemble.session_timeout_s
-        # ZooKeeper bounds what it is asked for, and kazoo keeps the answer to itself.
+        # ZooKeeper limits the requested timeout, and kazoo does not expose the result.
         connect = self._connection._connect
 
         def connected(*server: Any) -> tuple[float, float]:
@@ -139,7 +139,7 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
         self._connection._connect = connected
 
     def connect(self) -> None:
-        """Returns when connected. Raises EnsembleUnreachable."""
+        """Connects, and returns when connected. Raises EnsembleUnreachable."""
         try:
             self.start(timeout=CONNECT_TIMEOUT_S)
         except KazooTimeoutError:
@@ -148,7 +148,7 @@ class Client(KazooClient):  # type: ignore[misc]  # kazoo has no types
             raise self._ensemble.refused(error) from None
 
     def disconnect(self) -> None:
-        """Ends the session, and with it the leadership that hangs on it."""
+        """Ends the session, and with it the leadership that depends on it."""
         self.stop()
         self.close()
         self.requests.shutdown()

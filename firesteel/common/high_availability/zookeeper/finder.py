@@ -1,4 +1,4 @@
-"""Finds a leader for who has no event loop: a client."""
+"""Finds a leader for a caller without an event loop: a client."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _READ_TIMEOUT_S = 10.0
 
 
 class Incumbent(NamedTuple):
-    """Who holds an office, and since when."""
+    """The holder of an office, and the time since when."""
 
     leader: Leader
     since_ms: int
 
 
 def incumbents(ensemble: Ensemble) -> dict[Office, Incumbent]:
-    """Those of all offices that are held now. Raises FiresteelError."""
+    """Returns the holders of all offices that are occupied now. Raises FiresteelError."""
     found = {}
     client = Client(ensemble)
     try:
@@ -64,7 +64,7 @@ class LeaderFinder:
             raise
 
     def find(self, *, timeout_s: float) -> Leader | None:
-        """The leader; waits for `timeout_s` while there is none, and then returns None.
+        """Returns the leader. Waits up to `timeout_s` while there is none, and then returns None.
 
         Raises EnsembleUnreachable or FiresteelError.
         """

@@ -1,7 +1,7 @@
 """Finds the elected leaders in ZooKeeper, and follows them.
 
-While ZooKeeper is away, the leaders are those that were announced last. Epochs only rise: what
-another server of the ensemble, which is behind, says of an earlier leader is passed over.
+While ZooKeeper is unavailable, the leaders are those that were announced last. Epochs only rise: an
+announcement of an earlier leader, by a server of the ensemble that lags behind, is ignored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = structlog.get_logger(__name__)
 
 
 class Retriever:
-    """See `LeaderRetriever`. On one event loop."""
+    """Implements `LeaderRetriever`, on one event loop."""
 
     fixed = False
 
@@ -63,7 +63,7 @@ class Retriever:
 
 
 class ZooKeeperLeaders:
-    """See `Leaders`."""
+    """Implements `Leaders`."""
 
     def __init__(self, ensemble: Ensemble, client: Client | None = None) -> None:
         self._ensemble = ensemble
@@ -98,7 +98,7 @@ class ZooKeeperLeaders:
     # ---- in the thread
 
     def _watch(self, office: Office) -> None:
-        """Returns when its state is known."""
+        """Watches an office. Returns when its state is known."""
         try:
             DataWatch(
                 self._client,
@@ -111,7 +111,7 @@ class ZooKeeperLeaders:
             log.error("the leader cannot be found", reason=str(self._ensemble.refused(error)))
 
     def _found(self, office: Office, data: Any) -> None:
-        """Also in kazoo's thread."""
+        """Announces the leader. Also called in kazoo's thread."""
         try:
             leader = decode(data) if data else None
         except FiresteelError as error:

@@ -1,7 +1,7 @@
-"""What is read from ZooKeeper and written there. Synchronous; every call may raise kazoo's errors.
+"""Reads and writes the nodes in ZooKeeper. Synchronous; every call may raise kazoo's errors.
 
-Whoever gets an office raises its epoch and creates the leader's node in one transaction, so an
-epoch is of one leader, and no leader is without one.
+A contender that gets an office raises its epoch and creates the leader's node in one transaction.
+So an epoch belongs to one leader, and every leader has one.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def encode(leader: Leader) -> bytes:
 
 
 def decode(data: bytes) -> Leader:
-    """Raises FiresteelError."""
+    """Decodes the node of a leader. Raises FiresteelError."""
     try:
         found = json.loads(data)
         return Leader(str(found["address"]), Epoch(int(found["epoch"])))
     except (ValueError, KeyError, TypeError):
         raise FiresteelError(
-            f"ZooKeeper has a leader that is none of ours: {data[:80]!r}"
+            f"ZooKeeper has a leader that is not from Firesteel: {data[:80]!r}"
         ) from None
 
 
@@ -53,17 +53,17 @@ class OfficeNodes:
     client: Client
     ensemble: Ensemble
     office: Office
-    address: str  # the contender's
-    above: Epoch  # its epoch is higher than that
-    clock: Callable[[], float]  # as of the election's core
+    address: str  # the address of the contender
+    above: Epoch  # its epoch will be higher
+    clock: Callable[[], float]  # the clock of the election's core
 
     def prepare(self) -> None:
-        """Creates what outlives leaders."""
+        """Creates the nodes that outlive leaders."""
         self.client.ensure_path(self._leader.rpartition("/")[0])
         self.client.ensure_path(self._epoch)
 
     def contend(self, vacant: Callable[[Any], None]) -> Granted | Occupied:
-        """Takes the office if nobody has it. If somebody has, `vacant` is called later."""
+        """Takes the office if it is vacant. Otherwise `vacant` is called later."""
         while True:
             try:
                 data, stat = self.client.get(self._leader, watch=vacant)
@@ -82,7 +82,7 @@ class OfficeNodes:
                 )
 
     def confirm(self) -> Confirmed | Displaced:
-        """Writes, to prove that the session lives and has the office."""
+        """Writes, to prove that the session is alive and has the office."""
         while True:
             try:
                 data, stat = self.client.get(self._epoch)
@@ -99,7 +99,7 @@ class OfficeNodes:
                 return Confirmed(asked_at=asked_at)
 
     def _take(self) -> Granted | None:
-        """None: somebody was faster."""
+        """Takes the office; returns None if another contender was faster."""
         data, stat = self.client.get(self._epoch)
         epoch = Epoch(max(int(data or b"0"), self.above) + 1)
         session_id, asked_at = _session_of(self.client), self.clock()
@@ -120,7 +120,7 @@ class OfficeNodes:
 
 
 def claim_cluster(client: Client, ensemble: Ensemble, store_id: str) -> None:
-    """Makes the cluster that of this job store. Raises FiresteelError if it is that of another."""
+    """Assigns the cluster to this job store. Raises FiresteelError if it belongs to another one."""
     try:
         client.create(ensemble.job_store, store_id.encode(), makepath=True)
         return
@@ -137,7 +137,7 @@ def claim_cluster(client: Client, ensemble: Ensemble, store_id: str) -> None:
 
 
 def _session_of(client: Client) -> int:
-    """Raises SessionExpiredError if it is over, and the next one has not begun."""
+    """Returns the session's id. Raises SessionExpiredError between two sessions."""
     if client.client_id is None:
         raise SessionExpiredError()
     session_id: int = client.client_id[0]
@@ -145,7 +145,7 @@ def _session_of(client: Client) -> int:
 
 
 def _committed(transaction: Any) -> bool:
-    """False: what it was based on has changed. Raises what else prevented it."""
+    """Returns False if the data that it was based on has changed. Raises every other failure."""
     errors = [result for result in transaction.commit() if isinstance(result, KazooException)]
     causes = [error for error in errors if not isinstance(error, _NOT_THE_CAUSE)]
     for cause in causes:

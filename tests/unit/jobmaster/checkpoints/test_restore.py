@@ -241,5 +241,5 @@ def test_rows_on_their_way_that_nobody_could_take_are_refused() -> None:
         with pytest.raises(CannotRestore, match=rf"rows of a {partitioner.name.lower()} exchange"):
             check_fits(graph, [checkpoint(partitioner, 3)])
     check_fits(graph, [checkpoint(Partitioner.HASH, 3)])
-    with pytest.raises(CannotRestore, match=r"by an exchange that the program has not any more"):
+    with pytest.raises(CannotRestore, match=r"by an exchange that the program no longer has"):
         check_fits(graph, [in_flight(Partitioner.HASH, 2)])
