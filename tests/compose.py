@@ -23,7 +23,7 @@ def comments() -> list[str]:
 
 
 def commands() -> list[str]:
-    """Those of Firesteel's command line."""
+    """Returns the commands of Firesteel's command line."""
     found = (re.search(r"firesteel (?:run|list|show|cluster) [^()]*", line) for line in comments())
     return [match[0].strip() for match in found if match]
 

@@ -293,7 +293,7 @@ class Offsets(DataSource):
 
 
 class OffsetsReader(SimpleDataSourceStreamReader):
-    """Its one subtask runs in a separate task, far ahead of its consumers if it is not slow."""
+    """Reads in one subtask and a separate task, far ahead of its consumers unless it is slow."""
 
     def __init__(self, out: Path) -> None:
         self.out = out

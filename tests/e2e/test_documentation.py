@@ -39,7 +39,7 @@ def test_every_snippet_runs(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    # The stream that most pages use, in a directory of its own per page: modules are imported once.
+    # The stream that most pages use, in a separate directory per page: modules are imported once.
     shutil.copy(ROOT / "examples" / "shop.py", tmp_path)
     monkeypatch.delitem(sys.modules, "shop", raising=False)
     program = tmp_path / f"{Path(page).stem}.py"

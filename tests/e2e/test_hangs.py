@@ -40,7 +40,7 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 
 def test_native_code_that_keeps_the_interpreter_fails_its_job(impatient: Session) -> None:
-    """Its process no longer answers, although gRPC's threads in it stay alive."""
+    """The slot's process stops responding, although gRPC's threads in it stay alive."""
 
     def stuck(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

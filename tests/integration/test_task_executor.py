@@ -250,8 +250,8 @@ def rows_of(stored: tasks_pb2.StoredPartition, address: str) -> int:
 
 @pytest.mark.parametrize("cluster", [("heartbeat.timeout=8s",)], indirect=True)
 async def test_a_slot_whose_process_hangs_is_freed_and_gets_a_new_one(cluster):
-    """Its Python or its JVM is stopped, as by a debugger or a signal: it neither answers nor ends. It
-    has no task.
+    """Python or the JVM is stopped, as by a debugger or a signal: the process neither answers nor
+    ends. The slot has no task.
     """
     slot = await cluster.take_slot("1")
     for allocation, name, who in (

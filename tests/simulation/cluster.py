@@ -159,11 +159,11 @@ class Cluster:
         return [(p, p.service) for p in processes if p.service is not None]
 
     def start_resource_manager(self) -> None:
-        """Those that are missing."""
+        """Starts the missing ResourceManagers."""
         self._start_masters("resourcemanager", RESOURCE_MANAGER_PORT)
 
     def start_dispatcher(self) -> None:
-        """Those that are missing."""
+        """Starts the missing Dispatchers."""
         fixed = ["--resource-manager", f"{HOST}:{RESOURCE_MANAGER_PORT}"]
         self._start_masters("dispatcher", DISPATCHER_PORT, () if self.shape.masters else fixed)
 

@@ -94,7 +94,7 @@ class Victim(Enum):
 
 MASTERS = (Victim.RESOURCE_MANAGER, Victim.DISPATCHER)  # those that can be elected
 _FOLLOWERS = (Victim.JOB_MASTER, Victim.TASK_EXECUTOR)  # they find the leaders in ZooKeeper
-# Who dies when a task has left a result; and when a checkpoint is complete, which outlives a
+# The victims after a task has left a result; and after a checkpoint is complete, which outlives a
 # JobMaster.
 _WORKERS = (Victim.TASK, Victim.SLOT_PROCESS, Victim.SLOT_PROCESS, Victim.TASK_EXECUTOR)
 _WORKERS_AND_MASTER = (*_WORKERS, Victim.JOB_MASTER)
@@ -239,8 +239,8 @@ def draw_faults(cluster: Cluster, until_s: float) -> list[At]:
 
 
 def follow_progress(cluster: Cluster) -> None:
-    """Now and then somebody who works for a job dies soon after it has completed a checkpoint, or
-    after one of its tasks has left a result: there is something to go on from.
+    """Sometimes kills a process of a job soon after the job has completed a checkpoint, or after
+    one of its tasks has left a result, so that there is something to resume from.
     """
     world = cluster.world
 

@@ -132,7 +132,7 @@ def test_a_second_submission_deletes_nothing_of_a_running_job(
 
 @pytest.mark.parametrize("victim", [*MASTERS, Victim.JOB_MASTER], ids=lambda victim: victim.name)
 def test_a_master_that_stops_in_order_deletes_nothing(tmp_path: Path, victim: Victim) -> None:
-    """Its job has not ended: the next master continues with the same tasks (invariant 7)."""
+    """The master's job has not ended: the next one continues with the same tasks (invariant 7)."""
     submitted = bounded_job(0, tmp_path, splits=60)
     with quiet_cluster(14, ELECTED) as cluster:
         cluster.at(3.0, lambda: cluster.submit(submitted))
@@ -148,7 +148,7 @@ def test_a_master_that_stops_in_order_deletes_nothing(tmp_path: Path, victim: Vi
 
 
 def test_checkpoints_continue_during_an_outage_of_zookeeper(tmp_path: Path) -> None:
-    """Their ids rise, also under the next JobMaster and Dispatcher (invariant 8; the store's
+    """Checkpoint ids rise, also under the next JobMaster and Dispatcher (invariant 8; the store's
     checker checks the order).
     """
     submitted = endless_job_with_checkpoints(tmp_path)

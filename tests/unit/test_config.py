@@ -198,7 +198,7 @@ def test_a_job_has_no_secrets_of_the_cluster() -> None:
     env = Environment(configuration={"s3.secret-key": "hush"})
     env.from_sequence(0, 10).print()
     with pytest.raises(
-        InvalidProgram, match="s3.secret-key is part of the cluster's conf"
+        InvalidProgram, match="s3.secret-key belongs to the cluster's conf"
     ) as raised:
         env.job_graph()
     assert "hush" not in str(raised.value)

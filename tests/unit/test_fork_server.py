@@ -112,7 +112,7 @@ async def test_processes_outlive_their_server(server: ForkServer) -> None:
 
 
 async def test_the_server_ends_with_its_starter(service: list[str], tmp_path: Path) -> None:
-    """Its processes end with their lifeline."""
+    """The server's processes end with their lifeline."""
     starter = tmp_path / "starter.py"
     starter.write_text(
         "import asyncio, json, sys\n"

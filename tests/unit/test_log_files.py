@@ -13,7 +13,7 @@ from firesteel.common.process.log_files import IN_USE_S, prune
 
 MAX_BYTES = 20_000
 PATIENCE_S = 60.0
-# Its child process, like the JVM of a slot, writes to the same file all the time.
+# The child of this process writes, as the JVM of a slot does, to the same file all the time.
 SERVICE = """
 import asyncio, subprocess
 from firesteel.common import logs

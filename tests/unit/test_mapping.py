@@ -48,7 +48,7 @@ _SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
     StateDescription: st.builds(StateDescription, kind=st.sampled_from(StateKind), keys=_jsons),
     pa.Schema: st.just(pa.schema([("a", pa.int64())])),
 }
-# Of fields whose codec does not take every value.
+# Strategies of fields whose codec does not take every value.
 _FIELDS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "SlotRevoked": {"cause": st.text(min_size=1)},
     "TaskMetrics": {"watermark_us": st.integers(1, 9)},

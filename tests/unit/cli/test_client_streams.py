@@ -129,7 +129,7 @@ def serving(dispatcher: Away) -> Iterator[str]:
 
 @pytest.fixture
 def dispatcher(request: pytest.FixtureRequest) -> Away:
-    """Away for so many calls, which end with this code."""
+    """A Dispatcher that is away for this number of calls, which end with this code."""
     return Away(*request.param)
 
 

@@ -43,7 +43,7 @@ def read(
     of_generation: int = 0,
     meanwhile: tuple[object, ...] = (),
 ) -> list[Chunk]:
-    """What a client gets of a job that ends after the steps of `meanwhile`."""
+    """Returns the chunks that a client gets of a job that ends after these steps."""
     steps = list(meanwhile)
 
     async def wait() -> None:

@@ -174,7 +174,7 @@ def test_credit_returns_in_steps_and_whenever_the_queue_runs_dry() -> None:
 
 
 def test_a_barrier_after_the_data_is_acknowledged_when_it_is_taken() -> None:
-    """Its producer waits for that at its end (spec 001), and no more data will return credit."""
+    """The producer waits for that before it ends (spec 001), and no more data returns credit."""
     channel = Joined()
     for event in (EndOfData(), CheckpointBarrier(checkpoint_id=1, timestamp_ms=0)):
         assert channel.sender.offer_event(event)

@@ -130,7 +130,7 @@ def test_a_leader_whose_session_is_over_never_leads_again(leader: ElectionCore, 
 
 
 def test_a_leader_that_resigns_acts_no_more(leader: ElectionCore) -> None:
-    """Its lease lasts for seconds, during which the next contender leads."""
+    """The lease lasts for seconds, during which the next contender leads."""
     leader.handle(Resigned(), 1.0)
     assert not leader.acts(1.0)
     assert leader.state is ElectionState.ENDED

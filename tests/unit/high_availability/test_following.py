@@ -142,7 +142,7 @@ async def test_a_gate_refuses_clients_without_a_lease_and_peers_until_it_leads()
             assert detail_of(refused.value) == StatusDetail(reason, {})
         with pytest.raises(grpc.aio.AioRpcError):
             await stub.ConnectTaskExecutor().read()
-        assert not refusals.by_sender, "a standby is no leader that was replaced"
+        assert not refusals.by_sender, "a standby does not count as a replaced leader"
         gate.open(Overviews(), epoch=3)
         assert (await stub.ConnectTaskExecutor().read()).resource_manager_epoch == 1
         with pytest.raises(grpc.aio.AioRpcError):

@@ -517,7 +517,7 @@ def test_a_stop_that_was_under_way_is_requested_again() -> None:
 
 @pytest.mark.parametrize("stored", [True, False])
 def test_a_job_that_was_drained_does_not_end_without_its_savepoint(stored: bool) -> None:
-    """Its sources have ended, and all tasks wait: the next JobMaster takes the savepoint, unless
+    """The sources have ended, and all tasks wait: the next JobMaster takes the savepoint, unless
     it is stored already.
     """
     handover = Handover()

@@ -99,7 +99,7 @@ def test_a_left_join_of_whole_streams_is_pandas_merge_asof(
     harness.process(left(rows), 0)
     harness.process(right([(*version, False) for version in versions]), 1)
     harness.watermark(MAX_TIMESTAMP_US)
-    # pandas joins nulls: here, each is a key of its own.
+    # pandas joins nulls: here, each is a separate key.
     frames = [
         pd.DataFrame(
             [

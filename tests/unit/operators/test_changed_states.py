@@ -1,4 +1,4 @@
-"""A processor that goes on from a checkpoint with states that it declares differently."""
+"""Tests a processor that resumes from a checkpoint with states that it declares differently."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Declare = Callable[[Any], Any]
 
 
 class Program(StatefulProcessor):
-    """Of one row, it shows what `seen` makes of the state that it declares."""
+    """Returns, in one row, what `seen` computes from the declared state."""
 
     def __init__(self, declare: Declare, seen: Callable[[Any], Any]) -> None:
         self.declare, self.seen = declare, seen

@@ -40,7 +40,7 @@ Row = tuple[int, int | None, int]  # the place of its key, x, the place of its t
 
 
 def given_by(row: Row) -> dict[str, Any]:
-    """What Spark makes of the row: its key, and what it gives to the partial columns."""
+    """Returns the row as Spark computes it: its key, and its input to the partial columns."""
     key, x, t = row
     text = TEXTS[t]
     by_sql = {

@@ -30,7 +30,7 @@ RESULT = pa.schema([("id", pa.string()), ("what", pa.string()), ("amount", pa.in
 
 
 class Match(CoProcessFunction):
-    """What is open of each order whenever something is paid, and when it is due."""
+    """Emits the open amount of each order when something is paid, and when the order is due."""
 
     def open(self, context: FunctionContext) -> None:
         self.open_amount = context.get_state("open")
@@ -412,7 +412,7 @@ def test_declared_states_change_as_those_of_processors() -> None:
 
 
 class Kept(CoProcessFunction):
-    """Has a state of the kind that `get` asks for."""
+    """Has a state of the kind that `get` creates."""
 
     def __init__(self, get: str) -> None:
         self.get = get

@@ -101,7 +101,7 @@ def test_files_of_a_checkpoint_are_committed_by_whoever_restores_it(tmp_path: Pa
     (path,) = visible(tmp_path)
     second.checkpoint(3)
     second.complete(3)
-    assert list(tmp_path.glob(".*")) == [], "nobody will commit what checkpoint 2 held"
+    assert list(tmp_path.glob(".*")) == [], "the files of checkpoint 2 will not be committed"
     second.close()
     attempt(2, restored).close()  # all of it is committed
     assert visible(tmp_path) == [path]

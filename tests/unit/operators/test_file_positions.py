@@ -206,7 +206,7 @@ def test_a_position_names_what_has_been_read_of_a_part(tmp_path: Path) -> None:
     first.begin(parts, None)
     assert first.unread() == [(0, parts[0]), (1, parts[1])]
     first.reached(1)
-    assert first.position.file is None, "the part has not begun"
+    assert first.position.file is None, "the part has not been started"
     first.reached(1, 3)
     assert first.position.file is None, "nor at its first byte"
     first.reached(1, 5, 1, "x")
@@ -271,4 +271,4 @@ def test_parts_with_malformed_rows_are_read_once_more(tmp_path: Path) -> None:
     second = progress(tmp_path)
     second.begin(parts, json.loads(json.dumps(first.position.to_json())))
     assert [number for number, _ in second.unread()] == [1, 3]
-    assert not second.begins_malformed_pass(), "it has begun"
+    assert not second.begins_malformed_pass(), "it has been started"

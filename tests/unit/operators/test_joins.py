@@ -101,7 +101,7 @@ def test_at_any_time_the_result_is_what_pandas_merges(
             harness.flush()
             frames = []
             for name, mine in zip(("left", "right"), rows, strict=True):
-                # pandas joins nulls: here, each is a key of its own.
+                # pandas joins nulls: here, each is a separate key.
                 keys = [EQUAL[key] for key, _ in mine]
                 texts = [f"{name}{n}" if key is None else str(key) for n, key in enumerate(keys)]
                 frames.append(pd.DataFrame({"key": texts, name: range(len(mine))}, dtype=object))
@@ -230,8 +230,8 @@ def test_rows_join_those_near_in_time_and_are_forgotten(
 def check_event_time(
     harness: OperatorHarness, how: str, within: IntervalSpec | SameWindowSpec, held: bool
 ) -> None:
-    """No row of the result is behind the watermark there, in the time that is the result's, or, if
-    the watermark is held back, in any.
+    """Checks that no row of the result is older than the watermark in the result's event time, or
+    in any of its times if the watermark is held back.
     """
     shift = {"at": 0, "time": -1, "window_end": -1}
     if isinstance(within, SameWindowSpec):

@@ -164,7 +164,7 @@ _POOLS: list[pa.MemoryPool] = []  # what lives on may be freed later
 
 @contextmanager
 def peak_bytes() -> Iterator[Callable[[], int]]:
-    """Of Arrow's memory and Python's, with NumPy's, taken since."""
+    """Yields the peak of the memory of Arrow and Python, with NumPy, since the start."""
     before = pa.default_memory_pool()
     pool = pa.proxy_memory_pool(before)
     _POOLS.append(pool)

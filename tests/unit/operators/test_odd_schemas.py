@@ -184,8 +184,8 @@ def test_python_operators_give_back_what_they_were_given(
     assert texts(harness.rows()) == texts(rows(batches))
 
 
-# What PySpark's own conversions carry to pandas and back: integers beside nulls become floats, and
-# ragged lists fail.
+# Values that PySpark's conversions take to pandas and back. They turn integers beside nulls into
+# floats, and fail for ragged lists.
 SMALL = {kind: values for kind, values in FLAT.items() if kind != pa.int64()}
 IN_PANDAS: st.SearchStrategy[Typed] = st.one_of(
     st.sampled_from(list(SMALL.items())), nested(st.sampled_from(list(SMALL.items())))

@@ -37,7 +37,7 @@ from tests.unit.operators import stateful_processors as examples
 
 TIME = pa.timestamp("us", "UTC")
 Row = tuple[str | None, int]  # key, time
-Element = list[Row] | int  # rows of one batch, or: event time may be held back by so much
+Element = list[Row] | int  # rows of one batch, or by how much event time may be held back
 
 
 @st.composite
@@ -55,7 +55,7 @@ def _flows(draw: st.DrawFn) -> Flows:
 
 
 class Flows:
-    """What producers send, and in which order channels are read."""
+    """The data of producers, and the order in which channels are read."""
 
     def __init__(
         self, streams: list[list[Element]], consumers: int, turns: list[tuple[int, int]]
@@ -156,7 +156,7 @@ WINDOWED = [("window_start", TIME), ("window_end", TIME)]
 
 
 def partials(window: WindowSpec | None) -> Callable[[list[Row]], pa.RecordBatch]:
-    """Rows as the upstream half sends them, each a partial result of its own; x is the time."""
+    """Returns rows as the upstream half sends them, each a separate partial result; x is the time."""
     schema = pa.schema([("key", pa.string()), *(WINDOWED if window else []), *PARTIALS])
 
     def batch(rows: list[Row]) -> pa.RecordBatch:
@@ -244,7 +244,7 @@ def test_running_aggregates(flows: Flows) -> None:
         key: (len(times), sum(times), sorted(times)) for key, times in by_key.items()
     }
     numbers = [(row["key"], row["n"]) for row in rows]
-    assert len(set(numbers)) == len(numbers), "an update for what has changed only"
+    assert len(set(numbers)) == len(numbers), "updates only for changed rows"
 
 
 @settings(max_examples=60)

@@ -676,7 +676,7 @@ def test_pyflinks_state_access() -> None:
 
 
 def test_pyflinks_event_time_timer() -> None:
-    """Its watermarks lag by two seconds, and the last one is the end of event time."""
+    """Watermarks lag by two seconds, and the last one is the end of event time."""
     harness = sums_of(Sum(timers=True))
     given = [(1000, "Alice", 110.1), (4000, "Bob", 30.2), (3000, "Alice", 20.0)]
     given += [(2000, "Bob", 53.1), (5000, "Alice", 13.1), (3000, "Bob", 3.1)]

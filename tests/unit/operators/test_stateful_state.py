@@ -439,7 +439,7 @@ def test_what_fails_further_down_is_not_blamed_on_the_processor() -> None:
 
 
 def test_few_timers_look_after_expiring_state() -> None:
-    """Their number does not grow with the number of updates or with time."""
+    """The number of timers does not grow with the number of updates or with time."""
 
     def handle(states: Any, handle: Any, key: Any, numbers: list[int]) -> Iterator[Any]:
         states.update((numbers[0],))

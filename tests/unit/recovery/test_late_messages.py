@@ -84,11 +84,11 @@ def test_a_replaced_master_commits_nothing_and_deletes_nothing(
             assert new.core.graph.status is JobStatus.FINISHED, new.problems
             assert {path.name for path in out.glob("part-*")} >= committed
     check_counted_once(out, control)
-    assert not list(out.glob(".*")), "no file is left that nobody will commit"
+    assert not list(out.glob(".*")), "no uncommitted file is left"
 
 
 def test_a_task_executor_that_was_declared_dead_is_not_listened_to(tmp_path: Path) -> None:
-    """It has acknowledged a checkpoint, asks for splits, and learns late that it may commit."""
+    """It has acknowledged a checkpoint, requests splits, and is notified late that it may commit."""
     name = "zombie"
     control = CONTROLS[name] = Control(rows={"a": 200, "b": 200})
     control.limits = {(source, split): 40 for source in "ab" for split in range(4)}
@@ -127,7 +127,7 @@ def test_a_task_executor_that_was_declared_dead_is_not_listened_to(tmp_path: Pat
         assert cluster.answers["given up"].problem
         assert {path.name for path in out.glob("part-*")} >= committed
     check_counted_once(out, control)
-    assert not list(out.glob(".*")), "no file is left that nobody will commit"
+    assert not list(out.glob(".*")), "no uncommitted file is left"
 
 
 def check_readable(path: str) -> None:

@@ -528,7 +528,7 @@ def test_a_drained_job_with_a_failed_savepoint_restores_its_checkpoint() -> None
 
 
 def test_a_drained_job_that_was_about_to_end_anyway_does_not_fail() -> None:
-    """Its last checkpoint was being stored when the stop with a savepoint was requested."""
+    """The last checkpoint was being stored when the stop with a savepoint was requested."""
     c = Coordination(interval_s=100.0)
     executions = list(c.graph.executions())
     for execution in executions:

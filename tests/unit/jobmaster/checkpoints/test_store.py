@@ -184,7 +184,7 @@ async def test_after_an_ambiguous_answer_the_row_is_asked_for_until_it_is_known(
 
 
 async def test_a_superseded_master_deletes_nothing(world: World) -> None:
-    """Its successor may restore the files that it has written."""
+    """The successor may restore the files that the master has written."""
     world.dispatcher.errors = [UNKNOWN, TAKEN]
     assert await world.complete(1) == events.Superseded()
     assert await world.files() == [f"{JOB}/chk-1/_metadata"]

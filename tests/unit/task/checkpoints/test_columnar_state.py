@@ -475,7 +475,7 @@ SUMS = pa.schema([("key", pa.string()), ("_p0_sum", pa.int64()), ("_rows", pa.in
 def test_rows_of_another_meaning_are_refused(
     before: Callable[[], StreamOperator], after: Callable[[], StreamOperator], says: str
 ) -> None:
-    """Their columns fit, but the results would be wrong."""
+    """The columns match, but the results would be wrong."""
     operator = before()
     schema = SUMS if isinstance(operator, RunningAggregate) else PLAIN
     harness = OperatorHarness(operator, [schema]).open()
