@@ -28,6 +28,8 @@ class MetricGroup(NamedTuple):
 
 _REFUSED = "Calls by masters that were replaced. Has the label `sender`."
 _TASK_LABELS = (
+    "host",
+    "tm_id",
     "job_id",
     "job_name",
     "task_id",
@@ -67,7 +69,7 @@ GROUPS = (
             "numRegisteredTaskManagers": "TaskExecutors that are registered.",
             "taskSlotsTotal": "Slots of all TaskExecutors.",
             "taskSlotsAvailable": "Slots that are free.",
-            "numStaleMessagesDropped": "Messages that arrived too late to matter.",
+            "numStaleMessagesDropped": "Reports that did not come from a job's current JobMaster.",
             "numFencedMessages": _REFUSED,
         },
     ),
@@ -110,7 +112,7 @@ GROUPS = (
     MetricGroup(
         "flink_taskmanager_job_staticTable_",
         "Static tables",
-        ("job_id", "slot", "table"),
+        ("host", "tm_id", "job_id", "slot", "table"),
         "Exist in each slot for each [static table](static-tables.md) that it has read.",
         {
             "age": "Time since the read of the current rows started (ms).",
@@ -133,7 +135,10 @@ GROUPS = (
             "numRecordsOutPerSecond": "Rate of rows emitted.",
             "numBytesInPerSecond": "Rate of bytes received.",
             "numBytesOutPerSecond": "Rate of bytes emitted.",
-            **{f"{name}TimeMsPerSecond": f"Share of time {what}." for name, what in _TIMES.items()},
+            **{
+                f"{name}TimeMsPerSecond": f"Time {what} per second (ms)."
+                for name, what in _TIMES.items()
+            },
             **{
                 f"accumulate{name[0].upper()}{name[1:]}TimeMs": f"Total time {what} (ms)."
                 for name, what in _TIMES.items()
@@ -171,7 +176,7 @@ GROUPS = (
             "numKeptPlanRuns": "Runs of plans that were kept.",
             "watermarkAlignmentDrift": "How far the source is ahead of its group (ms).",
             "accumulatedPausedTimeMs": "Total time paused for watermark alignment (ms).",
-            "pausedTimeMsPerSecond": "Share of time paused for watermark alignment.",
+            "pausedTimeMsPerSecond": "Time paused for watermark alignment per second (ms).",
         },
     ),
     MetricGroup("flink_jobmanager_Status_JVM_", "Processes of masters", ("host",), "", _PROCESS),
