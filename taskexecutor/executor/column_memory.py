@@ -49,7 +49,7 @@ class SlotColumnMemory:
         self._directory = directory
         self._changed = changed
         self._lock = threading.Lock()
-        self._in_memory_bytes = self._told_bytes = 0
+        self._in_memory_bytes = self._reported_bytes = 0
         self._in_files_bytes = 0
         self._sharing = threading.Lock()
         self._shared: memoryview | None = None  # the unused rest of the last shared file
@@ -88,7 +88,7 @@ class SlotColumnMemory:
         size = count * kind.itemsize
         if self.budget_bytes is None or size < _SMALL_BYTES:
             return np.empty(count, kind)
-        if not self._takes(size):
+        if not self._reserve(size):
             return np.frombuffer(self._mapped(size), kind, count)
         array = np.empty(count, kind)
         self._count(array, size)
@@ -116,16 +116,16 @@ class SlotColumnMemory:
         size = batch.nbytes if size_bytes is None else size_bytes
         if size < _TINY_BYTES:
             return batch
-        if self._takes(size):
+        if self._reserve(size):
             self._count(batch, size)
             return batch
         counted = pa.MockOutputStream()
         _write(batch, counted)
-        content = pa.py_buffer(self._room(counted.size()))
+        content = pa.py_buffer(self._allocate(counted.size()))
         _write(batch, pa.FixedSizeBufferWriter(content))
         return pa.ipc.open_stream(pa.BufferReader(content)).read_next_batch()
 
-    def _takes(self, size: int) -> bool:
+    def _reserve(self, size: int) -> bool:
         """Reserves memory for the size. Returns False if the budget is exhausted."""
         assert self.budget_bytes is not None
         with self._lock:
@@ -133,7 +133,7 @@ class SlotColumnMemory:
             if self._in_memory_bytes + size > self.budget_bytes:
                 return False
             self._in_memory_bytes += size
-            self._tell()
+            self._report()
         return True
 
     def _count(self, array: object, size: int) -> None:
@@ -147,15 +147,15 @@ class SlotColumnMemory:
                 self._in_memory_bytes -= size
             else:
                 self._in_files_bytes -= size
-        self._tell()
+        self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         """Reports the bytes in memory, unless they changed little."""
-        if abs(self._in_memory_bytes - self._told_bytes) >= _SMALL_BYTES:
-            self._told_bytes = self._in_memory_bytes
-            self._changed(self._told_bytes)
+        if abs(self._in_memory_bytes - self._reported_bytes) >= _SMALL_BYTES:
+            self._reported_bytes = self._in_memory_bytes
+            self._changed(self._reported_bytes)
 
-    def _room(self, size: int) -> memoryview:
+    def _allocate(self, size: int) -> memoryview:
         """Returns room in a separate file, or for small sizes in a shared one, which is freed with
         its last user.
         """

@@ -60,10 +60,10 @@ class _PandasLater(MetaPathFinder):
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
-            def execute_and_tell(module: ModuleType) -> None:
+            def execute_and_notify(module: ModuleType) -> None:
                 execute(module)
                 with suppress(Exception):  # the job has its own module with this name
                     _ = pa.lib._pandas_api.pd
 
-            spec.loader.exec_module = execute_and_tell  # type: ignore[method-assign]
+            spec.loader.exec_module = execute_and_notify  # type: ignore[method-assign]
         return spec

@@ -83,7 +83,7 @@ class ValueCounts:
         changes[rows[came]], changes[rows[went]] = 1, -1
         self._gone += int(went.sum()) - int(came.sum())
         for end in self._ends:
-            self._look(end, keys[rows], pairs)
+            self._update_ends(end, keys[rows], pairs)
         if self._gone > max(_LEAST_PAIRS, self._pairs // 2):
             self._forget()
         return changes
@@ -152,7 +152,7 @@ class ValueCounts:
             self._by_key.add(keys[new], numbers[new])
         return numbers
 
-    def _look(self, end: str, keys: Ints, pairs: Ints) -> None:
+    def _update_ends(self, end: str, keys: Ints, pairs: Ints) -> None:
         """Finds the new ends of these keys, whose pairs have changed."""
         best, most = self._best[end], int(keys.max()) + 1
         if most > len(best):

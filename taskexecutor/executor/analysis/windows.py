@@ -78,7 +78,7 @@ def analyze_partial_aggregate(
         raise FiresteelError(f"{step.operator_name}: {summary_of(error)}") from error
     _check_merges(spec.aggregates, to_arrow(partial.schema), ordered=by_row)
     if step.inputs[0].retracting:
-        _check_taken_back(spec, given_once(partial), step.inputs[0].retracting.who)
+        _check_retractable(spec, given_once(partial), step.inputs[0].retracting.who)
     output = AnalyzedOutput.on_spark(frame.with_plan(partial))
     output.final = final
     output.repeatable = is_repeatable(frame.frame)  # the order of groups does not matter
@@ -180,7 +180,7 @@ def _check_by_row(
     kept_of(spec.aggregates)
 
 
-def _check_taken_back(spec: PartialWindowAggregateSpec, once: dict[str, str], who: str) -> None:
+def _check_retractable(spec: PartialWindowAggregateSpec, once: dict[str, str], who: str) -> None:
     for item in spec.aggregates:
         for column in item.merge:
             if column in once:

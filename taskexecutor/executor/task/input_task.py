@@ -120,7 +120,7 @@ class InputTask:
         return None if deadline is None else max(0.0, deadline - time.monotonic())
 
     def step(self) -> Step:
-        self._look_at_barriers()
+        self._handle_barriers()
         if self._chain.stopped:
             return Step.DRY
         if self._chain.overdrawn:
@@ -142,7 +142,7 @@ class InputTask:
         return Step.END if self._reader.all_data_read else Step.MORE
 
     def step_after_data(self) -> Step:
-        self._look_at_barriers()
+        self._handle_barriers()
         if self._reader.all_partitions_ended:
             return Step.END
         polled = self._reader.poll()
@@ -264,7 +264,7 @@ class InputTask:
         for gate in self._gates:
             gate.max_rows = rows
 
-    def _look_at_barriers(self) -> None:
+    def _handle_barriers(self) -> None:
         """Handles barriers when they arrive, before they are taken from the channel: they may
         overtake data.
         """
@@ -277,7 +277,7 @@ class InputTask:
         if deadline is not None and deadline <= time.monotonic():
             self._carry_out(self._alignment.on_time(time.monotonic()))
         if self._checkpoints is not None and self._checkpoints.overtaking:
-            self._look_at_recordings(self._checkpoints)
+            self._handle_recordings(self._checkpoints)
 
     def _overtake(self, barrier: CheckpointBarrier, channels: Sequence[Channel]) -> None:
         """Starts recording at the gates first: elements that the snapshot emits may arrive at a
@@ -287,7 +287,7 @@ class InputTask:
             gate.record([c for g, c in channels if g == number], barrier.checkpoint_id)
         self._checkpointing(barrier).overtake(barrier)
 
-    def _look_at_recordings(self, checkpoints: TaskCheckpoints) -> None:
+    def _handle_recordings(self, checkpoints: TaskCheckpoints) -> None:
         in_flight = []
         for number, gate in enumerate(self._gates):
             recorded = gate.recorded()

@@ -88,15 +88,15 @@ class WatermarkAlignment:
     def event(self, event: ValveEvent) -> None:
         if isinstance(event, Watermark):
             self._watermark_us = event.timestamp_us
-            self._look()
+            self._update_stopped()
             far = (
                 self._watermark_us - self._reported_us
                 >= self._spec.max_drift_us * REPORT_AT_DRIFT_FRACTION
             )
-            self._changed(at_once=far or self.stopped or self._ended)
+            self._changed(immediately=far or self.stopped or self._ended)
         else:
             self._idle = event.idle
-            self._changed(at_once=True)
+            self._changed(immediately=True)
 
     def finished(self) -> None:
         """Does nothing: MAX_WATERMARK came before."""
@@ -105,7 +105,7 @@ class WatermarkAlignment:
 
     def limit(self, limit_us: int) -> None:
         self._limit_us = limit_us
-        self._look()
+        self._update_stopped()
 
     def report(self) -> None:
         self._unreported, self._reported_us = False, self._watermark_us
@@ -116,14 +116,14 @@ class WatermarkAlignment:
     def on_timer(self) -> None:
         self._timer_set = False
         if self._unreported:
-            self._changed(at_once=True)
+            self._changed(immediately=True)
 
     @property
     def _ended(self) -> bool:
         return self._watermark_us == MAX_TIMESTAMP_US
 
-    def _changed(self, *, at_once: bool) -> None:
-        if self._timer_set and not at_once:
+    def _changed(self, *, immediately: bool) -> None:
+        if self._timer_set and not immediately:
             self._unreported = True
             return
         self.report()
@@ -131,7 +131,7 @@ class WatermarkAlignment:
             self._timer_set = True
             self._call_at(self._now_ms() + max(1, self._spec.update_interval_us // 1000))
 
-    def _look(self) -> None:
+    def _update_stopped(self) -> None:
         stopped = self._watermark_us > self._limit_us and not self._ended
         if stopped and self._stopped_since_ns is None:
             self._stopped_since_ns = self._now_ns()

@@ -102,7 +102,7 @@ class CsvFormat:
         if first:
             start += len(BOM) if text.startswith(BOM, start) else 0
             if self.header:
-                start = _behind_header(text, start, end)
+                start = _after_header(text, start, end)
         quoted = _check_splits(text, start, end, self.separator)
         if text.startswith(BOM, start):
             raise Differs("a byte order mark")
@@ -256,7 +256,7 @@ def _check_splits(text: bytes, start: int, end: int, separator: str) -> bool:
     return True
 
 
-def _behind_header(text: bytes, start: int, end: int) -> int:
+def _after_header(text: bytes, start: int, end: int) -> int:
     """Returns where the lines start after the first line that is not blank to Spark."""
     while start < end:
         line, start = start, text.find(b"\n", start, end) + 1 or end

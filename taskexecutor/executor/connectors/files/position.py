@@ -134,7 +134,7 @@ class SplitProgress:
         if at.malformed_pass:
             numbers = (number for number, _ in at.malformed if number >= at.part)
         return [
-            (number, _behind(part, at.start) if number == at.part else part)
+            (number, _from_byte(part, at.start) if number == at.part else part)
             for number, part in ((number, self._parts[number]) for number in numbers)
         ]
 
@@ -186,7 +186,7 @@ class SplitProgress:
         return True
 
 
-def _behind(part: FilePart, start: int) -> FilePart:
+def _from_byte(part: FilePart, start: int) -> FilePart:
     """Returns the part from this byte on, if it starts before it."""
     end = part.start + part.length
     return part._replace(start=start, length=end - start) if start > part.start else part

@@ -169,7 +169,7 @@ class FileStage(SparkSourceStage):
             if isinstance(piece, Columns):
                 return self._run_columns(group, piece, begun_s)
             if not self._begins_kept(group, piece):
-                return self._read_anew(group, piece)
+                return self._read_with_new_plan(group, piece)
         return self._read_kept()
 
     def _next_group(self) -> _Group | None:
@@ -307,10 +307,10 @@ class FileStage(SparkSourceStage):
 
     # -- by Spark, with a new plan
 
-    def _read_anew(self, group: _Group, piece: ForSpark) -> int:
+    def _read_with_new_plan(self, group: _Group, piece: ForSpark) -> int:
         read = 0
         for parts in self._at_once(piece.parts):
-            rows = self._run_anew(parts, group.columns)
+            rows = self._run_new_plan(parts, group.columns)
             self.context.count_bundle(rows)
             read += rows
         self._progress.reached(piece.numbers[-1] + 1)
@@ -322,7 +322,7 @@ class FileStage(SparkSourceStage):
         """
         return [[part] for part in parts] if self._chosen_by_spark else [parts]
 
-    def _run_anew(self, parts: list[FilePart], columns: tuple[str, ...]) -> int:
+    def _run_new_plan(self, parts: list[FilePart], columns: tuple[str, ...]) -> int:
         checked: CheckedRows | None = None
         with self._on_spark():
             with self.context.plan_meter.planning:

@@ -343,9 +343,9 @@ class Calls:
 
     def _watch(self, oldest: Call) -> None:
         self._watching = True
-        self._loop.call_at(oldest.deadline_s, self._look_at_deadlines)
+        self._loop.call_at(oldest.deadline_s, self._check_deadlines)
 
-    def _look_at_deadlines(self) -> None:
+    def _check_deadlines(self) -> None:
         self._watching = False
         now_s = self._loop.time()
         for call in list(

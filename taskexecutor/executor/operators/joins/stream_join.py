@@ -133,7 +133,7 @@ class StreamJoin(StreamOperator):
                     if kind == INSERT:
                         self._join(side, rows)
                     else:
-                        self._leave(side, rows)
+                        self._delete(side, rows)
         self._waiting_rows = 0
         self._forget()
 
@@ -157,7 +157,7 @@ class StreamJoin(StreamOperator):
             self._emit_alone(side, rows.filter(pa.array(alone)), INSERT)
         self._sides[side].add(rows, numbers, times, alone)
 
-    def _leave(self, side: int, rows: pa.RecordBatch) -> None:
+    def _delete(self, side: int, rows: pa.RecordBatch) -> None:
         """Deletes rows, in a join without time."""
         rows, times = self._with_keys(side, rows, np.zeros(rows.num_rows, np.int64), DELETE)
         if not rows.num_rows:

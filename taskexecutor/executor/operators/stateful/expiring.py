@@ -51,7 +51,7 @@ class ExpiringVariable(Variable):
         due_ms = self._expiries.next_timestamp()
         if due_ms is None:
             for entry in self._backend.entries(self._entry):
-                self._look_at(entry.key, self._first_expiry_ms(entry.value))
+                self._schedule_check(entry.key, self._first_expiry_ms(entry.value))
         else:
             self._sweep_at(due_ms)
 
@@ -93,7 +93,7 @@ class ExpiringVariable(Variable):
     def _due_ms(self, expiry_ms: int) -> int:
         return -(-expiry_ms // self._part_ms) * self._part_ms
 
-    def _look_at(self, key: Key, expiry_ms: int) -> None:
+    def _schedule_check(self, key: Key, expiry_ms: int) -> None:
         """Registers a timer for the key, soon after this expiry."""
         due_ms = self._due_ms(expiry_ms)
         if due_ms != self._remembered_ms or len(self._remembered) >= _REMEMBERED:
@@ -117,7 +117,7 @@ class ExpiringVariable(Variable):
     def _store(self, kept: Any) -> None:
         key = self._key()
         self._backend.put(self._entry, key, kept)
-        self._look_at(key, self._expiry_ms())
+        self._schedule_check(key, self._expiry_ms())
 
     def _live(self, kept: Any, now_ms: int) -> Any:
         """Returns the part that has not expired: None if there is none, `kept` itself if it is
@@ -198,7 +198,7 @@ class ExpiringList(ExpiringVariable, ListState):
         kept = self._backend.owned(self._entry, self._key(), list)
         if kept is not None:
             kept.extend(values)
-            self._look_at(self._key(), self._expiry_ms())
+            self._schedule_check(self._key(), self._expiry_ms())
         elif values:
             self._store(values)
 
@@ -247,7 +247,7 @@ class ExpiringMap(ExpiringVariable, MapState):
         else:
             entries.pop(user_key, None)  # moves it to the end: entries are in the order of expiry
             entries[user_key] = dated
-            self._look_at(self._key(), dated[0])
+            self._schedule_check(self._key(), dated[0])
 
     def iterator(self) -> Iterator[tuple[Value, Value]]:
         return iter(

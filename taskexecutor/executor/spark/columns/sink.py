@@ -21,7 +21,7 @@ from taskexecutor.executor.spark.columns.slabs import Batches, Slabs
 from taskexecutor.executor.spark.jvm import gateway
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.spark.jvm.local_tasks import LocalTask
-from taskexecutor.executor.spark.plans.reusable_plan import generated_anew
+from taskexecutor.executor.spark.plans.reusable_plan import regenerated
 from taskexecutor.executor.spark.plans.row_partials import GivenRows
 from taskexecutor.executor.spark.schemas import to_arrow
 
@@ -85,7 +85,7 @@ class ColumnSink:
     def fuse(self, plan: Any) -> Any:
         """Returns the physical plan that writes its rows here. It has no columns, and few rows."""
         self._session._jvm.SparkSession.setActiveSession(self._session._jsparkSession)
-        return generated_anew(
+        return regenerated(
             self._session, plan, lambda each: self.java.after(self._expressions.replaced(each))
         )
 

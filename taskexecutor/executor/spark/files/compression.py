@@ -16,7 +16,7 @@ from firesteel.common.error_report import summary_of
 from firesteel.common.file_parts import COMPRESSED
 from firesteel.connectors import FileSource
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.spark.files.cut_off import bzip2_is_whole, zstandard_is_whole
+from taskexecutor.executor.spark.files.truncation import bzip2_is_whole, zstandard_is_whole
 from taskexecutor.executor.spark.jvm.engine import SparkEngine
 
 # The formats that Spark decompresses; others have internal codecs, or read raw bytes.

@@ -138,10 +138,10 @@ class FilePlans:
             raise NotReusable("it does not read each file once")
         if not scans[0].partitionFilters().isEmpty():
             raise NotReusable("it chooses among folders by the columns that their names give")
-        scan = self._left_out(scans[0])
+        scan = self._skipped_rows(scans[0])
         return _Run(self._engine, self._parts, kept, self._meter, scan)
 
-    def _left_out(self, scan: Any) -> str:
+    def _skipped_rows(self, scan: Any) -> str:
         """Describes which rows the scan's readers skip: see `FilePlan.scan`."""
         found = scan.metadata().get("PushedFilters")
         filters = str(found.get()) if found.isDefined() else _NO_FILTERS

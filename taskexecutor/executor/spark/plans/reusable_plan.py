@@ -397,7 +397,7 @@ def _aggregated_once(session: Any, plan: Any) -> Any:
         plan = without_shuffles(session, plan)
         return _by_hashing(session._jvm, plan)
 
-    return generated_anew(session, plan, change)
+    return regenerated(session, plan, change)
 
 
 def _by_hashing(jvm: Any, plan: Any) -> Any:
@@ -451,7 +451,7 @@ def _modes(plan: Any) -> set[str]:
     return {str(each.mode().toString()) for each in _items(plan.aggregateExpressions())}
 
 
-def generated_anew(session: Any, plan: Any, change: Callable[[Any], Any]) -> Any:
+def regenerated(session: Any, plan: Any, change: Callable[[Any], Any]) -> Any:
     """Returns the plan after `change`, which sees its operators without the loops that Spark
     generates for them; Spark then generates the loops again.
     """

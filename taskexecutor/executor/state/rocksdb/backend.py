@@ -118,13 +118,13 @@ class RocksDbKeyedStateBackend:
     def put(self, name: str, key: Any, value: Any, namespace: Any = None) -> None:
         where = self.where(name, key, namespace)
         if self._owned is not None:
-            self._leave_owned(where)
+            self._drop_or_write_owned(where)
         self.set(where, _pickled(name, key, value))
 
     def remove(self, name: str, key: Any, namespace: Any = None) -> None:
         where = self.where(name, key, namespace)
         if self._owned is not None:
-            self._leave_owned(where)
+            self._drop_or_write_owned(where)
         self.set(where, None)
 
     def entries(self, name: str) -> Iterator[KeyedStateEntry]:
@@ -255,7 +255,7 @@ class RocksDbKeyedStateBackend:
         if self._top_bytes > (limit * _WAITING_LAYERS if self._waiting else limit):
             self._spill()
 
-    def _leave_owned(self, where: bytes) -> None:
+    def _drop_or_write_owned(self, where: bytes) -> None:
         """Drops the value of `owned` if it is about to be replaced, and writes it otherwise."""
         if self._owned is not None and self._owned.where == where:
             self._owned = None

@@ -113,7 +113,7 @@ class StoredTimers:
     def clear(self) -> None:
         self._unkeyed.clear()
         if self._saved:
-            for order in list(self._behind(_NOTHING)):
+            for order in list(self._after(_NOTHING)):
                 self._backend.set(order[keys.TIME_BYTES :], None)
         self._heap, self._head, self._horizon = [], {}, None
 
@@ -141,7 +141,7 @@ class StoredTimers:
                 heapq.heappop(self._heap)
             if self._heap or self._horizon is None:
                 return
-            self._heap = list(itertools.islice(self._behind(self._horizon), _LOADED))
+            self._heap = list(itertools.islice(self._after(self._horizon), _LOADED))
             self._head = {order: self._timer(order) for order in self._heap}
             self._horizon = self._heap[-1] if len(self._heap) == _LOADED else None
 
@@ -149,7 +149,7 @@ class StoredTimers:
         _, key, (timestamp, namespace) = keys.decoded(order[keys.TIME_BYTES :])
         return Timer(timestamp, key, namespace)
 
-    def _behind(self, horizon: _Order) -> Iterator[_Order]:
+    def _after(self, horizon: _Order) -> Iterator[_Order]:
         """Yields the timers after the horizon, in order."""
         changed = self._backend.changed(self._state)
         own = (self._order(where) for where, value in changed.items() if value is not None)

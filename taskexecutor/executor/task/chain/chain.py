@@ -47,7 +47,7 @@ class OperatorChain:
             for node in self.nodes
             if type(node.operator).full is not StreamOperator.full
         ]
-        self._behind_the_end = _behind_the_end(self.nodes)
+        self._downstream_of_emitters_at_end = _downstream_of_emitters_at_end(self.nodes)
         self._node_of_index = {index: node for node in self.nodes for index in node.members}
 
     def entry(self, edge: JobEdge) -> ChainEntry:
@@ -161,13 +161,13 @@ class OperatorChain:
         that still receive rows from an operator that emits at its end.
         """
         for node in self.nodes:
-            if node not in self._behind_the_end:
+            if node not in self._downstream_of_emitters_at_end:
                 node.advance_to_end_of_event_time()
 
     def finish(self, check: Callable[[], None]) -> None:
         for node in self.nodes:
             check()
-            if node in self._behind_the_end:
+            if node in self._downstream_of_emitters_at_end:
                 node.advance_to_end_of_event_time()
             node.finish()
 
@@ -199,7 +199,7 @@ class OperatorChain:
             partition.emit_event(event)
 
 
-def _behind_the_end(nodes: Sequence[ChainNode]) -> frozenset[ChainNode]:
+def _downstream_of_emitters_at_end(nodes: Sequence[ChainNode]) -> frozenset[ChainNode]:
     """Returns the nodes downstream of an operator that emits at its end."""
     found: set[ChainNode] = set()
     for node in nodes:
