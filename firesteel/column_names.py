@@ -54,7 +54,7 @@ def check_valid(names: Sequence[str]) -> None:
 
 
 def check_valid_fields(schema: StructType) -> None:
-    """As `check_valid`, for the columns of a schema and the fields inside them."""
+    """Applies `check_valid` to the columns of a schema and to the fields inside them."""
     check_valid(schema.names)
     for field in schema.fields:
         kind = field.dataType.simpleString()

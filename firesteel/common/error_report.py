@@ -236,7 +236,7 @@ def _description(exc: BaseException) -> str:
 
 
 def _thrown_by(exc: BaseException) -> list[_Thrown]:
-    """The exception of the JVM and its causes. Empty if there is none, or the JVM has ended."""
+    """Returns the JVM's exception and its causes; empty if there is none or the JVM has ended."""
     java = getattr(exc, "java_exception", None)
     if java is None:
         java = getattr(exc, "_origin", None)
@@ -256,14 +256,14 @@ def _condition_of(java: Any) -> tuple[str, Mapping[str, str]]:
     try:
         condition = java.getCondition()
         parameters = dict(java.getMessageParameters()) if condition else {}
-    except Exception:  # it is no SparkThrowable
+    except Exception:  # not a SparkThrowable
         return "", {}
     return condition or "", {key: valid_text(str(value)) for key, value in parameters.items()}
 
 
 def _reason(thrown: Sequence[_Thrown]) -> str:
-    """What the first of them says that is not a wrapper: Spark wraps the error of a task when a
-    stage fails, and when another thread has waited for it.
+    """Returns the message of the first exception that is not a wrapper. Spark wraps the error of
+    a task when a stage fails, and when another thread has waited for it.
     """
     said = [
         one
@@ -320,7 +320,7 @@ def _exception_line(worker: str) -> str:
 
 
 def _worker_traceback(exc: BaseException, roots: tuple[str, ...]) -> str:
-    """The user's frames of a Python worker's traceback, then its exception line."""
+    """Returns the user's frames of a Python worker's traceback, then its exception line."""
     worker = _worker_text(exc)
     if not worker:
         return ""

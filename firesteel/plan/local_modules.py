@@ -128,8 +128,8 @@ def is_by_value(name: str) -> bool:
 
 @contextlib.contextmanager
 def taken_by_value() -> Iterator[None]:
-    """Inside the `with` block, functions of the program's modules whose names slots have taken are
-    pickled by value.
+    """Pickles functions by value, inside the `with` block, if they are from modules of the program
+    whose names slots have taken.
     """
     by_value = [
         sys.modules[name]

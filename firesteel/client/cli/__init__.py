@@ -58,7 +58,7 @@ class _Group(click.Group):
 
 
 def _system_error(error: OSError) -> str:
-    """A full disk, a missing permission or folder."""
+    """Describes an error of the system, such as a full disk or a missing permission."""
     about = f"{error.filename}: " if error.filename is not None else ""
     return f"{about}{error.strerror or error}"
 

@@ -62,7 +62,7 @@ def _address_or_zookeeper(
 
 
 def name(text: str) -> str:
-    """The type of an argument that is an id, the beginning of one, or a name.
+    """Parses an argument that is an id, the start of one, or a name.
 
     An empty text is refused: every id begins with it, and it is often an unset variable of a
     script.

@@ -98,7 +98,7 @@ class ClusterDirectory:
             raise self.unusable(error) from None
 
     def unusable(self, error: OSError) -> UnusableDirectory:
-        """The error of a file below the folder."""
+        """Returns the error to raise for a failed access to the folder."""
         reason = error.strerror or str(error)
         where = f" ({error.filename})" if error.filename not in (None, str(self.path)) else ""
         return UnusableDirectory(
@@ -128,7 +128,7 @@ class ClusterDirectory:
         self._acquired = True
 
     def _holder(self) -> str:
-        """The pid of the supervisor that has acquired the folder, as far as is known."""
+        """Returns the pid of the supervisor that holds the folder, or "unknown"."""
         with contextlib.suppress(OSError):
             return self._lock.path.read_text().strip() or "unknown"
         return "unknown"
@@ -189,7 +189,7 @@ class ClusterDirectory:
             ) from None
 
     def _deserted(self) -> int | None:
-        """The pid of a supervisor that was started on this path, which no longer exists."""
+        """Returns the pid of a supervisor that was started on this path, if the path is gone."""
         if self.path.exists():
             return None
         for process in psutil.process_iter():

@@ -53,8 +53,9 @@ class Configuration:
     def load(
         cls, path: str | Path | None = None, overrides: Mapping[str, Any] | None = None
     ) -> Configuration:
-        """The values of `path`, or of $FIRESTEEL_CONF_DIR/config.yaml, under those of the process
-        that started this one (`to_environment`), under `overrides`.
+        """Reads `path`, or $FIRESTEEL_CONF_DIR/config.yaml. The configuration of the process that
+        started this one (`to_environment`) takes precedence over the file, and `overrides` over
+        both.
 
         Raises ConfigurationError if the file is missing or not a mapping, and for bad values.
         """

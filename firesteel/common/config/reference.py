@@ -40,7 +40,7 @@ def markdown() -> str:
 
 
 def default_text(option: Option[Any]) -> str:
-    """The default as a file would have it; empty if there is none."""
+    """Returns the default as it is written in a file; empty if there is none."""
     default = option.default
     match option.kind:
         case "duration":
