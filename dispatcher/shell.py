@@ -228,7 +228,7 @@ class Shell:
     def post(self, event: Event) -> None:
         self._driver.post(event)
 
-    # ---- what the servicer asks for
+    # ---- for the servicer
 
     async def submit(self, graph: job_graph_pb2.JobGraph) -> Refusal | None:
         blob_hashes = [blob.hash for blob in graph.blobs]

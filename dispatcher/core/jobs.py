@@ -109,8 +109,8 @@ class Job:
 
     @property
     def outlives_its_job_master(self) -> bool:
-        """Whether the next JobMaster continues the job: from a checkpoint, or with the tasks that
-        the last one has handed over.
+        """Whether the next JobMaster continues the job, from a checkpoint or with the tasks of the
+        last one.
         """
         return self.recovers or bool(self.handover)
 

@@ -233,7 +233,7 @@ class ClusterOverview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopProgress:
-    """What a TaskExecutor that is to stop waits for."""
+    """The slots and results for which a TaskExecutor waits before it stops."""
 
     slots: Mapping[str, int]  # by job: slots that it still holds there
     stored_partitions: int  # of blocking results, which jobs may still read

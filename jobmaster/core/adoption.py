@@ -67,7 +67,7 @@ def adoptable(job: Job) -> bool:
 
 
 class Adoption:
-    """What TaskExecutors and tasks have reported, and what is still awaited."""
+    """The reports of TaskExecutors and tasks so far, and those that are still awaited."""
 
     def __init__(self, *, deadline: float, timeout_s: float) -> None:
         self.deadline = deadline

@@ -64,7 +64,7 @@ def _address_or_zookeeper(
 def name(text: str) -> str:
     """Parses an argument that is an id, the start of one, or a name.
 
-    An empty text is refused: every id begins with it, and it is often an unset variable of a
+    An empty text is refused: it is a prefix of every id, and it is often an unset variable of a
     script.
     """
     if not text.strip():

@@ -103,7 +103,7 @@ def decode_inline(
 
 
 def encode_table(table: pa.Table) -> memoryview:
-    """Encodes the rows of a `TableSlice`. Other threads can run meanwhile."""
+    """Encodes the rows of a `TableSlice`. Lets other threads run."""
     size = pa.MockOutputStream()
     with pa.ipc.new_stream(size, table.schema) as writer:
         writer.write_table(table)

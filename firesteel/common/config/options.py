@@ -26,8 +26,8 @@ class Option(Generic[T]):
     minimum: float | None = None
     maximum: float | None = None
     section: str = ""  # of docs/reference/configuration.md
-    # Of the cluster alone, never of a job; and processes get it in their environment, because
-    # everybody on a machine sees command lines.
+    # Only for the cluster, never for a job. Processes get it in their environment, because
+    # everybody on a machine can read command lines.
     secret: bool = False
     variable: str = ""  # of the environment, in which libraries look for it
 
