@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -20,8 +21,11 @@ if TYPE_CHECKING:
     from firesteel.common.high_availability.zookeeper.ensemble import Ensemble
     from firesteel.common.high_availability.zookeeper.finder import LeaderFinder
 
+# Both together: no command takes more than ten seconds to report a Dispatcher that hangs.
 CONNECT_TIMEOUT_S = 2.0
-CHECK_TIMEOUT_S = 10.0  # a Dispatcher on a busy machine answers late
+# A Dispatcher on a busy machine answers late. Less than gRPC's own limit for a connection
+# (rpc.server.CONNECT_TIMEOUT_MS), which ends the call as if the peer had refused it.
+CHECK_TIMEOUT_S = 8.0
 LEADER_TIMEOUT_S = 30.0  # while there is no leader
 START_HINT = "start a cluster with `firesteel cluster start`, or check -m"
 _DISPATCHER = "firesteel.v1.Dispatcher"
@@ -156,22 +160,26 @@ def _check_somebody_listens(address: str) -> None:
             f"there is no host {host!r} (in the address {address}); check -m"
         ) from None
     except OSError as error:
-        reason = (
-            "timed out"
+        problem = (
+            f"nothing has answered at {address} within {CONNECT_TIMEOUT_S:g} s"
             if isinstance(error, TimeoutError)
-            else (error.strerror or str(error)).lower()
+            else f"nothing answers at {address} ({(error.strerror or str(error)).lower()})"
         )
-        raise ClusterUnreachable(f"nothing answers at {address} ({reason}); {START_HINT}") from None
+        raise ClusterUnreachable(f"{problem}; {START_HINT}") from None
 
 
 def _check_is_dispatcher(connection: grpc.Channel, address: str) -> None:
     health: Any = health_pb2_grpc.HealthStub(connection)
+    began_at = time.monotonic()
     try:
         health.Check(health_pb2.HealthCheckRequest(service=_DISPATCHER), timeout=CHECK_TIMEOUT_S)
     except grpc.RpcError as error:
         if error.code() is grpc.StatusCode.NOT_FOUND:
             problem = f"the process at {address} is not a cluster's Dispatcher"
-        elif error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        elif (
+            error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            or time.monotonic() - began_at >= CHECK_TIMEOUT_S
+        ):
             problem = (
                 f"the process at {address} has not answered for {CHECK_TIMEOUT_S:g} s:"
                 " it hangs, or is not a Firesteel cluster"

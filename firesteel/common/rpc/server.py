@@ -124,7 +124,10 @@ async def refuses(address: str) -> bool:
 
 
 def channel(address: str) -> grpc.Channel:
-    return grpc.insecure_channel(address, options=_channel_options())
+    # Channels would otherwise share a connection to one address, and a new one would report the
+    # failure of an attempt of an earlier one.
+    options = [*_channel_options(), ("grpc.use_local_subchannel_pool", 1)]
+    return grpc.insecure_channel(address, options=options)
 
 
 def _channel_options() -> list[tuple[str, int]]:

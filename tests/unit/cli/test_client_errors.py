@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from firesteel.client import connection
 from firesteel.client.cli import arguments, main
 from firesteel.client.client import Client
 from firesteel.client.connection import checked_address
+from firesteel.common.rpc import server
 from firesteel.errors import ClusterUnreachable
 
 
@@ -93,16 +95,47 @@ def test_what_is_not_firesteel_is_known_soon(
         Client(serve(answer))
 
 
+def test_a_hung_process_is_reported_as_silent_every_time(
+    serve: Callable[[bytes | None], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gRPC gives up the connection at nearly the same time, with another status."""
+    shrink = 40
+    monkeypatch.setattr(connection, "CHECK_TIMEOUT_S", connection.CHECK_TIMEOUT_S / shrink)
+    monkeypatch.setattr(server, "CONNECT_TIMEOUT_MS", server.CONNECT_TIMEOUT_MS // shrink)
+    address = serve(None)
+    for _ in range(10):
+        with pytest.raises(ClusterUnreachable, match=r"has not answered for 0\.2 s: it hangs"):
+            Client(address)
+
+
+def test_an_address_that_drops_packets_is_reported_as_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kernel drops the packets to a listener whose queue of connections is full."""
+    monkeypatch.setattr(connection, "CONNECT_TIMEOUT_S", 0.2)
+    with contextlib.ExitStack() as sockets:
+        full = sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        while True:
+            waiting = sockets.enter_context(socket.socket())
+            waiting.settimeout(0.2)
+            if waiting.connect_ex(full.getsockname()):
+                break
+        address = f"127.0.0.1:{full.getsockname()[1]}"
+        silence = rf"nothing has answered at {address} within 0\.2 s; start a cluster"
+        with pytest.raises(ClusterUnreachable, match=silence):
+            Client(address)
+
+
 def test_another_grpc_server_is_not_a_dispatcher() -> None:
-    server = grpc.server(futures.ThreadPoolExecutor(1))
-    health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(), server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
+    other = grpc.server(futures.ThreadPoolExecutor(1))
+    health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(), other)
+    port = other.add_insecure_port("127.0.0.1:0")
+    other.start()
     try:
         with pytest.raises(ClusterUnreachable, match="not a cluster's Dispatcher"):
             Client(f"127.0.0.1:{port}")
     finally:
-        server.stop(None).wait()
+        other.stop(None).wait()
 
 
 @pytest.mark.parametrize(
