@@ -144,7 +144,7 @@ class ResourceManager:
 
     def _logs(self) -> dict[Path, LogFile]:
         """Returns its own log and those of ended workers; live workers serve their own."""
-        own = {self._log_path: LogFile()} if self._log_path is not None else {}
+        own = {self._log_path: LogFile(own=True)} if self._log_path is not None else {}
         if self.shell is None:
             return own
         live = {executor.worker_id for executor in list(self.shell.core.table.executors.values())}

@@ -334,9 +334,9 @@ class TaskExecutor:
 
     def _logs(self) -> dict[Path, LogFile]:
         """Returns the logs of the TaskExecutor and of its slots."""
-        file = LogFile(origin=self.task_executor_id)
-        slots = slot_logs(self._directory)
-        return dict.fromkeys([*([self._log_path] if self._log_path else []), *slots], file)
+        own = LogFile(origin=self.task_executor_id, own=True)
+        slots = dict.fromkeys(slot_logs(self._directory), LogFile(origin=self.task_executor_id))
+        return ({self._log_path: own} if self._log_path else {}) | slots
 
     def _slot_samples(self) -> Iterator[Sample]:
         """Runs in the scraping thread. The lists are replaced as a whole, never mutated."""

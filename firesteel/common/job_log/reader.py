@@ -21,6 +21,8 @@ SETTLED_AFTER_S = 0.5  # a line is in its log within this time of its timestamp
 class LogFile:
     origin: str = ""  # the TaskExecutor that it belongs to
     one_job: bool = False  # it is a log of one job alone
+    # It belongs to the process that serves it. Its absence is reported: somebody has deleted it.
+    own: bool = False
 
 
 FindLogs = Callable[[], Mapping[Path, LogFile]]
@@ -43,16 +45,17 @@ class JobLogReader:
         self._follow = follow
         self._logs: dict[Path, _Log] = {}
         self._done: set[Path] = set()
+        self._deleted: set[Path] = set()  # logs whose absence was reported
         self._merge: Merge[Path] = Merge()
         self._began = False
 
     def step(self) -> Step | None:
         """Returns the next lines, possibly none; None once all were read, unless it follows."""
+        notices: list[str] = []
         if self._follow or not self._began:
-            self._look()
+            notices += self._look()
         lag_s = 0.0 if self._selection.output else SETTLED_AFTER_S  # print() returns after writing
         settled_us = round((time.time() - lag_s) * 1_000_000)
-        notices: list[str] = []
         at_end = True
         for path, log in list(self._logs.items()):
             if not self._merge.wants(path):
@@ -78,7 +81,8 @@ class JobLogReader:
             at_end=at_end,
         )
 
-    def _look(self) -> None:
+    def _look(self) -> list[str]:
+        """Adds the logs that were found since the last call. Returns notices about deleted ones."""
         self._began = True
         found = self._find()
         for path in self._logs.keys() - found.keys():  # another process reads it now
@@ -88,6 +92,13 @@ class JobLogReader:
             if path not in self._logs and path not in self._done:
                 self._logs[path] = _Log(path, file, self._selection)
                 self._merge.add(path)
+        deleted = [
+            path
+            for path, file in found.items()
+            if file.own and path not in self._deleted and not path.exists()
+        ]
+        self._deleted.update(deleted)
+        return [f"the log {path} was deleted: lines are missing" for path in deleted]
 
     def _end(self, path: Path) -> None:
         self._merge.end(path)

@@ -34,6 +34,22 @@ def test_several_logs_in_order_of_time(tmp_path: Path) -> None:
     assert read(files, Selection(job_id=JOB)) == (["a", "b", "c", "d", "e"], [])
 
 
+def test_a_process_whose_log_was_deleted_reports_it_once(tmp_path: Path) -> None:
+    own, other = tmp_path / "dispatcher.log", tmp_path / "jobmaster.log"
+    own.write_text(line(1, "a"))
+    other.write_text(line(2, "b"))
+    files = {own: LogFile(own=True), other: LogFile()}
+    assert read(files, Selection(job_id=JOB)) == (["a", "b"], [])
+    own.unlink()
+    other.unlink()  # logs of other processes may be removed
+    deleted = [f"the log {own} was deleted: lines are missing"]
+    assert read(files, Selection(job_id=JOB)) == ([], deleted)
+
+    following = JobLogReader(Selection(job_id=JOB), lambda: files, follow=True)
+    steps = [following.step() for _ in range(2)]
+    assert [step.notices for step in steps if step is not None] == [deleted, []]
+
+
 def test_a_log_that_lost_its_beginning_after_the_job_started_says_so(tmp_path: Path) -> None:
     path = tmp_path / "slot-0.log"
     over = 'timestamp=2026-11-22T02:00:{:02}Z level=info process=p[1] event="the log starts over"\n'
