@@ -5,14 +5,16 @@ The job that the program waits for ends with the program, whichever signal arriv
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import FrameType
+from types import CodeType, FrameType
 
 INTERRUPTED = 128 + signal.SIGINT  # exit code after Ctrl-C, as in the shell
 ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -79,6 +81,41 @@ def exiting() -> Iterator[None]:
         for number in numbers:
             if signal.getsignal(number) is _exit:
                 signal.signal(number, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def repeating_lost_interrupts() -> Iterator[None]:
+    """Raises KeyboardInterrupt again in the main thread if Python ignores it, as in a finalizer or
+    in a callback of a weak reference, which run at any time, and often during imports.
+    """
+    before = sys.unraisablehook
+
+    def hook(unraisable: sys.UnraisableHookArgs) -> None:
+        if isinstance(unraisable.exc_value, KeyboardInterrupt):
+            _thread.start_new_thread(_interrupt_outside, (hook.__code__,))
+        else:
+            before(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        if sys.unraisablehook is hook:
+            sys.unraisablehook = before
+
+
+def _interrupt_outside(code: CodeType) -> None:
+    """Interrupts the main thread once it does not run this code."""
+    main = threading.main_thread().ident
+    assert main is not None
+    frame = sys._current_frames().get(main)
+    while frame is not None:
+        if frame.f_code is code:
+            time.sleep(0)  # lets the main thread run
+            frame = sys._current_frames().get(main)
+        else:
+            frame = frame.f_back
+    signal.pthread_kill(main, signal.SIGINT)  # also ends a system call that it waits in
 
 
 def _exit(number: int, frame: FrameType | None) -> None:

@@ -15,7 +15,7 @@ from firesteel.client.cli.run import info, run
 from firesteel.client.cli.savepoints import checkpoint, savepoint, stop
 from firesteel.client.cli.service import service
 from firesteel.client.cli.task_executors import stop_task_executor
-from firesteel.client.signals import INTERRUPTED
+from firesteel.client.signals import INTERRUPTED, repeating_lost_interrupts
 from firesteel.errors import FiresteelError
 
 EPILOG = """\b
@@ -40,6 +40,10 @@ with -t local, and the others try localhost:6123.
 
 class _Group(click.Group):
     """Prints errors as one message, without a traceback. Ctrl-C ends with exit code 130."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        with repeating_lost_interrupts():
+            return super().main(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

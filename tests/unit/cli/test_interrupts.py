@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -15,7 +15,12 @@ from firesteel.client.execution import _watch
 from firesteel.client.execution_context import ExecutionContext
 from firesteel.client.job_details import JobDetails
 from firesteel.client.progress import PlainDisplay
-from firesteel.client.signals import Interrupts, counted_interrupts, exiting
+from firesteel.client.signals import (
+    Interrupts,
+    counted_interrupts,
+    exiting,
+    repeating_lost_interrupts,
+)
 from firesteel.common.config import Configuration
 from firesteel.common.states import JobStatus
 
@@ -120,6 +125,32 @@ def test_ctrl_c_while_a_command_waits_for_the_cluster_ends_it_without_a_tracebac
         connection.close()
     assert command.returncode == 130
     assert told == "Interrupted.\n"
+
+
+def test_ctrl_c_that_python_ignores_is_raised_once_python_can() -> None:
+    """As in the callbacks of weak references that imports make."""
+
+    class Finalized:
+        def __init__(self, finalize: Callable[[], object]) -> None:
+            self._finalize = finalize
+
+        def __del__(self) -> None:
+            self._finalize()
+
+    def interrupted() -> None:
+        with repeating_lost_interrupts():
+            Finalized(lambda: signal.raise_signal(signal.SIGINT))
+            Finalized(threading.Event().wait)  # the repetition may be ignored again
+            threading.Event().wait()
+
+    hook = sys.unraisablehook
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert sys.unraisablehook is hook
 
 
 def test_a_deadline_leaves_the_job_alone() -> None:
