@@ -197,6 +197,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
                 " expected 32 lower-case hex characters",
             )
         await self._unless_forgotten(job.job_id, "rows", context)
+        await _accept(context)
 
         async def wait() -> None:
             await self._shell.changed(job.job_id, timeout_s=RESULTS_LOOK_S)
@@ -226,6 +227,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
     ) -> AsyncIterator[job_logs_pb2.JobLogLines]:
         job = await self._job(request.job_id, context)
         await self._unless_forgotten(job.job_id, "logs", context)
+        await _accept(context)
         async for message in cluster_logs(self._shell, job, request):
             yield message
         await self._unless_stopping(context)
@@ -491,6 +493,11 @@ async def _refuse(context: _Context, refusal: Refusal | None, job_id: str) -> No
     if refusal is not None:
         reason = convert.REASONS[refusal.kind]
         await abort(context, reason, refusal.message, job_id=job_id[:80])
+
+
+async def _accept(context: _Context) -> None:
+    """Tells the client that its stream is open, which may be long before the first message."""
+    await context.send_initial_metadata(())
 
 
 async def _stale(context: _Context, message: str, job_id: JobId, epoch: int) -> NoReturn:

@@ -277,7 +277,10 @@ class Client:
                 job_id=job_id, operator_id=operator_id, offset=offset, generation=generation
             )
             try:
-                for chunk in self._dispatcher.FetchResults(request):
+                call = self._dispatcher.FetchResults(request)
+                if _answers(call):
+                    away_since = None
+                for chunk in call:
                     away_since = None
                     generation, offset = chunk.generation, chunk.index + 1
                     yield chunk
@@ -329,7 +332,10 @@ class Client:
         away_since: float | None = None
         while True:
             try:
-                for message in self._dispatcher.FetchLogs(request):
+                call = self._dispatcher.FetchLogs(request)
+                if _answers(call):
+                    away_since = None
+                for message in call:
                     away_since = None
                     if message.lines:
                         request.after_us = max(request.after_us, message.lines[-1].time_us)
@@ -580,6 +586,14 @@ class Client:
                 return PayloadTooLarge(text)
             case _:
                 return SubmissionRejected(text) if submitting else FiresteelError(text)
+
+
+def _answers(call: Any) -> bool:
+    """Waits until the Dispatcher has accepted a call that streams, which may be long before its
+    first message, or until the call has failed.
+    """
+    call.initial_metadata()
+    return bool(call.is_active())
 
 
 def _with_doubt(error: FiresteelError, unknown: str) -> FiresteelError:

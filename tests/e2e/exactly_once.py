@@ -263,6 +263,7 @@ class ExactlyOnceJob:
         self.job_id = session.submit(self._program(), **configuration)
         self._ledger = Ledger()
         self._collected: list[Any] = []
+        self._unread: FiresteelError | None = None
         self._reader = threading.Thread(target=self._collect, daemon=True)
         self._reader.start()
         self._table = TableReader(postgres, self._table_name)
@@ -302,8 +303,10 @@ class ExactlyOnceJob:
 
     def _collect(self) -> None:
         results = self._session.client.fetch_results(self.job_id, stable_id("uid", "collected"))
-        with contextlib.suppress(FiresteelError):  # the job has failed
+        try:
             self._collected.extend(results)
+        except FiresteelError as error:  # of the client, or of a job that has failed
+            self._unread = error
 
     @property
     def committed(self) -> int:
@@ -412,6 +415,7 @@ class ExactlyOnceJob:
             assert sorted(other.rows) == sorted(ledger.rows)
         if self._operators is not None:
             self._operators.check(self._states, [row[:3] for row in ledger.rows])
+        assert self._unread is None, self._unread
         columns = pa.Table.from_batches(self._collected).to_pydict().values()
         seen = sorted(zip(*columns, strict=True))
         assert seen == sorted(ledger.rows), "a client sees each once"

@@ -5,6 +5,7 @@ cancellations reach it, and other calls reach the leader.
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
@@ -147,6 +148,34 @@ def test_the_time_without_a_message_is_not_the_time_away(
     monkeypatch.setattr(client, "RECONNECT_TIMEOUT_S", 0.0)
     for _ in STREAMS[stream](connected):
         pass
+
+
+@pytest.mark.parametrize("stream", ["rows", "logs"])
+def test_the_time_in_which_a_stream_was_open_is_not_the_time_away(
+    stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The streams of this Dispatcher break twice, each time before their first message."""
+    monkeypatch.setattr(client, "RECONNECT_TIMEOUT_S", 0.0)
+    opened = threading.Semaphore(0)
+
+    class Silent(Away):
+        def _unless_away(self, context: Any) -> None:
+            context.send_initial_metadata(())
+            opened.acquire()
+            super()._unless_away(context)
+
+    def answers(call: Any, wait: Callable[[Any], bool] = client._answers) -> bool:
+        answered = wait(call)
+        opened.release()
+        return answered
+
+    monkeypatch.setattr(client, "_answers", answers)
+    with (
+        serving(Silent(2, grpc.StatusCode.UNAVAILABLE)) as address,
+        Client(address) as connected,
+    ):
+        for _ in STREAMS[stream](connected):
+            pass
 
 
 @pytest.mark.parametrize("stream", STREAMS)
