@@ -126,7 +126,7 @@ def refuses(leader: Client) -> bool:
     return False
 
 
-def test_jobs_run_on_without_zookeeper_without_their_store_and_without_both(
+def test_jobs_keep_running_without_zookeeper_their_store_and_both(
     cluster: HighlyAvailableCluster,
     zookeeper: ZooKeeper,
     store: Postgres,

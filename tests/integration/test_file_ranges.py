@@ -158,7 +158,7 @@ def check(harness: OperatorHarness, split: str) -> None:
     read_split(harness, number, split)
 
 
-def test_a_file_may_grow_by_lines_while_it_is_read_and_not_change_otherwise(tmp_path: Path) -> None:
+def test_a_file_may_only_grow_by_lines_while_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_text("1\n")
     lines = [FileSource(str(path), format=format) for format in ("csv", "json", "TEXT")]

@@ -363,7 +363,7 @@ def test_a_database_that_cannot_be_reached_is_named_without_the_password(postgre
     assert "secret" not in repr(PostgresSink("postgresql://me:secret@host/db", "t"))
 
 
-def test_a_row_that_the_table_refuses_fails_the_task_in_the_databases_words(
+def test_a_refused_row_fails_the_task_with_the_databases_message(
     postgres: str, connection: Any
 ) -> None:
     rows(connection, "CREATE TABLE t (k smallint, v text CHECK (length(v) < 4))")

@@ -195,7 +195,7 @@ def test_a_promised_cancel_outlives_its_dispatcher() -> None:
         assert cluster.store.by_id[submitted.graph.job_id].status is JobStatus.CANCELED
 
 
-def test_a_resource_manager_that_comes_back_starts_no_second_set_of_workers() -> None:
+def test_a_returning_resource_manager_starts_no_second_set_of_workers() -> None:
     with quiet_cluster(7) as cluster:
         schedule(cluster, at(5.0, Kill(victim=Victim.RESOURCE_MANAGER)))
         cluster.run(5.5)

@@ -57,7 +57,7 @@ async def test_a_reserved_port_is_for_one_server_after_the_other_and_nobody_else
             await server.stop(None)
 
 
-def test_a_server_on_a_busy_machine_may_take_a_while_to_answer_a_connection() -> None:
+def test_a_server_on_a_busy_machine_may_accept_a_connection_late() -> None:
     server = grpc.server(futures.ThreadPoolExecutor(1))
     health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(), server)
     port = server.add_insecure_port("127.0.0.1:0")

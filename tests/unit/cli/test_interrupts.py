@@ -109,7 +109,7 @@ def test_a_run_that_waits_for_no_job_ends_with_its_finally_clauses() -> None:
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_ctrl_c_while_a_command_waits_for_the_cluster_ends_it_without_a_traceback() -> None:
+def test_ctrl_c_while_waiting_for_the_cluster_shows_no_traceback() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         command = subprocess.Popen(

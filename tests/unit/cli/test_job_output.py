@@ -89,7 +89,7 @@ def test_a_job_is_awaited_until_all_that_it_printed_is_written(
     assert shown.index("last\n") < shown.index("FINISHED")
 
 
-def test_a_reader_that_is_gone_cancels_the_job_and_ends_the_program_quietly(
+def test_a_closed_pipe_cancels_the_job_and_ends_the_program_quietly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     client = Printing(lines("a"))

@@ -376,7 +376,7 @@ def test_cluster_status_shows_who_leads_and_who_stands_by() -> None:
     assert "No ResourceManager" not in text
 
 
-def test_a_second_cluster_on_the_same_folder_is_refused_with_folder_and_pid(tmp_path: Path) -> None:
+def test_a_refused_second_cluster_names_the_folder_and_the_pid(tmp_path: Path) -> None:
     import os
 
     first = ClusterDirectory(tmp_path)

@@ -211,7 +211,7 @@ def test_an_early_registration_starts_no_extra_process() -> None:
     assert harness.core.processes.by_pid[1].lost_at is None
 
 
-def test_a_submission_that_is_repeated_is_answered_with_the_job_that_exists() -> None:
+def test_a_repeated_submission_returns_the_existing_job() -> None:
     harness = Harness()
     harness.submit()
     assert harness.submit(request=7) == [Answer(request=7)]
@@ -318,7 +318,7 @@ def test_a_job_without_its_job_master_is_cancelled_at_once() -> None:
     assert not of(StartJob, harness.process())
 
 
-def test_cancelling_while_the_job_master_starts_asks_it_at_its_first_report() -> None:
+def test_a_cancel_reaches_a_starting_job_master_at_its_first_report() -> None:
     harness = Harness()
     harness.process()
     harness.submit()

@@ -94,7 +94,7 @@ def test_rows_that_a_checkpoint_holds_and_the_store_does_not_are_an_error(tmp_pa
     assert read(opened_again) == chunks_of(FIRST, b"a0")
 
 
-def test_what_was_collected_so_far_is_known_to_a_store_that_is_opened_again(tmp_path: Path) -> None:
+def test_a_reopened_store_knows_the_rows_that_were_collected_before(tmp_path: Path) -> None:
     results = ResultStore(tmp_path)
     for index, sender in enumerate((OTHER, ATTEMPT, ATTEMPT)):
         results.append(JOB, SINK, FIRST, index, b"a0", "a", sender)

@@ -295,7 +295,7 @@ async def test_the_first_submission_after_a_start_keeps_its_graph(tmp_path: Path
     store.close()
 
 
-async def test_a_submission_to_a_dispatcher_that_was_replaced_is_for_the_next_one(
+async def test_a_submission_to_a_replaced_dispatcher_is_for_the_next_one(
     tmp_path: Path,
 ) -> None:
     dispatcher = dispatcher_in(tmp_path, {})

@@ -307,7 +307,7 @@ STEPS = st.lists(
 
 @settings(max_examples=150)
 @given(STEPS, st.booleans())
-def test_any_interleaving_keeps_order_loses_nothing_and_respects_the_window(
+def test_any_interleaving_keeps_order_and_rows_and_respects_the_window(
     steps: list[tuple[object, ...]], coalesce: bool
 ) -> None:
     channel = Joined(batch_rows=10, opened=False)

@@ -563,7 +563,7 @@ def test_a_chunk_that_was_kept_and_not_acknowledged_is_not_kept_again() -> None:
     assert not second.of(commands.BeginResults), "the rows follow the earlier ones"
 
 
-def test_a_sink_that_waits_for_an_acknowledgement_gets_it_before_it_answers() -> None:
+def test_a_waiting_sink_gets_its_acknowledgement_before_it_answers() -> None:
     """Chunks that it sent ahead of lost ones are sent again after them."""
     handover = Handover()
     (one, _) = handover.first.executions("sink")

@@ -102,7 +102,7 @@ def test_groups_do_not_know_each_other() -> None:
     assert groups.report("other", 0, 5) == {"other0": 15}
 
 
-def test_the_last_one_that_counts_goes_on_and_without_any_there_is_no_limit() -> None:
+def test_the_last_counted_source_continues_and_without_one_no_limit_holds() -> None:
     groups = Groups(source("fast", 1), source("slow", 2))
     groups.report("fast", 0, 100)
     groups.report("slow", 0, 1, idle=True)

@@ -107,7 +107,7 @@ def test_a_job_finishes_and_gives_everything_back() -> None:
     assert world.of(commands.Exit)
 
 
-def test_a_slot_whose_tasks_have_finished_is_kept_for_a_while_then_returned() -> None:
+def test_a_slot_whose_tasks_have_finished_is_returned_after_a_while() -> None:
     world = World(job(vertex("a", 1), vertex("b", 2)), JobSettings(slot_idle_timeout_s=50.0))
     world.run(("te-1", 2))
     world.report(world.executions("b")[1:], S.FINISHED)

@@ -677,7 +677,7 @@ def test_what_is_not_committed_when_an_endless_job_is_cancelled_is_aborted() -> 
     assert [call[:2] for call in calls] == [("commit", "none"), ("abort", 1)]
 
 
-def test_an_arrow_writer_gets_batches_and_a_subtask_without_rows_writes_too() -> None:
+def test_an_arrow_writer_gets_batches_even_in_a_subtask_without_rows() -> None:
     sink = PythonSink(ArrowMemory)
     commits = committer(sink)
     for batches in ([batch(1, 2), batch(3)], []):
@@ -722,7 +722,7 @@ def test_a_write_that_raises_fails_the_task_with_its_error() -> None:
     harness.close()
 
 
-def test_a_write_may_stop_early_and_drop_the_rest_but_must_return_a_message() -> None:
+def test_a_write_may_stop_early_but_must_return_a_message() -> None:
     class First(Writer):
         def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
             return Written(0, [next(iterator).n]) if self.lot == "first" else None  # type: ignore[return-value]

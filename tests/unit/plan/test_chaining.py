@@ -69,7 +69,7 @@ def test_start_new_chain_and_disable_chaining() -> None:
     assert p.chains() == ["a", "bc", "d", "e"]
 
 
-def test_a_two_input_operator_stands_in_the_middle_of_a_chain_of_one_source() -> None:
+def test_a_two_input_operator_is_in_the_middle_of_a_chain_of_one_source() -> None:
     p = Program()
     a = p.node("a")
     left, right = p.node("l", a), p.node("r", a)

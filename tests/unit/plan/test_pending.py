@@ -92,7 +92,7 @@ def test_a_job_that_was_not_submitted_leaves_its_sinks_to_the_next_one() -> None
     assert names(planned(env)) == names(planned(env)) == names(env.job_graph())
 
 
-def test_rows_that_could_not_be_collected_are_not_collected_by_the_next_job() -> None:
+def test_rows_that_one_job_could_not_collect_are_not_in_the_next_job() -> None:
     env = Environment()
     numbers = env.from_sequence(0, 10)
     lock = threading.Lock()

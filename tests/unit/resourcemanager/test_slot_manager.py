@@ -385,7 +385,7 @@ def test_one_allocation_on_two_executors_is_freed_on_the_second() -> None:
     assert slot.executor.task_executor_id == executor_id("a")
 
 
-def test_a_restarted_resource_manager_learns_allocations_from_registrations() -> None:
+def test_registrations_tell_a_restarted_resource_manager_the_allocations() -> None:
     before = Harness()
     before.register("a", 2)
     requests = before.submit("job", 1)

@@ -79,7 +79,7 @@ def test_a_killed_process_runs_nothing_any_more_not_even_its_clean_up(
     assert errors == []
 
 
-def test_a_paused_process_goes_on_with_its_expired_timers_and_then_its_mail(
+def test_a_resumed_process_handles_expired_timers_and_then_its_mail(
     loop: VirtualLoop,
 ) -> None:
     done: list[str] = []

@@ -545,7 +545,7 @@ def test_an_incremental_checkpoint_writes_only_what_has_changed(folder: Path) ->
     backend.close()
 
 
-def test_a_restored_database_goes_on_with_the_files_that_its_checkpoint_has(folder: Path) -> None:
+def test_a_restored_database_reuses_the_files_of_its_checkpoint(folder: Path) -> None:
     storage = CheckpointStorage(str(folder / "checkpoints"))
     backend = rocksdb(folder)
     for key in range(1_000):

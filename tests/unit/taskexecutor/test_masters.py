@@ -59,7 +59,7 @@ def recovering() -> World:
     return world
 
 
-def test_tasks_of_a_job_that_takes_checkpoints_wait_for_its_next_job_master():
+def test_tasks_of_a_job_with_checkpoints_wait_for_its_next_job_master():
     world = recovering()
     world.lose_job_master()
     world.pass_time(29)
@@ -92,7 +92,7 @@ def test_nobody_waits_for_a_job_master_for_ever():
     assert world.only(commands.CancelInProcess).attempt_ids == ("t",)
 
 
-def test_a_dead_job_master_of_a_job_without_checkpoints_is_given_up_at_once():
+def test_without_checkpoints_a_dead_job_master_is_given_up_immediately():
     world = World(slots=1)
     world.ready()
     world.give()

@@ -18,7 +18,7 @@ def test_slots_get_their_processes_two_at_a_time():
     assert world.only(commands.StartProcess).slot_index == 2
 
 
-def test_a_slot_is_reported_warm_while_its_process_is_ready_or_serves_a_job():
+def test_a_slot_is_warm_while_its_process_is_ready_or_serves_a_job():
     def warm() -> list[bool]:
         return [status.warm for status in world.only(commands.ReportSlots).slots]
 

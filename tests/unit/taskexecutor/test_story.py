@@ -18,7 +18,7 @@ def world_with_a_task() -> World:
     return world
 
 
-def test_the_story_of_a_slot_has_its_transitions_with_time_event_and_reason() -> None:
+def test_a_slots_history_has_time_event_and_reason_of_each_transition() -> None:
     world = world_with_a_task()
     executor = world.executor(1)
     world.now += 5

@@ -107,7 +107,7 @@ def spec_graph(partitioner: Partitioner) -> ExecutionGraph:
 
 
 @pytest.mark.parametrize("partitioner", Partitioner)
-def test_a_tasks_own_failure_restarts_its_region_which_reads_cached_results(
+def test_a_failed_tasks_region_restarts_and_reads_cached_results(
     partitioner: Partitioner,
 ) -> None:
     graph = spec_graph(partitioner)
