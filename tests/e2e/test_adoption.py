@@ -70,7 +70,7 @@ def test_the_death_of_a_job_master_restarts_no_task(
         job.await_few_shared_files()
 
 
-def test_a_job_without_checkpoints_goes_on_too(session: Session) -> None:
+def test_a_job_without_checkpoints_also_continues(session: Session) -> None:
     """A client gets each of its rows once, although nothing of it is stored anywhere."""
     env = Environment(parallelism=2)
     numbers = env.from_source(SequenceSource(0, ROWS, rate_per_s=ROWS / READ_S)).rebalance()

@@ -332,7 +332,7 @@ def test_a_full_disk(session: Session, tmp_path: Path) -> None:
         assert not list((small / "out").glob("part-*")), "no half-written file appears as a result"
 
 
-def test_garbage_on_every_port_hurts_nobody(session: Session) -> None:
+def test_garbage_on_every_port_is_harmless(session: Session) -> None:
     import psutil
 
     job_id = session.submit(endless(2))

@@ -205,7 +205,7 @@ def test_every_row_counts_once_through_a_failed_task_and_a_killed_process(
     eventually(lambda: not list(files_below(checkpoints)), "the checkpoints are deleted")
 
 
-def test_a_job_goes_on_when_its_job_master_is_killed(session: Session, tmp_path: Path) -> None:
+def test_a_job_continues_when_its_job_master_is_killed(session: Session, tmp_path: Path) -> None:
     out, flags, checkpoints = (tmp_path / name for name in ("out", "flags", "checkpoints"))
     flags.mkdir()
     for flag in ("raised", "killed"):
@@ -361,7 +361,7 @@ def csv_files(folder: Path) -> FileSource:
 
 
 @pytest.mark.parametrize("kind", ["files", "own", "python", "partitions"])
-def test_every_source_goes_on_where_the_checkpoint_left_it(
+def test_every_source_resumes_where_the_checkpoint_left_it(
     session: Session, tmp_path: Path, kind: str
 ) -> None:
     out, failed, calls = tmp_path / "out", tmp_path / "failed", tmp_path / "calls"
@@ -542,7 +542,7 @@ def per_window(df: DataFrame) -> DataFrame:
     )
 
 
-def test_a_watched_folder_goes_on_from_a_checkpoint(session: Session, tmp_path: Path) -> None:
+def test_a_watched_folder_resumes_from_a_checkpoint(session: Session, tmp_path: Path) -> None:
     folder, out, failed = (tmp_path / name for name in ("in", "out", "failed"))
     folder.mkdir()
 
@@ -601,7 +601,7 @@ def test_what_cannot_take_part_is_refused_before_data_flows(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_job_begins_from_a_savepoint_with_another_parallelism(
+def test_a_job_starts_from_a_savepoint_with_another_parallelism(
     session: Session, tmp_path: Path
 ) -> None:
     """The first job continues after its first savepoint and ends with its second. The next job has

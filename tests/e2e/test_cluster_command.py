@@ -208,7 +208,7 @@ def test_ctrl_c_of_a_program_cancels_its_job_and_ends_quietly(tmp_path: Path) ->
         assert alive == []
 
 
-def test_a_program_that_does_not_wait_is_told_what_becomes_of_its_job(tmp_path: Path) -> None:
+def test_a_program_that_does_not_wait_learns_what_becomes_of_its_job(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(
         "from firesteel import Environment\n"
         "from firesteel.connectors import SequenceSource\n"
@@ -304,7 +304,7 @@ def test_a_killed_embedded_run_leaves_nothing_and_a_failed_one_its_logs(
         assert all(name.endswith(".log") or name == "kept" for name in names)
 
 
-def test_info_tells_the_plan_without_running_anything(tmp_path: Path) -> None:
+def test_info_shows_the_plan_without_running_anything(tmp_path: Path) -> None:
     completed = firesteel(
         "info",
         "examples/daily_delays.py",

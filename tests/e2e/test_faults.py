@@ -220,7 +220,7 @@ def test_a_task_executors_death_fails_its_job_and_it_is_replaced(
     session.wait_until_all_slots_are_free()
 
 
-def test_a_slot_over_its_memory_limit_is_ended_and_both_numbers_are_told(session: Session) -> None:
+def test_a_slot_over_its_memory_limit_ends_and_both_numbers_are_shown(session: Session) -> None:
     def greedy(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         hoard = []
         for _ in batches:

@@ -294,7 +294,7 @@ def test_a_leader_on_another_machine_has_the_files_and_rows_of_jobs(
             assert [d.status for d in watched][-1] is JobStatus.CANCELED
 
 
-def test_a_dispatcher_with_storage_of_its_own_does_not_start(
+def test_a_dispatcher_with_separate_storage_does_not_start(
     zookeeper: ZooKeeper, job_store: str, tmp_path: Path
 ) -> None:
     with masters(zookeeper, tmp_path, {"database.url": job_store}) as cluster:
@@ -332,7 +332,7 @@ def test_a_standby_names_the_leader(zookeeper: ZooKeeper, tmp_path: Path) -> Non
             eventually(lambda: leads(client), "it leads")
 
 
-def test_a_leader_that_was_stopped_and_goes_on_leads_no_more(
+def test_a_leader_that_was_stopped_and_resumed_no_longer_leads(
     zookeeper: ZooKeeper, tmp_path: Path
 ) -> None:
     with masters(zookeeper, tmp_path) as cluster:

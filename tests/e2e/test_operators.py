@@ -63,7 +63,7 @@ class Split(StreamOperator):
         self.output.emit(batch.filter(pc.invert(odd)))
 
 
-def test_side_outputs_go_on_like_any_stream(session: Session) -> None:
+def test_side_outputs_continue_like_any_stream(session: Session) -> None:
     env = Environment(parallelism=2)
     split = env.from_sequence(0, 1_000).operator("Split", Split, side_outputs={"odd": None})
     odd = (
@@ -425,7 +425,7 @@ def test_odd_columns_by_every_way(session: Session) -> None:
     assert sorted(map(repr, table.to_pylist())) == sorted(map(repr, expected.to_pylist()))
 
 
-def test_show_tells_what_was_fused_and_what_ran(session: Session) -> None:
+def test_show_lists_what_was_fused_and_what_ran(session: Session) -> None:
     env = Environment(parallelism=1)
     source = env.from_sequence(0, 3_000).map_in_arrow(lambda batches: batches, name="Mine")
     filtered = source.filter("value % 3 = 0", name="Thirds").transform(

@@ -192,7 +192,7 @@ def test_two_clients_see_the_same_job(session: Session) -> None:
         session.client.wait(job_id)
 
 
-def test_a_program_goes_on_beside_its_jobs(session: Session) -> None:
+def test_a_program_continues_beside_its_jobs(session: Session) -> None:
     context = ExecutionContext(
         mode="remote", conf=Configuration.load(overrides={}), address=session.address
     )

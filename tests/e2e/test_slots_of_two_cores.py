@@ -65,7 +65,7 @@ def events(file: int) -> pd.DataFrame:
     )
 
 
-def test_everything_at_once(session: Session, in_session: None, tmp_path: Path) -> None:
+def test_all_features_together(session: Session, in_session: None, tmp_path: Path) -> None:
     for file in range(FILES):  # each of two partitions or more, for two cores
         pq.write_table(
             pa.Table.from_pandas(events(file)),

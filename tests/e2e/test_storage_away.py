@@ -169,7 +169,7 @@ def check_rows(out: Path) -> None:
         assert sorted(of_key["n"]) == list(range(1, len(of_key) + 1)), "and counted once"
 
 
-def test_jobs_go_on_while_storage_is_away_and_nobody_sees_credentials(
+def test_jobs_continue_while_storage_is_away_without_showing_credentials(
     cluster: Session, object_store: ObjectStore, database: Proxy, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"

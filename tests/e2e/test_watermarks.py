@@ -247,7 +247,7 @@ print("counted", %s)
     ],
     ids=["table", "batches"],
 )
-def test_a_program_is_told_how_many_records_were_late(
+def test_a_program_learns_how_many_records_were_late(
     session: Session, tmp_path: Path, counted: str
 ) -> None:
     job = tmp_path / "job.py"

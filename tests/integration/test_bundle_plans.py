@@ -275,7 +275,7 @@ def test_another_table_in_place_of_the_input_is_not_taken_for_it(engine: SparkEn
         rows.columns_read(engine, both._jdf.queryExecution().executedPlan())
 
 
-def test_only_columns_that_the_plan_needs_are_handed_over(engine: SparkEngine) -> None:
+def test_only_columns_that_the_plan_needs_are_passed(engine: SparkEngine) -> None:
     kept = made(engine, transforms(lambda df: df.where("x > 1").select("x")))
     assert kept._plan.columns == {"x"}  # type: ignore[union-attr]
     schema = pa.schema([("x", pa.int64())])
@@ -335,7 +335,7 @@ def test_results_that_are_given_up_leave_no_memory(engine: SparkEngine) -> None:
     kept.close()
 
 
-def test_tasks_at_once(engine: SparkEngine) -> None:
+def test_concurrent_tasks(engine: SparkEngine) -> None:
     rows = [{"k": "a", "x": x, "t": 0} for x in range(300)]
     schema, _ = planned(engine, [window_aggregate(*NUMBERS)], rows)
     plans = [

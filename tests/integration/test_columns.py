@@ -150,7 +150,7 @@ def test_long_texts_end_a_batch_early(engine: SparkEngine, before: int) -> None:
     assert slabs.total_bytes() == before
 
 
-def test_a_batch_beyond_the_limit_is_refused_and_the_plan_goes_on(
+def test_a_batch_beyond_the_limit_is_refused_and_the_plan_continues(
     engine: SparkEngine, before: int
 ) -> None:
     frame = engine.session.range(0, 3, 1, 1).selectExpr("explode(sequence(0, 5000000)) AS n")

@@ -105,7 +105,7 @@ def environment(url: str) -> dict[str, str]:
     return Configuration({"database.url": url}).to_environment()
 
 
-def test_a_dispatcher_answers_what_it_can_and_goes_on(
+def test_a_dispatcher_answers_what_it_can_and_continues(
     dispatchers: DispatcherProcesses, url: str, proxy: Proxy
 ) -> None:
     dispatcher = dispatchers.start(env=environment(url))

@@ -275,7 +275,7 @@ def test_the_columns_of_folders_are_where_they_are_declared(
 
 
 @pytest.mark.parametrize("options", [{}, {"malformed": "drop"}, {"basePath": None}], ids=str)
-def test_folders_whose_columns_nobody_asked_for_may_be_of_any_type(
+def test_folders_with_unused_columns_may_be_of_any_type(
     engine: SparkEngine, tmp_path: Path, options: dict[str, Any]
 ) -> None:
     """Spark takes the first one for an integer, and all together for texts."""
@@ -310,7 +310,7 @@ def test_a_schema_that_would_not_be_read_as_it_is_declared_is_refused(
         engine.session.conf.unset(setting)
 
 
-def test_a_hidden_file_that_is_asked_for_is_read(engine: SparkEngine, tmp_path: Path) -> None:
+def test_a_hidden_file_is_read_if_it_is_named(engine: SparkEngine, tmp_path: Path) -> None:
     """Spark itself would leave it out without a word."""
     path = tmp_path / "_x.csv"
     path.write_text("1\n2\n")

@@ -134,7 +134,7 @@ def no_columns(folder: Path) -> None:
         an_empty_file_of_rows,
     ],
 )
-def test_a_footer_tells_it_without_a_job(
+def test_a_footer_has_the_schema_without_a_job(
     engine: SparkEngine, tmp_path: Path, written: Callable[[Path], None]
 ) -> None:
     written(tmp_path / "data")

@@ -316,7 +316,7 @@ def test_a_certainly_unwritten_checkpoint_differs_from_a_possibly_written(
         store.commit_checkpoint(JOB, 1, checkpoint(1), [])
 
 
-def test_a_savepoint_is_forgotten_unless_a_running_job_would_begin_from_it(store: JobStore) -> None:
+def test_a_savepoint_is_forgotten_unless_a_running_job_needs_it(store: JobStore) -> None:
     store.commit_checkpoint(JOB, 1, checkpoint(1, savepoint=True), [])
     assert store.drop_savepoint("/d/chk-1") == JOB
     store.commit_checkpoint(JOB, 1, checkpoint(2), [])

@@ -79,7 +79,7 @@ async def until(condition: object) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_one_leads_and_the_next_one_follows_at_once(ensemble: Ensemble) -> None:
+async def test_one_leads_and_the_next_one_follows_immediately(ensemble: Ensemble) -> None:
     async with contender(ensemble, "one:1") as one:
         assert await one.granted() == 1
         async with contender(ensemble, "two:2") as two:
@@ -164,7 +164,7 @@ async def test_another_server_takes_the_session_over(
             zookeeper.wait_until_serving()
 
 
-async def test_two_clusters_with_one_id_are_told_apart(ensemble: Ensemble) -> None:
+async def test_two_clusters_with_one_id_are_distinguished(ensemble: Ensemble) -> None:
     async with contender(ensemble, store_id="a" * 32) as one:
         await one.granted()
     with pytest.raises(FiresteelError) as error:
@@ -207,7 +207,7 @@ async def test_who_looks_for_the_leader_waits_for_it_and_follows(ensemble: Ensem
         await leaders.close()
 
 
-async def test_a_client_finds_the_leader_and_waits_while_there_is_none(ensemble: Ensemble) -> None:
+async def test_a_client_finds_the_leader_or_waits_for_one(ensemble: Ensemble) -> None:
     finder = await asyncio.to_thread(LeaderFinder, ensemble, Office.DISPATCHER)
     try:
         assert await asyncio.to_thread(finder.find, timeout_s=0.1) is None
@@ -218,7 +218,7 @@ async def test_a_client_finds_the_leader_and_waits_while_there_is_none(ensemble:
         finder.close()
 
 
-async def test_who_has_found_nobody_can_be_closed(ensemble: Ensemble) -> None:
+async def test_a_finder_without_a_leader_can_be_closed(ensemble: Ensemble) -> None:
     leaders = ZooKeeperLeaders(replace(ensemble, servers=("127.0.0.1:1",)))
     found = leaders.of(Office.DISPATCHER, "")
     await leaders.start()

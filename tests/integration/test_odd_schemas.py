@@ -55,7 +55,7 @@ def test_a_transform_gives_back_what_it_was_given(
     subtask=st.integers(0, 1),
     limit=st.sampled_from(["1", "64m"]),
 )
-def test_foreach_batch_hands_over_every_row_once_whatever_it_is(
+def test_foreach_batch_passes_every_row_once_whatever_it_is(
     engine: SparkEngine, batches: list[pa.RecordBatch], dry: set[int], subtask: int, limit: str
 ) -> None:
     schema = to_arrow(to_spark(batches[0].schema))

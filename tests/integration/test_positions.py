@@ -224,7 +224,7 @@ def split_over(paths: Sequence[Path], cut: bool) -> str:
 @pytest.mark.parametrize(
     "format", ["csv", "csv.gz", "mixed.csv", "json", "text", "xml", "parquet", "orc"]
 )
-def test_a_source_of_files_goes_on_at_any_position(
+def test_a_source_of_files_resumes_at_any_position(
     engine: SparkEngine, tmp_path: Path, format: str
 ) -> None:
     paths = [write(tmp_path, format, file) for file in range(2)]
@@ -253,9 +253,7 @@ def test_filters_that_readers_are_given_are_part_of_a_position(
     assert check(program, split_over(paths, cut=True), by_arrow=0) > 6
 
 
-def test_rows_that_nobody_wants_are_left_out_behind_any_position(
-    engine: SparkEngine, tmp_path: Path
-) -> None:
+def test_unused_rows_are_skipped_after_any_position(engine: SparkEngine, tmp_path: Path) -> None:
     for file in range(2):
         table = pa.table({"n": [(7 * n) // 10 for n in range(100)]})
         pq.write_table(table, tmp_path / f"{file}.parquet", row_group_size=10)
@@ -302,7 +300,7 @@ def test_what_a_plan_holds_is_emitted_before_a_position(
     assert check(program, split_of(*paths), aggregated=True) > 10
 
 
-def test_event_time_goes_on_and_malformed_rows_come_once(
+def test_event_time_continues_and_malformed_rows_come_once(
     engine: SparkEngine, tmp_path: Path
 ) -> None:
     for file in range(2):
@@ -322,7 +320,7 @@ def test_event_time_goes_on_and_malformed_rows_come_once(
         assert check(program, split) > 3
 
 
-def test_a_sequence_goes_on_at_any_position(engine: SparkEngine) -> None:
+def test_a_sequence_resumes_at_any_position(engine: SparkEngine) -> None:
     splits = [f'{{"start": {at}, "end": {at + 700}}}' for at in (-700, 0)]
     for function in (lambda df: df.where("n % 3 = 0"), lambda df: df.where("rand() < 2")):
         program = Program(

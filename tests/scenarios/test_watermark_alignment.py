@@ -207,7 +207,7 @@ def test_all_reach_their_end_however_many_are_idle(
 
 
 @pytest.mark.parametrize("others", ["idle", "ended"])
-def test_one_alone_goes_on_however_far(others: str) -> None:
+def test_a_single_source_continues_however_far(others: str) -> None:
     far: list[int | None] = [1_000 * n for n in range(1, 20)]
     world = World({"fast": [far], "slow": [[None] if others == "idle" else []]}, random.Random(1))
     (fast, slow) = world.readers

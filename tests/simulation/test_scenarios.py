@@ -105,7 +105,7 @@ def test_what_is_said_about_a_checkpoint_may_be_lost_with_its_stream(
     assert run(8, submitted, at(when_s, LoseNext(kind=kind))) is JobStatus.FINISHED
 
 
-def test_a_job_with_checkpoints_goes_on_from_the_latest(tmp_path: Path) -> None:
+def test_a_job_with_checkpoints_resumes_from_the_latest(tmp_path: Path) -> None:
     submitted = bounded_job(1, tmp_path)
     with quiet_cluster(9) as cluster:
         cluster.at(3.0, lambda: cluster.submit(submitted))
@@ -139,9 +139,7 @@ def test_a_dead_job_master_costs_no_restart(tmp_path: Path, seed: int, kills: in
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_nothing_runs_of_a_canceled_job_whose_job_master_died_meanwhile(
-    tmp_path: Path, seed: int
-) -> None:
+def test_a_canceled_job_whose_job_master_died_runs_no_task(tmp_path: Path, seed: int) -> None:
     submitted = bounded_job(0, tmp_path)
     job_id = submitted.graph.job_id
     with quiet_cluster(seed) as cluster:
@@ -275,7 +273,7 @@ def held_slots(task_executor: TaskExecutor) -> list[AllocationId | None]:
 
 @pytest.mark.parametrize("victim", [None, Victim.RESOURCE_MANAGER, Victim.JOB_MASTER])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_drain_uses_up_no_restart_whoever_dies_meanwhile(
+def test_a_drain_uses_no_restart_whichever_process_dies(
     tmp_path: Path, seed: int, victim: Victim | None
 ) -> None:
     """The cluster's own TaskExecutors are replaced; without its ResourceManager, a drain is over."""

@@ -123,7 +123,7 @@ async def test_results_of_commands_come_back_as_events_behind_those_that_wait() 
     assert core.handled == ["a", "b", "answer"]
 
 
-async def test_a_core_is_told_that_its_deadline_is_reached() -> None:
+async def test_a_core_gets_a_tick_at_its_deadline() -> None:
     deadline = time.monotonic() + 0.05
     core = Recorder(deadline=deadline)
     assert await run(core, clock=time.monotonic, until="ticked") == ["ticked"]
@@ -178,7 +178,7 @@ async def test_what_still_waits_when_it_is_stopped_is_dropped() -> None:
     assert core.handled == ["end"]
 
 
-async def test_an_idle_driver_stops_at_once_and_takes_nothing_more() -> None:
+async def test_an_idle_driver_stops_immediately_and_takes_nothing_more() -> None:
     core = Recorder()
     driver: Driver[str, str, str] = Driver(core, execute=lambda command: None)
     running = asyncio.create_task(driver.run())
@@ -225,7 +225,7 @@ async def test_a_leader_that_may_not_act_queues_events_before_the_tick() -> None
     assert core.handled == ["a heartbeat", (Tick(), 1.5)]
 
 
-async def test_a_permit_that_ends_before_the_leader_wakes_up_is_none() -> None:
+async def test_a_permit_that_ends_before_the_leader_wakes_up_does_not_count() -> None:
     class Flapping(Office):
         """Announces once a permit that has ended by the time somebody looks."""
 

@@ -85,7 +85,7 @@ def test_without_a_frame_of_the_users_there_is_no_users_traceback() -> None:
     assert info.summary.startswith("taskmanager.numberOfTaskSlots: 'x' is not allowed")
 
 
-def test_causes_are_told_first_cause_first(tmp_path: Path) -> None:
+def test_causes_are_shown_first_cause_first(tmp_path: Path) -> None:
     body = (
         "try:\n"
         "    {}['origin']\n"
@@ -302,7 +302,7 @@ RAISED = "[USER_RAISED_EXCEPTION] row 7 is bad SQLSTATE: P0001"
         (PySparkException("[CANNOT_PARSE] bad type `strin`"), "[CANNOT_PARSE] bad type `strin`"),
     ],
 )
-def test_sparks_errors_are_told_in_its_own_words(error: BaseException, summary: str) -> None:
+def test_sparks_errors_are_shown_in_its_own_words(error: BaseException, summary: str) -> None:
     assert error_info(error).summary == summary
 
 

@@ -47,6 +47,6 @@ def test_one_that_is_too_old_is_passed_over_and_named(
     assert java.java_home() == str(new)
 
 
-def test_a_machine_without_java_is_told_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_java_the_error_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     assert java.main() == 1
     assert "install" in capsys.readouterr().err

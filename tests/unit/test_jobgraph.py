@@ -33,7 +33,7 @@ def test_both_sides_of_a_pointwise_edge_agree(producers: int, consumers: int) ->
 
 
 @given(SUBTASKS, SUBTASKS)
-def test_a_pointwise_edge_leaves_nobody_out_and_is_balanced(producers: int, consumers: int) -> None:
+def test_a_pointwise_edge_omits_no_subtask_and_is_balanced(producers: int, consumers: int) -> None:
     fan_out = [len(pointwise_consumers(p, producers, consumers)) for p in range(producers)]
     fan_in = [len(pointwise_producers(c, producers, consumers)) for c in range(consumers)]
     assert min(fan_out) >= 1

@@ -236,7 +236,7 @@ def test_names_and_labels_from_outside_cannot_break_the_text(registry: Registry)
     }
 
 
-def test_what_a_process_tells_of_itself(registry: Registry) -> None:
+def test_the_metrics_of_a_process_itself(registry: Registry) -> None:
     add_process_metrics(registry, scope="jobmanager", labels={"host": "h"})
     shown = {name: next(iter(samples.values())) for name, (_, samples) in exposed(registry).items()}
     assert set(shown) == {
@@ -297,7 +297,7 @@ def test_closing_frees_the_port_and_ends_the_thread() -> None:
     ],
     ids=["TLS", "half a request", "gRPC", "empty lines", "bytes"],
 )
-def test_garbage_on_the_port_hurts_nobody(registry: Registry, garbage: bytes) -> None:
+def test_garbage_on_the_port_is_harmless(registry: Registry, garbage: bytes) -> None:
     registry.gauge("flink_x").set(1)
     port = registry.serve(HOST, "0")
     with socket.create_connection((HOST, port), timeout=PATIENCE_S) as peer:

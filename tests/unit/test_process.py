@@ -81,7 +81,7 @@ def _runs(pid: int) -> bool:
         return False
 
 
-async def test_a_child_tells_what_it_serves() -> None:
+async def test_a_child_announces_what_it_serves() -> None:
     child = await start(serves(facts="address='127.0.0.1:6123', ports=[1, 2]"))
     assert child.ready == {"pid": child.pid, "address": "127.0.0.1:6123", "ports": [1, 2]}
     assert child.returncode is None

@@ -42,7 +42,7 @@ async def test_an_address_of_another_machine_cannot_be_listened_on() -> None:
         bind(new_server([]), "192.0.2.1", 0)
 
 
-async def test_a_reserved_port_is_for_one_server_after_the_other_and_nobody_else() -> None:
+async def test_a_reserved_port_is_for_one_server_after_another_only() -> None:
     reserved, port = reserved_port("127.0.0.1")
     with reserved:
         with socket.socket() as other, pytest.raises(OSError, match="in use"):

@@ -134,7 +134,7 @@ say("end 1")
     assert 0 <= used_s < 0.5
 
 
-def test_cpu_time_of_children_that_ended_meanwhile_counts() -> None:
+def test_cpu_time_of_ended_children_counts() -> None:
     used_s = cpu_of("""
 say("begin")
 os.waitpid(start(lambda: burn(0.4)), 0)

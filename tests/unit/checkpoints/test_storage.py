@@ -229,7 +229,7 @@ def test_an_endpoint_may_come_from_the_environment(
     assert storage.files() == ["a"]
 
 
-def test_credentials_that_are_not_known_are_told(object_store: ObjectStore) -> None:
+def test_unknown_credentials_are_reported(object_store: ObjectStore) -> None:
     storage = CheckpointStorage(object_store.uri("x"))
     problem = r"cannot be written \(execution.*The AWS Access Key Id you provided does not exist"
     with object_store.refusing(), pytest.raises(StorageError, match=problem) as raised:
@@ -264,7 +264,7 @@ def test_a_uri_of_nothing_known_is_refused() -> None:
             CheckpointStorage(uri)
 
 
-def test_only_an_object_store_has_several_files_written_at_once(
+def test_only_an_object_store_gets_several_files_concurrently(
     tmp_path: Path, object_store: ObjectStore
 ) -> None:
     both = threading.Barrier(2)

@@ -67,7 +67,7 @@ def dead_address() -> Iterator[str]:
         yield f"127.0.0.1:{taken.getsockname()[1]}"
 
 
-def test_a_dead_port_is_known_at_once(dead_address: str) -> None:
+def test_a_dead_port_is_known_immediately(dead_address: str) -> None:
     """Not after a timeout, whose message is another."""
     with pytest.raises(
         ClusterUnreachable,
@@ -141,7 +141,7 @@ def test_another_grpc_server_is_not_a_dispatcher() -> None:
 @pytest.mark.parametrize(
     "address", ["localhost", "localhost:", ":6123", "localhost:port", "localhost:70000", ""]
 )
-def test_what_is_no_address_is_told_so(address: str) -> None:
+def test_an_invalid_address_is_reported(address: str) -> None:
     with pytest.raises(ClusterUnreachable, match="expected HOST:PORT"):
         checked_address(address)
 
@@ -152,7 +152,7 @@ def test_a_host_that_does_not_exist() -> None:
 
 
 @pytest.mark.parametrize("verb", [["list"], ["show", "a" * 32], ["cancel", "a" * 32]])
-def test_every_verb_tells_one_sentence_and_fails(verb: list[str], dead_address: str) -> None:
+def test_every_verb_prints_one_sentence_and_fails(verb: list[str], dead_address: str) -> None:
     result = CliRunner().invoke(main, [*verb, "-m", dead_address])
     assert result.exit_code == 1
     assert result.output.startswith("Error: nothing answers at 127.0.0.1:")

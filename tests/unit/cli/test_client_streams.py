@@ -180,7 +180,7 @@ def test_the_time_in_which_a_stream_was_open_is_not_the_time_away(
 
 @pytest.mark.parametrize("stream", STREAMS)
 @pytest.mark.parametrize("dispatcher", [(10, code) for code in AWAY], indirect=True)
-def test_a_dispatcher_that_is_away_for_too_long_is_told(
+def test_a_dispatcher_that_is_away_for_too_long_is_reported(
     connected: Client, stream: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "RECONNECT_TIMEOUT_S", 0.05)
@@ -206,7 +206,7 @@ def test_a_cancellation_reaches_a_dispatcher_that_was_away(
 
 
 @pytest.mark.parametrize("dispatcher", [(1, code) for code in AWAY], indirect=True)
-def test_nobody_waits_for_the_end_of_a_job_that_is_not_cancelled(
+def test_a_job_that_is_not_cancelled_is_not_awaited(
     connected: Client, dispatcher: Away, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "RECONNECT_TIMEOUT_S", -1.0)
@@ -249,7 +249,7 @@ def test_what_is_called_once_is_called_at_the_dispatcher_that_leads(
 
 @pytest.mark.parametrize("call", ONCE)
 @pytest.mark.parametrize("dispatcher", [(1, code) for code in AWAY], indirect=True)
-def test_what_is_called_once_is_not_known_if_the_dispatcher_ends_meanwhile(
+def test_the_outcome_of_a_single_call_is_unknown_if_the_dispatcher_ends(
     connected: Client, call: str
 ) -> None:
     with pytest.raises(ClusterUnreachable, match=r"not known; `firesteel (show|cluster status)"):

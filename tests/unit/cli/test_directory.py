@@ -91,7 +91,7 @@ def test_a_cluster_whose_folder_was_replaced_leaves_the_new_one_alone(tmp_path: 
     assert not (successor.path / "cluster.json").exists()
 
 
-def test_a_user_without_a_home_directory_is_told_what_to_set(
+def test_a_user_without_a_home_directory_learns_what_to_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def unknown(uid: int) -> pwd.struct_passwd:  # as for a user id of a container

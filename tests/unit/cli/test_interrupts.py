@@ -58,13 +58,13 @@ def interrupted(job: EndlessJob, times: int, number: int = signal.SIGINT) -> Job
         return _watch(job, "a" * 32, context, interrupts, None)  # type: ignore[arg-type]
 
 
-def test_one_asks_for_the_jobs_cancellation_and_waits_for_it() -> None:
+def test_one_interrupt_cancels_the_job_and_waits_for_it() -> None:
     job = EndlessJob(cancellable=True)
     assert interrupted(job, 1).status is JobStatus.CANCELED
     assert job.cancelled == ["a" * 32]
 
 
-def test_two_at_once_leave_but_the_job_is_cancelled_all_the_same() -> None:
+def test_two_interrupts_leave_but_the_job_is_still_cancelled() -> None:
     job = EndlessJob(cancellable=False)
     with pytest.raises(KeyboardInterrupt):
         interrupted(job, 2)

@@ -124,7 +124,7 @@ def test_show_has_subtasks_attempts_slots_and_counters() -> None:
     assert "Scan" in printed(render.job(details(), full=True))
 
 
-def test_an_error_begins_with_the_users_traceback() -> None:
+def test_an_error_starts_with_the_users_traceback() -> None:
     error = ErrorInfo(
         summary="ValueError: no",
         user_traceback="Traceback (most recent call last):\n"
@@ -158,7 +158,7 @@ def test_errors_that_a_job_has_survived_come_last() -> None:
     assert text.index("Error in Map (1/2)#0") < text.index("on Spark")
 
 
-def test_the_same_error_in_many_tasks_is_told_once() -> None:
+def test_the_same_error_in_many_tasks_is_shown_once() -> None:
     errors = tuple(
         ErrorInfo(
             summary="ValueError: no",
@@ -412,7 +412,7 @@ def test_of_former_workers_only_the_last_weeks_logs_stay(tmp_path: Path) -> None
     ]
 
 
-def test_show_tells_what_is_one_plan_on_spark_and_where_time_goes() -> None:
+def test_show_lists_fused_plans_and_their_times() -> None:
     operators = tuple(
         OperatorDetails(
             operator_id=name,
@@ -457,7 +457,7 @@ def test_show_tells_what_is_one_plan_on_spark_and_where_time_goes() -> None:
     ]
 
 
-def test_all_that_show_tells_of_a_task_fits_a_terminal_of_80_columns() -> None:
+def test_the_output_of_show_for_a_task_fits_80_columns() -> None:
     metrics = TaskMetrics(
         records_in=12_345_678_901,
         records_out=9_999_999,
@@ -492,7 +492,7 @@ def test_all_that_show_tells_of_a_task_fits_a_terminal_of_80_columns() -> None:
     ]
 
 
-def test_info_tells_what_is_one_plan_on_spark() -> None:
+def test_info_shows_fused_plans() -> None:
     from firesteel import Environment
     from firesteel.connectors import FileSource
 
@@ -512,7 +512,7 @@ def test_info_tells_what_is_one_plan_on_spark() -> None:
     )
 
 
-def test_show_checkpoints_tells_how_long_each_took_and_why_one_failed() -> None:
+def test_show_checkpoints_lists_durations_and_failures() -> None:
     assert "None: the job takes no checkpoints" in printed(render.checkpoints(details()))
     part = SubtaskCheckpoint(
         task="Map (1/2)#0",

@@ -106,7 +106,7 @@ def test_modules_beside_the_job_file_are_importable_and_all_is_put_back(job) -> 
     assert (sys.argv, sys.path) == before
 
 
-def test_a_syntax_error_is_told_with_its_place_and_nothing_of_ours(job) -> None:
+def test_a_syntax_error_is_shown_with_its_place_without_our_frames(job) -> None:
     result = invoke("run", job("x = (\n"))
     assert result.exit_code == 1
     assert "job.py is not valid Python" in result.output
@@ -114,7 +114,7 @@ def test_a_syntax_error_is_told_with_its_place_and_nothing_of_ours(job) -> None:
     assert "firesteel/" not in result.output
 
 
-def test_an_exception_is_told_with_the_users_frames_only(job) -> None:
+def test_an_exception_is_shown_with_the_users_frames_only(job) -> None:
     result = invoke("info", job("def inner():\n    return 1 / 0\n\ninner()\n"))
     assert result.exit_code == 1
     assert "in inner" in result.output
@@ -229,7 +229,7 @@ def test_a_file_that_is_not_there() -> None:
         (["-m", "localhost"], "expected HOST:PORT"),
     ],
 )
-def test_options_that_do_not_fit_are_told(job, arguments: list[str], message: str) -> None:
+def test_conflicting_options_are_reported(job, arguments: list[str], message: str) -> None:
     result = invoke("run", *arguments, job(PIPELINE))
     assert result.exit_code == 1
     assert message in result.output
@@ -290,7 +290,7 @@ def test_without_a_cluster_only_t_remote_takes_the_default_address() -> None:
     assert str(found) == "the cluster at localhost:6123 (the default address)"
 
 
-def test_a_file_to_ship_that_is_not_there_is_told(job) -> None:
+def test_a_missing_file_to_ship_is_reported(job) -> None:
     result = invoke("run", "--py-files", "nowhere.zip", job(PIPELINE))
     assert result.exit_code == 1
     assert "--py-files nowhere.zip: there is no such file" in result.output
@@ -310,7 +310,7 @@ def test_p_is_a_value_of_the_job() -> None:
     assert _job_overrides(("a.b=c",), 4) == {"a.b": "c", "parallelism.default": "4"}
 
 
-def test_s_is_what_the_job_begins_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_s_is_what_the_job_starts_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert _recovery(None, False, None) == {}
     assert _recovery("s3://b/savepoint-1", False, None) == {

@@ -308,7 +308,7 @@ def test_reports_of_others_and_of_older_epochs_are_dropped() -> None:
     assert harness.core.stale_reports == 3
 
 
-def test_a_job_without_its_job_master_is_cancelled_at_once() -> None:
+def test_a_job_without_its_job_master_is_cancelled_immediately() -> None:
     harness = Harness()
     harness.submit()
     out = harness.cancel()
@@ -546,7 +546,7 @@ def test_after_a_restart_a_silent_job_master_is_replaced_after_a_timeout() -> No
     assert harness.now == 100.0 + ADOPTION_GRACE_S
 
 
-def test_a_dispatcher_that_could_not_act_asks_again_before_it_decides() -> None:
+def test_a_dispatcher_that_could_not_act_checks_before_it_decides() -> None:
     harness = assigned()
     probed(harness, JobMasterProbe.RUNS)
     harness.now += 2 * ADOPTION_GRACE_S  # without a Tick
@@ -603,7 +603,7 @@ def test_no_event_ends_a_job_that_has_ended() -> None:
             job.end(event, 1.0)
 
 
-def test_a_job_tells_how_it_came_to_its_state() -> None:
+def test_a_job_shows_how_it_reached_its_state() -> None:
     harness = Harness().running()
     harness.cancel()
     harness.handle(JobMasterDisconnected(connection=1))
@@ -629,7 +629,7 @@ def test_a_broken_invariant_is_an_error_with_the_story() -> None:
         harness.core.validate()
 
 
-def test_a_job_that_takes_checkpoints_goes_on_under_another_job_master() -> None:
+def test_a_job_that_takes_checkpoints_continues_under_another_job_master() -> None:
     harness = Harness().running(recovers=True)
     assert of(JobAdded, harness.records)[0].recovers
     out = harness.dies(1)
@@ -642,7 +642,7 @@ def test_a_job_that_takes_checkpoints_goes_on_under_another_job_master() -> None
     assert harness.job.status is JobStatus.RUNNING
 
 
-def test_the_next_job_master_is_told_how_often_the_job_was_restarted() -> None:
+def test_the_next_job_master_gets_the_number_of_restarts() -> None:
     harness = Harness().running(recovers=True)
     (start,) = of(StartJob, harness.commands)
     assert start.restart_history == ""
@@ -679,7 +679,7 @@ def test_a_job_master_that_was_given_up_gets_no_job_when_it_is_back() -> None:
     assert of(StartJob, harness.process(2))[0].epoch == 2
 
 
-def test_a_job_gets_only_so_many_job_masters_without_a_checkpoint() -> None:
+def test_the_job_masters_of_a_job_without_a_checkpoint_are_limited() -> None:
     harness = Harness().running(recovers=True)
     for number in range(1, JOB_MASTERS_IN_A_ROW + 1):
         harness.dies(number)

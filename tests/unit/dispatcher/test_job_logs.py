@@ -256,7 +256,7 @@ async def test_no_line_comes_twice_while_no_resource_manager_leads(here: Cluster
         ]
 
 
-async def test_nobody_says_that_a_task_executor_is_gone_that_was_not_looked_for(
+async def test_an_executor_is_not_called_gone_if_it_was_not_searched(
     here: Cluster,
 ) -> None:
     here.resource_manager.answers = False
@@ -343,7 +343,7 @@ async def test_of_a_task_executor_that_ends_no_line_comes_twice(
         assert "one" not in told
 
 
-async def test_nothing_left_is_said_in_so_many_words(here: Cluster) -> None:
+async def test_an_empty_log_is_stated_explicitly(here: Cluster) -> None:
     here.end_job()
     async with here.logs() as found:
         assert [text async for text in found] == [

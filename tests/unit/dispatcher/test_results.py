@@ -143,7 +143,7 @@ def test_a_chunk_before_which_one_is_missing_is_refused(results: ResultStore) ->
         append(results, 2, b"two")
 
 
-def test_a_restarted_dispatcher_goes_on_after_the_last_complete_chunk(tmp_path: Path) -> None:
+def test_a_restarted_dispatcher_resumes_after_the_last_complete_chunk(tmp_path: Path) -> None:
     before = ResultStore(tmp_path)
     append(before, 0, b"zero")
     with before.path(JOB, SINK, FIRST).open("ab") as file:

@@ -236,7 +236,7 @@ def test_a_consumer_cannot_grant_what_it_did_not_get_nor_open_twice() -> None:
         channel.sender.consumed()
 
 
-def test_a_lost_producer_fails_the_channel_at_once_unless_all_was_received() -> None:
+def test_a_lost_producer_fails_the_channel_unless_all_was_received() -> None:
     channel = Joined()
     channel.sender.offer(numbers(0, 1), 8)
     channel.send(), channel.arrive()
@@ -435,7 +435,7 @@ def test_what_is_restored_comes_first_and_has_no_credit_to_give_back() -> None:
     assert taken == [([0], None), ([1], None), ([9], 8)]
 
 
-def test_an_overdraft_ends_one_element_and_begins_no_other() -> None:
+def test_an_overdraft_ends_one_element_and_starts_no_other() -> None:
     sender = SenderChannel("test", window_bytes=1000, batch_rows=100, overdraft_bytes=500)
     for _ in range(3):
         assert not sender.overdrawn

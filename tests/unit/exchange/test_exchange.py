@@ -235,7 +235,7 @@ def test_streams_share_one_connection(
     assert connections() <= 1
 
 
-def test_a_producer_blocks_at_its_window_and_goes_on_with_credit(
+def test_a_producer_blocks_at_its_window_and_continues_with_credit(
     pair: Any, numbers: Numbers, in_thread: InThread, wait_until: Any
 ) -> None:
     partition, consumer = pair.partition(), pair.consumer()
@@ -458,7 +458,7 @@ def test_an_aborted_producer_fails_its_consumers_before_what_is_queued(
         pair.consumer().next()
 
 
-def test_abort_unblocks_emit_and_finish_at_once(
+def test_abort_unblocks_emit_and_finish_immediately(
     pair: Any, numbers: Numbers, in_thread: InThread, wait_until: Any
 ) -> None:
     full, ended = pair.partition(), pair.partition(result_id="other")

@@ -58,7 +58,7 @@ def test_forward_hands_the_batch_itself_to_its_only_target() -> None:
     assert piece is batch
 
 
-def test_rebalance_goes_round_by_batch_and_producers_begin_apart() -> None:
+def test_rebalance_rotates_by_batch_and_producers_start_apart() -> None:
     first, second = (routing(Partitioner.REBALANCE, producer=p, producers=2) for p in (0, 1))
     assert [indices(first, numbers(1))[0] for _ in range(5)] == [0, 1, 2, 0, 1]
     assert [indices(second, numbers(1))[0] for _ in range(3)] == [1, 2, 0]

@@ -73,7 +73,7 @@ def line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def test_memory_stays_bounded_and_death_of_the_producer_is_known_at_once(
+def test_memory_stays_bounded_and_death_of_the_producer_is_noticed(
     peer: Any, new_exchange: NewExchange, new_pair: Any
 ) -> None:
     exchange = new_exchange(window_bytes=WINDOW_BYTES)
@@ -96,7 +96,7 @@ def test_memory_stays_bounded_and_death_of_the_producer_is_known_at_once(
     assert time.monotonic() - started < AT_ONCE_S
 
 
-def test_death_of_the_consumer_is_known_at_once(
+def test_death_of_the_consumer_is_known_immediately(
     peer: Any, new_exchange: NewExchange, new_pair: Any, in_thread: Any, wait_until: Any
 ) -> None:
     exchange = new_exchange(window_bytes=WINDOW_BYTES)

@@ -55,7 +55,7 @@ def leader() -> ElectionCore:
     return core
 
 
-def test_a_standby_asks_again_when_the_office_is_vacant() -> None:
+def test_a_standby_requests_the_office_again_when_it_is_vacant() -> None:
     core = ElectionCore()
     core.handle(connected(), 0.0)
     assert commands(core, Occupied(leader=OTHER), 0.1) == []
@@ -136,7 +136,7 @@ def test_a_leader_that_resigns_acts_no_more(leader: ElectionCore) -> None:
     assert leader.state is ElectionState.ENDED
 
 
-def test_a_standby_goes_on_with_another_session() -> None:
+def test_a_standby_continues_with_another_session() -> None:
     core = ElectionCore()
     core.handle(connected(), 0.0)
     core.handle(SessionLost(), 1.0)

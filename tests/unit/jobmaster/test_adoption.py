@@ -311,7 +311,7 @@ def places(world: World, executions: Iterable[Execution], received: dict[str, in
     return found
 
 
-def test_what_runs_goes_on() -> None:
+def test_running_tasks_continue() -> None:
     handover = Handover()
     handover.adopt_all()
     second, before = handover.second, handover.first.executions()
@@ -340,7 +340,7 @@ def test_the_next_checkpoint_comes_an_interval_after_the_latest(
     assert second.of(commands.TriggerCheckpoint, sent + second.pass_time(0.1))
 
 
-def test_no_split_is_assigned_before_it_is_known_who_has_which() -> None:
+def test_no_split_is_assigned_before_all_holders_are_known() -> None:
     handover = Handover()
     second = handover.begin()
     handover.connect("tm-1")
@@ -380,7 +380,7 @@ def test_missing_tasks_are_restarted_before_anything_else_is_deployed() -> None:
     assert sorted(cancelled) == sorted(e.attempt_id for e in handover.on("tm-1"))
 
 
-def test_nobody_waits_for_whom_the_resource_manager_does_not_know() -> None:
+def test_executors_unknown_to_the_resource_manager_are_not_awaited() -> None:
     handover = Handover(attempts=1)
     second = handover.begin()
     handover.connect("tm-1")
@@ -389,7 +389,7 @@ def test_nobody_waits_for_whom_the_resource_manager_does_not_know() -> None:
     assert second.core.graph.status is not JobStatus.RECONCILING
 
 
-def test_a_worker_that_dies_meanwhile_is_not_waited_for() -> None:
+def test_a_worker_that_dies_during_the_adoption_is_not_awaited() -> None:
     handover = Handover(attempts=1)
     second = handover.begin()
     holders = tuple(map(TaskExecutorId, ("tm-1", "tm-2")))
@@ -413,7 +413,7 @@ def test_a_job_without_running_tasks_restores_without_using_an_attempt() -> None
     assert {task.attempt for task in deployed} == {ATTEMPTS_PER_MASTER + 1}
 
 
-def test_a_task_that_failed_while_nobody_listened_is_restarted() -> None:
+def test_a_task_that_failed_without_a_job_master_is_restarted() -> None:
     handover = Handover(attempts=1)
     second = handover.begin()
     failed, *others = handover.first.executions()
@@ -458,7 +458,7 @@ def test_adopted_and_lost_subtasks_restart_under_one_attempt_number() -> None:
     assert {e.attempt for e in second.executions()} == {ATTEMPTS_PER_MASTER + 1}
 
 
-def test_checkpoints_go_on_under_ids_that_no_other_has() -> None:
+def test_checkpoints_continue_with_unused_ids() -> None:
     handover = Handover()
     handover.adopt_all()
     triggers = handover.second.of(commands.TriggerCheckpoint, handover.second.pass_time(10.0))
@@ -595,7 +595,7 @@ def cancelled(world: World, sent: list[commands.Command]) -> set[str]:
 
 
 @pytest.mark.parametrize("meanwhile", [True, False])
-def test_a_job_is_canceled_when_all_is_known_and_nothing_runs_any_more(meanwhile: bool) -> None:
+def test_a_job_is_canceled_once_no_task_is_known_to_run(meanwhile: bool) -> None:
     """The cancellation arrives during the takeover, or reached the first JobMaster."""
     handover = Handover()
     second = handover.begin(cancels=not meanwhile)
@@ -674,7 +674,7 @@ def test_what_a_failing_job_is_cancelled_for_is_its_user() -> None:
 
 
 @pytest.mark.parametrize("attempts", [0, 1])
-def test_the_verdict_on_a_failure_is_told_while_the_job_is_failing(attempts: int) -> None:
+def test_the_verdict_on_a_failure_is_reported_while_the_job_is_failing(attempts: int) -> None:
     handover = Handover()
     world = World(graph(), settings(attempts))
     world.run(("tm-1", 2))
@@ -698,7 +698,7 @@ def test_a_cancelled_job_does_not_wait_for_unreported_tasks() -> None:
     assert second.core.graph.status is JobStatus.CANCELED
 
 
-def test_all_that_finished_while_nobody_listened_is_the_end() -> None:
+def test_a_job_ends_if_all_tasks_finished_without_a_job_master() -> None:
     handover = Handover()
     second = handover.begin()
     handover.connect("tm-1", state=FINISHED)
@@ -938,7 +938,7 @@ def _is_on(execution: Execution, name: str) -> bool:
     return execution.slot is not None and execution.slot.task_executor_id == name
 
 
-def test_a_batch_goes_on_with_what_has_finished_runs_and_has_not_begun() -> None:
+def test_a_batch_continues_with_finished_running_and_waiting_tasks() -> None:
     handover = BatchHandover()
     done, goes_on = handover.sources
     second = handover.take_over("tm-1", "tm-2", results=[done], running=[goes_on])

@@ -89,7 +89,7 @@ def test_stopped_readers_are_released_immediately_others_per_interval() -> None:
     assert groups.note(groups.alignment.tick(1.2)) == {"fast0": 14}
 
 
-def test_a_limit_falls_at_once_when_a_reader_is_idle_no_longer() -> None:
+def test_a_limit_falls_immediately_when_a_reader_stops_idling() -> None:
     groups = Groups(source("fast", 1), source("slow", 1))
     groups.report("slow", 0, 7, idle=True)
     assert groups.report("fast", 0, 100) == {"fast0": 110, "slow0": 110}
@@ -114,7 +114,7 @@ def test_the_last_counted_source_continues_and_without_one_no_limit_holds() -> N
     assert groups.note(groups.alignment.tick(9.0)) == {"slow0": MAX_TIMESTAMP_US}
 
 
-def test_a_new_attempt_begins_anew() -> None:
+def test_a_new_attempt_starts_over() -> None:
     groups = Groups(source("fast", 1), source("slow", 1))
     groups.report("fast", 0, 8)
     groups.report("slow", 0, 5)
@@ -329,7 +329,7 @@ def test_a_restarted_job_has_no_event_time_yet() -> None:
     assert announced(world, report(world, "slow", 0, 1)) == {("fast", 0): 11, ("slow", 0): 11}
 
 
-def test_sources_that_go_on_wait_for_one_that_is_restarted() -> None:
+def test_running_sources_wait_for_a_restarted_one() -> None:
     world = World(
         job(source("fast", 1), source("slow", 1), edges=False),
         JobSettings(restart=FixedDelay(attempts=1, delay_s=1.0)),

@@ -63,7 +63,7 @@ async def sender() -> AsyncIterator[Sender]:
     await server.stop(None)
 
 
-async def test_chunks_are_numbered_anew_after_a_restart(sender: Sender) -> None:
+async def test_chunks_are_renumbered_after_a_restart(sender: Sender) -> None:
     sender.rows.begin(0, [SINK])
     assert await sender.append(b"a") == ""
     assert await sender.append(b"b") == ""

@@ -108,7 +108,7 @@ def test_a_sequence_is_cut_into_ranges_in_order() -> None:
     ]
 
 
-def test_a_sequence_goes_on_in_the_pieces_in_which_it_has_begun() -> None:
+def test_a_sequence_continues_with_its_first_piece_size() -> None:
     """Another rate, or another parallelism, would cut it into others."""
     enumerator = SequenceSourceEnumerator(start=0, end=25, split_rows=10)
     ask(enumerator, A)
@@ -141,7 +141,7 @@ def test_an_empty_sequence_has_no_split() -> None:
     assert ask(SequenceSourceEnumerator(start=5, end=5, split_rows=10), A) is None
 
 
-def test_a_sequence_may_go_on_for_ever() -> None:
+def test_a_sequence_may_be_endless() -> None:
     enumerator = SequenceSourceEnumerator.from_options({"start": 5, "end": None, "split_rows": 10})
     assert [ask(enumerator, A) for _ in range(2)] == [
         {"start": 5, "end": 15},
@@ -229,7 +229,7 @@ def test_new_files_of_a_watched_directory_go_to_those_that_wait_each_once() -> N
     )
 
 
-def test_a_watched_directory_goes_on_from_a_checkpoint() -> None:
+def test_a_watched_directory_resumes_from_a_checkpoint() -> None:
     enumerator = FileSourceEnumerator(paths=["/x"], watch_s=1.0)
     enumerator.paths_listed(files("a", "b"), 10.0)
     assert ask_files(enumerator, A) == ["a"]
@@ -292,7 +292,7 @@ def test_a_source_cannot_have_had_more_than_it_was_given() -> None:
         ask(SequenceSourceEnumerator(start=0, end=30, split_rows=10), A, received=1)
 
 
-def test_starting_over_begins_at_the_first_split() -> None:
+def test_starting_over_restarts_at_the_first_split() -> None:
     enumerator = SequenceSourceEnumerator(start=0, end=20, split_rows=10)
     ask(enumerator, A), ask(enumerator, B), ask(enumerator, A)
     enumerator.start_over()
@@ -443,7 +443,7 @@ def of_another_master(
     return another
 
 
-def test_what_was_found_is_told_from_the_latest_checkpoint_on() -> None:
+def test_findings_since_the_latest_checkpoint_are_reported() -> None:
     enumerator = FileSourceEnumerator(paths=["/x"], watch_s=1.0)
     assert enumerator.found(None) is None, "it is not listed"
     enumerator.paths_listed(files("a", "b"), 10.0)

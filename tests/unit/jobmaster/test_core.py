@@ -47,7 +47,7 @@ def status(world: World) -> JobStatus:
 # ---- the good way
 
 
-def test_start_asks_for_slots() -> None:
+def test_start_requests_slots() -> None:
     world = two_by_two()
     sent = world.start()
     declared = world.one(commands.DeclareRequirements, sent)
@@ -450,7 +450,7 @@ def slot_order(world: World) -> list[Execution]:
     return sorted(world.executions(), key=lambda execution: execution.vertex.subtask)
 
 
-def test_a_failure_told_by_a_hello_waits_for_its_reason() -> None:
+def test_a_failure_reported_by_a_hello_waits_for_its_reason() -> None:
     world = two_by_two()
     world.start()
     slots = world.give_slots("te-1", 2)
@@ -481,7 +481,7 @@ def test_a_silent_task_executor_is_dead_after_the_heartbeat_timeout() -> None:
     assert "no heartbeat" in world.core.exceptions.newest_first()[0].summary
 
 
-def test_the_resource_managers_verdict_counts_at_once() -> None:
+def test_the_resource_managers_verdict_counts_immediately() -> None:
     world = two_by_two()
     world.run(("te-1", 1), ("te-2", 1))
     world.post(
@@ -707,7 +707,7 @@ def test_collected_rows_are_written_then_acknowledged() -> None:
 # ---- stories and invariants
 
 
-def test_the_core_tells_how_task_slot_and_job_came_to_their_states() -> None:
+def test_the_core_shows_how_task_slot_and_job_reached_their_states() -> None:
     world = World(job(vertex("a", 1)), RESTART)
     world.run(("te-1", 1))
     (execution,) = world.executions()

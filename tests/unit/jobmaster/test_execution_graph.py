@@ -70,7 +70,7 @@ def test_counts_follow_every_transition() -> None:
     ]
 
 
-def test_an_illegal_transition_tells_the_story_of_the_task() -> None:
+def test_an_illegal_transition_shows_the_history_of_the_task() -> None:
     execution = built(job(vertex("a", 2))).vertices[0].vertices[1].current
     execution.apply(TaskEvent.SCHEDULE, 2000)
     with pytest.raises(
@@ -82,7 +82,7 @@ def test_an_illegal_transition_tells_the_story_of_the_task() -> None:
     assert execution.state is ExecutionState.SCHEDULED
 
 
-def test_an_illegal_transition_tells_the_story_of_the_job() -> None:
+def test_an_illegal_transition_shows_the_history_of_the_job() -> None:
     graph = built(job(vertex("a", 1)))
     with pytest.raises(
         IllegalTransition,

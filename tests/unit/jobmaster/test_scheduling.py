@@ -128,7 +128,7 @@ def test_lazy_from_sources_restarts_single_subtasks_of_a_vertex() -> None:
     assert deployed(world) == ["b0", "b1"]
 
 
-def test_eager_starts_everything_at_once() -> None:
+def test_eager_starts_all_tasks_together() -> None:
     world = begun(batch({"a": 2, "b": 2}), 2, scheduling=SchedulingPolicy.EAGER)
     assert deployed(world) == ["a0", "a1", "b0", "b1"]
 
@@ -260,7 +260,7 @@ def test_a_partition_that_cannot_be_read_is_produced_again(
     ],
 )
 @pytest.mark.parametrize("pipelined", [(), (0,)], ids=["blocking", "pipelined"])
-def test_all_that_has_read_rows_that_are_others_now_begins_again(
+def test_all_readers_of_rows_that_have_changed_restart(
     not_repeatable: str, again: dict[str, list[int]], pipelined: tuple[int, ...]
 ) -> None:
     """b0's result cannot be read, and a's have been released, as b had read them."""
@@ -279,7 +279,7 @@ def test_all_that_has_read_rows_that_are_others_now_begins_again(
     assert world.core.graph.status is JobStatus.FINISHED
 
 
-def test_what_has_read_rows_that_are_there_goes_on_however_they_were_made() -> None:
+def test_readers_of_rows_that_still_exist_continue() -> None:
     world = begun(batch({"a": 2, "b": 2, "c": 2}), 2, not_repeatable="ab")
     finish(world, "a")
     finish(world, "b0")
@@ -303,7 +303,7 @@ def test_a_fully_read_result_is_kept_for_a_reader_that_restarts() -> None:
     assert world.of(commands.ReleasePartitions)
 
 
-def test_nothing_begins_to_read_what_is_about_to_be_produced_again() -> None:
+def test_no_task_starts_to_read_rows_that_will_be_produced_again() -> None:
     """b1 finishes while it is cancelled with its region, because b0's result cannot be read."""
     graph = batch({"a": 2, "b": 2, "c": 2}, pipelined=(0,))
     forward = replace(graph.edges[1], partitioner=Partitioner.FORWARD)

@@ -97,7 +97,7 @@ def test_rows_see_the_rules_that_have_come() -> None:
     assert emitted(harness)[5:] == [("a", "timer", 1), ("b", "timer", 1)]
 
 
-def test_states_go_on_with_other_parallelisms(tmp_path: Path) -> None:
+def test_states_continue_with_other_parallelisms(tmp_path: Path) -> None:
     found = []
     for fails in (False, True):
         vertex = Vertex(

@@ -482,7 +482,7 @@ def test_a_large_batch_is_cut_into_messages() -> None:
     assert sum(pa.ipc.open_stream(chunk).read_all().num_rows for chunk in chunks) == rows
 
 
-def test_a_sequence_is_read_split_by_split_with_one_asked_for_ahead() -> None:
+def test_a_sequence_is_read_by_splits_and_requests_one_ahead() -> None:
     harness = OperatorHarness(reading(SequenceSource(0, 200_000, "n")), []).open()
     assert harness.poll()
     assert harness.operator.waiting  # type: ignore[attr-defined]

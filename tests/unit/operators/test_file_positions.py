@@ -131,7 +131,7 @@ def in_order(pieces: Iterable[Columns | ForSpark]) -> list[object]:
 @pytest.mark.parametrize("format", FORMATS)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_tables_go_on_at_any_place(format: str, data: st.DataObject) -> None:
+def test_tables_resume_at_any_place(format: str, data: st.DataObject) -> None:
     make, write = FORMATS[format]
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(csv_blocks, "_BLOCK_BYTES", data.draw(st.integers(20, 200), "block"))
@@ -242,7 +242,7 @@ def test_no_position_is_behind_a_file_that_changed_while_it_was_read(tmp_path: P
     assert reading.position.part == 1
 
 
-def test_parts_with_malformed_rows_are_read_once_more(tmp_path: Path) -> None:
+def test_parts_with_malformed_rows_are_read_again(tmp_path: Path) -> None:
     paths = [tmp_path / f"{n}.csv" for n in range(4)]
     for path in paths:
         path.write_text("1\n")

@@ -93,7 +93,7 @@ def test_a_dictionary_is_written_if_it_pays_over_many_rows(
     assert layout(file) == {"user": (True, "SNAPPY")}
 
 
-def test_a_compression_that_is_asked_for_is_that_of_all_columns(tmp_path: Path) -> None:
+def test_a_requested_compression_applies_to_all_columns(tmp_path: Path) -> None:
     (file,) = written(tmp_path, pa.table({"token": random_bytes(ROWS)}), compression="zstd")
     assert layout(file) == {"token": (False, "ZSTD")}
 

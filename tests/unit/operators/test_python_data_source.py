@@ -219,7 +219,7 @@ def test_an_offset_is_kept_and_committed_when_its_checkpoint_is_complete() -> No
     assert len(calls) == 1
 
 
-def test_a_planner_goes_on_behind_the_checkpoint_and_commits_it_again() -> None:
+def test_a_planner_resumes_after_the_checkpoint_and_commits_it_again() -> None:
     planner = OperatorHarness(build(PartitionPlan(numbers(Reader))), []).open()
     plan(planner, polls=2)
     position = planner.operator.position()  # type: ignore[attr-defined]
@@ -276,7 +276,7 @@ def simple(reader: type[Any], monkeypatch: pytest.MonkeyPatch) -> Callable[[], O
     return lambda: OperatorHarness(build(PythonSource(Made)), [], output_schema=ARROW)
 
 
-def test_a_simple_reader_goes_on_in_the_middle_of_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_simple_reader_resumes_in_the_middle_of_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
     made = simple(Long, monkeypatch)
     harness = made().open()
     rows_at: list[tuple[int, Any]] = []

@@ -127,7 +127,7 @@ def test_dense_keys_are_places_in_arrays(kind: str, bundles: list[list[tuple[int
     [[(None, 1)], [(5, None)], [(10**9, 1)], [(5, 2**62)]],
     ids=["null key", "null sum", "far away", "large sum"],
 )
-def test_what_is_not_dense_goes_on_in_the_log(rows: list[tuple[int | None, int | None]]) -> None:
+def test_sparse_updates_continue_in_the_log(rows: list[tuple[int | None, int | None]]) -> None:
     items = parse_aggregates(["sum(x) AS s"])
     schema = pa.schema([("k", pa.int64()), ("_p0_sum", pa.int64()), ("_rows", pa.int64())])
     operator = RunningAggregate(RunningAggregateSpec(key_columns=("k",), aggregates=items))
@@ -212,7 +212,7 @@ def test_chosen_rows_are_in_their_order(sizes: list[int], data: st.DataObject) -
     assert [n for batch in found for n in batch.column(0).to_pylist()] == sorted(places)
 
 
-def test_the_log_is_written_anew_when_most_of_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_is_rewritten_when_most_of_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyed_partials, "LOG_ROWS", 10)
     state = KeyedPartials(("k",), MERGES)
     for _ in range(50):

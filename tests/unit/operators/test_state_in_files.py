@@ -152,7 +152,7 @@ def test_small_batches_share_files_that_go_with_the_last_of_them(tmp_path: Path)
     assert last.column(0)[0].as_py() == 499
 
 
-def test_what_is_in_memory_is_told() -> None:
+def test_the_size_in_memory_is_reported() -> None:
     sizes: list[int] = []
     memory = SlotColumnMemory(1000, changed=sizes.append)
     array = memory.empty(100, np.int64)

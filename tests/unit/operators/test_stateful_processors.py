@@ -289,7 +289,7 @@ def test_event_time_timers(story: list[Any]) -> None:
     )
 
 
-def test_timers_fire_in_order_of_time_before_the_watermark_goes_on() -> None:
+def test_timers_fire_in_order_of_time_before_the_watermark_advances() -> None:
     harness = opened(examples.Session(), [TIMED], EXPIRED, time_mode="event_time")
     for key, at_ms in (("late", 9_000), ("early", 1_000), ("mid", 5_000)):
         harness.process(

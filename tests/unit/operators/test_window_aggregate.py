@@ -155,7 +155,7 @@ def test_allowed_lateness_updates_the_touched_keys_only_and_then_ends() -> None:
     assert len(results(harness)) == 3
 
 
-def test_a_late_but_allowed_window_that_never_was_is_emitted_at_once() -> None:
+def test_a_late_but_allowed_window_that_never_was_is_emitted_immediately() -> None:
     harness = opened(allowed_lateness_us=100)
     harness.watermark(50)
     harness.process(partials(("a", 2, 10)))
@@ -188,7 +188,7 @@ def test_a_snapshot_has_a_row_per_key_where_many_wait() -> None:
     assert sorted(results(again)) == [("a", 0, 5, 10), ("a", 10, 5, 10), ("b", 0, 5, 10)]
 
 
-def test_a_snapshot_waits_for_so_many_rows_only(monkeypatch: Any) -> None:
+def test_a_snapshot_waits_for_a_limited_number_of_rows(monkeypatch: Any) -> None:
     monkeypatch.setattr(panes, "SNAPSHOT_ROWS", 4)
     harness = opened()
     for x in range(5):

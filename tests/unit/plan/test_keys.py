@@ -24,7 +24,7 @@ def test_a_column_by_its_name_adds_nothing() -> None:
     assert keyed._unkeyed is stream
 
 
-def test_a_computed_key_is_a_column_of_its_own() -> None:
+def test_a_computed_key_is_a_separate_column() -> None:
     keyed = numbers().key_by("value", (F.col("value") % 3).alias("rest"))
     assert keyed.key_columns == ("value", "rest")
     operator = keyed._unkeyed._operator()

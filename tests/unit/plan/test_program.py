@@ -312,7 +312,7 @@ def test_broadcast_states_need_names_a_function_and_a_schema() -> None:
         rows.connect(Environment().from_sequence(0, 1).broadcast("rules"))
 
 
-def test_a_broadcast_stream_of_a_batch_has_a_source_of_its_own() -> None:
+def test_a_broadcast_stream_of_a_batch_has_a_separate_source() -> None:
     env = Environment(mode="batch")
     rows = env.from_sequence(0, 9)
     both = rows.connect(rows.broadcast("rules")).process(BroadcastProcessFunction(), "n LONG")

@@ -267,7 +267,7 @@ def test_exchanges_are_chosen_one_by_one() -> None:
     }
 
 
-def test_an_operator_behind_a_chosen_exchange_has_a_task_of_its_own() -> None:
+def test_an_operator_after_a_chosen_exchange_has_a_separate_task() -> None:
     env = Environment(mode="batch", parallelism=2)
     numbers = env.from_source(SequenceSource(0, 10, "n"), name="Numbers").exchange("blocking")
     numbers.where("n > 1", name="Many").sink_to(DiscardSink(), name="Sink")

@@ -21,7 +21,7 @@ def test_spark_generates_a_sequence_that_it_transforms(rate: float | None) -> No
     )
 
 
-def test_python_makes_a_sequence_that_spark_does_not_transform_at_once() -> None:
+def test_python_makes_a_sequence_that_spark_does_not_transform_immediately() -> None:
     env = Environment(parallelism=2)
     numbers = env.from_sequence(0, 10**9)
     numbers.transform(lambda df: df).print()

@@ -38,7 +38,7 @@ class Told(StreamOperator):
         TAKEN[self.context.task.subtask] = Counter(self.told)
 
 
-def test_subtasks_go_on_from_different_rows_of_a_broadcast_stream(tmp_path: Path) -> None:
+def test_subtasks_resume_from_different_rows_of_a_broadcast_stream(tmp_path: Path) -> None:
     control = CONTROLS[NAME] = Control(rows={"a": ROWS})
     env = Environment(
         parallelism=2,

@@ -69,7 +69,7 @@ CELLS = list(
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
-def test_a_job_goes_on_from_what_was_complete_when_it_died(cell: Cell, tmp_path: Path) -> None:
+def test_a_job_resumes_from_what_was_complete_when_it_died(cell: Cell, tmp_path: Path) -> None:
     control = CONTROLS[str(cell)] = Control(
         rows={"a": FIRST_ROWS, "b": ALL_ROWS},
         limits={("b", split): FIRST_ROWS for split in range(4)},

@@ -137,7 +137,7 @@ def test_overview() -> None:
     assert [s.job_id for s in overview.task_executors[0].slots] == [job_id("job"), job_id("more")]
 
 
-def test_overview_tells_which_slots_are_warm() -> None:
+def test_the_overview_shows_which_slots_are_warm() -> None:
     rm = Harness()
     rm.register("a", 2)
     assert convert.overview(rm.core).slots_warm == 0

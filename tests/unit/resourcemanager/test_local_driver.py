@@ -62,7 +62,7 @@ async def test_a_worker_from_its_start_to_its_release(tmp_path: Path) -> None:
     await workers.stop()
 
 
-async def test_a_worker_that_does_not_start_tells_why(tmp_path: Path) -> None:
+async def test_a_worker_that_does_not_start_reports_the_reason(tmp_path: Path) -> None:
     workers, heard = driver(tmp_path, "raise SystemExit('no Java')"), Heard()
     workers.start("rm:1", heard.post)
     workers.request_worker(WorkerId("worker-1"))

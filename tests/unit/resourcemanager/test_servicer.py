@@ -126,7 +126,7 @@ async def test_the_slot_protocol_over_grpc(rm: tuple[str, Shell]) -> None:
         service.core.validate()
 
 
-async def test_an_orderly_end_is_noticed_at_once(rm: tuple[str, Shell]) -> None:
+async def test_an_orderly_end_is_noticed_immediately(rm: tuple[str, Shell]) -> None:
     address, _ = rm
     async with aio_channel(address) as channel:
         executor, job_master = await connected(

@@ -64,7 +64,7 @@ def test_slots_come_back_by_report_and_go_to_the_job_that_waits() -> None:
     assert rm.slot(first[0].allocation_id) is None
 
 
-def test_a_job_whose_process_died_gets_a_warm_slot_at_once() -> None:
+def test_a_job_whose_process_died_gets_a_warm_slot_immediately() -> None:
     rm = Harness()
     rm.register("a")
     rm.register("b", free(0, 1, warm=True))
@@ -228,7 +228,7 @@ def test_a_new_job_master_takes_over_the_slots_of_the_old_one() -> None:
     ]
 
 
-def test_a_job_master_that_takes_a_job_over_is_told_who_holds_its_slots() -> None:
+def test_a_job_master_that_takes_over_learns_the_holders_of_its_slots() -> None:
     """Once the TaskExecutors of an earlier ResourceManager can have registered; and again when that
     changes, until it declares what it requires.
     """
@@ -356,7 +356,7 @@ def test_an_unanswered_request_is_sent_again_then_given_up() -> None:
     assert rm.count(PENDING) == 1
 
 
-def test_the_executor_holds_another_allocation_than_asked_for() -> None:
+def test_the_executor_holds_another_allocation_than_requested() -> None:
     rm = Harness()
     rm.register("a", 1)
     [request] = rm.submit("job", 1)
@@ -456,7 +456,7 @@ def test_peers_that_left_a_paused_resource_manager_have_time_to_come_back() -> N
     assert lost.task_executor_id == executor_id("a"), "no longer: it was paused long ago"
 
 
-def test_a_closed_stream_is_death_at_once() -> None:
+def test_a_closed_stream_counts_as_death_immediately() -> None:
     rm = Harness()
     rm.register("a", 1)
     rm.register_job("job")
@@ -464,7 +464,7 @@ def test_a_closed_stream_is_death_at_once() -> None:
     assert [x.task_executor_id for x in rm.sent(commands.TaskExecutorLost)] == [executor_id("a")]
 
 
-def test_an_executor_whose_process_has_ended_is_dead_at_once() -> None:
+def test_an_executor_whose_process_has_ended_is_dead_immediately() -> None:
     rm = Harness()
     rm.register("a", 1)
     rm.register_job("job")
@@ -584,7 +584,7 @@ def test_a_reconnecting_job_master_keeps_requirements_and_gets_missed_news() -> 
     assert [n.missing for n in rm.sent(commands.NotEnoughResources)] == [1]
 
 
-def test_an_executor_that_comes_back_with_other_slots_starts_anew() -> None:
+def test_an_executor_that_returns_with_other_slots_starts_over() -> None:
     rm = Harness()
     rm.register("a", 2)
     rm.accept(*rm.submit("job", 2))
@@ -596,7 +596,7 @@ def test_an_executor_that_comes_back_with_other_slots_starts_anew() -> None:
 # ---------------------------------------------------------------- guards
 
 
-def test_an_illegal_transition_tells_the_slot() -> None:
+def test_an_illegal_transition_names_the_slot() -> None:
     rm = Harness()
     rm.register("a", 1)
     slot = rm.core.table.executors[executor_id("a")].slots[0]
@@ -607,7 +607,7 @@ def test_an_illegal_transition_tells_the_slot() -> None:
         rm.core.table.give_up(slot)
 
 
-def test_validate_finds_a_broken_bijection_and_tells_the_story() -> None:
+def test_validate_finds_a_broken_bijection_and_shows_the_history() -> None:
     rm = Harness()
     rm.register("a", 2)
     first, second = rm.submit("job", 2)
@@ -621,7 +621,7 @@ def test_validate_finds_a_broken_bijection_and_tells_the_story() -> None:
     assert "JobMasterRegistered" in rm.core.story(job_id("job"))[0]
 
 
-def test_a_slot_tells_how_it_came_to_its_state() -> None:
+def test_a_slot_shows_how_it_reached_its_state() -> None:
     rm = Harness()
     rm.register("a", 1)
     [request] = rm.submit("job", 1)

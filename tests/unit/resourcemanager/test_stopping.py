@@ -161,7 +161,7 @@ def test_one_that_is_lost_while_it_is_drained_has_not_been_drained() -> None:
     assert "closed its connection" in ended.problem
 
 
-def test_at_once_nothing_is_waited_for() -> None:
+def test_an_immediate_stop_waits_for_nothing() -> None:
     rm = cluster("one")
     run(rm, "job", 1)
     stop(rm, "one", drain=False)

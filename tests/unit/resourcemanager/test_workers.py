@@ -37,7 +37,7 @@ def shortage(rm: Harness) -> list[tuple[int, int, str]]:
     ]
 
 
-def test_the_initial_workers_are_started_at_once() -> None:
+def test_the_initial_workers_are_started_immediately() -> None:
     rm = quiet(initial_workers=2, worker=WORKER)
     rm.start()
     first, second = requested(rm)
@@ -46,7 +46,7 @@ def test_the_initial_workers_are_started_at_once() -> None:
     assert shortage(rm) == [(3, 3, "no TaskExecutor is registered; 2 TaskExecutors are starting")]
 
 
-def test_a_dead_initial_worker_is_replaced_at_once() -> None:
+def test_a_dead_initial_worker_is_replaced_immediately() -> None:
     rm, [first, second] = cluster(2)
     rm.register_job("job")
     rm.advance(60.0)
@@ -262,7 +262,7 @@ def test_what_a_worker_brings_corrects_the_configuration() -> None:
     assert len(requested(rm)) == 2
 
 
-def test_a_released_worker_that_registers_once_more_is_turned_away() -> None:
+def test_a_released_worker_that_registers_again_is_refused() -> None:
     rm, [first] = cluster(1, max_slots=4, idle_timeout_s=5.0)
     rm.submit("job", 4)
     [extra] = requested(rm)

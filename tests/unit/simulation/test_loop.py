@@ -59,7 +59,7 @@ def test_work_in_threads_runs_inline_and_takes_a_while(loop: VirtualLoop) -> Non
     assert results == [(7, True)]
 
 
-def test_a_killed_process_runs_nothing_any_more_not_even_its_clean_up(
+def test_a_killed_process_runs_nothing_not_even_its_clean_up(
     loop: VirtualLoop, errors: Errors
 ) -> None:
     done: list[str] = []
@@ -120,7 +120,7 @@ def test_what_a_process_starts_belongs_to_it(loop: VirtualLoop) -> None:
     assert sorted(done) == ["child", "timer"]
 
 
-def test_an_exception_that_nobody_catches_is_reported(loop: VirtualLoop, errors: Errors) -> None:
+def test_an_uncaught_exception_is_reported(loop: VirtualLoop, errors: Errors) -> None:
     async def main() -> None:
         loop.call_soon(lambda: 1 / 0)
 

@@ -153,7 +153,7 @@ def test_aborts_and_deadlines_reach_the_caller(world: World) -> None:
     assert details == [StatusDetail(Reason.JOB_NOT_FOUND, {"job_id": "unknown"}), None]
 
 
-def test_nobody_listens() -> None:
+def test_no_process_listens() -> None:
     world = World()
 
     async def main(stub: Any) -> None:

@@ -95,7 +95,7 @@ def test_a_single_word_is_something_else_after_an_import() -> None:
     assert client.asked.count("failing") == 2
 
 
-def test_a_call_without_conversion_sends_the_same_and_asks_no_converter() -> None:
+def test_a_call_without_conversion_sends_the_same_bytes() -> None:
     asked: list[object] = []
     sent: list[str] = []
 

@@ -97,7 +97,7 @@ def test_state_is_kept_by_name_key_and_namespace(backend: KeyedState) -> None:
     assert contents(backend.entries("count")) == {("count", "a", "window"): 2}
 
 
-def test_a_snapshot_tells_whether_there_is_nothing_in_it(
+def test_a_snapshot_knows_whether_it_is_empty(
     backend: KeyedState, create: CreateKeyedState
 ) -> None:
     nothing = backend.snapshot()
@@ -481,14 +481,14 @@ def test_of_many_timers_few_are_in_memory(folder: Path) -> None:
     backend.close()
 
 
-def test_a_namespace_that_has_no_bytes_of_its_own_is_refused(folder: Path) -> None:
+def test_a_namespace_without_distinct_bytes_is_refused(folder: Path) -> None:
     backend = rocksdb(folder)
     with pytest.raises(FiresteelError, match=r"the state 's' has .* type object .*hashmap"):
         backend.put("s", 1, 1, object())
     backend.close()
 
 
-def test_a_snapshot_is_written_while_the_state_goes_on_changing(folder: Path) -> None:
+def test_a_snapshot_is_written_while_the_state_keeps_changing(folder: Path) -> None:
     backend = rocksdb(folder, layer_bytes=20_000)
     for key in range(2_000):
         backend.put("s", key, 0)

@@ -18,7 +18,7 @@ def test_every_phase_but_the_last_can_be_interrupted_and_leads_to_the_end() -> N
     assert TRANSITIONS[TaskPhase.INTERRUPTED] == {TaskEvent.CLOSED: TaskPhase.ENDED}
 
 
-def test_an_event_out_of_order_tells_the_story() -> None:
+def test_an_event_out_of_order_is_reported_with_the_history() -> None:
     lifecycle = TaskLifecycle("map (1/2)#0")
     lifecycle.on(TaskEvent.STARTED)
     lifecycle.on(TaskEvent.OPENED)

@@ -85,7 +85,7 @@ def test_reports_are_an_interval_apart_and_the_last_one_is_not_forgotten() -> No
     assert world.reports() == [(4_000, False)]
 
 
-def test_a_large_part_of_the_drift_is_reported_at_once() -> None:
+def test_a_large_part_of_the_drift_is_reported_immediately() -> None:
     """While a split is read, no timer fires."""
     world = Surroundings()
     world.alignment.limit(100_000)
@@ -94,7 +94,7 @@ def test_a_large_part_of_the_drift_is_reported_at_once() -> None:
     assert world.reports() == [(1_000, False), (3_500, False), (6_000, False)]
 
 
-def test_a_stop_an_end_and_idleness_are_reported_at_once() -> None:
+def test_a_stop_an_end_and_idleness_are_reported_immediately() -> None:
     world = Surroundings()
     world.alignment.limit(5_000)
     world.alignment.event(Watermark(1_000))

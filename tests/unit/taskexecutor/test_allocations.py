@@ -185,7 +185,7 @@ def test_a_process_that_is_too_small_is_replaced_before_the_offer():
     assert world.only(commands.OfferSlots).slots[0].profile.heap_bytes == 900 * MIB
 
 
-def test_a_job_with_spark_values_of_its_own_gets_a_process_of_its_own():
+def test_a_job_with_special_spark_values_gets_a_separate_process():
     world = World(slots=1)
     world.ready()
     world.request(environment=SPARK)

@@ -81,7 +81,7 @@ def cache(tmp_path: Path, leaders: FixedLeaders | None = None) -> BlobCache:
     return cache
 
 
-async def test_a_download_begins_again_while_the_dispatcher_is_away(
+async def test_a_download_restarts_while_the_dispatcher_is_away(
     tmp_path: Path, start: Start
 ) -> None:
     dispatcher = await start(
@@ -115,7 +115,7 @@ async def test_a_download_follows_the_dispatcher_that_leads(tmp_path: Path, star
 @pytest.mark.parametrize(
     "code", [grpc.StatusCode.NOT_FOUND, grpc.StatusCode.INVALID_ARGUMENT], ids=lambda c: c.name
 )
-async def test_what_the_dispatcher_refuses_is_not_asked_for_again(
+async def test_a_refused_blob_is_not_requested_again(
     tmp_path: Path, start: Start, code: grpc.StatusCode
 ) -> None:
     dispatcher = await start(Dispatcher(code))
@@ -124,7 +124,9 @@ async def test_what_the_dispatcher_refuses_is_not_asked_for_again(
     assert dispatcher.downloads == 1
 
 
-async def test_another_content_is_not_asked_for_again(tmp_path: Path, start: Start) -> None:
+async def test_a_blob_with_another_content_is_not_requested_again(
+    tmp_path: Path, start: Start
+) -> None:
     dispatcher = await start(Dispatcher(content=b"another"))
     with pytest.raises(FiresteelError, match=r"file 'lib.py' .* is not what was uploaded"):
         await cache(tmp_path).get(BLOB, dispatcher.address)

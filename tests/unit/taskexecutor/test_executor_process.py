@@ -78,7 +78,7 @@ def test_pages_of_files_do_not_count(tmp_path: Path) -> None:
     assert 0 < used < 64 * MIB < with_files
 
 
-def test_exit_codes_are_told_in_words() -> None:
+def test_exit_codes_are_described_in_words() -> None:
     assert exit_text(-9) == "exit code -9 (killed by SIGKILL)"
     assert exit_text(3) == "exit code 3"
     assert exit_text(71) == "its Spark JVM has ended"

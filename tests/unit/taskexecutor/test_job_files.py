@@ -179,7 +179,7 @@ async def test_requirements_that_cannot_be_installed_say_what_pip_says(tmp_path)
     assert list((tmp_path / "jobs").iterdir()) == []
 
 
-def test_a_jobs_modules_are_forgotten_and_nobody_elses(tmp_path, monkeypatch):
+def test_only_the_jobs_modules_are_forgotten(tmp_path, monkeypatch):
     (tmp_path / "mine_of_this_job.py").write_text("x = 1")
     monkeypatch.syspath_prepend(str(tmp_path))
     import mine_of_this_job  # type: ignore[import-not-found]  # noqa: F401

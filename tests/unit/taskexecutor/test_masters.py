@@ -85,7 +85,7 @@ def test_an_unconfirmed_task_end_waits_for_the_next_job_master():
     assert task == events.HeldTask("t", E.FINISHED, PLACE, "a")
 
 
-def test_nobody_waits_for_a_job_master_for_ever():
+def test_a_job_master_is_not_awaited_for_ever():
     world = recovering()
     world.lose_job_master()
     world.pass_time(31)

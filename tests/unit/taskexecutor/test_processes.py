@@ -87,7 +87,7 @@ def test_a_dead_process_is_replaced_once_its_job_runs_elsewhere():
     assert world.only(commands.StartProcess).slot_index == 1, "a job waits for it"
 
 
-def test_a_process_that_dies_when_no_other_is_warm_is_replaced_at_once():
+def test_a_process_that_dies_when_no_other_is_warm_is_replaced_immediately():
     world = World(slots=2, quiet_s=10.0)
     world.start_all()
     world.give("a", index=0)
@@ -139,7 +139,7 @@ def test_a_slot_without_a_process_is_refused_with_the_reason():
     assert "no java" in answer.reason
 
 
-def test_an_idle_process_that_dies_is_replaced_at_once():
+def test_an_idle_process_that_dies_is_replaced_immediately():
     world = World(slots=1)
     world.ready()
     world.now += 60

@@ -316,7 +316,7 @@ async def test_beyond_its_size_in_memory_it_is_on_disk_until_there_is_room_again
     assert len(in_memory) == 2
 
 
-async def test_one_whose_file_has_gone_fails_its_consumers_at_once(new_store: Any) -> None:
+async def test_one_whose_file_has_gone_fails_its_consumers_immediately(new_store: Any) -> None:
     store = await new_store()
     written = store.write(0)
     Path(written.path).unlink()

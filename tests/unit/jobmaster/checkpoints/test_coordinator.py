@@ -124,14 +124,14 @@ def test_a_checkpoint_completes_when_it_is_stored_and_then_notifies_tasks() -> N
     assert c.coordinator.settled
 
 
-def test_periodic_checkpoints_begin_an_interval_apart_and_ids_increase() -> None:
+def test_periodic_checkpoints_start_an_interval_apart_and_ids_increase() -> None:
     c = Coordination()
     assert [c.complete(), c.complete(), c.complete()] == [1, 2, 3]
     assert c.now == 30.0
     assert c.coordinator.next_id == 4
 
 
-def test_a_minimum_pause_lies_between_the_end_of_one_and_the_next() -> None:
+def test_there_is_a_minimum_pause_between_two_checkpoints() -> None:
     c = Coordination(min_pause_s=7.0)
     checkpoint_id = c.begin()
     c.now = 18.0
@@ -181,7 +181,7 @@ def test_checkpoints_are_stored_one_after_the_other() -> None:
     assert store.checkpoint.checkpoint_id == 2
 
 
-def test_only_so_many_are_retained() -> None:
+def test_a_limited_number_of_checkpoints_is_retained() -> None:
     c = Coordination(num_retained=2)
     for _ in range(4):
         c.complete()
@@ -247,7 +247,7 @@ def test_every_trigger_except_a_savepoints_carries_the_alignment_timeout() -> No
         assert (mine.unaligned, mine.aligned_timeout_ms, mine.at_least_once) == (False, None, False)
 
 
-def test_a_declined_checkpoint_fails_at_once_and_what_it_wrote_is_deleted() -> None:
+def test_a_declined_checkpoint_fails_and_its_files_are_deleted() -> None:
     c = Coordination(tolerable_failures=1)
     checkpoint_id = c.begin()
     c.acknowledge(checkpoint_id, task(c.graph, "source").attempt_id)
@@ -294,7 +294,7 @@ def test_a_failed_savepoint_does_not_fail_the_job() -> None:
     assert not of(c.sent, TooManyFailures)
 
 
-def test_one_that_takes_too_long_expires_and_says_who_did_not_answer() -> None:
+def test_an_expired_checkpoint_names_the_tasks_that_did_not_answer() -> None:
     c = Coordination(interval_s=100.0)
     checkpoint_id = c.begin()
     c.acknowledge(checkpoint_id, task(c.graph, "source").attempt_id)
@@ -400,7 +400,7 @@ def test_union_list_state_lacks_no_part_of_a_task_that_ends_early() -> None:
     assert [s.checkpoint.checkpoint_id for s in of(c.sent, StoreCheckpoint)] == [2]
 
 
-def test_when_the_job_stops_nothing_goes_on_but_what_is_being_stored() -> None:
+def test_when_the_job_stops_only_the_storing_of_a_checkpoint_continues() -> None:
     c = Coordination(max_concurrent=3)
     c.begin()
     c.begin()
@@ -546,7 +546,7 @@ def test_a_drained_job_that_was_about_to_end_anyway_does_not_fail() -> None:
     assert answer.failure == "all tasks have finished"
 
 
-def test_a_job_that_fails_while_it_is_drained_goes_on() -> None:
+def test_a_job_that_fails_while_it_is_drained_continues() -> None:
     c = Coordination()
     c.ask("drain", stops=True, drains=True)
     (answer,) = of(c.do(c.coordinator.stopped("a task has failed", c.now)), AnswerRequest)

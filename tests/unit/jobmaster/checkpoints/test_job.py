@@ -140,7 +140,7 @@ def fail(made: World, vertex_name: str = "sink") -> None:
     made.report(others, ExecutionState.CANCELED)
 
 
-def test_a_job_that_fails_goes_on_from_its_latest_complete_checkpoint() -> None:
+def test_a_job_that_fails_resumes_from_its_latest_complete_checkpoint() -> None:
     made = world()
     ask_split(made, 0)
     ask_split(made, 1)
@@ -227,7 +227,7 @@ def test_a_vertex_of_which_some_subtasks_had_finished_is_deployed_again() -> Non
     assert not any(locations.ended for locations in deploy.locations)
 
 
-def test_a_job_that_fails_before_its_first_checkpoint_begins_from_nothing() -> None:
+def test_a_job_that_fails_before_its_first_checkpoint_starts_over() -> None:
     made = world()
     made.sent.clear()
     fail(made)

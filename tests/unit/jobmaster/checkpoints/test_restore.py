@@ -223,7 +223,7 @@ def test_rows_on_their_way_go_where_they_belong() -> None:
         assert files(partitioner, 3, 2) == [["chk-1/0", "chk-1/2"], ["chk-1/1"]], "anywhere"
 
 
-def test_rows_on_their_way_that_nobody_could_take_are_refused() -> None:
+def test_rows_in_flight_without_a_receiver_are_refused() -> None:
     """Silently dropped, they would be lost."""
     graph = job(vertex("source", 2), vertex("a", 2))
     (edge,) = graph.edges

@@ -173,7 +173,7 @@ async def test_a_row_that_was_certainly_not_written_fails_the_checkpoint(world: 
     assert await world.complete(2) == events.CheckpointStored(checkpoint_id=2)
 
 
-async def test_after_an_ambiguous_answer_the_row_is_asked_for_until_it_is_known(
+async def test_after_an_ambiguous_answer_the_row_is_queried_until_known(
     world: World,
 ) -> None:
     """The first call may have written it: that the next ones have not proves nothing."""

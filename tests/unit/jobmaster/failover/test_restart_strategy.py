@@ -42,7 +42,7 @@ def test_delays_are_spread_within_their_limits() -> None:
     assert delays(settings, 0, 10, 20, 30, random=1.0) == [1.25, 2.5, 5.0, 5.0]
 
 
-def test_a_job_that_has_run_long_enough_begins_with_the_first_delay_again() -> None:
+def test_the_first_delay_returns_after_a_job_has_run_long_enough() -> None:
     settings = ExponentialDelay(initial_s=1.0, multiplier=2.0, reset_after_s=100.0, attempts=2)
     assert delays(settings, 0, 10, 111.9) == [1.0, 2.0, None], "it ran for 99.9 s"
     assert delays(settings, 0, 10, 112.0, 120) == [1.0, 2.0, 1.0, 2.0]
@@ -64,7 +64,7 @@ def test_a_job_that_fails_too_often_stays_failed() -> None:
         (FailureRate(max_failures=2, interval_s=60.0, delay_s=3.0), [3.0, 3.0, None]),
     ],
 )
-def test_the_next_job_master_goes_on_counting(
+def test_the_next_job_master_continues_counting(
     settings: RestartSettings, expected: list[float | None]
 ) -> None:
     found, stored = [], ""

@@ -65,7 +65,9 @@ FLOWS = st.lists(
 
 @settings(max_examples=100, deadline=None)
 @given(join=st.sampled_from(list(JOINS)), flow=FLOWS)
-def test_joins_go_on(tmp_path_factory: pytest.TempPathFactory, join: str, flow: list[Any]) -> None:
+def test_joins_continue(
+    tmp_path_factory: pytest.TempPathFactory, join: str, flow: list[Any]
+) -> None:
     spec = JoinSpec(left_keys=("key",), right_keys=("key",), **JOINS[join])  # type: ignore[arg-type]
     found = []
     with pytest.MonkeyPatch.context() as patch:

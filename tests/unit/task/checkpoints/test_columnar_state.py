@@ -127,7 +127,7 @@ def partial_schema(kind: pa.DataType) -> pa.Schema:
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(kind=KEYS, flow=FLOWS, window=st.sampled_from(WINDOWS), lateness=st.sampled_from([0, 7]))
-def test_windows_of_aggregates_go_on(
+def test_windows_of_aggregates_continue(
     tmp_path_factory: pytest.TempPathFactory,
     kind: str,
     flow: list[Element],
@@ -178,7 +178,7 @@ PLAIN_ROWS = [("at", TIME), ("n", pa.int64())]
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(kind=KEYS, flow=FLOWS, window=st.sampled_from(WINDOWS), lateness=st.sampled_from([0, 7]))
-def test_the_first_rows_of_windows_go_on(
+def test_the_first_rows_of_windows_continue(
     tmp_path_factory: pytest.TempPathFactory,
     kind: str,
     flow: list[Element],
@@ -210,7 +210,7 @@ def test_the_first_rows_of_windows_go_on(
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(kind=KEYS, flow=FLOWS, within=st.sampled_from([0, 7, 40]))
-def test_rows_without_duplicates_go_on(
+def test_rows_without_duplicates_continue(
     tmp_path_factory: pytest.TempPathFactory, kind: str, flow: list[Element], within: int
 ) -> None:
     arrow, keys = KINDS[kind]
@@ -232,7 +232,7 @@ def test_rows_without_duplicates_go_on(
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(kind=KEYS, flow=FLOWS, latest_first=st.booleans(), of_changes=st.booleans())
-def test_the_first_rows_of_keys_go_on(
+def test_the_first_rows_of_keys_continue(
     tmp_path_factory: pytest.TempPathFactory,
     kind: str,
     flow: list[Element],
@@ -262,7 +262,7 @@ def test_the_first_rows_of_keys_go_on(
 
 @settings(max_examples=EXAMPLES // 2, deadline=None)
 @given(kind=KEYS, flow=FLOWS)
-def test_rows_with_those_around_them_go_on(
+def test_rows_with_those_around_them_continue(
     tmp_path_factory: pytest.TempPathFactory, kind: str, flow: list[Element]
 ) -> None:
     arrow, keys = KINDS[kind]
@@ -292,7 +292,7 @@ RUNNING = {
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(kind=KEYS, aggregates=st.sampled_from(list(RUNNING)), flow=FLOWS)
-def test_running_aggregates_go_on(
+def test_running_aggregates_continue(
     tmp_path_factory: pytest.TempPathFactory, kind: str, aggregates: str, flow: list[Element]
 ) -> None:
     arrow, keys = KINDS[kind]
@@ -337,7 +337,7 @@ TAKEN_BACK = ["count(*) AS n", "sum(x) AS s", "max(x) AS m", "count(DISTINCT x) 
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(kind=KEYS, flow=FLOWS)
-def test_aggregates_of_changes_go_on(
+def test_aggregates_of_changes_continue(
     tmp_path_factory: pytest.TempPathFactory, kind: str, flow: list[Element]
 ) -> None:
     """Every second row takes the one before it back, if that had the same key."""
@@ -424,7 +424,7 @@ def test_rows_that_were_late_are_late_again(tmp_path: Path) -> None:
     assert [row["n"] for row in vertex.rows()] == [1, 12]
 
 
-def test_each_subtask_goes_on_at_its_own_event_time(tmp_path: Path) -> None:
+def test_each_subtask_resumes_at_its_own_event_time(tmp_path: Path) -> None:
     vertex = Vertex(top(TumblingSpec(size_us=10)), PLAIN, None, ("key",), tmp_path)
     vertex.restore(vertex.checkpoint(), 3)
     vertex.subtasks[0].watermark(5)

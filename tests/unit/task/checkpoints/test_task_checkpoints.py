@@ -165,7 +165,7 @@ class MeetingKept(Summing):
         self.output.emit(batch)
 
 
-def test_operators_are_written_at_once_where_each_file_takes_its_time(
+def test_operators_are_written_concurrently_where_files_take_time(
     object_store: ObjectStore,
 ) -> None:
     checkpoints = Checkpoints(object_store.uri("at-once"))
@@ -216,7 +216,7 @@ def test_a_channel_whose_barrier_has_come_waits_for_the_others(checkpoints: Chec
     run.join()
 
 
-def test_a_task_goes_on_from_what_it_restores(checkpoints: Checkpoints) -> None:
+def test_a_task_resumes_from_what_it_restores(checkpoints: Checkpoints) -> None:
     run = summing_run(checkpoints)
     producer = run.producer(IN)
     producer.emit(batch(1, 2))
@@ -372,7 +372,7 @@ def test_a_task_that_is_cancelled_waits_for_no_checkpoint(checkpoints: Checkpoin
     assert run.states[-1] is ExecutionState.CANCELED
 
 
-def test_what_cannot_be_written_is_declined_and_the_task_goes_on(
+def test_a_failed_write_declines_the_checkpoint_and_the_task_continues(
     checkpoints: Checkpoints, tmp_path: Path
 ) -> None:
     (tmp_path / "chk-1").write_text("a file where the directory should be")
