@@ -59,7 +59,7 @@ REFUSED_AT_ONCE = {
     ),
     "an option of another format": (
         'env.from_source(FileSource("sales", format="parquet", header=True)).print()  # <-',
-        "format parquet has no option 'header'; leave it out",
+        "format parquet has no option 'header'; omit it",
     ),
     "a misspelt argument": (
         'env.from_source(FileSource("sales.csv", format="csv", malfromed="drop")).print()  # <-',
@@ -92,7 +92,7 @@ REFUSED_AT_ONCE = {
             return 2 * n
         sales().key_by("shop").aggregate(F.sum(twice("pieces")).alias("n")).print()  # <-
         """,
-        r"twice\(\) is a user-defined function.* call it in a transform before",
+        r"twice\(\) is a user-defined function.* call it in an earlier transform",
     ),
     "a window without event time": (
         'env.from_source(csv()).key_by("shop").window(Tumbling("1 day"))  # <-',
