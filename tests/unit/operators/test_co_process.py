@@ -375,7 +375,10 @@ def test_states_with_a_schema_take_what_conforms_to_it() -> None:
         "amount": 15,
     }
     for amount, says in (
-        (-1, r"state 'value': update\(\) takes a tuple of 2 \(n bigint, id string\), and got str"),
+        (
+            -1,
+            r"state 'value': update\(\) takes a tuple of 2 or a dictionary \(n bigint, id string\), and got str",
+        ),
         (0, r"state 'late': a state with a schema can only be requested in open\(\)"),
     ):
         with pytest.raises(FiresteelError, match=says):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from tests.backends import BACKENDS, creator, databases
 IN = pa.schema([("key", pa.int64()), ("n", pa.int64())])
 OUT = pa.schema([("seen", pa.string())])
 AT = datetime.datetime(2024, 7, 1, 12, 30, 0, 5, tzinfo=datetime.UTC)
+Named = namedtuple("Named", "b a")
 LOCAL = AT.astimezone().replace(tzinfo=None)  # as PySpark hands timestamps out
 
 
@@ -150,6 +152,11 @@ def keeper(schema: Any, value: Any) -> list[Any]:
         ("a ARRAY<INT>, m MAP<STRING, INT>", ([1, 2], {"x": 1}), ([1, 2], {"x": 1})),
         ("a STRUCT<x: INT, y: ARRAY<STRING>>", ((1, ["u"]),), (Row(x=1, y=["u"]),)),
         ("a STRUCT<x: INT, y: STRING>", ({"y": "u", "x": np.int32(1)},), (Row(x=1, y="u"),)),
+        ("a STRUCT<x: INT, y: STRING>", (Row(y="u", x=1),), (Row(x=1, y="u"),)),
+        ("a INT, b STRING", {"b": "u", "a": 1}, (1, "u")),
+        ("a INT, b STRING", Row(b="u", a=1), (1, "u")),
+        ("a INT, b STRING", Named(b="u", a=1), (1, "u")),
+        ("a INT, b STRING", Row(x=1, y="u"), (1, "u")),  # by position, as in PySpark
         ("a TIMESTAMP", (AT.astimezone(datetime.timezone(datetime.timedelta(hours=5))),), (LOCAL,)),
         ("a TIMESTAMP, n TIMESTAMP_NTZ", (LOCAL, LOCAL), (LOCAL, LOCAL)),
         ("a ARRAY<TIMESTAMP>", ([AT, None],), ([LOCAL, None],)),
@@ -165,8 +172,15 @@ def test_values_come_back_as_plain_tuples(schema: str, value: Any, kept: Any) ->
 @pytest.mark.parametrize(
     ("schema", "value", "message"),
     [
-        ("a INT", (1, 2), r"state 's': update\(\) takes a tuple of 1 \(a int\), and got 2 values"),
-        ("a INT", 5, r"takes a tuple of 1 \(a int\), and got int 5"),
+        (
+            "a INT",
+            (1, 2),
+            r"state 's': update\(\) takes a tuple of 1 or a dictionary \(a int\), and got 2 values",
+        ),
+        ("a INT", 5, r"takes a tuple of 1 or a dictionary \(a int\), and got int 5"),
+        ("a INT, b INT", {"a": 1}, r"the names of its schema \(a int, b int\), and got 'a'"),
+        ("a INT", {"a": 1, "B": 2}, r"the names of its schema \(a int\), and got 'a', 'B'"),
+        ("a INT", {"a": "x"}, r"'a' is int and cannot hold str 'x'"),
         ("a INT", None, "got NoneType None"),
         ("a INT", ("x",), r"'a' is int and cannot hold str 'x'"),
         ("a INT", (1.5,), r"'a' is int and cannot hold float 1\.5"),

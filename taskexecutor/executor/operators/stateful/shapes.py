@@ -115,6 +115,9 @@ class Shape:
 
     def _checked(self, value: Any, call: str) -> tuple[Any, ...]:
         fields = self.schema.fields
+        if isinstance(value, dict):
+            value = self._in_order(value, call)
+        value = _by_name(value, self.schema)
         if not isinstance(value, tuple | list) or len(value) != len(fields):
             got = (
                 f"{len(value)} values"
@@ -122,8 +125,8 @@ class Shape:
                 else f"{type(value).__name__} {value!r:.100}"
             )
             raise FiresteelError(
-                f"{self._what}: {call} takes a tuple of {len(fields)} ({self._shown()}), "
-                f"and got {got}"
+                f"{self._what}: {call} takes a tuple of {len(fields)} or a dictionary "
+                f"({self._shown()}), and got {got}"
             )
         try:
             kept = tuple(
@@ -138,6 +141,17 @@ class Shape:
         if self._shared and unchanged and len(self._known) < _MAX_KNOWN:
             self._known.add(tuple(map(type, value)))
         return kept
+
+    def _in_order(self, value: dict[Any, Any], call: str) -> tuple[Any, ...]:
+        """Returns the values of a dictionary, which has the names of the schema."""
+        names = self.schema.names
+        if value.keys() != set(names):
+            got = ", ".join(map(repr, value)) or "no names"
+            raise FiresteelError(
+                f"{self._what}: {call} takes a dictionary with the names of its schema "
+                f"({self._shown()}), and got {got:.200}"
+            )
+        return tuple(value[name] for name in names)
 
     def _shown(self) -> str:
         return ", ".join(
@@ -159,6 +173,8 @@ def _kept(value: Any, kind: DataType, name: str) -> Any:
     """Returns a value in its stored form: plain Python objects that share nothing mutable with the
     caller.
     """
+    if isinstance(kind, StructType):
+        value = _by_name(value, kind)  # before PySpark's normalisation removes the names
     value = _normalize_state_value(value)
     if value is None:
         return None
@@ -188,6 +204,20 @@ def _parts(value: Any, kind: StructType, name: str) -> list[tuple[Any, StructFie
     if not isinstance(value, list | tuple) or len(value) != len(kind.fields):
         raise _Misfit(value, kind, name)
     return list(zip(value, kind.fields, strict=True))
+
+
+def _by_name(value: Any, kind: StructType) -> Any:
+    """Returns the values of a Row or named tuple in the order of `kind` if it has the same names.
+    Other values, and Rows with other names, are matched by position, as in PySpark.
+    """
+    named = getattr(value, "__fields__", None) or getattr(value, "_fields", None)
+    names = kind.names
+    if not named or not isinstance(value, tuple) or list(named) == names:
+        return value
+    if len(named) != len(value) or sorted(named) != sorted(names):
+        return value
+    by_name = dict(zip(named, value, strict=True))
+    return tuple(by_name[name] for name in names)
 
 
 def _plain(value: Any, kind: DataType, name: str) -> Any:
