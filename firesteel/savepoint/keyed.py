@@ -138,13 +138,15 @@ class KeyedStates:
         for name, state in self._declared.items():
             found[name] = _table_of(self._groups, name, state)
         if not self._states:
+            keys = next((s.keys for s in self._declared.values() if s.keys is not None), None)
+            names = [] if keys is None else [field.name for field in fields_of(keys)]
             for entry_name in dict.fromkeys(entry.name for entry in self._groups.read_all()):
                 if entry_name in _TIMER_DOMAINS:
-                    found[_TIMERS] = _FunctionTimers(self._groups)
+                    found[_TIMERS] = _FunctionTimers(self._groups, names)
                 elif not has_timers(entry_name):
                     name = entry_name.removeprefix(_DECLARED)
                     if name not in self._declared:
-                        found[name] = _Undeclared(self._groups, entry_name)
+                        found[name] = _Undeclared(self._groups, entry_name, names)
         for state in self._states.values():
             if state.keys is not None:
                 (name,) = unique([_TIMERS], "firesteel.", found)
@@ -327,9 +329,11 @@ class _Undeclared(ValuesTable):
 
     kind = "keyed"
 
-    def __init__(self, groups: KeyGroups, name: str) -> None:
+    def __init__(self, groups: KeyGroups, name: str, keys: Sequence[str] = ()) -> None:
+        """`keys` are the names of the key columns; empty: unknown."""
         self._groups = groups
         self._name = name
+        self._keys = keys
 
     def columns(self) -> Mapping[str, Sequence[Any]]:
         entries = [
@@ -337,10 +341,10 @@ class _Undeclared(ValuesTable):
             for entry in self._groups.read_all((self._name,))
             if isinstance(entry, KeyedStateEntry) and entry.name == self._name
         ]
-        columns = _key_columns([entry.key for entry in entries])
+        columns = _key_columns([entry.key for entry in entries], self._keys)
         if any(entry.namespace is not None for entry in entries):
-            columns["namespace"] = [entry.namespace for entry in entries]
-        columns["value"] = [entry.value for entry in entries]
+            columns[_free("namespace", columns)] = [entry.namespace for entry in entries]
+        columns[_free("value", columns)] = [entry.value for entry in entries]
         return columns
 
 
@@ -349,8 +353,10 @@ class _FunctionTimers(ValuesTable):
 
     kind = "timers"
 
-    def __init__(self, groups: KeyGroups) -> None:
+    def __init__(self, groups: KeyGroups, keys: Sequence[str]) -> None:
+        """`keys` are the names of the key columns; empty: unknown."""
         self._groups = groups
+        self._keys = keys
 
     def columns(self) -> Mapping[str, Sequence[Any]]:
         timers = [
@@ -358,12 +364,13 @@ class _FunctionTimers(ValuesTable):
             for entry in self._groups.read_all(tuple(_TIMER_DOMAINS))
             if isinstance(entry, KeyedStateEntry) and entry.name in _TIMER_DOMAINS
         ]
-        columns = _key_columns([key for key, *_ in timers])
+        columns = _key_columns([key for key, *_ in timers], self._keys)
         per_us = {"event_time": 1, "processing_time": 1000}
-        columns["time"] = pa.array([at * per_us[of] for _, of, at, _ in timers], TIME)
-        columns["domain"] = [domain for _, domain, _, _ in timers]
+        times = pa.array([at * per_us[of] for _, of, at, _ in timers], TIME)
+        columns[_free("time", columns)] = times
+        columns[_free("domain", columns)] = [domain for _, domain, _, _ in timers]
         if any(namespace is not None for *_, namespace in timers):
-            columns["namespace"] = [namespace for *_, namespace in timers]
+            columns[_free("namespace", columns)] = [namespace for *_, namespace in timers]
         return columns
 
 
@@ -382,8 +389,15 @@ def _columns(values: Sequence[Sequence[Any]], fields: Sequence[StructField]) -> 
     ]
 
 
-def _key_columns(keys: Sequence[Any]) -> dict[str, Any]:
-    """Returns the columns of keys of which only the values are known."""
+def _free(name: str, columns: Mapping[str, Any]) -> str:
+    """Returns the name of a column that is added to the key columns."""
+    return unique([name], "timer_" if name == "time" else "state_", [*columns])[0]
+
+
+def _key_columns(keys: Sequence[Any], names: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns the columns of keys. Without `names`, they are `key`, or `key_1`, `key_2`, ..."""
+    if names:
+        return {name: [key[place] for key in keys] for place, name in enumerate(names)}
     width = max((len(key) for key in keys if isinstance(key, tuple)), default=1)
     if width == 1:
         return {"key": [key[0] if isinstance(key, tuple) else key for key in keys]}

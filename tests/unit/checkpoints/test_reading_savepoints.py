@@ -154,6 +154,27 @@ def test_states_of_two_streams_are_read_with_or_without_their_schema(
     }
 
 
+def test_key_columns_of_timers_and_pickled_states_have_their_names(written: Written) -> None:
+    spec = CoProcessSpec(
+        function=Both(),
+        first_key_columns=("shop", "n"),
+        second_key_columns=("shop", "n"),
+        schema=OUT,
+    )
+    harness = OperatorHarness(
+        CoProcess(spec), [IN, IN], output_schema=OUT, create_keyed_state=written.create
+    ).open()
+    harness.process(ROWS)
+    written.add("both", harness)
+    both = written.read()["both"]
+    timers, odd = both["timers"].to_arrow(), both["odd"].to_arrow()
+    assert timers.column_names == ["shop", "n", "time", "domain"]
+    assert odd.column_names == ["shop", "n", "value"]
+    keys = {(row["shop"], row["n"]) for row in timers.to_pylist()}
+    assert keys == {(row["shop"], row["n"]) for row in odd.to_pylist()}
+    assert keys == {("a", 1), ("a", 3), ("b", 2)}
+
+
 def test_operator_state_is_read(written: Written) -> None:
     written.add("own", OperatorHarness(Own()).open())
     own = written.read()["own"]
