@@ -97,7 +97,10 @@ class FunctionOperator(StreamOperator):
         self._current = current_key_of(self._function)
         self._current.now_ms = self._now_ms()
         first = self.context.input_schemas[0]
-        self._current.shown_as = ShownKeys(first, self._key_columns or (), self._zone)
+        shown_as = ShownKeys(first, self._key_columns or (), self._zone)
+        self._current.shown_as = shown_as
+        for collector in (self._main, *self._sides.values()):
+            collector.shown_as = shown_as
         self._times = FunctionTimers(self.context.timers, self._current)
         self._context = ProcessContext(self._current, self._times, self._sides)
         self._functions_context = FunctionContext(
@@ -250,7 +253,8 @@ class FunctionOperator(StreamOperator):
                 raise self._failure(name, key, error) from error
 
     def _failure(self, name: str, key: Any, error: Exception) -> FiresteelError:
-        whose = "" if key is None else f" for key {shown_key(key)}"
+        shown_as = self._main.shown_as
+        whose = "" if key is None else f" for key {shown_key(shown_as(key))}"
         return FiresteelError(f"{self._name}: {name} failed{whose}: {summary_of(error)}")
 
     def _end(self) -> None:

@@ -495,6 +495,9 @@ class Broken(KeyedProcessFunction):
     def process_element(self, value: Row, ctx: ProcessContext) -> Any:
         return self.how(value, ctx)
 
+    def on_timer(self, timestamp: int, ctx: ProcessContext) -> Any:
+        raise ValueError(timestamp)
+
 
 @pytest.mark.parametrize(
     ("how", "words"),
@@ -537,6 +540,41 @@ def test_what_goes_wrong_names_the_call_and_the_key(how: Any, words: str) -> Non
     with pytest.raises(FiresteelError, match=f"^Process: .*{words}"):
         harness.process(rows(("a", 1, 0)))
     harness.close()
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        lambda value, ctx: 1 / 0,
+        lambda value, ctx: [("a",)],
+        lambda value, ctx: ctx.output("odd", ("a",)),
+        lambda value, ctx: ctx.timer_service().register_event_time_timer(ctx.timestamp()),
+    ],
+    ids=["failed", "yielded", "side output", "timer"],
+)
+def test_errors_name_a_key_as_the_program_gets_it(how: Any) -> None:
+    """A TIMESTAMP key is in the zone of the session."""
+    spec = ProcessSpec(
+        function=Broken(how),
+        key_columns=("at",),
+        schema=RESULT,
+        side_outputs={"odd": None},
+        time=RowTimeSpec(column="at"),
+    )
+    harness = OperatorHarness(
+        Process(spec, lambda: 0),
+        [ROWS],
+        output_schema=RESULT,
+        side_output_tags=("odd",),
+        config={"spark.sql.session.timeZone": "America/New_York"},
+    ).open()
+
+    def run() -> None:
+        harness.process(rows(("a", 1, 0)))
+        harness.watermark(1)
+
+    with pytest.raises(FiresteelError, match=r"1969, 12, 31, 19, 0, tzinfo=.*America/New_York"):
+        run()
 
 
 def test_the_time_of_rows() -> None:

@@ -74,6 +74,7 @@ class RowCollector:
         self._starts: list[int] = []  # index of the first row of each origin
         self._origins: list[Any] = []  # the function of the program, and the key or None
         self.limit = MAX_BUFFERED_ROWS
+        self.shown_as: Callable[[Any], Any] = _same  # keys, as the program sees them
 
     def expect(self, rows: int, size_bytes: int) -> None:
         """Sets how many rows may wait, for an input of this size."""
@@ -215,7 +216,8 @@ class RowCollector:
         )
 
     def _wrong(self, index: int, what: str) -> RowRefused:
-        origin = Origin(*self._origins[bisect_right(self._starts, index) - 1])
+        function, key = self._origins[bisect_right(self._starts, index) - 1]
+        origin = Origin(function, None if key is None else self.shown_as(key))
         return RowRefused(f"{self._name}: {origin} {self._how} {what}")
 
 

@@ -246,9 +246,10 @@ class TransformWithState(StreamOperator):
         """
         collector = self._collector
         self._current.key = key
-        collector.begin(what, key)
+        shown = self._shown(key)
+        collector.begin(what, shown)
         try:
-            results = function(self._shown(key), *arguments)
+            results = function(shown, *arguments)
             if not hasattr(results, "__iter__"):
                 raise FiresteelError(
                     f"it returned {type(results).__name__}; it must return an iterator"
@@ -268,7 +269,8 @@ class TransformWithState(StreamOperator):
         if isinstance(error, RowRefused):
             return error
         return FiresteelError(
-            f"{self._name}: {what} failed for key {shown_key(key)}: {summary_of(error)}"
+            f"{self._name}: {what} failed for key {shown_key(self._shown(key))}:"
+            f" {summary_of(error)}"
         )
 
 
