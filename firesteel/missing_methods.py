@@ -95,6 +95,12 @@ _INSTEAD = {
         ("distinct", "dropDuplicatesWithinWatermark", "deduplicate"),
         'drop_duplicates("column", within="1 hour")',
     ),
+    **dict.fromkeys(("cache", "persist"), "sink_to(...), and read the files in later programs"),
+    **dict.fromkeys(("describe", "set_description", "setDescription"), "name(...)"),
+    **dict.fromkeys(
+        ("columns", "dtypes", "get_type", "schema"),
+        "`firesteel info job.py`, or a transform, whose DataFrame has a schema",
+    ),
     **dict.fromkeys(
         ("enableCheckpointing", "enable_checkpointing"),
         'Environment(configuration={{"execution.checkpointing.interval": "10 s", ...}})',
@@ -209,6 +215,21 @@ _OF_ENVIRONMENTS = {
         _set("spark.jars", "/path/to/library.jar")
         + " for Spark's plans; connectors are Python packages",
     ),
+    "register_cached_file": "add_python_archive(path), or StaticTable for a table",
+    **dict.fromkeys(
+        ("get_execution_plan", "get_stream_graph", "explain"), "`firesteel info job.py`"
+    ),
+    **dict.fromkeys(
+        ("set_default_savepoint_directory", "get_default_savepoint_directory"),
+        _set("execution.checkpointing.savepoint-dir", "/shared/savepoints"),
+    ),
+    **dict.fromkeys(
+        ("register_slot_sharing_group", "set_slot_sharing_group"),
+        "resource_group(name, resources), and slot_sharing_group(name) of a stream",
+    ),
+    "set_python_executable": _set("python.executable", "/path/to/venv/bin/python"),
+    "get_parallelism": "the argument of Environment(parallelism=2)",
+    "get_max_parallelism": _set("pipeline.max-parallelism", "128"),
     "udf": "transform(lambda df: ...) of a stream, where PySpark's functions and UDFs work",
     "sparkContext": "a transform, whose DataFrame has its SparkSession: df.sparkSession",
     **dict.fromkeys(("close", "stop"), "nothing: a job's resources are released at its end"),

@@ -219,7 +219,8 @@ class Session:
         if not isinstance(gap, str) or not gap.strip():
             raise InvalidProgram(
                 "Session.with_dynamic_gap() takes a Spark SQL expression such as"
-                f' "make_dt_interval(0, 0, minutes)", not {type(gap).__name__} {gap!r}'
+                f' "make_dt_interval(0, 0, minutes)", not {type(gap).__name__} {gap!r};'
+                " to compute the gap in Python, add a column with map(...) and name it here"
             )
         return cls("0 s", on=on, processing_time=processing_time, dynamic_gap=gap)
 
