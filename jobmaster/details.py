@@ -18,12 +18,16 @@ Metrics = Mapping[AttemptId, common_pb2.TaskMetrics]  # the last metrics of each
 
 def job_details(core: JobMasterCore, metrics: Metrics, now: float) -> job_master_pb2.JobDetails:
     graph = core.graph
+    members = fused(graph.job_graph)
     return job_master_pb2.JobDetails(
         job_id=graph.job_graph.job_id,
         name=graph.job_graph.name,
         status=state_number(graph.status),
         entered_ms=map(STATUS_CHANGE.encode, graph.timestamps),
-        vertices=[_vertex(core, job_vertex, metrics) for job_vertex in graph.vertices],
+        vertices=[
+            _vertex(core, job_vertex, members[job_vertex.vertex.vertex_id], metrics)
+            for job_vertex in graph.vertices
+        ],
         exceptions=[ERROR.encode(error) for error in core.exceptions.newest_first()],
         start_ms=graph.timestamps[0].timestamp_ms,
         end_ms=graph.end_ms,
@@ -34,10 +38,12 @@ def job_details(core: JobMasterCore, metrics: Metrics, now: float) -> job_master
 
 
 def _vertex(
-    core: JobMasterCore, job_vertex: ExecutionJobVertex, metrics: Metrics
+    core: JobMasterCore,
+    job_vertex: ExecutionJobVertex,
+    members: Sequence[tuple[int, ...]],
+    metrics: Metrics,
 ) -> job_master_pb2.VertexDetails:
     vertex = job_vertex.vertex
-    members = fused(core.graph.job_graph, vertex)
     groups = {index: number for number, group in enumerate(members) for index in group}
     last_plans = _last_plans(job_vertex, members, metrics)
     return job_master_pb2.VertexDetails(

@@ -13,25 +13,35 @@ Chains grow along such edges, in topological order, as long as
 
 from __future__ import annotations
 
+import heapq
+
 from firesteel.common.job_graph import Partitioner
 from firesteel.plan.stream_graph import Chaining, StreamEdge, StreamGraph, StreamNode
 
-Chain = frozenset[StreamNode]
+
+class _Chain:
+    """The members of a chain, with what the rules need to know about its edges."""
+
+    __slots__ = ("exits", "incoming", "nodes", "sources")
+
+    def __init__(self, node: StreamNode, incoming: int) -> None:
+        self.nodes = [node]
+        self.sources = int(node.is_source)
+        self.incoming = incoming  # the number of edges from other chains
+        self.exits: set[StreamEdge] = set()  # to nodes of other chains that were visited
 
 
 def chains(graph: StreamGraph, *, enabled: bool = True) -> list[list[StreamNode]]:
     """Groups the nodes of a resolved graph into chains, both in topological order."""
-    chain_of: dict[StreamNode, Chain] = {node: frozenset({node}) for node in graph.nodes}
+    chain_of = {node: _Chain(node, len(graph.in_edges(node))) for node in graph.nodes}
     if enabled:
         for node in graph.nodes:
             for edge in graph.in_edges(node):
+                chain_of[edge.source].exits.add(edge)
+            for edge in graph.in_edges(node):
                 if chain_of[edge.source] is not chain_of[node] and is_chainable(edge):
                     _try_to_merge(graph, chain_of, edge)
-    ordered = [
-        sorted(chain, key=lambda n: n.index)
-        for chain in {id(c): c for c in chain_of.values()}.values()
-    ]
-    return _topological(graph, chain_of, ordered)
+    return _topological(graph, chain_of)
 
 
 def is_chainable(edge: StreamEdge) -> bool:
@@ -50,51 +60,77 @@ def is_chainable(edge: StreamEdge) -> bool:
     )
 
 
-def _try_to_merge(graph: StreamGraph, chain_of: dict[StreamNode, Chain], edge: StreamEdge) -> None:
-    merged = chain_of[edge.source] | chain_of[edge.target]
-    inner = [e for e in graph.edges if e.source in merged and e.target in merged]
-    if not all(is_chainable(e) for e in inner):
+def _try_to_merge(graph: StreamGraph, chain_of: dict[StreamNode, _Chain], edge: StreamEdge) -> None:
+    source, target = chain_of[edge.source], chain_of[edge.target]
+    smaller, larger = sorted((source, target), key=lambda chain: len(chain.nodes))
+    between = [
+        e
+        for node in smaller.nodes
+        for e in (*graph.in_edges(node), *graph.out_edges(node))
+        if chain_of[e.source] is not chain_of[e.target]
+        and larger in (chain_of[e.source], chain_of[e.target])
+    ]
+    if not all(map(is_chainable, between)):
         return
-    sources = sum(node.is_source for node in merged)
-    fed = any(e.target in merged and e.source not in merged for e in graph.edges)
-    if sources > 1 or (sources and fed):
+    sources = source.sources + target.sources
+    incoming = source.incoming + target.incoming - len(between)
+    if sources > 1 or (sources and incoming):
         return
-    if _leaves_and_returns(graph, chain_of, merged):
+    if incoming and _leaves_and_returns(chain_of, source, target):
         return
-    for node in merged:
-        chain_of[node] = merged
+    larger.nodes += smaller.nodes
+    larger.exits |= smaller.exits
+    larger.exits.difference_update(between)
+    larger.sources, larger.incoming = sources, incoming
+    for node in smaller.nodes:
+        chain_of[node] = larger
 
 
-def _leaves_and_returns(
-    graph: StreamGraph, chain_of: dict[StreamNode, Chain], merged: Chain
-) -> bool:
-    reached: set[StreamNode] = set()
-    frontier = [e.target for e in graph.edges if e.source in merged and e.target not in merged]
-    while frontier:
-        node = frontier.pop()
-        if node in reached:
+def _leaves_and_returns(chain_of: dict[StreamNode, _Chain], source: _Chain, target: _Chain) -> bool:
+    """Follows the edges to visited nodes alone: nodes after them are not in chains yet, and lead to
+    later nodes.
+    """
+    merged = (source, target)
+    reached: set[_Chain] = set()
+    waiting = [
+        chain_of[e.target]
+        for chain in merged
+        for e in chain.exits
+        if chain_of[e.target] not in merged
+    ]
+    while waiting:
+        chain = waiting.pop()
+        if chain in reached:
             continue
         # Rows that enter a chain at any point may leave it at any point.
-        reached |= chain_of[node]
-        for e in graph.edges:
-            if e.source in chain_of[node] and e.target not in reached:
-                if e.target in merged:
-                    return True
-                frontier.append(e.target)
+        reached.add(chain)
+        for e in chain.exits:
+            following = chain_of[e.target]
+            if following in merged:
+                return True
+            if following is not chain:
+                waiting.append(following)
     return False
 
 
-def _topological(
-    graph: StreamGraph, chain_of: dict[StreamNode, Chain], ordered: list[list[StreamNode]]
-) -> list[list[StreamNode]]:
-    waiting = {id(chain_of[chain[0]]): chain for chain in sorted(ordered, key=lambda c: c[0].index)}
-    producers: dict[int, set[int]] = {key: set() for key in waiting}
+def _topological(graph: StreamGraph, chain_of: dict[StreamNode, _Chain]) -> list[list[StreamNode]]:
+    """Returns the chains; of those that may come next, the one with the earliest node comes."""
+    by_first = {chain_of[node]: node.index for node in reversed(graph.nodes)}
+    missing = dict.fromkeys(by_first, 0)  # the number of edges from chains that come before
+    followers: dict[_Chain, list[_Chain]] = {chain: [] for chain in by_first}
     for edge in graph.edges:
-        source, target = id(chain_of[edge.source]), id(chain_of[edge.target])
-        if source != target:
-            producers[target].add(source)
+        source, target = chain_of[edge.source], chain_of[edge.target]
+        if source is not target:
+            missing[target] += 1
+            followers[source].append(target)
+    ready = [(first, chain) for chain, first in by_first.items() if not missing[chain]]
+    heapq.heapify(ready)
     result: list[list[StreamNode]] = []
-    while waiting:
-        key = next(k for k in waiting if not producers[k] & waiting.keys())
-        result.append(waiting.pop(key))
+    while ready:
+        _, chain = heapq.heappop(ready)
+        result.append(sorted(chain.nodes, key=lambda node: node.index))
+        for following in followers[chain]:
+            missing[following] -= 1
+            if not missing[following]:
+                heapq.heappush(ready, (by_first[following], following))
     return result

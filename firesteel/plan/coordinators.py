@@ -44,7 +44,7 @@ def assign_coordinators(graph: StreamGraph, chains: Sequence[Sequence[StreamNode
 
 
 def _only_spark_follows(graph: StreamGraph, chain: Sequence[StreamNode]) -> bool:
-    consumers = [edge.target for edge in graph.edges if edge.source is chain[0]]
+    consumers = [edge.target for edge in graph.out_edges(chain[0])]
     return (
         len(consumers) == 1
         and consumers[0] in chain

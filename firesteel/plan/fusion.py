@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from firesteel.common.ids import VertexId
 from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex
 
 # The kind of an operator that waits for all rows and then passes them to Spark together.
@@ -24,7 +25,7 @@ def group_operators(
     may wait for all rows.
     """
     operators = vertex.operators
-    consumers = [chained_consumers(vertex, index) for index in range(len(operators))]
+    consumers = chained_consumers(vertex)
     fed_by_edges = {edge.target_operator for edge in in_edges}
     # A side output may leave from the middle of a run; only a consumer of the main output ends the
     # run.
@@ -40,19 +41,19 @@ def group_operators(
             and consumer not in fed_by_edges
         )
 
-    groups: list[tuple[int, ...]] = []
+    groups: list[list[int]] = []
     group_of: dict[int, int] = {}
     for index, operator in enumerate(operators):
         producers = [producer for inputs in operator.inputs for producer in inputs]
         if len(producers) == 1 and continues(producers[0], index):
             position = group_of[producers[0]]
-            groups[position] = (*groups[position], index)
+            groups[position].append(index)
         else:
             position = len(groups)
-            groups.append((index,))
+            groups.append([index])
         group_of[index] = position
     # Only the last member has consumers outside its group, so this order is topological.
-    return sorted(groups, key=lambda group: group[-1])
+    return sorted(map(tuple, groups), key=lambda group: group[-1])
 
 
 class OperatorInput(NamedTuple):
@@ -60,21 +61,26 @@ class OperatorInput(NamedTuple):
     input_index: int
 
 
-def chained_consumers(vertex: JobVertex, producer: int) -> list[OperatorInput]:
-    """Returns the inputs in the chain that an operator feeds."""
-    return [
-        OperatorInput(consumer, input_index)
-        for consumer, operator in enumerate(vertex.operators)
-        for input_index, producers in enumerate(operator.inputs)
-        for fed_by in producers
-        if fed_by == producer
-    ]
+def chained_consumers(vertex: JobVertex) -> list[list[OperatorInput]]:
+    """Returns, for each operator, the inputs in the chain that it feeds."""
+    consumers: list[list[OperatorInput]] = [[] for _ in vertex.operators]
+    for consumer, operator in enumerate(vertex.operators):
+        for input_index, producers in enumerate(operator.inputs):
+            for producer in producers:
+                consumers[producer].append(OperatorInput(consumer, input_index))
+    return consumers
 
 
-def fused(graph: JobGraph, vertex: JobVertex) -> list[tuple[int, ...]]:
-    """Returns the groups of `group_operators` for a vertex of a complete graph."""
-    return group_operators(
-        vertex,
-        [edge for edge in graph.edges if edge.target_vertex_id == vertex.vertex_id],
-        [edge for edge in graph.edges if edge.source_vertex_id == vertex.vertex_id],
-    )
+def fused(graph: JobGraph) -> dict[VertexId, list[tuple[int, ...]]]:
+    """Returns the groups of `group_operators` for each vertex of a complete graph."""
+    in_edges: dict[VertexId, list[JobEdge]] = {vertex.vertex_id: [] for vertex in graph.vertices}
+    out_edges: dict[VertexId, list[JobEdge]] = {vertex_id: [] for vertex_id in in_edges}
+    for edge in graph.edges:
+        in_edges[edge.target_vertex_id].append(edge)
+        out_edges[edge.source_vertex_id].append(edge)
+    return {
+        vertex.vertex_id: group_operators(
+            vertex, in_edges[vertex.vertex_id], out_edges[vertex.vertex_id]
+        )
+        for vertex in graph.vertices
+    }

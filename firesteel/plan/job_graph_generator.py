@@ -127,6 +127,7 @@ def _vertex(
     assert head.parallelism is not None
     assert head.max_parallelism is not None
     assert head.slot_sharing_group is not None
+    members = {node: index for index, node in enumerate(chain)}
     resources: ResourceProfile = UNKNOWN
     for node in chain:
         resources = resources + node.resources
@@ -136,7 +137,7 @@ def _vertex(
         name=valid_text(" -> ".join(node.name for node in chain)),
         parallelism=head.parallelism,
         max_parallelism=head.max_parallelism,
-        operators=tuple(_operator(graph, chain, node, ids[node], shipment) for node in chain),
+        operators=tuple(_operator(graph, members, node, ids[node], shipment) for node in chain),
         slot_sharing_group=head.slot_sharing_group,
         co_location_group=head.co_location_group,
         resource_group=head.resource_group,
@@ -146,12 +147,12 @@ def _vertex(
 
 def _operator(
     graph: StreamGraph,
-    chain: list[StreamNode],
+    members: dict[StreamNode, int],
     node: StreamNode,
     operator_id: OperatorId,
     shipment: Shipment,
 ) -> Operator:
-    edges = graph.in_edges(node)
+    edges = [edge for edge in graph.in_edges(node) if edge.source in members]
     return Operator(
         operator_id=operator_id,
         uid=node.uid,
@@ -159,11 +160,7 @@ def _operator(
         kind=node.kind,
         spec=shipment.pickled(node),
         inputs=tuple(
-            tuple(
-                chain.index(edge.source)
-                for edge in edges
-                if edge.target_input == number and edge.source in chain
-            )
+            tuple(members[edge.source] for edge in edges if edge.target_input == number)
             for number in range(node.inputs)
         ),
         coordinator_kind=node.coordinator_kind,

@@ -109,12 +109,7 @@ def check_exchanges(
             f' stream cannot have: omit exchange("blocking"), or run the program as a batch'
             f" ({options.RUNTIME_MODE.key}: {BATCH})"
         )
-    # Vertices that run together, by any member.
-    region = {vertex_id: vertex_id for vertex_id in names}
-    for edge in edges:
-        if edge.result_type is ResultType.PIPELINED:
-            one, other = region[edge.source_vertex_id], region[edge.target_vertex_id]
-            region = {each: one if of == other else of for each, of in region.items()}
+    region = _running_together(edges, vertices)
     before: dict[VertexId, set[VertexId]] = {of: set() for of in region.values()}
     for edge in blocking:
         before[region[edge.target_vertex_id]].add(region[edge.source_vertex_id])
@@ -132,6 +127,26 @@ def check_exchanges(
             " to end, which runs only together with it, as pipelined exchanges connect the two:"
             " make these blocking, or the one between them pipelined"
         ) from None
+
+
+def _running_together(
+    edges: Sequence[JobEdge], vertices: Sequence[JobVertex]
+) -> dict[VertexId, VertexId]:
+    """Returns one vertex per vertex: the same for all that pipelined exchanges connect."""
+    connected: dict[VertexId, list[VertexId]] = {vertex.vertex_id: [] for vertex in vertices}
+    for edge in edges:
+        if edge.result_type is ResultType.PIPELINED:
+            connected[edge.source_vertex_id].append(edge.target_vertex_id)
+            connected[edge.target_vertex_id].append(edge.source_vertex_id)
+    region: dict[VertexId, VertexId] = {}
+    for first in connected:
+        waiting = [first]
+        while waiting:
+            vertex_id = waiting.pop()
+            if vertex_id not in region:
+                region[vertex_id] = first
+                waiting += connected[vertex_id]
+    return region
 
 
 def as_batch(graph: StreamGraph) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -87,6 +87,8 @@ class StreamGraph:
     def __init__(self) -> None:
         self.nodes: list[StreamNode] = []
         self.edges: list[StreamEdge] = []
+        self._in_edges: dict[StreamNode, list[StreamEdge]] = {}
+        self._out_edges: dict[StreamNode, list[StreamEdge]] = {}
 
     def add_node(
         self, name: str, spec: Spec, *, inputs: int, runs_on_spark: bool = False
@@ -98,14 +100,18 @@ class StreamGraph:
 
     def add_edge(self, edge: StreamEdge) -> None:
         self.edges.append(edge)
+        self._in_edges.setdefault(edge.target, []).append(edge)
+        self._out_edges.setdefault(edge.source, []).append(edge)
 
-    def in_edges(self, node: StreamNode) -> list[StreamEdge]:
-        return [e for e in self.edges if e.target is node]
+    def in_edges(self, node: StreamNode) -> Sequence[StreamEdge]:
+        return self._in_edges.get(node, ())
+
+    def out_edges(self, node: StreamNode) -> Sequence[StreamEdge]:
+        return self._out_edges.get(node, ())
 
     def ends(self) -> list[StreamNode]:
         """Returns the nodes whose rows no other node reads."""
-        read = {e.source for e in self.edges}
-        return [node for node in self.nodes if node not in read]
+        return [node for node in self.nodes if not self.out_edges(node)]
 
     def leading_to(self, ends: Iterable[StreamNode]) -> StreamGraph:
         """Returns the part that computes the inputs of `ends`: these nodes and all upstream
@@ -117,7 +123,9 @@ class StreamGraph:
                 needed.update(e.source for e in self.in_edges(node))
         part = StreamGraph()
         part.nodes = [node for node in self.nodes if node in needed]
-        part.edges = [edge for edge in self.edges if edge.target in needed]
+        for edge in self.edges:
+            if edge.target in needed:
+                part.add_edge(edge)
         return part
 
     def resolved(self, *, default_parallelism: int, default_max_parallelism: int) -> StreamGraph:
@@ -144,7 +152,7 @@ class StreamGraph:
             graph.nodes.append(copy)
         for edge in self.edges:
             source, target = copies[edge.source], copies[edge.target]
-            graph.edges.append(
+            graph.add_edge(
                 dataclasses.replace(
                     edge,
                     source=source,

@@ -12,7 +12,8 @@ from firesteel.client.render.tables import (
     one_plan_text,
     operator_text,
 )
-from firesteel.common.job_graph import JobGraph, JobVertex
+from firesteel.common.ids import VertexId
+from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex
 from firesteel.common.units import counted
 from firesteel.plan.fusion import fused
 
@@ -30,11 +31,15 @@ def plan(graph: JobGraph) -> Iterator[RenderableType]:
         vertex.vertex_id: f"[{number}] {vertex.name}"
         for number, vertex in enumerate(graph.vertices, 1)
     }
+    groups = fused(graph)
+    in_edges: dict[VertexId, list[JobEdge]] = {vertex.vertex_id: [] for vertex in graph.vertices}
+    for edge in graph.edges:
+        in_edges[edge.target_vertex_id].append(edge)
     for vertex in graph.vertices:
         tree = Tree(Text(names[vertex.vertex_id], style="bold"), guide_style="dim")
         tree.add(_placement(vertex))
-        chain = tree.add(Text(_chain(graph, vertex)))
-        for group in fused(graph, vertex):
+        chain = tree.add(Text(_chain(vertex, len(groups[vertex.vertex_id]))))
+        for group in groups[vertex.vertex_id]:
             branch = (
                 chain.add(Text(one_plan_text(len(group)), style="cyan"))
                 if 1 < len(group) < len(vertex.operators)
@@ -46,7 +51,7 @@ def plan(graph: JobGraph) -> Iterator[RenderableType]:
                         operator.name, operator.kind, operator.uid, operator.runs_on_spark
                     )
                 )
-        for edge in (e for e in graph.edges if e.target_vertex_id == vertex.vertex_id):
+        for edge in in_edges[vertex.vertex_id]:
             how = edge.partitioner.name + (
                 f" by {', '.join(edge.key_columns)}" if edge.key_columns else ""
             )
@@ -56,13 +61,11 @@ def plan(graph: JobGraph) -> Iterator[RenderableType]:
         yield tree
 
 
-def _chain(graph: JobGraph, vertex: JobVertex) -> str:
+def _chain(vertex: JobVertex, plans: int) -> str:
     count = len(vertex.operators)
     if count == 1:
         return "one operator"
-    return f"chain of {count} operators" + (
-        ", one plan on Spark" if len(fused(graph, vertex)) == 1 else ""
-    )
+    return f"chain of {count} operators" + (", one plan on Spark" if plans == 1 else "")
 
 
 def _placement(vertex: JobVertex) -> Text:

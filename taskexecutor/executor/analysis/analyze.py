@@ -8,6 +8,7 @@ from the files, once.
 from __future__ import annotations
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,7 +18,7 @@ import pyarrow as pa
 from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.error_report import summary_of
-from firesteel.common.ids import OperatorId
+from firesteel.common.ids import OperatorId, VertexId
 from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex, Operator
 from firesteel.connectors import FileSink
 from firesteel.errors import FiresteelError
@@ -117,11 +118,18 @@ class _Analysis:
         self._folders: dict[str, tuple[Operator, tuple[str, pa.Schema | None]]] = {}
         # By vertex and operator: the operators that are part of the same plan, in order.
         self._plan_of = {
-            (vertex.vertex_id, index): group
-            for vertex in graph.vertices
-            for group in fused(graph, vertex)
+            (vertex_id, index): group
+            for vertex_id, groups in fused(graph).items()
+            for group in groups
             for index in group
         }
+        self._vertices = {vertex.vertex_id: vertex for vertex in graph.vertices}
+        # By vertex and operator.
+        self._in_edges: defaultdict[tuple[VertexId, int], list[JobEdge]] = defaultdict(list)
+        self._out_edges: defaultdict[tuple[VertexId, int], list[JobEdge]] = defaultdict(list)
+        for edge in graph.edges:
+            self._in_edges[edge.target_vertex_id, edge.target_operator].append(edge)
+            self._out_edges[edge.source_vertex_id, edge.source_operator].append(edge)
 
     def visit(self, vertex: JobVertex, index: int) -> None:
         operator = vertex.operators[index]
@@ -205,9 +213,7 @@ class _Analysis:
             )
 
     def _input_count(self, vertex: JobVertex, index: int) -> int:
-        by_edges = [
-            edge.target_input + 1 for edge in self._graph.edges if _enters(edge, vertex, index)
-        ]
+        by_edges = [edge.target_input + 1 for edge in self._in_edges[vertex.vertex_id, index]]
         return max([len(vertex.operators[index].inputs), *by_edges])
 
     def _producers(self, vertex: JobVertex, index: int, number: int) -> list[AnalyzedOutput]:
@@ -219,8 +225,8 @@ class _Analysis:
             if producer not in self._plan_of[vertex.vertex_id, index]:
                 output = replace(output, frame=None)  # a Spark plan ends there
             producers.append(output)
-        for edge in self._graph.edges:
-            if _enters(edge, vertex, index) and edge.target_input == number:
+        for edge in self._in_edges[vertex.vertex_id, index]:
+            if edge.target_input == number:
                 output = self.outputs[edge.source_vertex_id][edge.source_operator]
                 # Without its frame, because a Spark plan ends at an edge.
                 producers.append(
@@ -240,10 +246,9 @@ class _Analysis:
 
     def _check_out_edges(self, vertex: JobVertex, index: int) -> None:
         output = self.outputs[vertex.vertex_id][index]
-        for edge in self._graph.edges:
-            if not _leaves(edge, vertex, index):
-                continue
-            consumer = self._graph.vertex(edge.target_vertex_id).operators[edge.target_operator]
+        for edge in self._out_edges[vertex.vertex_id, index]:
+            target = self._vertices[edge.target_vertex_id]
+            consumer = target.operators[edge.target_operator]
             with self._placed(consumer):
                 schema = output.schema
                 if edge.side_output_tag:
@@ -255,8 +260,7 @@ class _Analysis:
                         )
                     schema = output.sides[edge.side_output_tag]
                 else:
-                    parallelism = self._graph.vertex(edge.target_vertex_id).parallelism
-                    check_order(edge, parallelism, output)
+                    check_order(edge, target.parallelism, output)
                 check_keys(schema, edge.key_columns)
 
 
@@ -300,11 +304,3 @@ def _declare_side_outputs(step: AnalysisStep, spec: Spec, output: AnalyzedOutput
                 "declare it"
             )
         output.sides[tag] = schema
-
-
-def _leaves(edge: JobEdge, vertex: JobVertex, index: int) -> bool:
-    return edge.source_vertex_id == vertex.vertex_id and edge.source_operator == index
-
-
-def _enters(edge: JobEdge, vertex: JobVertex, index: int) -> bool:
-    return edge.target_vertex_id == vertex.vertex_id and edge.target_operator == index

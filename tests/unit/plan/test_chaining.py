@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from firesteel.common.job_graph import Partitioner
 from firesteel.errors import InvalidProgram
 from firesteel.plan.chaining import chains, is_chainable
+from firesteel.plan.runtime_mode import check_ends
 from firesteel.plan.specs import CustomSpec
 from firesteel.plan.stream_graph import Chaining, StreamEdge, StreamGraph, StreamNode
 
@@ -178,3 +181,55 @@ def test_any_program_becomes_a_dag_of_tasks(data: st.DataObject) -> None:
         assert sources + fed >= 1
         assert sources <= 1
         assert not (sources and fed), "a source task has no input"
+
+
+class Counted(list[StreamEdge]):
+    """A list that counts how often it was read from end to end."""
+
+    scans = 0
+
+    def __iter__(self) -> Iterator[StreamEdge]:
+        self.scans += 1
+        return super().__iter__()
+
+
+def long_chain(p: Program, length: int) -> None:
+    last = p.node("0")
+    for i in range(1, length):
+        last = p.node(str(i), last)
+
+
+def fan(p: Program, length: int) -> None:
+    source = p.node("0")
+    for i in range(1, length, 2):
+        p.node(str(i + 1), p.node(str(i), (source, Partitioner.REBALANCE)))
+
+
+def fed_chain_with_exits(p: Program, length: int) -> None:
+    last = p.node("1", (p.node("0"), Partitioner.HASH))
+    for i in range(2, length, 2):
+        last = p.node(str(i), last)
+        p.node(str(i + 1), (last, Partitioner.HASH))
+
+
+@pytest.mark.parametrize(
+    ("shape", "tasks"), [(long_chain, 1), (fan, 1_001), (fed_chain_with_exits, 1_002)]
+)
+def test_a_large_program_is_chained_without_a_scan_of_its_edges_per_operator(
+    shape: Callable[[Program, int], None], tasks: int
+) -> None:
+    def planned(length: int) -> tuple[int, int]:
+        p = Program()
+        shape(p, length)
+        p.graph.edges = Counted(p.graph.edges)
+        graph = p.resolved()
+        graph.edges = Counted(graph.edges)
+        grouped = chains(graph)
+        check_ends(graph)
+        assert p.graph.ends() and p.graph.leading_to(p.graph.ends()).edges
+        assert isinstance(p.graph.edges, Counted) and isinstance(graph.edges, Counted)
+        return p.graph.edges.scans + graph.edges.scans, len(grouped)
+
+    few, _ = planned(10)
+    assert planned(2_001)[0] == few
+    assert planned(2_001)[1] == tasks

@@ -42,9 +42,10 @@ def build_chain(
         node = _build_node(config, group, in_edges, environment, timers, metrics, create_operator)
         nodes.append(node)
         node_of.update(dict.fromkeys(group, node))
+    consumers = chained_consumers(vertex)
     for node in nodes:
         last = node.members[-1]
-        for consumer, input_index in chained_consumers(vertex, last):
+        for consumer, input_index in consumers[last]:
             node.output.add(NodeTarget(node_of[consumer], input_index))
         for edge, partition in zip(out_edges, partitions, strict=True):
             if edge.source_operator == last or (
