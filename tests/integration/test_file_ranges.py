@@ -282,6 +282,50 @@ def test_a_csv_file_has_the_columns_that_spark_infers_from_it(
     check_header(str(path), source, names, lambda path, size: Path(path).read_bytes()[:size])
 
 
+@pytest.mark.parametrize(
+    ("format", "end", "schema", "options"),
+    [
+        ("binaryFile", "", None, {}),
+        ("text", "", None, {"wholetext": True}),
+        ("text", ".gz", None, {}),
+        ("text", "", None, {}),
+        ("json", "", "n INT", {"multiLine": True}),
+        ("csv", ".gz", "n INT", {"header": True}),
+        ("xml", "", "n INT", {"rowTag": "r"}),
+        ("orc", "", "n INT", {}),
+    ],
+)
+def test_empty_files_have_no_rows_as_in_spark(
+    engine: SparkEngine,
+    tmp_path: Path,
+    format: str,
+    end: str,
+    schema: str | None,
+    options: dict[str, Any],
+) -> None:
+    path = tmp_path / f"x.{format}{end}"
+    path.write_bytes(b"")
+    on_spark = engine.session.read.format(format).options(**options)
+    if schema is not None:
+        on_spark = on_spark.schema(schema)
+    assert on_spark.load(str(path)).collect() == []
+    source = FileSource(str(path), format=format, schema=schema, **options)
+    assert not any(deliver(reader(engine, source), split_of(path)))
+
+
+def test_a_header_with_equal_names_has_the_names_that_spark_infers(
+    engine: SparkEngine, tmp_path: Path
+) -> None:
+    """Spark renames the second `1` to `11`, and the columns named `11` to `112` and `113`."""
+    path = tmp_path / "x.csv"
+    path.write_text("1,1,11,11\n5,6,7,8\n")
+    inferred = engine.session.read.csv(str(path), header=True, inferSchema=True)
+    for schema in (inferred.schema, None):
+        source = FileSource(str(path), format="csv", schema=schema, header=True)
+        (rows,) = deliver(reader(engine, source), split_of(path))
+        assert rows == [row.asDict() for row in inferred.collect()]
+
+
 def test_odd_files_give_their_rows_or_an_error_that_names_them(
     engine: SparkEngine, tmp_path: Path
 ) -> None:

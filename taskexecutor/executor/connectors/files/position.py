@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from firesteel.common.file_parts import FilePart
 from firesteel.connectors import FileSource
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.spark.files.parts import check_read, unchanged
+from taskexecutor.executor.spark.files.parts import check_read, may_grow, unchanged
 from taskexecutor.executor.spark.files.plans import FORMATS_OF_ROWS
 
 if TYPE_CHECKING:
@@ -113,13 +113,14 @@ class SplitProgress:
             state.check(self._parts[number])
 
     def _skips(self, part: FilePart, at: Mapping[str, Any] | None) -> bool:
-        """Returns whether the empty file is skipped, as Spark skips empty Parquet files.
+        """Returns whether the empty file is skipped, as Spark skips empty files. To files of lines,
+        some may be appended before they are opened.
 
         In a watched folder, empty files are not skipped, because they may be in the process of
         being written. Raises FiresteelError if the file has been written to since it was listed,
         unless reading the split has already started.
         """
-        if self._source.watch_s is not None or self._source.format.lower() != "parquet":
+        if self._source.watch_s is not None or may_grow(part, self._source):
             return False
         if at is None:
             unchanged(part, self._source)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import csv
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -163,7 +164,7 @@ def unchanged(part: FilePart, source: FileSource) -> FilePart:
     size, modified_ns = found.st_size, found.st_mtime_ns
     if (size, modified_ns) == (part.size, part.modified_ns):
         return part
-    if size > part.size and _may_grow(part, source):
+    if size > part.size and may_grow(part, source):
         return FilePart(part.path, 0, size, size, modified_ns)
     change = "was written to" if size == part.size else f"now has {size} bytes"
     raise FiresteelError(
@@ -183,7 +184,7 @@ def check_read(part: FilePart, source: FileSource) -> None:
         return  # the opened file was read
     if (found.st_size, found.st_mtime_ns) == (part.size, part.modified_ns):
         return
-    if found.st_size > part.size and _may_grow(part, source):
+    if found.st_size > part.size and may_grow(part, source):
         return  # lines were appended
     raise FiresteelError(
         f"{part.path}: the file was changed while it was read: from {part.size} to "
@@ -191,7 +192,7 @@ def check_read(part: FilePart, source: FileSource) -> None:
     )
 
 
-def _may_grow(part: FilePart, source: FileSource) -> bool:
+def may_grow(part: FilePart, source: FileSource) -> bool:
     """Returns whether all earlier rows are still present if the file has grown. Not for a divided
     file or a single document; and Spark ends a compressed file at its previous end.
     """
@@ -224,8 +225,12 @@ def check_header(path: str, source: FileSource, names: Sequence[str], beginning:
     found = _header(path, options, beginning)
     if found is None:
         return
+    counts = Counter(found)
     for place, name in enumerate(map(_comparable, names, range(len(names)))):
-        if place < len(found) and found[place] == name:
+        # Spark appends its place to a name that occurs more than once.
+        if place < len(found) and (
+            found[place] == name or (counts[found[place]] > 1 and f"{found[place]}{place}" == name)
+        ):
             continue
         inferred = source.schema is None and len(set(found)) == len(found)
         if name in found or inferred:
