@@ -118,6 +118,15 @@ _OF_CONNECTED = {
     "join": "join(other, on=...) of the first stream",
 }
 
+_WINDOW_FUNCTION = (
+    "apply(lambda df: ...), whose DataFrame has the rows of the windows with window_start and"
+    " window_end, or aggregate(...)"
+)
+_OF_WINDOWED = {
+    **dict.fromkeys(("process", "map_groups", "flat_map"), _WINDOW_FUNCTION),
+    "evictor": "apply(lambda df: ...), which can leave rows out",
+}
+
 _CONFIGURATION = "Environment(configuration={{{}}})"
 
 
@@ -263,6 +272,8 @@ def no_such_member(kind: type, name: str, streams: type | None = None) -> NoRetu
 def _hint(kind: type, name: str) -> str:
     if kind.__name__ == "WindowedStream" and name in _OF_STREAMS:
         return f"; call aggregate(...) or apply(...) first, which return a stream that has {name}"
+    if kind.__name__ == "WindowedStream" and name in _OF_WINDOWED:
+        return f"; use {_OF_WINDOWED[name]}"
     if kind.__name__ == "ConnectedStreams" and name in _OF_CONNECTED:
         return f"; use {_OF_CONNECTED[name]}"
     methods = _public(kind)

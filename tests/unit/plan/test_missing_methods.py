@@ -110,6 +110,16 @@ def test_the_environment_says_it_too(name: str, message: str) -> None:
         assert not hasattr(holder, name)
 
 
+def test_windowed_streams_say_it_too() -> None:
+    windowed = Environment().from_sequence(0, 10).key_by("value").count_window(3)
+    for name, message in (
+        ("process", r"use apply\(lambda df: ...\), whose DataFrame has the rows of the windows"),
+        ("evictor", r"use apply\(lambda df: ...\), which can leave rows out"),
+    ):
+        with pytest.raises(AttributeError, match=f"WindowedStream has no {name}; {message}"):
+            getattr(windowed, name)
+
+
 def test_connected_streams_say_it_too() -> None:
     stream = Environment().from_sequence(0, 10)
     connected = stream.connect(stream)
