@@ -7,6 +7,11 @@ import re
 from typing import NoReturn
 
 _AGGREGATE = 'aggregate("sum(x) AS total", ...) after key_by(...), with a window(...) between them'
+_REDUCE = (
+    _AGGREGATE
+    + ', or key_by("column").process(KeyedProcessFunction, schema), which adds each row to'
+    " the state of a ReducingStateDescriptor(name, function) and yields its value"
+)
 _ROWS = "transform(lambda df: df.{name}(...))"
 _SINK = "sink_to(...), for example with a FileSink"
 _COLLECT = "execute_and_collect(), which returns an Arrow table"
@@ -38,7 +43,8 @@ _GROUPED_PANDAS = (
 
 # Methods of Spark's DataFrames, of Flink's streams and of pandas, with their replacements.
 _INSTEAD = {
-    **dict.fromkeys(("agg", "avg", "count", "max", "mean", "min", "reduce", "sum"), _AGGREGATE),
+    **dict.fromkeys(("agg", "avg", "count", "max", "mean", "min", "sum"), _AGGREGATE),
+    "reduce": _REDUCE,
     **dict.fromkeys(("max_by", "min_by"), _TOP),
     **dict.fromkeys(("groupBy", "group_by", "groupby", "keyBy"), 'key_by("column")'),
     **dict.fromkeys(("cube", "pivot", "rollup"), _OVER_ALL),

@@ -109,7 +109,7 @@ def test_data_stays_behind_if_all_is_too_large(folder: Path) -> None:
     (file,), left_behind = program_modules(modules, 1000)
     assert list(file.members) == ["shop/__init__.py"]
     assert left_behind.startswith(
-        f"2 files of 5,001 bytes, such as {folder}/shop/model.bin, do not"
+        f"2 files of 5,001 bytes, such as {folder}/shop/model.bin, are not"
     )
     assert "python.modules.max-size" in left_behind
 

@@ -58,6 +58,8 @@ def test_keyed_and_windowed_streams_say_it_too() -> None:
     keyed = Environment().from_sequence(0, 10).key_by("value")
     with pytest.raises(AttributeError, match="KeyedStream has no count; use aggregate"):
         _ = keyed.count  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"no reduce; use aggregate.* or .*ReducingState"):
+        _ = keyed.reduce  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match="WindowedStream has no agregate; did you mean aggreg"):
         _ = keyed.window(Tumbling("1 s", on="at")).agregate  # type: ignore[attr-defined]
 
