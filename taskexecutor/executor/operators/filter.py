@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from firesteel.common.error_report import summary_of
 from firesteel.common.time_zones import in_zone
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext, StreamOperator
@@ -25,7 +26,14 @@ class Filter(StreamOperator):
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         with self.context.time("python"):
-            mask = self._mask(self._function(in_zone(batch, self._zone)), batch.num_rows)
+            try:
+                mask = self._function(in_zone(batch, self._zone))
+            except Exception as error:
+                raise FiresteelError(
+                    f"{self.context.operator_name}: the function, which is called with an Arrow "
+                    f"RecordBatch, failed: {summary_of(error)}"
+                ) from error
+            mask = self._mask(mask, batch.num_rows)
             kept = batch.filter(mask)  # drops nulls
             if kept.num_rows:
                 self.output.emit(kept)

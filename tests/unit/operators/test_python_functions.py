@@ -67,6 +67,7 @@ def test_filter_that_lets_nothing_through_sends_no_batch() -> None:
         (lambda batch: None, "one boolean per row"),
         (lambda row: row["x"] == 1, "with an Arrow RecordBatch, returned bool; it must return one"),
         (lambda batch: ["a", True, 1], "one boolean per row"),
+        (lambda row: row.x == 1, "called with an Arrow RecordBatch, failed: AttributeError: "),
     ],
 )
 def test_filter_says_what_a_function_should_have_returned(function: Any, words: str) -> None:
