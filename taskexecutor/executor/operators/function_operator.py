@@ -30,6 +30,7 @@ from taskexecutor.executor.operators.function_context import (
     FunctionTimers,
     ProcessContext,
 )
+from taskexecutor.executor.operators.slices import Slices
 from taskexecutor.executor.operators.stateful.expiring import Sweeps
 from taskexecutor.executor.operators.stateful.grouping import by_key
 from taskexecutor.executor.operators.stateful.row_collector import RowCollector, shown_key
@@ -72,6 +73,7 @@ class FunctionOperator(StreamOperator):
         super().setup(context, output)
         self._name = context.operator_name
         self._zone = session_zone(context)
+        self._slices = Slices(context)
         schema, sides = self._declared
         schema = context.output_schema or declared(schema, None)
         assert schema is not None, "the output schema of a function is declared"
@@ -140,40 +142,51 @@ class FunctionOperator(StreamOperator):
         """Calls the function's method of this name for each row. `key_columns` is None if the input
         has no key.
         """
-        if not batch.num_rows:
-            return
         with self.context.time("python"):
-            keys: Sequence[Any] = (None,)
-            ends = [batch.num_rows]
-            if key_columns is not None:
-                keyed = by_key(batch, key_columns)
-                keys, ends, batch = keyed.keys, keyed.ends, keyed.batch
-            rows = zip(
-                rows_of(in_zone(batch, self._zone)),
-                self._times_of(batch, input_index, context),
-                strict=True,
-            )
-            function, current, main = getattr(self._function, name), self._current, self._main
-            current.now_ms = max(current.now_ms, self._now_ms())
-            context.method = name
-            start = 0
-            for key, end in zip(keys, ends, strict=True):
-                current.key = key
-                origin = name, key
-                for row, context.time_ms in islice(rows, end - start):
-                    try:
-                        results = function(row, context)
-                        if type(results) is not GeneratorType:
-                            if results is None:
-                                continue
-                            results = _iterated(results)
-                        full = main.fill_from(results, origin)
-                    except Exception as error:
-                        raise self._failure(name, key, error) from error
-                    if full:
-                        self._emit_rest(name, key, results)
-                start = end
-            self._end()
+            for part in self._slices.of(batch):
+                self._slices.timed(
+                    self._process_slice, part, input_index, key_columns, name, context
+                )
+                self._end()
+
+    def _process_slice(
+        self,
+        batch: pa.RecordBatch,
+        input_index: int,
+        key_columns: Sequence[str] | None,
+        name: str,
+        context: ProcessContext,
+    ) -> None:
+        keys: Sequence[Any] = (None,)
+        ends = [batch.num_rows]
+        if key_columns is not None:
+            keyed = by_key(batch, key_columns)
+            keys, ends, batch = keyed.keys, keyed.ends, keyed.batch
+        rows = zip(
+            rows_of(in_zone(batch, self._zone)),
+            self._times_of(batch, input_index, context),
+            strict=True,
+        )
+        function, current, main = getattr(self._function, name), self._current, self._main
+        current.now_ms = max(current.now_ms, self._now_ms())
+        context.method = name
+        start = 0
+        for key, end in zip(keys, ends, strict=True):
+            current.key = key
+            origin = name, key
+            for row, context.time_ms in islice(rows, end - start):
+                try:
+                    results = function(row, context)
+                    if type(results) is not GeneratorType:
+                        if results is None:
+                            continue
+                        results = _iterated(results)
+                    full = main.fill_from(results, origin)
+                except Exception as error:
+                    raise self._failure(name, key, error) from error
+                if full:
+                    self._emit_rest(name, key, results)
+            start = end
 
     def _times_of(
         self, batch: pa.RecordBatch, input_index: int, context: ProcessContext

@@ -13,6 +13,7 @@ from firesteel.common.time_zones import in_zone
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import MapRowsSpec
+from taskexecutor.executor.operators.slices import Slices
 from taskexecutor.executor.operators.stateful.row_collector import RowCollector, clipped
 from taskexecutor.executor.operators.stateful.rows import rows_of
 from taskexecutor.executor.spark.schemas import declared
@@ -43,15 +44,16 @@ class MapRows(StreamOperator):
         self._name = context.operator_name
         self._zone = session_zone(context)
         self._results = results_of(self._spec.schema, context, output)
+        self._slices = Slices(context)
 
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         with self.context.time("python"):
-            self._results.expect(batch.num_rows, batch.nbytes)
-            batch = in_zone(batch, self._zone)
-            called = self._flat(batch) if self._spec.flat else self._one_each(batch)
-            while self._results.fill(called):
+            for part in self._slices.of(in_zone(batch, self._zone)):
+                self._results.expect(part.num_rows, part.nbytes)
+                called = self._flat(part) if self._spec.flat else self._one_each(part)
+                while self._slices.timed(self._results.fill, called):
+                    self._results.flush()
                 self._results.flush()
-            self._results.flush()
 
     def _one_each(self, batch: pa.RecordBatch) -> Iterator[Any]:
         function = self._spec.function

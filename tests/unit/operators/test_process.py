@@ -768,5 +768,5 @@ def test_pyflinks_process_json_data() -> None:
     ]
     harness.process(pa.record_batch([pa.array([1, 2, 3, 4]), data], schema=given))
     assert emitted(harness) == [(2, "hello", 136), (4, "PyFlink", 33)]
-    (elsewhere,) = harness.side("elsewhere")
+    elsewhere = pa.Table.from_batches(harness.side("elsewhere"))
     assert elsewhere["id"].to_pylist() == [1, 3]
