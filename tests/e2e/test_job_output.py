@@ -109,6 +109,8 @@ def test_a_run_that_is_ended_cancels_its_job(
         stderr=subprocess.STDOUT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         text=True,
+        # Tests that are started with nohup ignore SIGHUP.
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     ) as run:
         assert run.stdout is not None
         told = ""

@@ -25,6 +25,14 @@ from firesteel.common.config import Configuration
 from firesteel.common.states import JobStatus
 
 
+@pytest.fixture(autouse=True)
+def default_hang_up() -> Iterator[None]:
+    """Tests that are started with nohup ignore SIGHUP."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 class EndlessJob:
     """A client's view of a job that runs until it is cancelled."""
 
