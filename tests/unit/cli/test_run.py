@@ -199,7 +199,9 @@ def test_actions_of_spark_and_spark_connect_exist_and_are_put_back() -> None:
                     _methods(name)[action]()
         with pytest.raises(SparkRefused):
             connected.sql("DROP TABLE t")
-    connected.client.close()  # at exit, an open client retries its clean-up for ten minutes
+    connected.release_session_on_close = False  # there is no server
+    connected.stop()
+    del os.environ["SPARK_CONNECT_MODE_ENABLED"]  # set by the builder
     assert {name: _methods(name) for name in names} == before
 
 

@@ -237,21 +237,21 @@ def run(graph: JobGraph, schema: pa.Schema, capacity: int) -> None:
     """All tasks, each in a thread, to their end; a failure of one ends the others."""
     exchange = MemoryExchange(capacity, await_consumers=True)
     failures: list[ErrorInfo] = []
-    tasks: dict[str, StreamTask] = {}
+    tasks: list[tuple[str, StreamTask]] = []  # names may repeat
 
     def report(
         attempt_id: str, state: ExecutionState, error: ErrorInfo | None, metrics: Any
     ) -> None:
         if error is not None:
             failures.append(error)
-            for task in tasks.values():
+            for _, task in tasks:
                 task.cancel()
 
     services = TaskServices(exchange, None, create_operator, report, lambda event: None)
     for vertex in graph.vertices:
         for config in configs(graph, vertex, schema):
-            tasks[config.info.task_name_with_subtask] = StreamTask(config, services)
-    threads = [threading.Thread(target=task.run, name=name) for name, task in tasks.items()]
+            tasks.append((config.info.task_name_with_subtask, StreamTask(config, services)))
+    threads = [threading.Thread(target=task.run, name=name) for name, task in tasks]
     for thread in threads:
         thread.start()
     for thread in threads:
