@@ -272,9 +272,9 @@ def test_the_lines_of_a_job_come_from_all_processes_and_are_its_own(session: Ses
     logs = {job_id: list(session.client.logs(job_id)) for job_id in (first, second)}
     for job_id, own, other in ((first, "first", "second"), (second, "second", "first")):
         assert [line for line in logs[job_id] if line.is_notice] == []
-        texts = [line.text for line in logs[job_id]]
-        assert f"the {own} starts" in texts
-        assert f"the {other} starts" not in texts
+        printed = {line.text.partition("> ")[2] for line in logs[job_id]}  # after the subtask
+        assert f"the {own} starts" in printed
+        assert f"the {other} starts" not in printed
         kinds = {line.process.partition("[")[0] for line in logs[job_id]}
         assert kinds >= {"dispatcher", "resourcemanager", "jobmaster", "slot-0", "slot-1"}
         times = [line.time_us for line in logs[job_id]]

@@ -150,6 +150,8 @@ def test_an_abandoned_drain_changes_nothing_and_a_forced_one_never_waits(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # Tests that run in the background are started with SIGINT ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         assert drain.stdout is not None
         drain.stdout.readline()
