@@ -291,8 +291,11 @@ def test_the_lines_of_a_job_come_from_all_processes_and_are_its_own(session: Ses
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.count("\n") > 1
     for text in shown.stdout.splitlines():
-        assert re.match(r"2\d{3}-\d\d-\d\dT[\d:.]+Z slot-\d\[\d+\]@[0-9a-f]{8} level=", text), text
-        assert "subtask=1" in text
+        assert re.match(
+            r"2\d{3}-\d\d-\d\dT[\d:.]+Z slot-\d\[\d+\]@[0-9a-f]{8} "
+            r"(level=.* subtask=1 |2> the first starts$)",
+            text,
+        ), text
     refused = firesteel("logs", "-m", session.address, "--vertex", "Sya", first)
     assert refused.returncode == 1
     assert "has no vertex 'Sya'; it has 'Source" in refused.stderr, refused.stderr

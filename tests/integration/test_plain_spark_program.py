@@ -36,8 +36,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 spark = SparkSession.builder.getOrCreate()
-spark.sql("CREATE OR REPLACE TEMP VIEW numbers AS SELECT * FROM range(9)")
-df = spark.sql("SELECT id, id % 3 AS k FROM numbers").groupBy("k").count()
+spark.sql("CREATE OR REPLACE TEMP VIEW described AS SELECT * FROM range(9)")
+df = spark.sql("SELECT id, id % 3 AS k FROM described").groupBy("k").count()
 rdd = spark.sparkContext.parallelize([(2, "b"), (1, "a")]).sortByKey()
 rows = spark.createDataFrame(rdd, ["n", "letter"])
 """
