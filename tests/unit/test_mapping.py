@@ -36,9 +36,10 @@ for found in list(mapping.declared()):  # which maps the types of their fields
     _ = isinstance(found, Wire) and found.encode
 WIRES = [found for found in mapping.declared() if isinstance(found, Wire)]
 
+_NO_NUL = st.characters(exclude_characters="\0", exclude_categories=("Cs",))  # some are escaped
 _jsons = st.none() | st.dictionaries(st.text(), st.text() | st.integers(-9, 9), min_size=1)
 _SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
-    str: st.text(max_size=8),
+    str: st.text(_NO_NUL, max_size=8),
     bytes: st.binary(max_size=8),
     bool: st.booleans(),
     int: st.integers(0, 2**31 - 1),
@@ -50,13 +51,13 @@ _SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
 }
 # Strategies of fields whose codec does not take every value.
 _FIELDS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
-    "SlotRevoked": {"cause": st.text(min_size=1)},
+    "SlotRevoked": {"cause": st.text(_NO_NUL, min_size=1)},
     "TaskMetrics": {"watermark_us": st.integers(1, 9)},
     "JobStatusReported": {
         "final_details": st.none()
         | st.builds(job_master_pb2.JobDetails, name=st.text()).map(lambda d: d.SerializeToString())
     },
-    "Declined": {"cause": st.text(min_size=1)},
+    "Declined": {"cause": st.text(_NO_NUL, min_size=1)},
 }
 _DECODED_ONLY = {"SlotRequested"}
 
