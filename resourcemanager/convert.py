@@ -118,7 +118,7 @@ def from_job_master(connection: Connection, message: pb.JobMasterToResourceManag
 
 
 def _added_up(requirements: Sequence[events.Requirement]) -> tuple[events.Requirement, ...]:
-    """Those of the same profile as one."""
+    """Adds up the requirements of equal profiles."""
     counts: dict[ResourceProfile, int] = {}
     for required in requirements:
         if required.count < 0:

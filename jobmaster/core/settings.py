@@ -38,7 +38,7 @@ class JobSettings:
 
 def settings_from(conf: Configuration, *, batch: bool = False) -> JobSettings:
     """Returns the job's settings: the cluster's configuration, overridden by the job's own values.
-    `batch` tells whether the job runs in batch mode. Raises ConfigurationError.
+    `batch` is true if the job runs in batch mode. Raises ConfigurationError.
     """
     return JobSettings(
         slot_request_timeout_s=conf.get(options.SLOT_REQUEST_TIMEOUT),

@@ -124,7 +124,7 @@ class _Copy:
         self.pid = 0  # known once started
         self.started: asyncio.Future[None] = loop.create_future()
         self.announced: asyncio.Future[bytes] = loop.create_future()
-        self.unwanted = False  # nobody waits for it any longer
+        self.unwanted = False  # no caller waits for it
         self._ended: asyncio.Future[int] = loop.create_future()
         self._orphaned: asyncio.Task[None] | None = None
 
@@ -142,7 +142,7 @@ class _Copy:
             self.kill()
 
     def announce(self, line: bytes) -> None:
-        if not self.announced.done():  # it may be done if nobody waits any longer
+        if not self.announced.done():  # it may be done if its caller has left
             self.announced.set_result(line)
 
     def end(self, code: int) -> None:

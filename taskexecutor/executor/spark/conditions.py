@@ -9,7 +9,7 @@ WRAPPER = "org.apache.spark.SparkException"
 
 
 class Condition(NamedTuple):
-    """Spark's name of an error, and what it is about."""
+    """An error condition of Spark: its name and its parameters."""
 
     name: str  # empty: the error has none
     parameters: Mapping[str, str]
@@ -29,7 +29,7 @@ def condition_of(error: BaseException) -> Condition:
 
 def innermost(thrown: Any) -> Any:
     """Returns the Java exception without the wrappers of Spark: its exceptions that have a cause
-    and no condition of their own.
+    and no condition.
     """
     while (
         thrown.getClass().getName() == WRAPPER

@@ -375,7 +375,7 @@ REFUSED: dict[str, tuple[str, Any, Reason, dict[str, str]]] = {
         Reason.SAVEPOINT_NOT_DISPOSED,
         {},
     ),
-    "an id that is none": (
+    "an invalid id": (
         "MissingBlobs",
         pb.MissingBlobsRequest(hashes=["../../etc"]),
         Reason.INVALID_REQUEST,
@@ -399,7 +399,7 @@ REFUSED: dict[str, tuple[str, Any, Reason, dict[str, str]]] = {
         Reason.PAYLOAD_TOO_LARGE,
         {"limit_bytes": "1024"},
     ),
-    "rows of an operator that is none": (
+    "rows of an unknown operator": (
         "FetchResults",
         pb.FetchResultsRequest(job_id=ENDED, operator_id="sink"),
         Reason.INVALID_REQUEST,
