@@ -15,8 +15,8 @@ setup: $(READY) ## all that is needed: .venv with the packages of requirements.l
 ifeq ($(wildcard firesteel/_proto/common_pb2.py),)
 .PHONY: $(READY)
 endif
-ARCHIVED := taskexecutor/executor/spark/warm_up.py $(addprefix taskexecutor/executor/spark/jvm/,archive.py code.py) \
-	$(wildcard taskexecutor/executor/spark/jvm/java/*.java)
+ARCHIVED := taskexecutor/executor/columnar/warm_up.py $(addprefix taskexecutor/executor/columnar/jvm/,archive.py code.py) \
+	$(wildcard taskexecutor/executor/columnar/jvm/java/*.java)
 $(READY): pyproject.toml requirements.lock setup.py scripts/setup.sh $(wildcard proto/*.proto) $(ARCHIVED)
 	@PYTHON="$(PYTHON)" scripts/setup.sh
 

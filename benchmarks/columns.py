@@ -18,10 +18,10 @@ import pyarrow as pa
 
 from firesteel.common.units import MIB
 from firesteel.plan.specs import TransformSpec
-from taskexecutor.executor.spark.bundles.plans import BundlePlans
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.schemas import to_arrow
-from taskexecutor.executor.spark.warm_up import start_warm
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.runners.plans import BundlePlans
+from taskexecutor.executor.columnar.schemas import to_arrow
+from taskexecutor.executor.columnar.warm_up import start_warm
 from taskexecutor.executor.timing.clock import TaskClock
 from taskexecutor.executor.timing.plan_meter import PlanMeter
 

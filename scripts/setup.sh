@@ -87,5 +87,5 @@ install_packages
 generate_stubs
 find_java
 # Everything works without it, only slots start more slowly.
-$python -m taskexecutor.executor.spark.jvm.archive || true
+$python -m taskexecutor.executor.columnar.jvm.archive || true
 touch $venv/.ready

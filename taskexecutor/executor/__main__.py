@@ -69,8 +69,8 @@ def main(
     if process.log_path is not None:
         os.environ[LOG_VARIABLE] = str(process.log_path)
 
-    from taskexecutor.executor.spark.jvm.engine import SparkEngine
-    from taskexecutor.executor.spark.warm_up import start_warm
+    from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+    from taskexecutor.executor.columnar.warm_up import start_warm
 
     engine = SparkEngine()
     failures: list[BaseException] = []

@@ -19,7 +19,7 @@ import structlog
 
 from firesteel.errors import FiresteelError
 from taskexecutor.executor import PROGRAM_MODULES, garbage
-from taskexecutor.executor.spark.jvm.session import PYTHON_DAEMON
+from taskexecutor.executor.columnar.jvm.session import PYTHON_DAEMON
 
 log = structlog.get_logger(__name__)
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 RUNTIME_PACKAGES = (
     "taskexecutor.executor.exchange",
     "taskexecutor.executor.preload",
-    "taskexecutor.executor.spark",
+    "taskexecutor.executor.columnar",
     "grpc",
     "py4j",
 )

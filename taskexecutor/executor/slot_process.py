@@ -29,6 +29,8 @@ from firesteel.errors import ErrorInfo
 from taskexecutor.executor import ABANDONED_THREAD_EXIT_CODE, JVM_LOST_EXIT_CODE, convert
 from taskexecutor.executor.analysis.analyze import analyze
 from taskexecutor.executor.cleaning import JobSurroundings
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.static_tables import StaticTables
 from taskexecutor.executor.exchange import Exchange
 from taskexecutor.executor.executor_link import ExecutorLink
 from taskexecutor.executor.job_threads import JobThreads
@@ -37,8 +39,6 @@ from taskexecutor.executor.metrics_reporter import MetricsReporter
 from taskexecutor.executor.operator_factory import CreateOperator
 from taskexecutor.executor.preload import import_pandas, import_pandas_aside
 from taskexecutor.executor.running_tasks import RunningTasks
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.static_tables import StaticTables
 from taskexecutor.executor.state import StateBackends
 from taskexecutor.executor.task import MetricSample, StreamTask, TaskConfig, TaskEnd, TaskServices
 from taskexecutor.executor.task.interfaces import CheckpointAnswer, CheckpointServices

@@ -23,7 +23,7 @@ from firesteel.client.client import Client
 from firesteel.common.states import ExecutionState
 from firesteel.connectors import CollectSink, FileSink, FileSource
 from firesteel.errors import ClusterUnreachable, FiresteelError, JobFailed, PayloadTooLarge
-from taskexecutor.executor.spark.jvm.session import PYTHON_DAEMON
+from taskexecutor.executor.columnar.jvm.session import PYTHON_DAEMON
 from tests.small_disk import small_disk
 
 from .conftest import PATIENCE_S, SLOTS, Session, command, eventually, firesteel, services

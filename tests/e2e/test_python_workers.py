@@ -15,7 +15,7 @@ import pytest
 from firesteel import Environment
 from firesteel.common.states import JobStatus
 from firesteel.errors import JobCanceled, JobFailed
-from taskexecutor.executor.spark.jvm.session import PYTHON_DAEMON
+from taskexecutor.executor.columnar.jvm.session import PYTHON_DAEMON
 
 from .conftest import PATIENCE_S, SLOTS, Session, command, eventually, firesteel
 from .test_faults import busy_slot, jvm_of

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.warm_up import start_warm
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.warm_up import start_warm
 
 FOLDER = Path(__file__).parent
 MIB = 2**20

@@ -32,13 +32,13 @@ from firesteel.plan.specs import (
     WindowSpec,
 )
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.aggregation.merge_values import ranks
+from taskexecutor.executor.columnar.cached_plans import composed
+from taskexecutor.executor.columnar.grouping.merge_values import ranks
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.schemas import to_arrow
+from taskexecutor.executor.columnar.transfer import BundleLoader
 from taskexecutor.executor.operators.running_aggregate import RunningAggregate
 from taskexecutor.executor.operators.windows.window_operator import window_operator
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.plans import composed
-from taskexecutor.executor.spark.schemas import to_arrow
-from taskexecutor.executor.spark.transfer import BundleLoader
 
 TIME = pa.timestamp("us", "UTC")
 ROWS = pa.schema(

@@ -26,16 +26,16 @@ from firesteel.plan.specs import (
     WindowSpec,
 )
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.spark.bundles.messages import MessageBundles
-from taskexecutor.executor.spark.bundles.plans import BundlePlans
-from taskexecutor.executor.spark.columns import rows, slabs
-from taskexecutor.executor.spark.columns.bundles import ColumnBundles
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.plans import composed
-from taskexecutor.executor.spark.plans.reusable_plan import NotReusable
-from taskexecutor.executor.spark.schemas import to_arrow, to_spark
-from taskexecutor.executor.spark.transfer import BundleLoader, collect
-from taskexecutor.executor.spark.transform_stage import SparkTransformStage
+from taskexecutor.executor.columnar.cached_plans import composed
+from taskexecutor.executor.columnar.cached_plans.reusable_plan import NotReusable
+from taskexecutor.executor.columnar.columns import rows, slabs
+from taskexecutor.executor.columnar.columns.bundles import ColumnBundles
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.runners.messages import MessageBundles
+from taskexecutor.executor.columnar.runners.plans import BundlePlans
+from taskexecutor.executor.columnar.schemas import to_arrow, to_spark
+from taskexecutor.executor.columnar.transfer import BundleLoader, collect
+from taskexecutor.executor.columnar.transform_stage import SparkTransformStage
 from taskexecutor.executor.timing.clock import TaskClock, TimeKind
 from taskexecutor.executor.timing.plan_meter import PlanMeter
 from tests.integration.conftest import Slot
@@ -194,7 +194,7 @@ def test_a_window_of_rows_without_a_time_fails(engine: SparkEngine, window: Wind
 def test_many_rows_and_many_batches(
     engine: SparkEngine, part_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("taskexecutor.executor.spark.columns.bundles._PART_BYTES", part_bytes)
+    monkeypatch.setattr("taskexecutor.executor.columnar.columns.bundles._PART_BYTES", part_bytes)
     specs = transforms(
         lambda df: df.where("x % 2 = 0").selectExpr("x", "repeat('long', 50) AS text")
     )

@@ -14,7 +14,7 @@ from firesteel import DataStream, Environment, Session, Tumbling, Watermarks
 from firesteel.connectors import FileSource
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.analysis.analyze import analyze
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 
 KEY = ["shop", "window_start"]
 

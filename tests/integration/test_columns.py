@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import DataFrame
 
-from taskexecutor.executor.spark.columns import slabs
-from taskexecutor.executor.spark.columns.sink import BATCH_ROWS, ColumnSink
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.schemas import to_arrow
-from taskexecutor.executor.spark.transfer import collect
+from taskexecutor.executor.columnar.columns import slabs
+from taskexecutor.executor.columnar.columns.sink import BATCH_ROWS, ColumnSink
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.schemas import to_arrow
+from taskexecutor.executor.columnar.transfer import collect
 from taskexecutor.executor.timing.clock import TaskClock
 from taskexecutor.executor.timing.plan_meter import PlanMeter
 

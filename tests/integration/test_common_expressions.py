@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import DataFrame
 
 from firesteel.plan.specs import PartialWindowAggregateSpec, TransformSpec
-from taskexecutor.executor.spark.columns import rows
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.plans.common_expressions import evaluated_once
-from taskexecutor.executor.spark.plans.reusable_plan import ROW_BY_ROW, keep
+from taskexecutor.executor.columnar.cached_plans.common_expressions import evaluated_once
+from taskexecutor.executor.columnar.cached_plans.reusable_plan import ROW_BY_ROW, keep
+from taskexecutor.executor.columnar.columns import rows
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 
 DIGITS = "regexp_extract(s, '([0-9]+)', 1)"
 

@@ -19,7 +19,7 @@ from firesteel.common.file_parts import COMPRESSED
 from firesteel.connectors import FileSource
 from firesteel.errors import FiresteelError
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from tests.integration.file_splits import read_split, split_of
 from tests.integration.test_file_source import read, reader
 

@@ -21,9 +21,9 @@ from firesteel import DataStream, Environment
 from firesteel.common.operator_messages import SplitAssigned, SplitsExhausted
 from firesteel.connectors.table_source import TableSource
 from firesteel.testing import OperatorHarness
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.schemas import declared, to_arrow
 from taskexecutor.executor.connectors.split_source import SplitReading
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.schemas import declared, to_arrow
 
 ZONES = ("UTC", "America/New_York", "Asia/Kolkata", "Europe/Berlin")
 TIME = dt.datetime(2024, 7, 1, 12, 30, 15, 123456)

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from firesteel import Environment, Watermarks
 from firesteel.connectors import MALFORMED_TAG, FileSource
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.connectors.files import csv_blocks
-from taskexecutor.executor.connectors.files.csv_columns import converted
-from taskexecutor.executor.connectors.files.pieces import Differs
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.schemas import from_ddl, to_arrow
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.readers import csv_blocks
+from taskexecutor.executor.columnar.readers.csv_columns import converted
+from taskexecutor.executor.columnar.readers.pieces import Differs
+from taskexecutor.executor.columnar.schemas import from_ddl, to_arrow
 from taskexecutor.executor.timing import bundle_time
 from tests.integration.file_splits import cut_split
 from tests.integration.test_file_ranges import check

@@ -16,8 +16,8 @@ from firesteel.common.error_report import summary_of
 from firesteel.connectors import FileSource
 from firesteel.errors import FiresteelError
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.spark.files.parts import check_header, check_read, unchanged
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.readers.parts import check_header, check_read, unchanged
 from tests.integration.file_splits import cut_split, parts_of, read_split, split_of
 from tests.integration.test_file_source import reader
 

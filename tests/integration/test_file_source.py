@@ -29,11 +29,11 @@ from firesteel.testing import OperatorHarness
 from firesteel.windows import Window
 from jobmaster.paths import PathProblem, list_files
 from taskexecutor.executor.analysis.analyze import analyze
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.schemas import from_ddl, to_arrow
 from taskexecutor.executor.connectors.runtime import sink_runtime
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.schemas import from_ddl, to_arrow
 from tests.integration.file_splits import cut_split, read_split, split_of
 
 CSV = "a,b\n1,one\nx,bad\n2,two\n3\n4,four,five\n"

@@ -20,7 +20,7 @@ from firesteel.connectors import FileSource
 from jobmaster.core.coordinators import file_source
 from jobmaster.core.coordinators.file_source import FileSourceEnumerator
 from jobmaster.paths import list_files
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from tests.integration.test_positions import Program
 
 SCHEMA = "n LONG, s STRING"

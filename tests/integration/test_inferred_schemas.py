@@ -16,8 +16,8 @@ import pytest
 
 from firesteel.common.error_report import summary_of
 from firesteel.connectors import FileSource
-from taskexecutor.executor.spark.files.schema_inference import inferred_schema
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.readers.schema_inference import inferred_schema
 
 ROWS = pa.table({"n": pa.array([1], pa.int64()), "s": ["a"]})
 OTHER = pa.table({"n": pa.array([1], pa.int32()), "z": [1.5]})

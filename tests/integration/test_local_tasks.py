@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from taskexecutor.executor.spark.jvm.archive import archived_start
-from taskexecutor.executor.spark.jvm.code import PACKAGE, SOURCES, Code
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.jvm.launch import OWN_JAR
-from taskexecutor.executor.spark.jvm.local_tasks import singleton
-from taskexecutor.executor.spark.record_archive import compile_jar
+from taskexecutor.executor.columnar.jvm.archive import archived_start
+from taskexecutor.executor.columnar.jvm.code import PACKAGE, SOURCES, Code
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.jvm.launch import OWN_JAR
+from taskexecutor.executor.columnar.jvm.local_tasks import singleton
+from taskexecutor.executor.columnar.record_archive import compile_jar
 
 
 def file_scan(engine: SparkEngine, path: Path) -> tuple[Any, Any]:
@@ -99,7 +99,7 @@ def test_slots_take_our_java_from_the_jar(engine: SparkEngine) -> None:
 def test_tasks_that_load_a_class_at_the_same_time_define_it_once(
     engine: SparkEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("taskexecutor.executor.spark.jvm.code._FOLDER", tmp_path)
+    monkeypatch.setattr("taskexecutor.executor.columnar.jvm.code._FOLDER", tmp_path)
     source = f"package {PACKAGE};\npublic class LoadedOnce {{}}\n"
     (tmp_path / "LoadedOnce.java").write_text(source)
     loaders = 4

@@ -14,12 +14,12 @@ from firesteel.connectors import FileSink, ForeachBatchSink
 from firesteel.errors import FiresteelError
 from firesteel.plan.specs import TransformSpec
 from firesteel.testing import OperatorHarness
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.schemas import declared, from_ddl, to_arrow, to_spark
+from taskexecutor.executor.columnar.transfer import LOCAL_ROWS, local_frame
+from taskexecutor.executor.columnar.transform_stage import SparkTransformStage
 from taskexecutor.executor.connectors.foreach_batch import ForeachBatch
 from taskexecutor.executor.connectors.runtime import sink_runtime
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.schemas import declared, from_ddl, to_arrow, to_spark
-from taskexecutor.executor.spark.transfer import LOCAL_ROWS, local_frame
-from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 from taskexecutor.executor.state import RestoredOperatorState
 from tests.unit.operators.test_odd_schemas import rows, streams, texts
 

@@ -21,14 +21,14 @@ from hypothesis import strategies as st
 from firesteel import Environment, Watermarks
 from firesteel.connectors import FileSource
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.connectors.files import parquet_groups
-from taskexecutor.executor.connectors.files.parquet_groups import ParquetGroups
-from taskexecutor.executor.connectors.files.pieces import Columns, ForSpark, Piece, Rows, Wanted
-from taskexecutor.executor.spark.columns import distinct
-from taskexecutor.executor.spark.columns.rows import frame as leaf_of
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.plans.wanted_rows import wanted_rows
-from taskexecutor.executor.spark.schemas import from_ddl, to_arrow, to_spark
+from taskexecutor.executor.columnar.cached_plans.wanted_rows import wanted_rows
+from taskexecutor.executor.columnar.columns import distinct
+from taskexecutor.executor.columnar.columns.rows import frame as leaf_of
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.readers import parquet_groups
+from taskexecutor.executor.columnar.readers.parquet_groups import ParquetGroups
+from taskexecutor.executor.columnar.readers.pieces import Columns, ForSpark, Piece, Rows, Wanted
+from taskexecutor.executor.columnar.schemas import from_ddl, to_arrow, to_spark
 from taskexecutor.executor.timing import bundle_time
 from tests.integration.file_splits import cut_split, parts_of
 from tests.integration.test_csv_by_arrow import by_arrow, by_spark

@@ -17,13 +17,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from firesteel.plan.specs import TransformSpec
-from taskexecutor.executor.spark.bundles.plans import BundlePlans
-from taskexecutor.executor.spark.columns import distinct
-from taskexecutor.executor.spark.columns.bundles import ColumnBundles
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.plans import passthrough
-from taskexecutor.executor.spark.schemas import to_arrow
-from taskexecutor.executor.spark.transfer import BundleLoader, collect
+from taskexecutor.executor.columnar.cached_plans import passthrough
+from taskexecutor.executor.columnar.columns import distinct
+from taskexecutor.executor.columnar.columns.bundles import ColumnBundles
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.runners.plans import BundlePlans
+from taskexecutor.executor.columnar.schemas import to_arrow
+from taskexecutor.executor.columnar.transfer import BundleLoader, collect
 from taskexecutor.executor.timing.clock import TaskClock
 from taskexecutor.executor.timing.plan_meter import PlanMeter
 

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 
 from firesteel.plan.specs import Spec, TransformSpec, WatermarkSpec
-from taskexecutor.executor.spark.bundles.plans import BundlePlans
-from taskexecutor.executor.spark.bundles.source_columns import ColumnPlans
-from taskexecutor.executor.spark.columns import slabs
-from taskexecutor.executor.spark.jvm import plan_cache
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.plans.cache_keys import cache_key
-from taskexecutor.executor.spark.schemas import to_arrow, to_spark
+from taskexecutor.executor.columnar.cached_plans.cache_keys import cache_key
+from taskexecutor.executor.columnar.columns import slabs
+from taskexecutor.executor.columnar.jvm import plan_cache
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.runners.plans import BundlePlans
+from taskexecutor.executor.columnar.runners.source_columns import ColumnPlans
+from taskexecutor.executor.columnar.schemas import to_arrow, to_spark
 from taskexecutor.executor.timing.clock import TaskClock
 from taskexecutor.executor.timing.plan_meter import PlanMeter
 from tests.integration.conftest import Slot

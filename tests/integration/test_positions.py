@@ -25,11 +25,12 @@ from firesteel.errors import FiresteelError
 from firesteel.operator import SourceOperator
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.analysis.analyze import analyze
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.readers import csv_blocks, parquet_groups
 from taskexecutor.executor.connectors import spark_source
-from taskexecutor.executor.connectors.files import csv_blocks, parquet_groups, stage
+from taskexecutor.executor.connectors.files import stage
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.timing import bundle_time
 from tests.integration.conftest import Slot
 from tests.integration.file_splits import parts_of, split_of

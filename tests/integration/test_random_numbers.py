@@ -23,9 +23,9 @@ from firesteel.plan.specs import TransformSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.analysis.analyze import analyze
 from taskexecutor.executor.analysis.random_numbers import is_repeatable
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.transform_stage import SparkTransformStage
 from taskexecutor.executor.connectors.foreach_batch import ForeachBatch
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 
 # Columns of a program, which has no session: made before the engine starts.
 UUID = F.uuid()

@@ -16,7 +16,7 @@ from firesteel import DataStream, Environment
 from firesteel.connectors import FileSource
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.analysis.analyze import analyze
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 
 
 def rows(tmp_path: Path) -> DataStream:

@@ -16,7 +16,7 @@ from firesteel.connectors import CollectSink, FileSource, PostgresSink
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
 from taskexecutor.executor.analysis.analyze import analyze
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 
 NOWHERE = "postgresql://127.0.0.1:1/t"
 SCHEMA = "shop STRING, n LONG, at TIMESTAMP"

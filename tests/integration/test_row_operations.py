@@ -15,7 +15,7 @@ from firesteel import DataStream, Environment
 from firesteel.connectors import FileSource
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.analysis.analyze import analyze
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 
 # Columns of a program, which has no session: made before the engine starts.
 MORE = F.col("n") + 0.5

@@ -27,25 +27,25 @@ from firesteel.plan.specs import (
     WatermarkSpec,
     WindowSpec,
 )
-from taskexecutor.executor.aggregation.merging import merge_partials, merges_of
-from taskexecutor.executor.spark.bundles import grouped_columns
-from taskexecutor.executor.spark.bundles.grouped_columns import GroupedColumns
-from taskexecutor.executor.spark.bundles.plans import BundlePlans
-from taskexecutor.executor.spark.bundles.source_columns import ColumnPlan, ColumnPlans
-from taskexecutor.executor.spark.columns.bundles import ColumnBundles
-from taskexecutor.executor.spark.columns.rows import frame
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.plans import composed
-from taskexecutor.executor.spark.plans.leaf_columns import (
+from taskexecutor.executor.columnar.cached_plans import composed
+from taskexecutor.executor.columnar.cached_plans.leaf_columns import (
     BySecond,
     LeafColumn,
     decoded,
     leaf_columns,
 )
-from taskexecutor.executor.spark.plans.reusable_plan import temporary_conf
-from taskexecutor.executor.spark.plans.row_partials import row_partials
-from taskexecutor.executor.spark.schemas import to_arrow, to_spark
-from taskexecutor.executor.spark.transfer import BundleLoader
+from taskexecutor.executor.columnar.cached_plans.reusable_plan import temporary_conf
+from taskexecutor.executor.columnar.cached_plans.row_partials import row_partials
+from taskexecutor.executor.columnar.columns.bundles import ColumnBundles
+from taskexecutor.executor.columnar.columns.rows import frame
+from taskexecutor.executor.columnar.grouping.merging import merge_partials, merges_of
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.runners import grouped_columns
+from taskexecutor.executor.columnar.runners.grouped_columns import GroupedColumns
+from taskexecutor.executor.columnar.runners.plans import BundlePlans
+from taskexecutor.executor.columnar.runners.source_columns import ColumnPlan, ColumnPlans
+from taskexecutor.executor.columnar.schemas import to_arrow, to_spark
+from taskexecutor.executor.columnar.transfer import BundleLoader
 from taskexecutor.executor.timing.clock import TaskClock
 from taskexecutor.executor.timing.plan_meter import PlanMeter
 from tests.integration.test_aggregates import ROWS, assert_same, some_rows, table

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from tests.unit.checkpoints.savepoints import Own, Written, processor
 
 

@@ -17,12 +17,12 @@ from firesteel.connectors import SequenceSource
 from firesteel.datastream import DataStream
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.analysis.analyze import analyze
+from taskexecutor.executor.columnar.cached_plans.reusable_plan import keep
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.connectors.sequences import ranges
 from taskexecutor.executor.connectors.sequences.source import SequenceStage
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.plans.reusable_plan import keep
 from tests.integration.conftest import Slot
 from tests.integration.file_splits import read_split
 

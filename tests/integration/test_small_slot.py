@@ -14,8 +14,8 @@ import pytest
 from firesteel.common.resources import MINIMUM_HEAP_BYTES
 from firesteel.plan.specs import TransformSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.spark.schemas import to_arrow
-from taskexecutor.executor.spark.transform_stage import SparkTransformStage
+from taskexecutor.executor.columnar.schemas import to_arrow
+from taskexecutor.executor.columnar.transform_stage import SparkTransformStage
 from tests.integration.conftest import Slot
 
 SCHEMA = pa.schema([("number", pa.int64()), ("text", pa.string())])
@@ -79,8 +79,8 @@ from py4j.finalizer import ThreadSafeFinalizer
 import taskexecutor.executor.__main__
 from taskexecutor.executor.slot_process import Host
 from taskexecutor.executor.operators.registry import create_operator
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.warm_up import start_warm
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.warm_up import start_warm
 
 engine = SparkEngine()
 start_warm(engine, {}, cores=1)

@@ -31,14 +31,14 @@ from firesteel.plan.specs import TransformSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.analysis.analyze import analyze
 from taskexecutor.executor.cleaning import JobSurroundings
+from taskexecutor.executor.columnar.jvm import heartbeat
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine, SparkLost
+from taskexecutor.executor.columnar.jvm.session import PYTHON_DAEMON
+from taskexecutor.executor.columnar.schemas import to_arrow, to_spark
+from taskexecutor.executor.columnar.transfer import LOCAL_ROWS, BundleLoader, collect
+from taskexecutor.executor.columnar.transform_stage import SparkTransformStage
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator
-from taskexecutor.executor.spark.jvm import heartbeat
-from taskexecutor.executor.spark.jvm.engine import SparkEngine, SparkLost
-from taskexecutor.executor.spark.jvm.session import PYTHON_DAEMON
-from taskexecutor.executor.spark.schemas import to_arrow, to_spark
-from taskexecutor.executor.spark.transfer import LOCAL_ROWS, BundleLoader, collect
-from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 from taskexecutor.executor.timing.clock import TaskClock
 from taskexecutor.executor.timing.plan_meter import PlanMeter
 from tests.integration.file_splits import read_split, split_of

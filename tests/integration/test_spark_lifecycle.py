@@ -35,9 +35,9 @@ from firesteel.plan.specs import (
     TransformSpec,
 )
 from firesteel.testing import Journal, MemoryExchange, RecordingOperator
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
 from taskexecutor.executor.task import StreamTask, TaskConfig, TaskServices
 from tests.unit.task.runs import JOB, SCHEMA, vertex
 

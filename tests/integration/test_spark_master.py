@@ -20,11 +20,11 @@ from firesteel.common.process.java import java_home
 from firesteel.connectors import FileSource
 from firesteel.plan.specs import SourceSpec, TransformSpec
 from firesteel.testing import OperatorHarness
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine, SparkLost
+from taskexecutor.executor.columnar.jvm.launch import class_path, spark_home
+from taskexecutor.executor.columnar.transfer import LOCAL_ROWS
+from taskexecutor.executor.columnar.transform_stage import SparkTransformStage
 from taskexecutor.executor.connectors.files.source import FileStage
-from taskexecutor.executor.spark.jvm.engine import SparkEngine, SparkLost
-from taskexecutor.executor.spark.jvm.launch import class_path, spark_home
-from taskexecutor.executor.spark.transfer import LOCAL_ROWS
-from taskexecutor.executor.spark.transform_stage import SparkTransformStage
 from tests.integration.conftest import Slot
 from tests.integration.file_splits import read_split, split_of
 

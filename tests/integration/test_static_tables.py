@@ -22,10 +22,10 @@ from firesteel.plan.specs import (
 )
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.analysis.analyze import analyze
-from taskexecutor.executor.spark import static_tables
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.static_tables import StaticTables
-from taskexecutor.executor.spark.transform_stage import SparkTransformStage
+from taskexecutor.executor.columnar import static_tables
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.static_tables import StaticTables
+from taskexecutor.executor.columnar.transform_stage import SparkTransformStage
 
 SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.timestamp("us", "UTC"))])
 
@@ -184,7 +184,7 @@ def test_a_refresh_is_seen_by_the_next_bundle(
 def test_a_bundle_in_parts_sees_one_version(
     engine: SparkEngine, tables: StaticTables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("taskexecutor.executor.spark.columns.bundles._PART_BYTES", 1)
+    monkeypatch.setattr("taskexecutor.executor.columnar.columns.bundles._PART_BYTES", 1)
     path = tmp_path / "prices.json"
     written(path, dict.fromkeys(range(4), 1.0))
     prices = table(str(path), refresh="1 hour")

@@ -60,6 +60,8 @@ from firesteel.plan.specs import (
 from firesteel.state import MapStateDescriptor
 from firesteel.testing import OperatorHarness
 from firesteel.triggers import Trigger, TriggerResult
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.schemas import conform, from_ddl, to_arrow
 from taskexecutor.executor.connectors.python.data_source import check_sink
 from taskexecutor.executor.connectors.runtime import sink_runtime, source_runtime
 from taskexecutor.executor.operators.asynchronous.map_async import MapAsync
@@ -71,8 +73,6 @@ from taskexecutor.executor.operators.map_rows import MapRows
 from taskexecutor.executor.operators.process import Process
 from taskexecutor.executor.operators.stateful import TransformWithState
 from taskexecutor.executor.operators.windows.window_operator import window_operator
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.schemas import conform, from_ddl, to_arrow
 from tests.unit.checkpoints.savepoints import Written
 
 OPERATORS: dict[type, Any] = {

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from firesteel.plan.specs import TransformSpec, WatermarkSpec
-from taskexecutor.executor.spark.bundles.source_columns import ColumnPlans
-from taskexecutor.executor.spark.columns.bundles import ColumnBundles
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.schemas import to_arrow, to_spark
+from taskexecutor.executor.columnar.columns.bundles import ColumnBundles
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.runners.source_columns import ColumnPlans
+from taskexecutor.executor.columnar.schemas import to_arrow, to_spark
 from taskexecutor.executor.timing.clock import TaskClock
 from taskexecutor.executor.timing.plan_meter import PlanMeter
 from tests.integration.conftest import Slot

@@ -12,9 +12,9 @@ from pyspark.sql import functions as sql
 
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.specs import PartialWindowAggregateSpec, TumblingSpec
-from taskexecutor.executor.aggregation.ordering import sorted_rows
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.plans import composed
+from taskexecutor.executor.columnar.cached_plans import composed
+from taskexecutor.executor.columnar.grouping.ordering import sorted_rows
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 
 VALUES = {
     "x DOUBLE": [1.0, None, math.nan, -math.inf, 0.0, math.inf, math.nan, None, -2.5],

@@ -20,11 +20,11 @@ from firesteel.plan.specs import (
     TumblingSpec,
 )
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.harness import OperatorHarness
 from taskexecutor.executor.operators.joins.joined_columns import JoinedColumns
 from taskexecutor.executor.operators.joins.stream_join import StreamJoin
 from taskexecutor.executor.operators.joins.whole_join import WholeJoin, joins_whole
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
 
 TIME = pa.timestamp("us", "UTC")
 LEFT = pa.schema(

@@ -12,7 +12,7 @@ from pyspark.sql.types import ArrayType, LongType, StructType
 from firesteel import Environment
 from firesteel.column_names import column_index, meant
 from firesteel.errors import FiresteelError, InvalidProgram
-from taskexecutor.executor.spark.schemas import to_arrow
+from taskexecutor.executor.columnar.schemas import to_arrow
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pyspark
 from firesteel.errors import FiresteelError
 from firesteel.plan.place import Place
 from firesteel.text import text_of
-from taskexecutor.executor.spark.plans.composed import UNREAD
+from taskexecutor.executor.columnar.cached_plans.composed import UNREAD
 
 _SPARK = tuple(f"{package.__path__[0]}/" for package in (pyspark, py4j))
 _PYTHONS_OWN = sysconfig.get_path("stdlib") + "/"

@@ -55,12 +55,12 @@ from taskexecutor.executor.analysis.row_kinds import (
 )
 from taskexecutor.executor.analysis.states import IN_COLUMNS, states_in_columns
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
+from taskexecutor.executor.columnar.cached_plans import composed
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine, SparkLost
+from taskexecutor.executor.columnar.schemas import shown
+from taskexecutor.executor.columnar.static_tables import schemas_only
 from taskexecutor.executor.operator_factory import OpenedOperator, check_checkpointed
 from taskexecutor.executor.operators.registry import create_operator
-from taskexecutor.executor.spark.jvm.engine import SparkEngine, SparkLost
-from taskexecutor.executor.spark.plans import composed
-from taskexecutor.executor.spark.schemas import shown
-from taskexecutor.executor.spark.static_tables import schemas_only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

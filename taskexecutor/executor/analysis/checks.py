@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from firesteel.column_names import column_index
 from firesteel.errors import FiresteelError
+from taskexecutor.executor.columnar.schemas import missing_column, spark_name
 from taskexecutor.executor.exchange.errors import UnsupportedKey
 from taskexecutor.executor.exchange.partitioning import hash_columns
-from taskexecutor.executor.spark.schemas import missing_column, spark_name
 
 if TYPE_CHECKING:
     from taskexecutor.executor.analysis.step import AnalysisStep

@@ -5,8 +5,8 @@ from __future__ import annotations
 from firesteel.plan.specs import SinkSpec, SourceSpec
 from taskexecutor.executor.analysis.checks import check_time_column
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, Frame
+from taskexecutor.executor.columnar.cached_plans.composed import unread_frame
 from taskexecutor.executor.connectors.runtime import sink_runtime, source_runtime
-from taskexecutor.executor.spark.plans.composed import unread_frame
 
 
 def analyze_source(step: AnalysisStep, spec: SourceSpec) -> AnalyzedOutput:

@@ -40,8 +40,13 @@ from taskexecutor.executor.analysis.random_numbers import Seed, check_seeds, is_
 from taskexecutor.executor.analysis.row_by_row import AnyRows, RowByRow, check_row_by_row
 from taskexecutor.executor.analysis.row_kinds import check_transform
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, Frame
-from taskexecutor.executor.spark.plans import composed
-from taskexecutor.executor.spark.schemas import columns_of_key, missing_column, to_arrow, to_spark
+from taskexecutor.executor.columnar.cached_plans import composed
+from taskexecutor.executor.columnar.schemas import (
+    columns_of_key,
+    missing_column,
+    to_arrow,
+    to_spark,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

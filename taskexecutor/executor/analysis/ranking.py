@@ -12,13 +12,13 @@ from firesteel.column_names import column_index, same
 from firesteel.errors import FiresteelError
 from firesteel.plan.specs import RowsBetweenSpec, TopNSpec, WindowTopNSpec
 from firesteel.row_kind import ROW_KIND
-from taskexecutor.executor.aggregation.ordering import sorted_rows
 from taskexecutor.executor.analysis.checks import check_keys
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, Retracting
 from taskexecutor.executor.analysis.windows import WINDOW_FIELDS, check_columns
+from taskexecutor.executor.columnar.grouping.ordering import sorted_rows
+from taskexecutor.executor.columnar.schemas import missing_column, spark_name, to_arrow
 from taskexecutor.executor.operators.joins.joined_columns import without_kind
 from taskexecutor.executor.operators.windows.contents import RANK
-from taskexecutor.executor.spark.schemas import missing_column, spark_name, to_arrow
 
 
 def analyze_top_n(step: AnalysisStep, spec: TopNSpec) -> AnalyzedOutput:

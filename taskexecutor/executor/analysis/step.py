@@ -13,9 +13,9 @@ import pyarrow as pa
 from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.common.error_report import summary_of
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.plans.composed import unread_frame
-from taskexecutor.executor.spark.schemas import declared, to_arrow, to_spark
+from taskexecutor.executor.columnar.cached_plans.composed import unread_frame
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.schemas import declared, to_arrow, to_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -23,7 +23,6 @@ from firesteel.plan.specs import (
 )
 from firesteel.plan.specs.windows import SESSION_GAP
 from firesteel.row_kind import ROW_KIND
-from taskexecutor.executor.aggregation.retraction import kept_of
 from taskexecutor.executor.analysis.by_key import ByKey, KeyedFrame
 from taskexecutor.executor.analysis.checks import check_keys, check_time_column
 from taskexecutor.executor.analysis.dropped_changes import given_once
@@ -40,10 +39,11 @@ from taskexecutor.executor.analysis.step import (
     Frame,
     Retracting,
 )
+from taskexecutor.executor.columnar.cached_plans import composed
+from taskexecutor.executor.columnar.conditions import condition_of
+from taskexecutor.executor.columnar.grouping.retraction import kept_of
+from taskexecutor.executor.columnar.schemas import spark_name, to_arrow, to_spark
 from taskexecutor.executor.operators.windows.contents import WINDOW_ID
-from taskexecutor.executor.spark.conditions import condition_of
-from taskexecutor.executor.spark.plans import composed
-from taskexecutor.executor.spark.schemas import spark_name, to_arrow, to_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

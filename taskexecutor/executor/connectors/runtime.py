@@ -17,8 +17,8 @@ from firesteel.connectors.sink import Sink
 from firesteel.connectors.source import Source
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.operator_factory import OpenedOperator
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -14,11 +14,11 @@ from firesteel.common.operator_messages import HeldSplit
 from firesteel.connectors.source import EndOfSplit, SourceReader, Split
 from firesteel.errors import FiresteelError
 from firesteel.operator import RuntimeContext, SourceOperator
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.schemas import conform, declared, shown
 from taskexecutor.executor.connectors.runtime import AnySource, SourceAnalysis, SourceRuntime
 from taskexecutor.executor.connectors.splits import Begun, Splits, merged
 from taskexecutor.executor.operator_factory import OpenedOperator
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.schemas import conform, declared, shown
 
 
 class SplitSource(SourceRuntime[AnySource]):

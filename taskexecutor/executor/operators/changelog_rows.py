@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 from firesteel.errors import FiresteelError
 from firesteel.operator import KeyedRows, StreamOperator
 from firesteel.row_kind import DELETE, ROW_KIND
-from taskexecutor.executor.aggregation.columns import as_table
-from taskexecutor.executor.aggregation.division import divided
-from taskexecutor.executor.aggregation.ordered_rows import Changed, Missing, OrderedRows
-from taskexecutor.executor.aggregation.ranked_rows import Ranked, RankedRows
+from taskexecutor.executor.columnar.grouping.columns import as_table
+from taskexecutor.executor.columnar.grouping.division import divided
+from taskexecutor.executor.columnar.grouping.ordered_rows import Changed, Missing, OrderedRows
+from taskexecutor.executor.columnar.grouping.ranked_rows import Ranked, RankedRows
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.runtime_mode import is_batch
 

@@ -10,8 +10,8 @@ from firesteel.elements import StreamStatus, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import CustomSpec
+from taskexecutor.executor.columnar.schemas import declared
 from taskexecutor.executor.operators.map_in_arrow import fit
-from taskexecutor.executor.spark.schemas import declared
 
 
 def custom_operator(spec: CustomSpec, name: str) -> StreamOperator:

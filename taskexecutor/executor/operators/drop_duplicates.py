@@ -14,11 +14,11 @@ from firesteel.column_names import column_index
 from firesteel.elements import Watermark
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import DropDuplicatesSpec
-from taskexecutor.executor.aggregation.columns import as_table
-from taskexecutor.executor.aggregation.grouping import Ints
-from taskexecutor.executor.aggregation.grouping import group as grouped
-from taskexecutor.executor.aggregation.key_index import KeyIndex, hashable
-from taskexecutor.executor.aggregation.row_log import RowLog
+from taskexecutor.executor.columnar.grouping.columns import as_table
+from taskexecutor.executor.columnar.grouping.grouping import Ints
+from taskexecutor.executor.columnar.grouping.grouping import group as grouped
+from taskexecutor.executor.columnar.grouping.key_index import KeyIndex, hashable
+from taskexecutor.executor.columnar.grouping.row_log import RowLog
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.windows.contents import event_times
 

@@ -24,6 +24,8 @@ from firesteel.errors import FiresteelError
 from firesteel.functions import ProcessFunction
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import RowTimeSpec
+from taskexecutor.executor.columnar.schemas import columns_of_key, declared
+from taskexecutor.executor.columnar.session_zone import session_zone
 from taskexecutor.executor.operators.current_key import CurrentKey, ShownKeys
 from taskexecutor.executor.operators.function_context import (
     FunctionContext,
@@ -35,8 +37,6 @@ from taskexecutor.executor.operators.stateful.expiring import Sweeps
 from taskexecutor.executor.operators.stateful.grouping import by_key
 from taskexecutor.executor.operators.stateful.row_collector import RowCollector, shown_key
 from taskexecutor.executor.operators.stateful.rows import milliseconds_of, rows_of
-from taskexecutor.executor.spark.schemas import columns_of_key, declared
-from taskexecutor.executor.spark.session_zone import session_zone
 from taskexecutor.executor.state import KeyedState
 
 EVENT_TIME, PROCESSING_TIME = "event_time", "processing_time"

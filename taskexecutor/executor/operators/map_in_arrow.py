@@ -15,8 +15,8 @@ from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import CoMapInArrowSpec, MapInArrowSpec
 from firesteel.text import text_of
-from taskexecutor.executor.spark.schemas import declared, shown
-from taskexecutor.executor.spark.session_zone import session_zone
+from taskexecutor.executor.columnar.schemas import declared, shown
+from taskexecutor.executor.columnar.session_zone import session_zone
 
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 

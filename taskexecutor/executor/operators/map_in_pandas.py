@@ -9,9 +9,9 @@ import pyarrow as pa
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import MapInPandasSpec
+from taskexecutor.executor.columnar.schemas import declared
+from taskexecutor.executor.columnar.session_zone import session_zone
 from taskexecutor.executor.operators.stateful.frames import FrameCollector, to_frame
-from taskexecutor.executor.spark.schemas import declared
-from taskexecutor.executor.spark.session_zone import session_zone
 
 
 class MapInPandas(StreamOperator):

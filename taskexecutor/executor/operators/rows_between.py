@@ -13,12 +13,17 @@ from firesteel.operator import OperatorState
 from firesteel.plan.aggregates.finals import evaluate
 from firesteel.plan.specs import RowsBetweenSpec
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
-from taskexecutor.executor.aggregation.columns import described
-from taskexecutor.executor.aggregation.distinct_counts import DISTINCT
-from taskexecutor.executor.aggregation.grouping import Groups, Ints, group
-from taskexecutor.executor.aggregation.merging import merge_column
-from taskexecutor.executor.aggregation.ordered_rows import Changed, Ordered, OrderedRows, in_order
-from taskexecutor.executor.aggregation.ranked_rows import Flags, Ranked, ranges
+from taskexecutor.executor.columnar.grouping.columns import described
+from taskexecutor.executor.columnar.grouping.distinct_counts import DISTINCT
+from taskexecutor.executor.columnar.grouping.grouping import Groups, Ints, group
+from taskexecutor.executor.columnar.grouping.merging import merge_column
+from taskexecutor.executor.columnar.grouping.ordered_rows import (
+    Changed,
+    Ordered,
+    OrderedRows,
+    in_order,
+)
+from taskexecutor.executor.columnar.grouping.ranked_rows import Flags, Ranked, ranges
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.changelog_rows import ChangelogRows, changed_by
 

@@ -11,19 +11,19 @@ from firesteel.common.units import MIB
 from firesteel.operator import OperatorState, StreamOperator
 from firesteel.plan.specs import RunningAggregateSpec
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
-from taskexecutor.executor.aggregation.columns import as_table
-from taskexecutor.executor.aggregation.dense_partials import DensePartials
-from taskexecutor.executor.aggregation.distinct_counts import DISTINCT, DistinctCounts
-from taskexecutor.executor.aggregation.keyed_partials import KeyedPartials
-from taskexecutor.executor.aggregation.last_results import LastResults
-from taskexecutor.executor.aggregation.merging import (
+from taskexecutor.executor.columnar.grouping.columns import as_table
+from taskexecutor.executor.columnar.grouping.dense_partials import DensePartials
+from taskexecutor.executor.columnar.grouping.distinct_counts import DISTINCT, DistinctCounts
+from taskexecutor.executor.columnar.grouping.keyed_partials import KeyedPartials
+from taskexecutor.executor.columnar.grouping.last_results import LastResults
+from taskexecutor.executor.columnar.grouping.merging import (
     ROWS,
     columns_of_partials,
     meaning_of_partials,
     merges_of,
 )
-from taskexecutor.executor.aggregation.results import aggregate_results
-from taskexecutor.executor.aggregation.retraction import Retraction
+from taskexecutor.executor.columnar.grouping.results import aggregate_results
+from taskexecutor.executor.columnar.grouping.retraction import Retraction
 from taskexecutor.executor.runtime_mode import is_batch
 
 # Waiting partial rows; if all state is in memory, at least twice the number of keys.

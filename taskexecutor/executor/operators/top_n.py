@@ -10,9 +10,9 @@ import pyarrow as pa
 from firesteel.operator import OperatorState
 from firesteel.plan.specs import TopNSpec
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
-from taskexecutor.executor.aggregation.columns import described
-from taskexecutor.executor.aggregation.ordered_rows import Changed, OrderedRows
-from taskexecutor.executor.aggregation.ranked_rows import Ranked, RankedRows
+from taskexecutor.executor.columnar.grouping.columns import described
+from taskexecutor.executor.columnar.grouping.ordered_rows import Changed, OrderedRows
+from taskexecutor.executor.columnar.grouping.ranked_rows import Ranked, RankedRows
 from taskexecutor.executor.operators.changelog_rows import ChangelogRows, changed_by
 from taskexecutor.executor.operators.windows.contents import RANK
 

@@ -125,7 +125,7 @@ class Exchange(Protocol):
 
 
 class Engine(Protocol):
-    """The part of taskexecutor.executor.spark.jvm.engine.SparkEngine that operators use."""
+    """The part of taskexecutor.executor.columnar.jvm.engine.SparkEngine that operators use."""
 
     @property
     def session(self) -> Any: ...

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from taskexecutor.executor.aggregation import row_log
-from taskexecutor.executor.aggregation.row_log import RowLog, taken
+from taskexecutor.executor.columnar.grouping import row_log
+from taskexecutor.executor.columnar.grouping.row_log import RowLog, taken
 
 
 def filled(batches: int) -> RowLog:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taskexecutor.executor.aggregation.row_partials import RowPartials, Values
+from taskexecutor.executor.columnar.grouping.row_partials import RowPartials, Values
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
 _VALUES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {

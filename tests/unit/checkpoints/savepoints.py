@@ -26,9 +26,9 @@ from firesteel.plan.specs import (
     TransformWithStateSpec,
 )
 from firesteel.testing import OperatorHarness
+from taskexecutor.executor.columnar.schemas import columns_of_key
 from taskexecutor.executor.operators.stateful import TransformWithState
 from taskexecutor.executor.operators.stateful.checks import check_processor
-from taskexecutor.executor.spark.schemas import columns_of_key
 from taskexecutor.executor.state import CreateKeyedState, HashMapKeyedStateBackend
 from taskexecutor.executor.state.files import write_snapshot
 from taskexecutor.executor.state.keyed import SnapshotTarget

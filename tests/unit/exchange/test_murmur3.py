@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firesteel.common.key_groups import key_hash
-from taskexecutor.executor.aggregation.grouping import group
+from taskexecutor.executor.columnar.grouping.grouping import group
 from taskexecutor.executor.exchange.errors import UnsupportedKey
 from taskexecutor.executor.exchange.partitioning import murmur3
 from taskexecutor.executor.exchange.partitioning.murmur3 import hash_array, hash_columns

@@ -16,9 +16,9 @@ from firesteel.errors import FiresteelError
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.specs import RunningAggregateSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.aggregation import last_results, value_counts
-from taskexecutor.executor.aggregation.retraction import kept_of
-from taskexecutor.executor.aggregation.sorted_runs import SortedRuns
+from taskexecutor.executor.columnar.grouping import last_results, value_counts
+from taskexecutor.executor.columnar.grouping.retraction import kept_of
+from taskexecutor.executor.columnar.grouping.sorted_runs import SortedRuns
 from taskexecutor.executor.operators.running_aggregate import RunningAggregate
 
 EXPRESSIONS = (

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from taskexecutor.executor.connectors.files import csv_columns, csv_regular
-from taskexecutor.executor.connectors.files.csv_columns import CsvFormat, Lines
-from taskexecutor.executor.connectors.files.csv_regular import RegularText
-from taskexecutor.executor.connectors.files.pieces import Differs, Wanted, bytes_of
-from taskexecutor.executor.spark.plans.wanted_rows import Bounds, WantedRows
+from taskexecutor.executor.columnar.cached_plans.wanted_rows import Bounds, WantedRows
+from taskexecutor.executor.columnar.readers import csv_columns, csv_regular
+from taskexecutor.executor.columnar.readers.csv_columns import CsvFormat, Lines
+from taskexecutor.executor.columnar.readers.csv_regular import RegularText
+from taskexecutor.executor.columnar.readers.pieces import Differs, Wanted, bytes_of
 
 SCHEMA = pa.schema(
     [

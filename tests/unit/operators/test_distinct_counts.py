@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.specs import RunningAggregateSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.aggregation import pair_set
-from taskexecutor.executor.aggregation.distinct_counts import DISTINCT, DistinctCounts
-from taskexecutor.executor.aggregation.key_index import KeyIndex
-from taskexecutor.executor.aggregation.pair_set import PairSet
+from taskexecutor.executor.columnar.grouping import pair_set
+from taskexecutor.executor.columnar.grouping.distinct_counts import DISTINCT, DistinctCounts
+from taskexecutor.executor.columnar.grouping.key_index import KeyIndex
+from taskexecutor.executor.columnar.grouping.pair_set import PairSet
 from taskexecutor.executor.operators.running_aggregate import RunningAggregate
 
 PAIRS = st.lists(

@@ -19,20 +19,20 @@ from hypothesis import strategies as st
 from firesteel.common.file_parts import FilePart
 from firesteel.connectors import FileSource
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.connectors.files import csv_blocks, parquet_groups
-from taskexecutor.executor.connectors.files.csv_blocks import CsvBlocks
-from taskexecutor.executor.connectors.files.csv_columns import CsvFormat
-from taskexecutor.executor.connectors.files.parquet_groups import ParquetGroups
-from taskexecutor.executor.connectors.files.pieces import (
+from taskexecutor.executor.columnar.cached_plans.wanted_rows import Bounds, WantedRows
+from taskexecutor.executor.columnar.readers import csv_blocks, parquet_groups
+from taskexecutor.executor.columnar.readers.csv_blocks import CsvBlocks
+from taskexecutor.executor.columnar.readers.csv_columns import CsvFormat
+from taskexecutor.executor.columnar.readers.parquet_groups import ParquetGroups
+from taskexecutor.executor.columnar.readers.pieces import (
     Columns,
     ForSpark,
     PartReader,
     Place,
     Wanted,
 )
+from taskexecutor.executor.columnar.schemas import to_spark
 from taskexecutor.executor.connectors.files.position import SplitProgress
-from taskexecutor.executor.spark.plans.wanted_rows import Bounds, WantedRows
-from taskexecutor.executor.spark.schemas import to_spark
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 

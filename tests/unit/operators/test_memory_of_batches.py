@@ -31,8 +31,8 @@ from firesteel.plan.specs import (
 from firesteel.row_kind import DELETE, ROW_KIND
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor import column_memory
-from taskexecutor.executor.aggregation import sorted_runs, value_counts
 from taskexecutor.executor.column_memory import IN_MEMORY, SlotColumnMemory
+from taskexecutor.executor.columnar.grouping import sorted_runs, value_counts
 from taskexecutor.executor.exchange.partitioning import hash_columns
 from taskexecutor.executor.operators import changelog_rows, running_aggregate
 from taskexecutor.executor.operators.drop_duplicates import DropDuplicates

@@ -18,13 +18,13 @@ from firesteel.errors import FiresteelError
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.specs import RunningAggregateSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.aggregation import key_index, keyed_partials
-from taskexecutor.executor.aggregation.dense_partials import DensePartials
-from taskexecutor.executor.aggregation.grouping import group, members
-from taskexecutor.executor.aggregation.keyed_partials import KeyedPartials
-from taskexecutor.executor.aggregation.merging import merge_partials
-from taskexecutor.executor.aggregation.row_log import RowLog, chosen
 from taskexecutor.executor.column_memory import IN_MEMORY
+from taskexecutor.executor.columnar.grouping import key_index, keyed_partials
+from taskexecutor.executor.columnar.grouping.dense_partials import DensePartials
+from taskexecutor.executor.columnar.grouping.grouping import group, members
+from taskexecutor.executor.columnar.grouping.keyed_partials import KeyedPartials
+from taskexecutor.executor.columnar.grouping.merging import merge_partials
+from taskexecutor.executor.columnar.grouping.row_log import RowLog, chosen
 from taskexecutor.executor.operators.running_aggregate import RunningAggregate
 
 DIGITS_38 = pa.array([9 * Decimal(10) ** 37], pa.decimal128(38, 0))

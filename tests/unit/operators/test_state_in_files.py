@@ -30,17 +30,17 @@ from firesteel.plan.specs import (
 )
 from firesteel.testing import OperatorHarness, restored_from
 from taskexecutor.executor import column_memory
-from taskexecutor.executor.aggregation import (
+from taskexecutor.executor.column_memory import SlotColumnMemory
+from taskexecutor.executor.columnar.grouping import (
     key_index,
     keyed_partials,
     ranked_rows,
     sorted_runs,
     value_counts,
 )
-from taskexecutor.executor.aggregation.key_index import HashIndex, KeyIndex, TextIndex
-from taskexecutor.executor.aggregation.keyed_partials import KeyedPartials
-from taskexecutor.executor.aggregation.row_log import RowLog
-from taskexecutor.executor.column_memory import SlotColumnMemory
+from taskexecutor.executor.columnar.grouping.key_index import HashIndex, KeyIndex, TextIndex
+from taskexecutor.executor.columnar.grouping.keyed_partials import KeyedPartials
+from taskexecutor.executor.columnar.grouping.row_log import RowLog
 from taskexecutor.executor.operators.windows import panes
 from taskexecutor.executor.operators.windows.window_operator import window_operator
 from taskexecutor.executor.state import (

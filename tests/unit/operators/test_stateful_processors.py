@@ -20,8 +20,8 @@ from pyspark.sql.streaming.tws_tester import TwsTester
 
 from firesteel.plan.specs import TransformWithStateSpec
 from firesteel.testing import OperatorHarness, restored_from
+from taskexecutor.executor.columnar.schemas import to_arrow
 from taskexecutor.executor.operators.stateful import TransformWithState
-from taskexecutor.executor.spark.schemas import to_arrow
 from taskexecutor.executor.state import RestoredOperatorState
 from tests.unit.operators import stateful_processors as examples
 

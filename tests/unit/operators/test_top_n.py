@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from firesteel.errors import FiresteelError
 from firesteel.plan.specs import TopNSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.aggregation import ranked_rows
+from taskexecutor.executor.columnar.grouping import ranked_rows
 from taskexecutor.executor.operators import changelog_rows
 from taskexecutor.executor.operators.top_n import TopN
 

@@ -21,7 +21,7 @@ from firesteel.plan.specs import (
     WindowSpec,
 )
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.aggregation import grouping
+from taskexecutor.executor.columnar.grouping import grouping
 from taskexecutor.executor.operators.windows import partial_contents, sessions
 from taskexecutor.executor.operators.windows.partial_contents import PartialContents
 from taskexecutor.executor.operators.windows.sessions import SessionWindows

@@ -7,9 +7,9 @@ import zipfile
 from pathlib import Path
 from xml.etree import ElementTree
 
-from taskexecutor.executor.spark.jvm import archive
-from taskexecutor.executor.spark.jvm.launch import OWN_JAR, class_path, spark_home
-from taskexecutor.executor.spark.jvm.mllib import _OnImport, forget
+from taskexecutor.executor.columnar.jvm import archive
+from taskexecutor.executor.columnar.jvm.launch import OWN_JAR, class_path, spark_home
+from taskexecutor.executor.columnar.jvm.mllib import _OnImport, forget
 
 
 def test_copies_of_jars_go_without_signatures_and_the_costly_extension(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from taskexecutor.executor.spark.jvm import cancellation
-from taskexecutor.executor.spark.jvm.cancellation import CancellationWatch
+from taskexecutor.executor.columnar.jvm import cancellation
+from taskexecutor.executor.columnar.jvm.cancellation import CancellationWatch
 
 
 @pytest.fixture

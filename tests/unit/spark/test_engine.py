@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 from py4j.protocol import Py4JNetworkError
 
-from taskexecutor.executor.spark.jvm.engine import SparkEngine, SparkLost
-from taskexecutor.executor.spark.jvm.launch import Jvm
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine, SparkLost
+from taskexecutor.executor.columnar.jvm.launch import Jvm
 
 ENDING = [sys.executable, "-c", "import time; time.sleep(1); raise SystemExit(7)"]
 HANGING = [sys.executable, "-c", "import time; time.sleep(600)"]

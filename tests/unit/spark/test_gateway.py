@@ -12,7 +12,7 @@ from py4j import protocol
 from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
 
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.spark.jvm.gateway import (
+from taskexecutor.executor.columnar.jvm.gateway import (
     _TEST_HELPERS,
     _refuse_invalid_text,
     _remember_names,

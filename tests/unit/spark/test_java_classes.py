@@ -6,12 +6,12 @@ import re
 from collections import Counter
 from importlib.resources import files
 
-from taskexecutor.executor.spark.jvm.code import SOURCES
+from taskexecutor.executor.columnar.jvm.code import SOURCES
 
 
 def test_each_class_is_in_one_file() -> None:
     """All are in one package, so the second one of a name could not be defined."""
-    folder = files("taskexecutor.executor.spark.jvm") / "java"
+    folder = files("taskexecutor.executor.columnar.jvm") / "java"
     names = Counter(
         name
         for source in folder.iterdir()
@@ -22,7 +22,7 @@ def test_each_class_is_in_one_file() -> None:
 
 
 def test_every_source_goes_into_the_jar() -> None:
-    folder = files("taskexecutor.executor.spark.jvm") / "java"
+    folder = files("taskexecutor.executor.columnar.jvm") / "java"
     assert sorted(f"{source}.java" for source in SOURCES) == sorted(
         source.name for source in folder.iterdir()
     )

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.spark.jvm import launch
-from taskexecutor.executor.spark.jvm.launch import GatewayServer, await_gateway
+from taskexecutor.executor.columnar.jvm import launch
+from taskexecutor.executor.columnar.jvm.launch import GatewayServer, await_gateway
 
 # Names a thread as the JVM does. On request, it reports that thread's priority and writes the
 # gateway's file.

@@ -34,9 +34,9 @@ from firesteel.errors import ErrorInfo
 from firesteel.operator import StreamOperator
 from firesteel.plan.specs import SourceSpec
 from firesteel.testing import MemoryExchange
+from taskexecutor.executor.columnar.schemas import to_arrow, to_spark
 from taskexecutor.executor.connectors.python.data_source import PARTITION_SCHEMA
 from taskexecutor.executor.operators.registry import create_operator
-from taskexecutor.executor.spark.schemas import to_arrow, to_spark
 from taskexecutor.executor.task import StreamTask, TaskConfig, TaskServices
 from tests.unit.operators.test_odd_schemas import rows, streams, texts
 

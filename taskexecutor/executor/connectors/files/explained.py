@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from firesteel.common.file_parts import FilePart
 from firesteel.connectors.file_source import CORRUPT_RECORD, MALFORMED_FORMATS, FileSource
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.spark.files.frames import first_malformed
+from taskexecutor.executor.columnar.readers.frames import first_malformed
 from taskexecutor.executor.timing.missing_time import MissingTime
 
 if TYPE_CHECKING:

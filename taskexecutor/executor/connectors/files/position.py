@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from firesteel.common.file_parts import FilePart
 from firesteel.connectors import FileSource
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.spark.files.parts import check_read, may_grow, unchanged
-from taskexecutor.executor.spark.files.plans import FORMATS_OF_ROWS
+from taskexecutor.executor.columnar.readers.parts import check_read, may_grow, unchanged
+from taskexecutor.executor.columnar.readers.plans import FORMATS_OF_ROWS
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -13,18 +13,18 @@ from firesteel.connectors.read_options import OPTIONS
 from firesteel.errors import FiresteelError
 from firesteel.operator import SourceOperator
 from firesteel.plan.specs import SourceSpec
-from taskexecutor.executor.connectors.files.stage import FileStage
-from taskexecutor.executor.connectors.runtime import SourceAnalysis, SourceRuntime
-from taskexecutor.executor.operator_factory import OpenedOperator
-from taskexecutor.executor.spark.conditions import condition_of
-from taskexecutor.executor.spark.files.frames import (
+from taskexecutor.executor.columnar.conditions import condition_of
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.readers.frames import (
     MALFORMED_SCHEMA,
     declared_schema,
     file_reader,
 )
-from taskexecutor.executor.spark.files.schema_inference import inferred_schema, schema_advice
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.schemas import to_arrow, to_spark
+from taskexecutor.executor.columnar.readers.schema_inference import inferred_schema, schema_advice
+from taskexecutor.executor.columnar.schemas import to_arrow, to_spark
+from taskexecutor.executor.connectors.files.stage import FileStage
+from taskexecutor.executor.connectors.runtime import SourceAnalysis, SourceRuntime
+from taskexecutor.executor.operator_factory import OpenedOperator
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

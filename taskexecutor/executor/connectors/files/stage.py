@@ -24,32 +24,32 @@ from firesteel.connectors.source import Split
 from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
 from firesteel.plan.specs import PartialWindowAggregateSpec, SourceSpec, Spec
-from taskexecutor.executor.connectors.files.explained import explained
-from taskexecutor.executor.connectors.files.pieces import (
-    Columns,
-    ForSpark,
-    PartReader,
-    Piece,
-    Wanted,
-)
-from taskexecutor.executor.connectors.files.position import EVERY_ROW, SplitProgress
-from taskexecutor.executor.connectors.files.readers import ARROW_FORMATS, ArrowReaders
-from taskexecutor.executor.connectors.spark_source import SparkSourceStage
-from taskexecutor.executor.spark.bundles.source_columns import (
-    ColumnPlans,
-    SourcePlan,
-)
-from taskexecutor.executor.spark.files.frames import (
+from taskexecutor.executor.columnar.cached_plans import observations
+from taskexecutor.executor.columnar.readers.arrow_readers import ARROW_FORMATS, ArrowReaders
+from taskexecutor.executor.columnar.readers.frames import (
     DROPPED_COUNTER,
     CheckedRows,
     emit_malformed,
     read_all,
     read_files,
 )
-from taskexecutor.executor.spark.files.parts import FileParts, check_header
-from taskexecutor.executor.spark.files.plans import FilePlan, FilePlans, FileRows
-from taskexecutor.executor.spark.plans import observations
-from taskexecutor.executor.spark.schemas import to_spark
+from taskexecutor.executor.columnar.readers.parts import FileParts, check_header
+from taskexecutor.executor.columnar.readers.pieces import (
+    Columns,
+    ForSpark,
+    PartReader,
+    Piece,
+    Wanted,
+)
+from taskexecutor.executor.columnar.readers.plans import FilePlan, FilePlans, FileRows
+from taskexecutor.executor.columnar.runners.source_columns import (
+    ColumnPlans,
+    SourcePlan,
+)
+from taskexecutor.executor.columnar.schemas import to_spark
+from taskexecutor.executor.connectors.files.explained import explained
+from taskexecutor.executor.connectors.files.position import EVERY_ROW, SplitProgress
+from taskexecutor.executor.connectors.spark_source import SparkSourceStage
 from taskexecutor.executor.timing.bundle_time import BundleSize, BundleTime
 
 if TYPE_CHECKING:

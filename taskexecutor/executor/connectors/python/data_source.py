@@ -20,8 +20,8 @@ from firesteel.errors import FiresteelError
 from firesteel.operator import RuntimeContext, TaskInfo
 from firesteel.plan.source_lines import dumps_without_lines
 from firesteel.text import text_of
+from taskexecutor.executor.columnar.schemas import conform, from_ddl, to_arrow, to_spark
 from taskexecutor.executor.connectors.checks import known_schema
-from taskexecutor.executor.spark.schemas import conform, from_ddl, to_arrow, to_spark
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSource, DataSourceStreamWriter

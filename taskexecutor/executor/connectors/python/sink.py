@@ -33,6 +33,8 @@ from firesteel.connectors.python_sink import PythonCommit
 from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, RuntimeContext, StreamOperator, TaskCancelled
 from firesteel.plan.source_lines import dumps_without_lines
+from taskexecutor.executor.columnar.schemas import to_spark
+from taskexecutor.executor.columnar.session_zone import session_zone
 from taskexecutor.executor.connectors.python.data_source import (
     MESSAGE_SCHEMA,
     check_sink,
@@ -42,8 +44,6 @@ from taskexecutor.executor.connectors.python.data_source import (
 from taskexecutor.executor.connectors.runtime import SinkRuntime
 from taskexecutor.executor.connectors.writer_sink import SinkWriting, WriterSink
 from taskexecutor.executor.job_threads import raise_in
-from taskexecutor.executor.spark.schemas import to_spark
-from taskexecutor.executor.spark.session_zone import session_zone
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter

@@ -31,6 +31,8 @@ from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import SourceOperator, StreamOperator
 from firesteel.plan.source_lines import dumps_without_lines
+from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.schemas import to_arrow
 from taskexecutor.executor.connectors.python.data_source import (
     PARTITION_SCHEMA,
     batches_of,
@@ -46,8 +48,6 @@ from taskexecutor.executor.connectors.runtime import SourceAnalysis, SourceRunti
 from taskexecutor.executor.connectors.splits import VERSION, check_version
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.runtime_mode import is_batch
-from taskexecutor.executor.spark.jvm.engine import SparkEngine
-from taskexecutor.executor.spark.schemas import to_arrow
 from taskexecutor.executor.timing.bundle_time import TARGET_S
 
 READING_SUBTASK = 0  # of planners and simple readers; other subtasks are unused

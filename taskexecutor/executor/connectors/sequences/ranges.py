@@ -1,5 +1,5 @@
 """Sequences generated in Spark: a task's splits are partitions of one plan, cached where that is
-sound (taskexecutor.executor.spark.plans.reusable_plan).
+sound (taskexecutor.executor.columnar.cached_plans.reusable_plan).
 
 Spark's aggregation looks up a row's group in a small map first, then in a larger one, which takes
 several times as long. If the first rows alone have more groups than fit into the small map, it is
@@ -19,8 +19,8 @@ import pyarrow as pa
 from firesteel.connectors import SequenceSource
 from firesteel.operator import PlanMeter
 from firesteel.plan.specs import PartialWindowAggregateSpec, Spec
-from taskexecutor.executor.spark.plans import composed
-from taskexecutor.executor.spark.plans.reusable_plan import (
+from taskexecutor.executor.columnar.cached_plans import composed
+from taskexecutor.executor.columnar.cached_plans.reusable_plan import (
     ATTEMPTS,
     ROW_BY_ROW,
     NotReusable,
@@ -28,7 +28,7 @@ from taskexecutor.executor.spark.plans.reusable_plan import (
     keep,
     temporary_conf,
 )
-from taskexecutor.executor.spark.schemas import conform, to_arrow
+from taskexecutor.executor.columnar.schemas import conform, to_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

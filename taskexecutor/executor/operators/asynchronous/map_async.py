@@ -21,11 +21,11 @@ from firesteel.elements import MAX_TIMESTAMP_US, StreamStatus, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import MapAsyncSpec
+from taskexecutor.executor.columnar.session_zone import session_zone
 from taskexecutor.executor.operators.asynchronous.calls import CallFailed, Calls
 from taskexecutor.executor.operators.asynchronous.queues import Call, Marker
 from taskexecutor.executor.operators.map_rows import kind_of, results_of, shown
 from taskexecutor.executor.operators.stateful.rows import rows_of
-from taskexecutor.executor.spark.session_zone import session_zone
 
 # Rows of a batch in one item of the list state, which is distributed over subtasks item by item.
 ITEM_ROWS = 64

@@ -10,7 +10,7 @@ from firesteel.errors import FiresteelError
 from firesteel.operator import RuntimeContext
 from firesteel.plan.specs import AsOfSpec, JoinSpec, SameWindowSpec
 from firesteel.row_kind import INSERT, ROW_KIND
-from taskexecutor.executor.aggregation.grouping import Ints
+from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.operators.windows.contents import (
     TIME,
     WINDOW_END,

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from firesteel.column_names import column_index
-from taskexecutor.executor.aggregation.grouping import Ints, group
-from taskexecutor.executor.aggregation.key_index import KeyIndex
+from taskexecutor.executor.columnar.grouping.grouping import Ints, group
+from taskexecutor.executor.columnar.grouping.key_index import KeyIndex
 from taskexecutor.executor.numbers import as_numpy
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]

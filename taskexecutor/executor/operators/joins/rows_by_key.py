@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from firesteel.operator import ColumnMemory
-from taskexecutor.executor.aggregation.columns import numbers_in
-from taskexecutor.executor.aggregation.grouping import Ints, group
-from taskexecutor.executor.aggregation.ordering import ranks_of
-from taskexecutor.executor.aggregation.ranked_rows import ranges
-from taskexecutor.executor.aggregation.row_log import RowLog, taken
+from taskexecutor.executor.columnar.grouping.columns import numbers_in
+from taskexecutor.executor.columnar.grouping.grouping import Ints, group
+from taskexecutor.executor.columnar.grouping.ordering import ranks_of
+from taskexecutor.executor.columnar.grouping.ranked_rows import ranges
+from taskexecutor.executor.columnar.grouping.row_log import RowLog, taken
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.joins.keys import Flags
 from taskexecutor.executor.operators.joins.sorted_runs import Run, between, with_run

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from taskexecutor.executor.aggregation.grouping import Ints
+from taskexecutor.executor.columnar.grouping.grouping import Ints
 
 _LEAST = -(2**63)
 

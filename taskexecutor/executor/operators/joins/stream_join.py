@@ -19,10 +19,10 @@ from firesteel.operator import (
 )
 from firesteel.plan.specs import JoinSpec
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
-from taskexecutor.executor.aggregation.columns import described
-from taskexecutor.executor.aggregation.grouping import Ints
-from taskexecutor.executor.aggregation.key_index import KeyIndex
 from taskexecutor.executor.column_memory import IN_MEMORY
+from taskexecutor.executor.columnar.grouping.columns import described
+from taskexecutor.executor.columnar.grouping.grouping import Ints
+from taskexecutor.executor.columnar.grouping.key_index import KeyIndex
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.joins.joined_columns import NO_WINDOWS, JoinedColumns
 from taskexecutor.executor.operators.joins.keys import numbers_of, without_key

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from firesteel.plan.specs import AsOfSpec, IntervalSpec, JoinSpec, SameWindowSpec, TimeToLiveSpec
-from taskexecutor.executor.aggregation.grouping import Ints
+from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.operators.windows.contents import event_times
 
 _LEAST, _MOST = -(2**63), 2**63 - 1

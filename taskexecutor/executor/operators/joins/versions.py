@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from firesteel.operator import ColumnMemory
-from taskexecutor.executor.aggregation.columns import numbers_in
-from taskexecutor.executor.aggregation.grouping import Ints
-from taskexecutor.executor.aggregation.row_log import RowLog, taken
+from taskexecutor.executor.columnar.grouping.columns import numbers_in
+from taskexecutor.executor.columnar.grouping.grouping import Ints
+from taskexecutor.executor.columnar.grouping.row_log import RowLog, taken
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.joins.keys import Flags
 from taskexecutor.executor.operators.joins.sorted_runs import (

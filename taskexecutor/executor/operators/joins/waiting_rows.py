@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from firesteel.operator import ColumnMemory
-from taskexecutor.executor.aggregation.columns import as_table
-from taskexecutor.executor.aggregation.grouping import Ints
-from taskexecutor.executor.aggregation.row_log import LARGEST_BYTES
+from taskexecutor.executor.columnar.grouping.columns import as_table
+from taskexecutor.executor.columnar.grouping.grouping import Ints
+from taskexecutor.executor.columnar.grouping.row_log import LARGEST_BYTES
 from taskexecutor.executor.numbers import as_numpy
 
 _MOST_ROWS = 65_536  # rows of a merged piece

@@ -13,12 +13,12 @@ from firesteel.common.error_report import summary_of
 from firesteel.common.time_zones import in_zone
 from firesteel.errors import FiresteelError
 from firesteel.text import text_of
+from taskexecutor.executor.columnar.schemas import shown, to_spark
 from taskexecutor.executor.operators.stateful.row_collector import (
     MAX_BUFFERED_ROWS,
     Origin,
     buffered_rows,
 )
-from taskexecutor.executor.spark.schemas import shown, to_spark
 
 if TYPE_CHECKING:
     import pandas as pd

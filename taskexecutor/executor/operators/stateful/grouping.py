@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from firesteel.column_names import column_index
+from taskexecutor.executor.columnar.schemas import missing_column
 from taskexecutor.executor.nested_keys import comparable
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.stateful.rows import to_python
-from taskexecutor.executor.spark.schemas import missing_column
 
 Key = tuple[Any, ...]
 

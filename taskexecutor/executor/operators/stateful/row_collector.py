@@ -16,8 +16,8 @@ from firesteel.common.time_zones import has_moments
 from firesteel.common.units import MIB
 from firesteel.errors import FiresteelError
 from firesteel.text import text_of
+from taskexecutor.executor.columnar.schemas import shown
 from taskexecutor.executor.operators.stateful.rows import row_maker
-from taskexecutor.executor.spark.schemas import shown
 
 # Output rows that may wait while their input batch is processed; fewer if the input's rows are
 # large.

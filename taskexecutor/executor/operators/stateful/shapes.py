@@ -39,7 +39,7 @@ from pyspark.sql.types import (
 from firesteel.common.checkpoints.evolution import DEFAULT
 from firesteel.errors import FiresteelError
 from firesteel.plan.ddl import parse_ddl
-from taskexecutor.executor.spark.schemas import from_ddl
+from taskexecutor.executor.columnar.schemas import from_ddl
 
 _load_numpy()  # otherwise PySpark's normalisation ignores NumPy scalars
 

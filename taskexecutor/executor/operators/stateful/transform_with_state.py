@@ -30,6 +30,8 @@ from firesteel.elements import MIN_TIMESTAMP_US, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import TransformWithStateSpec
+from taskexecutor.executor.columnar.schemas import declared
+from taskexecutor.executor.columnar.session_zone import session_zone
 from taskexecutor.executor.operators.current_key import CurrentKey, ShownKeys
 from taskexecutor.executor.operators.stateful.expiring import Sweeps
 from taskexecutor.executor.operators.stateful.frames import FrameCollector, to_frame
@@ -46,8 +48,6 @@ from taskexecutor.executor.operators.stateful.row_collector import (
     shown_key,
 )
 from taskexecutor.executor.operators.stateful.rows import row_maker, to_python
-from taskexecutor.executor.spark.schemas import declared
-from taskexecutor.executor.spark.session_zone import session_zone
 from taskexecutor.executor.state import KeyedState
 from taskexecutor.executor.timing.wall_clock import wall_clock_ms
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from firesteel.column_names import column_index
 from firesteel.operator import Output, RuntimeContext
 from firesteel.row_kind import INSERT
-from taskexecutor.executor.aggregation.grouping import Ints
+from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.timing.missing_time import MissingTime
 

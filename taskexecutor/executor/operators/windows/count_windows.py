@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import CountSpec, WindowApplySpec
-from taskexecutor.executor.aggregation.columns import as_table, described
-from taskexecutor.executor.aggregation.grouping import Ints
-from taskexecutor.executor.aggregation.row_log import RowLog, taken
+from taskexecutor.executor.columnar.grouping.columns import as_table, described
+from taskexecutor.executor.columnar.grouping.grouping import Ints
+from taskexecutor.executor.columnar.grouping.row_log import RowLog, taken
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.windows.contents import WINDOW_ID
 from taskexecutor.executor.operators.windows.fired_rows import (

@@ -26,10 +26,10 @@ from firesteel.elements import MIN_TIMESTAMP_US, Watermark
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import SlidingSpec, TumblingSpec
 from firesteel.row_kind import DELETE, INSERT
-from taskexecutor.executor.aggregation.columns import as_array, as_table
-from taskexecutor.executor.aggregation.division import divided, parts_of
-from taskexecutor.executor.aggregation.grouping import Ints, members
-from taskexecutor.executor.aggregation.row_log import RowLog
+from taskexecutor.executor.columnar.grouping.columns import as_array, as_table
+from taskexecutor.executor.columnar.grouping.division import divided, parts_of
+from taskexecutor.executor.columnar.grouping.grouping import Ints, members
+from taskexecutor.executor.columnar.grouping.row_log import RowLog
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.windows.contents import Contents
 from taskexecutor.executor.timing.wall_clock import wall_clock_us

@@ -11,16 +11,16 @@ import pyarrow.compute as pc
 from firesteel.operator import Output, RuntimeContext
 from firesteel.plan.specs import WindowAggregateSpec
 from firesteel.row_kind import INSERT, ROW_KIND
-from taskexecutor.executor.aggregation.dense_partials import DensePartials
-from taskexecutor.executor.aggregation.grouping import Ints
-from taskexecutor.executor.aggregation.merging import (
+from taskexecutor.executor.columnar.grouping.dense_partials import DensePartials
+from taskexecutor.executor.columnar.grouping.grouping import Ints
+from taskexecutor.executor.columnar.grouping.merging import (
     ROWS,
     columns_of_partials,
     meaning_of_partials,
     merge_partials,
     merges_of,
 )
-from taskexecutor.executor.aggregation.results import aggregate_results
+from taskexecutor.executor.columnar.grouping.results import aggregate_results
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.windows.contents import (
     WINDOW_END,

@@ -10,7 +10,7 @@ import pyarrow as pa
 from firesteel.operator import Output, RuntimeContext
 from firesteel.plan.specs import WindowApplySpec
 from firesteel.row_kind import INSERT
-from taskexecutor.executor.aggregation.grouping import Ints
+from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.operators.windows.contents import (
     WINDOW_END,
     WINDOW_START,

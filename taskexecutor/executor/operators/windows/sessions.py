@@ -18,9 +18,9 @@ from firesteel.elements import MAX_TIMESTAMP_US, Watermark
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.plan.specs import DynamicSessionSpec, SessionSpec
 from firesteel.row_kind import DELETE
-from taskexecutor.executor.aggregation.columns import as_array, as_table
-from taskexecutor.executor.aggregation.division import divided, parts_of
-from taskexecutor.executor.aggregation.grouping import (
+from taskexecutor.executor.columnar.grouping.columns import as_array, as_table
+from taskexecutor.executor.columnar.grouping.division import divided, parts_of
+from taskexecutor.executor.columnar.grouping.grouping import (
     Ints,
     Sessions,
     group,

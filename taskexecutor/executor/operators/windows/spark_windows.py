@@ -14,14 +14,14 @@ from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext
 from firesteel.plan.specs import Spec, TransformSpec, WindowApplySpec
 from firesteel.row_kind import INSERT, ROW_KIND
+from taskexecutor.executor.columnar.cached_plans import composed
+from taskexecutor.executor.columnar.cached_plans.table_versions import pinned
+from taskexecutor.executor.columnar.cached_plans.windows_together import gets_windows_together
+from taskexecutor.executor.columnar.jvm.engine import engine_of
+from taskexecutor.executor.columnar.runners.plans import BundlePlans
+from taskexecutor.executor.columnar.schemas import to_arrow, to_spark
+from taskexecutor.executor.columnar.transfer import BundleLoader, collect
 from taskexecutor.executor.operators.windows.fired_rows import window_field
-from taskexecutor.executor.spark.bundles.plans import BundlePlans
-from taskexecutor.executor.spark.jvm.engine import engine_of
-from taskexecutor.executor.spark.plans import composed
-from taskexecutor.executor.spark.plans.table_versions import pinned
-from taskexecutor.executor.spark.plans.windows_together import gets_windows_together
-from taskexecutor.executor.spark.schemas import to_arrow, to_spark
-from taskexecutor.executor.spark.transfer import BundleLoader, collect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

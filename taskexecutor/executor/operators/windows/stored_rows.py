@@ -12,8 +12,8 @@ from firesteel.plan.specs import (
     WindowTopNSpec,
 )
 from firesteel.plan.specs.windows import SESSION_GAP
-from taskexecutor.executor.aggregation.columns import described
-from taskexecutor.executor.aggregation.grouping import Ints
+from taskexecutor.executor.columnar.grouping.columns import described
+from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.windows.contents import Bounds, event_times
 

@@ -7,9 +7,9 @@ import pyarrow as pa
 from firesteel.column_names import column_index
 from firesteel.plan.specs import WindowTopNSpec
 from firesteel.row_kind import INSERT, ROW_KIND
-from taskexecutor.executor.aggregation.columns import as_array
-from taskexecutor.executor.aggregation.grouping import Ints, group, one_group
-from taskexecutor.executor.aggregation.ordering import ranks_of, sorted_rows
+from taskexecutor.executor.columnar.grouping.columns import as_array
+from taskexecutor.executor.columnar.grouping.grouping import Ints, group, one_group
+from taskexecutor.executor.columnar.grouping.ordering import ranks_of, sorted_rows
 from taskexecutor.executor.operators.windows.contents import (
     RANK,
     TIME,

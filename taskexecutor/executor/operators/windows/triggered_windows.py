@@ -38,9 +38,10 @@ from firesteel.triggers import (
     TriggerResult,
     TriggerState,
 )
-from taskexecutor.executor.aggregation.columns import as_table, described
-from taskexecutor.executor.aggregation.grouping import Ints
-from taskexecutor.executor.aggregation.row_log import RowLog, taken
+from taskexecutor.executor.columnar.grouping.columns import as_table, described
+from taskexecutor.executor.columnar.grouping.grouping import Ints
+from taskexecutor.executor.columnar.grouping.row_log import RowLog, taken
+from taskexecutor.executor.columnar.session_zone import session_zone
 from taskexecutor.executor.operators.stateful.rows import rows_of
 from taskexecutor.executor.operators.windows.contents import (
     WINDOW_END,
@@ -55,7 +56,6 @@ from taskexecutor.executor.operators.windows.fired_rows import (
     with_window,
 )
 from taskexecutor.executor.operators.windows.stored_rows import StoredRows
-from taskexecutor.executor.spark.session_zone import session_zone
 from taskexecutor.executor.timing.wall_clock import wall_clock_us
 
 _START, _END, _PANE = "_pane_start", "_pane_end", "_pane"

@@ -1,0 +1,1 @@
+"""Readers of files: Spark's, whose plans are cached, and Arrow's."""

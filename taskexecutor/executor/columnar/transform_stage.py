@@ -1,0 +1,120 @@
+"""Spark operators after a task's input or a Python operator.
+
+Input is gathered into bundles: everything that arrives while Spark is busy, up to a limit. The task
+flushes before watermarks, at the end, and when its input runs dry: no row waits for later rows, and
+no watermark overtakes a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+
+from firesteel.common.config import Configuration, options
+from firesteel.operator import Output, RuntimeContext
+from firesteel.plan.specs import PartialWindowAggregateSpec, Spec, TransformSpec
+from taskexecutor.executor.columnar.cached_plans import composed
+from taskexecutor.executor.columnar.cached_plans.row_partials import row_partials
+from taskexecutor.executor.columnar.cached_plans.table_versions import pinned
+from taskexecutor.executor.columnar.columns.sink import ColumnSink
+from taskexecutor.executor.columnar.grouping.row_partials import RowPartials
+from taskexecutor.executor.columnar.runners.plans import BundlePlans
+from taskexecutor.executor.columnar.stage import SparkStage
+from taskexecutor.executor.columnar.transfer import BundleLoader
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class After(NamedTuple):
+    """The result of a stage over all rows together."""
+
+    frame: DataFrame
+    schema: pa.Schema  # of the emitted rows
+    # computes them from the DataFrame's rows; None: emitted unchanged
+    grouping: RowPartials | None = None
+
+
+class SparkTransformStage(SparkStage):
+    """One Catalyst plan, cached between bundles if that is sound."""
+
+    def __init__(
+        self,
+        specs: Sequence[Spec],
+        output_schema: pa.Schema | None,
+        input_schema: pa.Schema | None = None,
+    ) -> None:
+        """`input_schema`: None uses the one that the context knows, or that of the first bundle."""
+        super().__init__(specs, output_schema)
+        self._input_schema = input_schema
+        self._bundle: list[pa.RecordBatch] = []
+        self._bundle_bytes = 0
+        self._loader: BundleLoader | None = None
+        self._plans: BundlePlans | None = None
+
+    def setup(self, context: RuntimeContext, output: Output) -> None:
+        super().setup(context, output)
+        self._limit_bytes = Configuration(context.config).get(options.BUNDLE_BYTES)
+
+    def after(self, frame: DataFrame) -> After | None:
+        """Applies the group to all rows together; returns None if it is meant for bundles."""
+        if any(isinstance(spec, TransformSpec) and spec.per_bundle for spec in self._specs):
+            return None
+        *before, last = self._specs
+        with pinned():
+            rows = composed.apply(frame, before, cores=0)
+            found = composed.apply(rows, [last], cores=0)
+        self._check_schema(found)
+        assert self._output_schema is not None
+        if isinstance(last, PartialWindowAggregateSpec) and not composed.by_row(rows, last):
+            given = row_partials(rows, last, found)
+            if given is not None and ColumnSink.groups(self._engine, given):
+                return After(given.frame, self._output_schema, given.grouping)
+        return After(found, self._output_schema)
+
+    def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
+        if not batch.num_rows:
+            return
+        self._bundle.append(batch)
+        self._bundle_bytes += batch.nbytes
+        if self._bundle_bytes >= self._limit_bytes:
+            self.flush()
+
+    def flush(self) -> None:
+        if not self._bundle:
+            return
+        bundle, self._bundle, self._bundle_bytes = self._bundle, [], 0
+        rows = sum(batch.num_rows for batch in bundle)
+        self.context.count_bundle(rows)
+        schema = self._input_schema or self.context.input_schemas[0] or bundle[0].schema
+        if self._plans is None:
+            self._plans = BundlePlans(self._engine, schema, self._specs, self.context.plan_meter)
+            self._loader = BundleLoader(self._engine.session, self._engine.bundles, schema)
+        self._plans.drop_if_outdated()
+        suited = self._plans.suits(rows)
+        if suited and self._plans.undecided:
+            with self._on_spark():
+                self._plans.make()
+        if suited and self._plans.frame is not None:
+            with (
+                self.context.time("spark"),
+                self._engine.cancelling(self._job_group, self._cancelled),
+            ):
+                self._check_schema(self._plans.frame)
+                assert self._output_schema is not None
+                self.emit(self._plans.run(bundle, self._output_schema, self._job_group))
+                self._show_plan(self._plans.frame)
+        else:
+            assert self._loader is not None
+            with self._on_spark(), ExitStack() as loaded:
+                with self.context.plan_meter.converting:
+                    frame = loaded.enter_context(self._loader.dataframe(bundle))
+                self._show_plan(self._run(frame))
+
+    def close(self) -> None:
+        self._bundle = []
+        if self._plans is not None:
+            self._plans.close()

@@ -1,1 +1,0 @@
-"""Files that plans read: their DataFrames, their parts, and plans cached for them."""
