@@ -38,7 +38,7 @@ from jobmaster.core.settings import JobSettings
 from jobmaster.paths import list_files
 from jobmaster.servicer import JobMasterServicer
 from jobmaster.shell import RunningJob
-from jobmaster.testing import SLOT_PROFILE, job, vertex
+from tests.job_master import SLOT_PROFILE, job, vertex
 
 TASK_EXECUTORS = 100
 SLOTS = 100

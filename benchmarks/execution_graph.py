@@ -25,7 +25,7 @@ from jobmaster.core.failover.regions import (
     TaskFailed,
     tasks_to_restart,
 )
-from jobmaster.testing import job, vertex
+from tests.job_master import job, vertex
 
 PARALLELISM = 10_000
 GOAL_MS = 300.0

@@ -24,9 +24,9 @@ from firesteel.common.ids import AllocationId, AttemptId, OperatorId, TaskExecut
 from firesteel.common.rpc.convert import JOB_GRAPH
 from jobmaster import convert as jobmaster
 from jobmaster.core import commands
-from jobmaster.testing import job, vertex
 from taskexecutor import convert as taskexecutor
 from taskexecutor.executor import convert as executor
+from tests.job_master import job, vertex
 
 SUBTASKS = 10_000
 VERTICES = 200

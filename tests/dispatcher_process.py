@@ -15,7 +15,7 @@ from firesteel.client.cluster.supervisor import reserved_port
 from firesteel.common.ids import JobId
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.process import BlockingChild, spawn_blocking
-from jobmaster.testing import job, vertex
+from tests.job_master import job, vertex
 
 PATIENCE_S = 60.0
 

@@ -17,7 +17,7 @@ from firesteel.common.ids import IdSource
 from firesteel.common.states import TaskEvent
 from jobmaster.core.checkpoints.plan import plan_checkpoint, tasks_to_trigger
 from jobmaster.core.execution_graph import Execution, ExecutionGraph, build
-from jobmaster.testing import job, vertex
+from tests.job_master import job, vertex
 
 PARALLELISM = 10_000
 RUNS = 15

@@ -36,7 +36,7 @@ from firesteel.errors import (
     JobNotFound,
     SubmissionRejected,
 )
-from jobmaster.testing import job, operator_id, vertex
+from tests.job_master import job, operator_id, vertex
 
 PATIENCE_S = 60.0
 

@@ -29,8 +29,8 @@ from resourcemanager.core.core import SlotManager
 from resourcemanager.core.events import Connection, Event, WorkerId
 from resourcemanager.core.settings import Settings
 from resourcemanager.core.slots import SlotState
-from resourcemanager.testing import GIB, SLOT, WORKER
 from tests.simulation.loop import VirtualLoop
+from tests.slot_manager import GIB, SLOT, WORKER
 
 SEEDS = [int(os.environ["FIRESTEEL_SEED"])] if "FIRESTEEL_SEED" in os.environ else range(150)
 CHAOS_S = 60.0  # virtual seconds of faults

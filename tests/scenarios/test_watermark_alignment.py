@@ -19,10 +19,10 @@ from firesteel.common.operator_messages import WatermarkReported
 from firesteel.elements import MAX_WATERMARK, MIN_TIMESTAMP_US, StreamStatus, Watermark
 from firesteel.plan.specs import WatermarkAlignmentSpec
 from jobmaster.core.coordinators.watermark_alignment import Announcement, WatermarkAlignment
-from jobmaster.testing import job, operator_id, vertex
 from taskexecutor.executor.timing.watermark_alignment import (
     WatermarkAlignment as SourceAlignment,
 )
+from tests.job_master import job, operator_id, vertex
 
 DRIFT_US = {"fast": 100, "slow": 250}
 INTERVAL_US = 1_000_000

@@ -13,7 +13,7 @@ from firesteel.common.ids import IdSource, JobId
 from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex, Partitioner, ResultType
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from firesteel.common.rpc.convert import JOB_GRAPH
-from jobmaster.testing import job, vertex
+from tests.job_master import job, vertex
 from tests.simulation.services import FILES
 from tests.simulation.world import World
 

@@ -9,7 +9,7 @@ from firesteel.common.config import options
 from firesteel.common.job_graph import Partitioner, ResultType
 from firesteel.common.rpc.convert import JOB_GRAPH
 from firesteel.common.states import JobStatus
-from jobmaster.testing import job, vertex
+from tests.job_master import job, vertex
 from tests.simulation.cluster import Cluster
 from tests.simulation.faults import Fault, schedule
 from tests.simulation.jobs import Shape, SubmittedJob

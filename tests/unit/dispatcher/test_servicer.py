@@ -45,7 +45,7 @@ from firesteel.common.rpc.status import STATUS_CODES, Reason, detail_of, reason_
 from firesteel.common.service.platform import SYSTEM, Process
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError, JobFailed, JobNotFound, SubmissionRejected
-from jobmaster.testing import job, operator_id, vertex
+from tests.job_master import job, operator_id, vertex
 
 JOB, ENDED, SINK, MASTER = JobId("1" * 32), JobId("4" * 32), "2" * 32, JobMasterId("3" * 32)
 SOON_S = 60.0

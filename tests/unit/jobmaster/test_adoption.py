@@ -49,7 +49,7 @@ from jobmaster.core.execution_graph import Execution
 from jobmaster.core.failover.restart_strategy import FixedDelay, Verdict
 from jobmaster.core.settings import JobSettings
 from jobmaster.core.slots.slot import SlotOffer
-from jobmaster.testing import World, job, operator_id, vertex
+from tests.job_master import World, job, operator_id, vertex
 
 Coordinated: TypeAlias = tuple[str, dict[str, Any]]
 RUNNING, FINISHED, FAILED = ExecutionState.RUNNING, ExecutionState.FINISHED, ExecutionState.FAILED

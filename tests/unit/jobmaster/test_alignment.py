@@ -21,7 +21,7 @@ from jobmaster.core.coordinators.watermark_alignment import Announcement, Waterm
 from jobmaster.core.failover.restart_strategy import FixedDelay
 from jobmaster.core.failover.strategy import Failover
 from jobmaster.core.settings import JobSettings
-from jobmaster.testing import World, job, offer, operator_id, vertex
+from tests.job_master import World, job, offer, operator_id, vertex
 
 FAST, SLOW = operator_id("fast"), operator_id("slow")
 

@@ -33,7 +33,7 @@ from jobmaster.core.coordinators.base import Spool, UnexpectedMessage
 from jobmaster.core.coordinators.file_source import MAX_SPLIT_BYTES
 from jobmaster.core.coordinators.splits import SplitEnumerator
 from jobmaster.paths import PathProblem, list_files
-from jobmaster.testing import vertex
+from tests.job_master import vertex
 
 A, B = AttemptId("a"), AttemptId("b")
 

@@ -26,7 +26,7 @@ from jobmaster.core.settings import JobSettings
 from jobmaster.core.slots.slot import Requirement
 from jobmaster.core.task_executors import PROCESS_ENDED
 from jobmaster.details import job_details
-from jobmaster.testing import World, job, offer, operator_id, vertex
+from tests.job_master import World, job, offer, operator_id, vertex
 
 S = ExecutionState
 RESTART = JobSettings(restart=FixedDelay(attempts=2, delay_s=1.0))

@@ -17,7 +17,7 @@ from firesteel.common.states import (
 )
 from jobmaster.core.execution_graph import ExecutionGraph, InvalidJobGraph, build
 from jobmaster.core.execution_graph.result import PartitionState
-from jobmaster.testing import job, vertex
+from tests.job_master import job, vertex
 
 
 def built(graph: JobGraph) -> ExecutionGraph:

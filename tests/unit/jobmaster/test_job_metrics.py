@@ -9,7 +9,7 @@ from jobmaster.core.failover.restart_strategy import FixedDelay
 from jobmaster.core.settings import JobSettings
 from jobmaster.details import job_details
 from jobmaster.job_metrics import samples
-from jobmaster.testing import World, job, vertex
+from tests.job_master import World, job, vertex
 
 
 def test_a_restarted_job_counts_its_restart_and_shows_both_attempts() -> None:

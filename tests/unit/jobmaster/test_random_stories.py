@@ -27,7 +27,7 @@ from jobmaster.core.execution_graph import ExecutionVertex
 from jobmaster.core.failover.restart_strategy import FixedDelay
 from jobmaster.core.settings import JobSettings
 from jobmaster.core.slots.slot import SlotOffer
-from jobmaster.testing import World, job, offer, operator_id, vertex
+from tests.job_master import World, job, offer, operator_id, vertex
 
 S = ExecutionState
 STEPS = 400

@@ -19,7 +19,7 @@ from jobmaster.core.failover.restart_strategy import FixedDelay
 from jobmaster.core.scheduling.strategies import SchedulingPolicy
 from jobmaster.core.settings import JobSettings
 from jobmaster.core.slots.slot import SlotOffer
-from jobmaster.testing import World, job, operator_id, vertex
+from tests.job_master import World, job, operator_id, vertex
 
 S = ExecutionState
 HASH, FORWARD, REBALANCE = Partitioner.HASH, Partitioner.FORWARD, Partitioner.REBALANCE

@@ -42,7 +42,7 @@ from jobmaster.convert import (
 from jobmaster.core.execution_graph.history import StatusChange
 from jobmaster.core.failover.exceptions import Failure
 from jobmaster.core.failover.restart_strategy import RestartHistory
-from jobmaster.testing import SLOT_PROFILE, job, operator_id, vertex
+from tests.job_master import SLOT_PROFILE, job, operator_id, vertex
 from tests.object_store import ObjectStore
 
 EPOCH = 7

@@ -16,7 +16,7 @@ from jobmaster.core.settings import JobSettings
 from jobmaster.paths import list_files
 from jobmaster.servicer import Sessions
 from jobmaster.shell import RunningJob
-from jobmaster.testing import job, vertex
+from tests.job_master import job, vertex
 
 PATIENCE_S = 60.0
 

@@ -12,7 +12,7 @@ from firesteel.common.resources import UNKNOWN, ResourceProfile
 from jobmaster.core.execution_graph import ExecutionGraph, InvalidJobGraph, build, share_slots
 from jobmaster.core.slots.pool import SlotPool
 from jobmaster.core.slots.slot import ExecutionSlotSharingGroup, Requirement
-from jobmaster.testing import SLOT_PROFILE, job, offer, vertex
+from tests.job_master import SLOT_PROFILE, job, offer, vertex
 
 ONE, OTHER = TaskExecutorId("te-1"), TaskExecutorId("te-2")
 SMALL = ResourceProfile(cpu_cores=1.0, heap_bytes=100)

@@ -12,7 +12,7 @@ from jobmaster.core.checkpoints.checkpoint import Snapshot
 from jobmaster.core.checkpoints.settings import CheckpointSettings
 from jobmaster.core.execution_graph import Execution
 from jobmaster.core.settings import JobSettings
-from jobmaster.testing import World, job, offer, vertex
+from tests.job_master import World, job, offer, vertex
 
 S = ExecutionState
 ONE, OTHER = TaskExecutorId("te-1"), TaskExecutorId("te-2")

@@ -30,7 +30,6 @@ from jobmaster.core.core import JobMasterCore
 from jobmaster.core.settings import settings_from
 from jobmaster.core.slots.slot import SlotOffer
 from jobmaster.recovery import recovery_of
-from jobmaster.testing import SLOT_PROFILE
 from taskexecutor import convert as of_task_executor
 from taskexecutor.core import events as slot_events
 from taskexecutor.executor import convert
@@ -40,6 +39,7 @@ from taskexecutor.executor.operators.registry import create_operator
 from taskexecutor.executor.slot_process import Host
 from taskexecutor.executor.state import StateBackends
 from taskexecutor.executor.task import StreamTask
+from tests.job_master import SLOT_PROFILE
 
 WINDOW_BYTES = 4096  # so that an exchange is soon full
 PATIENCE_S = 60.0

@@ -11,7 +11,7 @@ from firesteel.common.rpc.errors import RemoteProtocolError
 from resourcemanager import convert
 from resourcemanager.core import commands, events
 from resourcemanager.core.events import Connection
-from resourcemanager.testing import SLOT, Harness, free, job_id
+from tests.slot_manager import SLOT, Harness, free, job_id
 
 HERE = Connection(1)
 ID, OTHER = "a" * 32, "b" * 32

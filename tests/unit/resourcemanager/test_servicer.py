@@ -21,7 +21,7 @@ from resourcemanager.core.settings import PROCESS_ENDED, Settings
 from resourcemanager.driver import NoDriver
 from resourcemanager.servicer import ResourceManagerServicer
 from resourcemanager.shell import Shell
-from resourcemanager.testing import SLOT
+from tests.slot_manager import SLOT
 
 EXECUTOR, JOB = "e" * 32, "1" * 32
 UNKNOWN = common_pb2.ResourceProfile(unknown=True)

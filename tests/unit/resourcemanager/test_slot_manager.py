@@ -12,7 +12,7 @@ from firesteel.common.states import IllegalTransition
 from resourcemanager.core import commands, events
 from resourcemanager.core.settings import PROCESS_ENDED, REGISTRATION_S
 from resourcemanager.core.slots import SlotState
-from resourcemanager.testing import EPOCH, GIB, SLOT, Harness, executor_id, free, held, job_id
+from tests.slot_manager import EPOCH, GIB, SLOT, Harness, executor_id, free, held, job_id
 
 FREE, PENDING, ALLOCATED, UNCLEAR = (
     SlotState.FREE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from resourcemanager.core import commands, events
 from resourcemanager.core.commands import Command
 from resourcemanager.core.slots import SlotState
-from resourcemanager.testing import WORKER, Harness, executor_id, free, job_id
+from tests.slot_manager import WORKER, Harness, executor_id, free, job_id
 
 
 def cluster(*names: str, slots: int = 1, **settings: object) -> Harness:

@@ -7,7 +7,7 @@ from firesteel.common.resources import ResourceProfile
 from resourcemanager.core import commands, events
 from resourcemanager.core.events import WorkerId
 from resourcemanager.core.settings import WORKER_START_TIMEOUT_S
-from resourcemanager.testing import GIB, SLOT, WORKER, Harness, executor_id, free, job_id
+from tests.slot_manager import GIB, SLOT, WORKER, Harness, executor_id, free, job_id
 
 
 def requested(rm: Harness) -> list[WorkerId]:

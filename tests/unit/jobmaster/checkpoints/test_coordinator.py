@@ -21,7 +21,7 @@ from jobmaster.core.checkpoints.commands import (
 )
 from jobmaster.core.checkpoints.coordinator import CheckpointCoordinator, Request
 from jobmaster.core.checkpoints.settings import CheckpointSettings
-from jobmaster.testing import job, operator_id, vertex
+from tests.job_master import job, operator_id, vertex
 from tests.unit.jobmaster.checkpoints.graphs import finish, running, start_over, task
 
 C = TypeVar("C")

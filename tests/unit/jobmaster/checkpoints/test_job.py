@@ -37,11 +37,11 @@ from jobmaster.core.failover.restart_strategy import FixedDelay
 from jobmaster.core.settings import JobSettings, settings_from
 from jobmaster.details import job_details
 from jobmaster.job_metrics import samples
-from jobmaster.testing import World, job, offer, operator_id, vertex
 from taskexecutor.convert import from_executor
 from taskexecutor.core.events import ProcessMessageReceived
 from taskexecutor.executor.convert import BARRIER, checkpoint_answer
 from taskexecutor.executor.task.interfaces import Acknowledged, CheckpointAnswer, DataEnded
+from tests.job_master import World, job, offer, operator_id, vertex
 
 RUNNING, FAILED, FINISHED = ExecutionState.RUNNING, ExecutionState.FAILED, ExecutionState.FINISHED
 

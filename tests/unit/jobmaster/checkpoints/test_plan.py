@@ -18,7 +18,7 @@ from jobmaster.core.checkpoints.plan import (
     tasks_to_trigger,
 )
 from jobmaster.core.execution_graph import Execution, ExecutionGraph, build
-from jobmaster.testing import job, vertex
+from tests.job_master import job, vertex
 from tests.unit.jobmaster.checkpoints.graphs import finish, running, task
 
 

@@ -24,7 +24,7 @@ from firesteel.elements import MIN_TIMESTAMP_US
 from jobmaster.core.checkpoints.restore import (
     assign,
 )
-from jobmaster.testing import job, operator_id, vertex
+from tests.job_master import job, operator_id, vertex
 
 MAX_PARALLELISM = 12
 

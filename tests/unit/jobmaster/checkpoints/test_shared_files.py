@@ -28,7 +28,7 @@ from jobmaster.core.checkpoints.commands import (
 )
 from jobmaster.core.checkpoints.coordinator import Request
 from jobmaster.core.checkpoints.shared_files import SharedFiles
-from jobmaster.testing import operator_id
+from tests.job_master import operator_id
 from tests.unit.jobmaster.checkpoints.test_coordinator import Coordination, of
 
 

@@ -19,7 +19,7 @@ from jobmaster.core.failover.restart_strategy import FixedDelay
 from jobmaster.core.failover.strategy import Failover
 from jobmaster.core.settings import JobSettings
 from jobmaster.core.slots.slot import SlotOffer
-from jobmaster.testing import World, job, operator_id, vertex
+from tests.job_master import World, job, operator_id, vertex
 
 S = ExecutionState
 SEQUENCE = ("sequence-source", {"start": 0, "end": 100, "split_rows": 10})

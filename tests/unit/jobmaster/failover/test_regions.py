@@ -22,7 +22,7 @@ from jobmaster.core.failover.regions import (
     TaskFailed,
     tasks_to_restart,
 )
-from jobmaster.testing import vertex
+from tests.job_master import vertex
 
 PIPELINED, BLOCKING = ResultType.PIPELINED, ResultType.BLOCKING
 FORWARD, REBALANCE, RESCALE, HASH, BROADCAST = Partitioner

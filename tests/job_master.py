@@ -1,6 +1,4 @@
-"""Small jobs, and a World that drives a JobMasterCore without processes: for tests and
-benchmarks.
-"""
+"""Small jobs, and a World that drives a JobMasterCore without processes."""
 
 from __future__ import annotations
 

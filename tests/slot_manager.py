@@ -1,5 +1,5 @@
-"""A SlotManager without a network, for tests: verbs in, commands out. Checks all invariants after
-every event.
+"""Drives a SlotManager without a network: verbs in, commands out. Checks all invariants after every
+event.
 """
 
 from __future__ import annotations
