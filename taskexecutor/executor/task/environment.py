@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 from firesteel.common.operator_messages import FromOperator, OperatorEvent
 from firesteel.operator import TaskCancelled, TaskInfo
 from taskexecutor.executor.task.interfaces import Engine
 from taskexecutor.executor.task.mailbox import Mailbox
 from taskexecutor.executor.timing.clock import TaskClock, TimeKind
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class TaskEnvironment:
@@ -36,6 +41,9 @@ class TaskEnvironment:
         # Mails ran during a step and may have produced new input, so the task must not sleep after
         # it.
         self.yielded = False
+        self._raised: tuple[BaseException, str] | None = (
+            None  # the last error of an operator, its id
+        )
 
     def send_message(self, operator_id: str, message: FromOperator) -> None:
         """Sends a message to the coordinator of one of the task's operators."""
@@ -48,6 +56,30 @@ class TaskEnvironment:
                 message=message,
             )
         )
+
+    def attributed(self, operator_id: str, call: Callable[P, T]) -> Callable[P, T]:
+        """Returns `call` such that its errors are attributed to the operator."""
+
+        @functools.wraps(call)
+        def attributed(*arguments: P.args, **named: P.kwargs) -> T:
+            try:
+                return call(*arguments, **named)
+            except BaseException as error:
+                self.attribute(error, operator_id)
+                raise
+
+        return attributed
+
+    def attribute(self, error: BaseException, operator_id: str) -> None:
+        """Attributes an error to an operator. The first call for an error counts, because the error
+        then passes through the operators upstream.
+        """
+        if self._raised is None or self._raised[0] is not error:
+            self._raised = error, operator_id
+
+    def raised_by(self, error: BaseException) -> str:
+        """Returns the id of the operator to which the error is attributed, or an empty string."""
+        return self._raised[1] if self._raised is not None and self._raised[0] is error else ""
 
     def check_cancelled(self) -> None:
         if self.cancelled:

@@ -62,7 +62,7 @@ class SourceTask:
         if self._chain.full:
             self.max_wait_s = None
             return Step.FULL
-        if not self._source.poll(0.0):
+        if not self._head.poll():
             self.max_wait_s = None
             return Step.END
         if not self._source.waiting:

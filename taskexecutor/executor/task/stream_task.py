@@ -437,7 +437,8 @@ class StreamTask:
         """Returns where the program adds the operators that raised the error: several if they form
         one plan.
         """
-        node = self._chain.raised_by(error) if self._chain is not None else None
+        operator_id = self._environment.raised_by(error)
+        node = self._chain.node_of(operator_id) if self._chain is not None else None
         if node is None:
             return ""
         operators = self.config.vertex.operators

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow as pa
+import pytest
 
 from firesteel.common.job_graph import JobVertex
 from firesteel.common.states import ExecutionState
@@ -100,15 +102,84 @@ def test_groups_are_in_topological_order() -> None:
     assert grouped(chain, 4) == [(0, 1), (2,), (3,), (4,)]
 
 
-def test_a_failure_names_the_place_of_the_operator_that_was_at_work() -> None:
+CALLS = (
+    *("setup", "initialize_state", "open", "process_batch(0)", "process_watermark(5)"),
+    *("on_event_time(5)", "on_processing_time", "mail", "end_input(0)", "finish", "close"),
+)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("failing", ["right", "left"])
+def test_a_failure_names_the_place_of_its_operator(failing: str, call: str) -> None:
+    """src feeds right, which feeds left."""
+    journal = Journal()
+    journal.fail_in(f"{failing}.{call}", ValueError("boom"))
+    run = places_run(journal)
+    assert [error.summary for error in run.errors] == [f"job.py, line {failing}: ValueError: boom"]
+
+
+def test_a_failure_of_a_source_names_its_place() -> None:
+    journal = Journal()
+    journal.fail_in("src.poll", ValueError("boom"))
+    assert places_run(journal).errors[0].summary == "job.py, line src: ValueError: boom"
+
+
+def test_an_operator_that_replaces_an_error_raises_the_new_one() -> None:
     journal = Journal()
     journal.fail_in("left.process_batch(0)", ValueError("boom"))
-    names = ("src", "right", "left")
-    chain = [replace(operator(n, *[(0,)] * (n != "src")), place=f"job.py, line {n}") for n in names]
-    recording = {name: RecordingOperator(name, journal) for name in ("right", "left")}
-    source = RecordingSource("src", journal, [batch(1)])
-    run = Run(vertex(*chain), {"src": source, **recording}).run()
+
+    def replaced(here: RecordingOperator, rows: pa.RecordBatch, _: int) -> None:
+        try:
+            here.output.emit(rows)
+        except ValueError as error:
+            raise KeyError("rows") from error
+
+    run = places_run(journal, replaced)
+    assert run.errors[0].summary.startswith("job.py, line right: KeyError")
+
+
+def test_an_error_that_an_operator_passes_on_keeps_its_place() -> None:
+    journal = Journal()
+    journal.fail_in("left.process_batch(0)", ValueError("boom"))
+    cleaned: list[str] = []
+
+    def cleaning(here: RecordingOperator, rows: pa.RecordBatch, _: int) -> None:
+        try:
+            here.output.emit(rows)
+        except ValueError:
+            cleaned.append(here.name)
+            raise
+
+    run = places_run(journal, cleaning)
+    assert cleaned == ["right"]
     assert run.errors[0].summary == "job.py, line left: ValueError: boom"
+
+
+def places_run(
+    journal: Journal,
+    on_batch: Callable[[RecordingOperator, pa.RecordBatch, int], None] | None = None,
+) -> Run:
+    """src -> right -> left, each with a place."""
+
+    def busy(here: RecordingOperator, rows: pa.RecordBatch, _: int) -> None:
+        here.context.timers.register_event_time(5)
+        here.context.timers.register_processing_time(0)
+        here.context.request_mail(lambda: journal.note(here.name, "mail"))
+
+    names = ("src", "right", "left")
+    inputs: tuple[tuple[tuple[int, ...], ...], ...] = ((), ((0,),), ((1,),))
+    chain = [
+        replace(operator(name, *of), place=f"job.py, line {name}")
+        for name, of in zip(names, inputs, strict=True)
+    ]
+    return Run(
+        vertex(*chain),
+        {
+            "src": RecordingSource("src", journal, [batch(1), Watermark(5), batch(2)]),
+            "right": RecordingOperator("right", journal, on_batch=on_batch or busy),
+            "left": RecordingOperator("left", journal, on_batch=busy),
+        },
+    ).run()
 
 
 def test_a_diamond_with_a_two_input_operator() -> None:

@@ -76,15 +76,6 @@ class OperatorChain:
     def node_of(self, operator_id: str) -> ChainNode | None:
         return self._node_of_operator.get(operator_id)
 
-    def raised_by(self, error: BaseException) -> ChainNode | None:
-        """Returns the node whose operator was running when the error was raised, or None."""
-        operators = {id(node.operator): node for node in self.nodes}
-        found, raised = None, error.__traceback__
-        while raised is not None:
-            found = operators.get(id(raised.tb_frame.f_locals.get("self")), found)
-            raised = raised.tb_next
-        return found
-
     # -- last to first
 
     def setup(self, check: Callable[[], None]) -> None:
@@ -132,8 +123,7 @@ class OperatorChain:
     def prepare_barrier(self, checkpoint_id: int) -> None:
         """Emits everything that belongs before the barrier."""
         for node in self.nodes:
-            node.operator.flush()
-            node.operator.prepare_barrier(checkpoint_id)
+            node.prepare_barrier(checkpoint_id)
 
     def emit_barrier(self, barrier: CheckpointBarrier) -> None:
         """Emits the barrier, after everything that belongs to the checkpoint."""
@@ -154,7 +144,7 @@ class OperatorChain:
     def flush(self) -> None:
         """Emits everything that is held back, because the input ran dry."""
         for node in self.nodes:
-            node.operator.flush()
+            node.flush()
 
     def advance_to_end_of_event_time(self) -> None:
         """Advances event time to MAX_WATERMARK, which fires every event-time timer. Skips nodes
@@ -174,7 +164,7 @@ class OperatorChain:
     def stop(self) -> None:
         """Stops the operators for a savepoint: they emit nothing afterwards."""
         for node in self.nodes:
-            node.operator.stop()
+            node.stop()
 
     def emit_end_of_data(self, finished: bool) -> None:
         self._emit_event(EndOfData(finished))
@@ -201,10 +191,10 @@ class OperatorChain:
 
 def _downstream_of_emitters_at_end(nodes: Sequence[ChainNode]) -> frozenset[ChainNode]:
     """Returns the nodes downstream of an operator that emits at its end."""
-    found: set[ChainNode] = set()
+    downstream: set[ChainNode] = set()
     for node in nodes:
-        if node.operator.emits_at_end or node in found:
-            found.update(
+        if node.operator.emits_at_end or node in downstream:
+            downstream.update(
                 target.node for target in node.output.targets if isinstance(target, NodeTarget)
             )
-    return frozenset(found)
+    return frozenset(downstream)

@@ -111,7 +111,8 @@ class OperatorContext:
         self._environment.send_message(self.operator_id, event)
 
     def request_mail(self, action: Callable[[], None]) -> None:
-        self._environment.mailbox.put(action)
+        environment = self._environment
+        environment.mailbox.put(environment.attributed(self.operator_id, action))
 
     def yield_to_mail(self, timeout_s: float) -> None:
         self._environment.yield_to_mail(timeout_s)

@@ -6,7 +6,9 @@ result partitions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Concatenate, ParamSpec, TypeVar
 
 import pyarrow as pa
 
@@ -32,6 +34,27 @@ from taskexecutor.executor.timing.watermarks import ValveEvent, WatermarkValve
 
 _POSITION = "firesteel.position"  # the list state that holds a source's position
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _attributed(
+    method: Callable[Concatenate[ChainNode, P], T],
+) -> Callable[Concatenate[ChainNode, P], T]:
+    """Attributes errors of the method to the node's operator. Operators call each other through
+    these methods, so that the first attribution of an error is the right one.
+    """
+
+    @functools.wraps(method)
+    def attributed(node: ChainNode, /, *arguments: P.args, **named: P.kwargs) -> T:
+        try:
+            return method(node, *arguments, **named)
+        except BaseException as error:
+            node.environment.attribute(error, node.metrics.operator_id)
+            raise
+
+    return attributed
+
 
 class ChainNode:
     """A runtime operator: one operator of the vertex, or a run of them that Spark executes as one
@@ -45,6 +68,7 @@ class ChainNode:
         member_ids: tuple[str, ...],
         operator: StreamOperator,
         inputs: int,
+        environment: TaskEnvironment,
         metrics: OperatorMetrics,
         output: ChainOutput,
         timers: OperatorTimers,
@@ -54,6 +78,7 @@ class ChainNode:
         self.members = members  # indices into the vertex's operators
         self.member_ids = member_ids
         self.operator = operator
+        self.environment = environment
         self.metrics = metrics
         self.output = output
         self.timers = timers
@@ -84,10 +109,12 @@ class ChainNode:
 
     # -- life cycle
 
+    @_attributed
     def setup(self) -> None:
         self._must_close = True  # even if it raises: it may have acquired resources
         self.operator.setup(self.context, self.output)
 
+    @_attributed
     def initialize_state(self, state: TaskOperatorState) -> None:
         self.state = state
         if state.restored_watermark_us is not None:
@@ -100,6 +127,7 @@ class ChainNode:
         )
         self.operator.initialize_state(state)
 
+    @_attributed
     def open(self) -> None:
         self.operator.open()
         if self.state is not None and (left := self.state.not_taken):
@@ -121,6 +149,7 @@ class ChainNode:
         """
         return self.state is not None and self.state.finished_before
 
+    @_attributed
     def finish(self) -> None:
         for input_index, ended in enumerate(self._ended):
             if not ended:
@@ -134,6 +163,11 @@ class ChainNode:
         for target in self.output.targets:
             target.finished()
 
+    @_attributed
+    def stop(self) -> None:
+        self.operator.stop()
+
+    @_attributed
     def close(self) -> None:
         """Closes the operator if it was set up and is not closed."""
         if not self._must_close:
@@ -151,6 +185,12 @@ class ChainNode:
     def check_checkpointed(self) -> None:
         check_checkpointed(self.operator, self.name)
 
+    @_attributed
+    def prepare_barrier(self, checkpoint_id: int) -> None:
+        self.operator.flush()
+        self.operator.prepare_barrier(checkpoint_id)
+
+    @_attributed
     def snapshot(self, checkpoint_id: int) -> tuple[OperatorId, OperatorStateSnapshot]:
         """Returns the node's state, under the id of its first member."""
         assert self.state is not None
@@ -165,6 +205,7 @@ class ChainNode:
         watermark_us = reached_us if self.operator.keeps_event_time and not ended else None
         return OperatorId(self.member_ids[0]), self.state.snapshot(watermark_us)
 
+    @_attributed
     def notify_checkpoint(self, checkpoint_id: int, *, completed: bool) -> None:
         if completed:
             self.operator.notify_checkpoint_complete(checkpoint_id)
@@ -173,10 +214,22 @@ class ChainNode:
 
     # -- data
 
+    @_attributed
+    def poll(self) -> bool:
+        """Lets a source emit rows. Returns whether more may follow."""
+        assert isinstance(self.operator, SourceOperator)
+        return self.operator.poll(0.0)
+
+    @_attributed
+    def flush(self) -> None:
+        self.operator.flush()
+
+    @_attributed
     def process_batch(self, batch: pa.RecordBatch, input_index: int) -> None:
         self.metrics.records_in += batch.num_rows
         self.operator.process_batch(batch, input_index)
 
+    @_attributed
     def on_event(self, channel: int, event: ValveEvent) -> None:
         """Handles a producer's watermark or status."""
         if isinstance(event, Watermark):
@@ -190,6 +243,7 @@ class ChainNode:
                 self.operator.flush()
                 self.operator.process_status(outcome)
 
+    @_attributed
     def advance_watermark(self, watermark: Watermark) -> None:
         """Advances event time, after flushing the current bundle."""
         if watermark.timestamp_us <= self._restored_us:
@@ -198,12 +252,14 @@ class ChainNode:
         self.timers.advance_watermark(watermark.timestamp_us)
         self.operator.process_watermark(watermark)
 
+    @_attributed
     def advance_to_end_of_event_time(self) -> None:
         if self.timers.current_watermark_us < MAX_WATERMARK.timestamp_us:
             self.advance_watermark(MAX_WATERMARK)
         if not self.operator.emits_at_end:
             self.output.emit_watermark(MAX_WATERMARK)  # even if the operator forwards none
 
+    @_attributed
     def handle_coordinator_event(self, event: ToOperator) -> None:
         alignment = self.watermark_alignment
         if alignment is not None and isinstance(event, WatermarkLimit):
@@ -213,6 +269,7 @@ class ChainNode:
             alignment.report()
         self.operator.handle_coordinator_event(event)
 
+    @_attributed
     def producer_ended(self, input_index: int) -> None:
         """Counts an ended producer of the input; the input ends with the last of them."""
         self._producers[input_index] -= 1
@@ -262,7 +319,10 @@ def create_node(
     """Creates a node with everything around its operator, except targets. The watermark alignment,
     if there is one, becomes the last target of the output.
     """
-    operator_timers = timers.for_operator(operator.on_event_times, operator.on_processing_time)
+    operator_timers = timers.for_operator(
+        operator.on_event_times,  # inside advance_watermark
+        environment.attributed(metrics.operator_id, operator.on_processing_time),
+    )
     alignment = None
     if watermark_alignment is not None:
         alignment = _align(watermark_alignment, environment, metrics.operator_id, timers)
@@ -272,6 +332,7 @@ def create_node(
         member_ids=member_ids,
         operator=operator,
         inputs=len(input_schemas),
+        environment=environment,
         metrics=metrics,
         output=ChainOutput(environment, metrics),
         timers=operator_timers,
