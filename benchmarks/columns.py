@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from firesteel.common.units import MIB
-from firesteel.plan.specs import TransformSpec
+from firesteel.operators import TransformSpec
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.runners.plans import BundlePlans
 from taskexecutor.executor.columnar.schemas import to_arrow

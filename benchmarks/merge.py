@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from firesteel.operator import StreamOperator
+from firesteel.operators import RunningAggregateSpec, TumblingSpec, WindowAggregateSpec
 from firesteel.plan.aggregates.parse import parse_aggregates
-from firesteel.plan.specs import RunningAggregateSpec, TumblingSpec, WindowAggregateSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.running_aggregate import RunningAggregate
 from taskexecutor.executor.operators.windows.window_operator import window_operator

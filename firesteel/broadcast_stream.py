@@ -9,7 +9,7 @@ from firesteel.broadcast_functions import (
     KeyedBroadcastProcessFunction,
 )
 from firesteel.errors import InvalidProgram
-from firesteel.plan.specs import BroadcastProcessSpec, RowTimeSpec
+from firesteel.operators import BroadcastProcessSpec, RowTimeSpec
 
 
 def checked_names(names: tuple[Any, ...]) -> tuple[str, ...]:

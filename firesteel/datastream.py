@@ -22,10 +22,7 @@ from firesteel.functions import CoProcessFunction, KeyedProcessFunction, Process
 from firesteel.latest_operator import LatestOperator, positive
 from firesteel.missing_methods import no_such_member
 from firesteel.operator import StreamOperator
-from firesteel.plan import frame_methods
-from firesteel.plan.event_time import result_times
-from firesteel.plan.session_gap import with_session_gap
-from firesteel.plan.specs import (
+from firesteel.operators import (
     ApplySpec,
     AssignWatermarksSpec,
     CoMapInArrowSpec,
@@ -40,6 +37,9 @@ from firesteel.plan.specs import (
     TopNSpec,
     side_output_tags,
 )
+from firesteel.plan import frame_methods
+from firesteel.plan.event_time import result_times
+from firesteel.plan.session_gap import with_session_gap
 from firesteel.plan.stream_graph import StreamEdge, StreamNode
 from firesteel.program import Program
 from firesteel.row_operations import ArrowFunction, RowOperations, checked_function, titled

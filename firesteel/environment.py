@@ -16,6 +16,7 @@ from firesteel.durations import Duration
 from firesteel.errors import InvalidProgram
 from firesteel.latest_operator import positive
 from firesteel.missing_methods import no_such_member
+from firesteel.operators import SourceSpec
 from firesteel.plan import deferred_columns
 from firesteel.plan.local_rows import (
     LocalTable,
@@ -23,7 +24,6 @@ from firesteel.plan.local_rows import (
     table_of_frame,
     table_of_rows,
 )
-from firesteel.plan.specs import SourceSpec
 from firesteel.plan.stream_graph import StreamEdge
 from firesteel.program import Program
 from firesteel.static_table import StaticTable

@@ -8,8 +8,7 @@ from typing import Any
 from firesteel.connectors import PythonSource
 from firesteel.durations import Duration, duration_us, positive_us
 from firesteel.errors import InvalidProgram
-from firesteel.plan.runtime_mode import is_bounded, is_watched
-from firesteel.plan.specs import (
+from firesteel.operators import (
     AsOfSpec,
     AssignWatermarksSpec,
     CustomSpec,
@@ -22,7 +21,8 @@ from firesteel.plan.specs import (
     TimeToLiveSpec,
     TumblingSpec,
 )
-from firesteel.plan.specs.joins import How
+from firesteel.operators.joins import How
+from firesteel.plan.runtime_mode import is_bounded, is_watched
 from firesteel.plan.stream_graph import StreamGraph, StreamNode
 from firesteel.windowed_stream import time_column_of
 from firesteel.windows import Tumbling, Window

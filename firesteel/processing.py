@@ -7,7 +7,7 @@ from typing import Any
 from firesteel.broadcast_functions import BroadcastProcessFunction
 from firesteel.errors import InvalidProgram
 from firesteel.functions import CoProcessFunction, KeyedProcessFunction, ProcessFunction
-from firesteel.plan.specs import ProcessSpec, RowTimeSpec
+from firesteel.operators import ProcessSpec, RowTimeSpec
 
 
 def process_spec(

@@ -14,10 +14,7 @@ from firesteel.async_functions import AsyncFunction, AsyncRetryStrategy
 from firesteel.column_names import same
 from firesteel.durations import Duration, positive_us
 from firesteel.errors import InvalidProgram
-from firesteel.plan import frame_methods
-from firesteel.plan.deferred_columns import is_column
-from firesteel.plan.frame_methods import FrameMethod
-from firesteel.plan.specs import (
+from firesteel.operators import (
     FilterSpec,
     MapAsyncSpec,
     MapInArrowSpec,
@@ -26,6 +23,9 @@ from firesteel.plan.specs import (
     Spec,
     TransformSpec,
 )
+from firesteel.plan import frame_methods
+from firesteel.plan.deferred_columns import is_column
+from firesteel.plan.frame_methods import FrameMethod
 from firesteel.windowed_stream import Stream
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from firesteel.column_names import same
 from firesteel.errors import InvalidProgram
-from firesteel.plan.specs import PartialWindowAggregateSpec, RowsBetweenSpec
+from firesteel.operators import PartialWindowAggregateSpec, RowsBetweenSpec
 from firesteel.row_kind import ROW_KIND
 from firesteel.windowed_stream import KeyedRows, Stream, order_of, parsed_without_windows
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 from firesteel.errors import InvalidProgram
-from firesteel.plan.runtime_mode import is_bounded
-from firesteel.plan.specs import (
+from firesteel.operators import (
     AssignWatermarksSpec,
     CustomSpec,
     SourceSpec,
     TransformWithStateSpec,
 )
+from firesteel.plan.runtime_mode import is_bounded
 from firesteel.plan.stream_graph import StreamGraph, StreamNode
 
 # PySpark's spellings ("EventTime") are also accepted.

@@ -9,7 +9,7 @@ from firesteel.column_names import same
 from firesteel.durations import Duration, duration_us
 from firesteel.errors import InvalidProgram
 from firesteel.missing_methods import no_such_member
-from firesteel.plan.specs import (
+from firesteel.operators import (
     AggregateExpression,
     CountSpec,
     DynamicSessionSpec,

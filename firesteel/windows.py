@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from firesteel.durations import Duration, duration_us, positive_us
 from firesteel.errors import InvalidProgram
-from firesteel.plan.specs import (
+from firesteel.operators import (
     AssignWatermarksSpec,
     CountSpec,
     DynamicSessionSpec,

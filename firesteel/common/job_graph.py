@@ -58,7 +58,7 @@ class Operator:
     operator_id: OperatorId
     name: str
     kind: str  # "Source", "Transform", ...: the spec's class without "Spec"
-    spec: bytes  # cloudpickle of firesteel.plan.specs.<kind>Spec; opened in slots only
+    spec: bytes  # cloudpickle of firesteel.operators.<kind>Spec; opened in slots only
     uid: str = ""
     # For each input, the indices of the operators in the same chain that feed it; () if JobEdges
     # do.

@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 from firesteel.connectors.source import CoordinatorOptions, SparkRead
 from firesteel.errors import InvalidProgram
-from firesteel.plan.specs import (
+from firesteel.operators import (
     AssignWatermarksSpec,
     SinkSpec,
     SourceSpec,

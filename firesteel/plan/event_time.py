@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from firesteel.plan.specs import (
+from firesteel.operators import (
     ApplySpec,
     AsOfSpec,
     AssignWatermarksSpec,

@@ -18,7 +18,7 @@ from firesteel.common.job_graph import JobEdge, JobVertex, ResultType
 from firesteel.connectors import PythonSource
 from firesteel.connectors.python_source import PartitionPlan
 from firesteel.errors import InvalidProgram
-from firesteel.plan.specs import (
+from firesteel.operators import (
     ApplySpec,
     AssignWatermarksSpec,
     BroadcastProcessSpec,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from firesteel.errors import InvalidProgram
+from firesteel.operators.windows import SESSION_GAP
 from firesteel.plan.frame_methods import FrameMethod
-from firesteel.plan.specs.windows import SESSION_GAP
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -10,9 +10,9 @@ from typing import Any
 import cloudpickle
 
 from firesteel.errors import InvalidProgram
+from firesteel.operators import Spec
 from firesteel.plan.local_modules import refuse_taken, taken_by_value
 from firesteel.plan.source_lines import Pickled, dumps_with_lines
-from firesteel.plan.specs import Spec
 from firesteel.plan.stream_graph import StreamNode
 from firesteel.text import text_of
 

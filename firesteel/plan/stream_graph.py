@@ -10,8 +10,8 @@ from enum import Enum
 from firesteel.common.job_graph import Partitioner, ResultType
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from firesteel.errors import InvalidProgram
+from firesteel.operators import SinkSpec, Spec
 from firesteel.plan.place import Place, place_of_call
-from firesteel.plan.specs import SinkSpec, Spec
 
 DEFAULT_GROUP = "default"
 

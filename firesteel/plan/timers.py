@@ -13,7 +13,7 @@ from firesteel.broadcast_functions import KeyedBroadcastProcessFunction
 from firesteel.common.config import options
 from firesteel.common.job_graph import ResultType
 from firesteel.functions import CoProcessFunction, KeyedProcessFunction
-from firesteel.plan.specs import (
+from firesteel.operators import (
     BroadcastProcessSpec,
     CoProcessSpec,
     ProcessSpec,

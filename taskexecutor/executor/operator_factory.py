@@ -15,7 +15,7 @@ import pyarrow as pa
 from firesteel.common.job_graph import Operator
 from firesteel.errors import FiresteelError
 from firesteel.operator import SourceOperator, StreamOperator
-from firesteel.plan.specs import Spec
+from firesteel.operators import Spec
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 from firesteel.common.error_report import summary_of
 from firesteel.errors import FiresteelError
-from firesteel.plan.aggregates.parse import parse_aggregates
-from firesteel.plan.specs import (
+from firesteel.operators import (
     AggregateExpression,
     PartialWindowAggregateSpec,
     RunningAggregateSpec,
@@ -31,6 +30,7 @@ from firesteel.plan.specs import (
     WindowApplySpec,
     WindowSpec,
 )
+from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.grouping.merge_values import ranks

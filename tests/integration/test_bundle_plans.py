@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firesteel.errors import FiresteelError
-from firesteel.plan.specs import (
+from firesteel.operators import (
     AggregateExpression,
     PartialWindowAggregateSpec,
     SessionSpec,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame
 
-from firesteel.plan.specs import PartialWindowAggregateSpec, TransformSpec
+from firesteel.operators import PartialWindowAggregateSpec, TransformSpec
 from taskexecutor.executor.columnar.cached_plans.common_expressions import evaluated_once
 from taskexecutor.executor.columnar.cached_plans.reusable_plan import ROW_BY_ROW, keep
 from taskexecutor.executor.columnar.columns import rows

@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
-from firesteel.plan.aggregates.parse import parse_aggregates
-from firesteel.plan.session_gap import with_session_gap
-from firesteel.plan.specs import (
+from firesteel.operators import (
     DynamicSessionSpec,
     PartialWindowAggregateSpec,
     WindowAggregateSpec,
     WindowApplySpec,
 )
+from firesteel.plan.aggregates.parse import parse_aggregates
+from firesteel.plan.session_gap import with_session_gap
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine

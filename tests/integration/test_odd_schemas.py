@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from firesteel.connectors import FileSink, ForeachBatchSink
 from firesteel.errors import FiresteelError
-from firesteel.plan.specs import TransformSpec
+from firesteel.operators import TransformSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.schemas import declared, from_ddl, to_arrow, to_spark

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from firesteel.plan.specs import TransformSpec
+from firesteel.operators import TransformSpec
 from taskexecutor.executor.columnar.cached_plans import passthrough
 from taskexecutor.executor.columnar.columns import distinct
 from taskexecutor.executor.columnar.columns.bundles import ColumnBundles

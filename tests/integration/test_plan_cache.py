@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from firesteel.plan.specs import Spec, TransformSpec, WatermarkSpec
+from firesteel.operators import Spec, TransformSpec, WatermarkSpec
 from taskexecutor.executor.columnar.cached_plans.cache_keys import cache_key
 from taskexecutor.executor.columnar.columns import slabs
 from taskexecutor.executor.columnar.jvm import plan_cache

@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 from firesteel import DataStream, Environment, Session, Tumbling, Watermarks
 from firesteel.connectors import FileSource, ForeachBatchSink
 from firesteel.errors import FiresteelError
+from firesteel.operators import TransformSpec
 from firesteel.plan import frame_methods
-from firesteel.plan.specs import TransformSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.analysis.analyze import analyze
 from taskexecutor.executor.analysis.random_numbers import is_repeatable

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 
-from firesteel.plan.aggregates.parse import parse_aggregates
-from firesteel.plan.specs import (
+from firesteel.operators import (
     PartialWindowAggregateSpec,
     SessionSpec,
     SlidingSpec,
@@ -27,6 +26,7 @@ from firesteel.plan.specs import (
     WatermarkSpec,
     WindowSpec,
 )
+from firesteel.plan.aggregates.parse import parse_aggregates
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.cached_plans.leaf_columns import (
     BySecond,

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from firesteel.common.resources import MINIMUM_HEAP_BYTES
-from firesteel.plan.specs import TransformSpec
+from firesteel.operators import TransformSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.columnar.schemas import to_arrow
 from taskexecutor.executor.columnar.transform_stage import SparkTransformStage

@@ -27,7 +27,7 @@ from firesteel.common.units import MIB
 from firesteel.connectors import FileSink, FileSource
 from firesteel.errors import FiresteelError
 from firesteel.operator import TaskCancelled
-from firesteel.plan.specs import TransformSpec
+from firesteel.operators import TransformSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.analysis.analyze import analyze
 from taskexecutor.executor.cleaning import JobSurroundings

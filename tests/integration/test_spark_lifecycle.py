@@ -26,7 +26,7 @@ from firesteel.common.states import ExecutionState
 from firesteel.connectors import FileSink, SequenceSource
 from firesteel.errors import ErrorInfo
 from firesteel.operator import StreamOperator
-from firesteel.plan.specs import (
+from firesteel.operators import (
     CustomSpec,
     MapInArrowSpec,
     SinkSpec,

@@ -18,7 +18,7 @@ import pytest
 
 from firesteel.common.process.java import java_home
 from firesteel.connectors import FileSource
-from firesteel.plan.specs import SourceSpec, TransformSpec
+from firesteel.operators import SourceSpec, TransformSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine, SparkLost
 from taskexecutor.executor.columnar.jvm.launch import class_path, spark_home

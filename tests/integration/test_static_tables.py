@@ -13,7 +13,7 @@ from pyspark.sql import functions as sql
 
 from firesteel import Environment, StaticTable
 from firesteel.errors import FiresteelError
-from firesteel.plan.specs import (
+from firesteel.operators import (
     AggregateExpression,
     PartialWindowAggregateSpec,
     Spec,

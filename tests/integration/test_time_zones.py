@@ -34,15 +34,7 @@ from firesteel.connectors.table_source import TableSource
 from firesteel.errors import FiresteelError
 from firesteel.functions import CoProcessFunction, KeyedProcessFunction
 from firesteel.operator import StreamOperator
-from firesteel.plan.local_rows import (
-    LocalTable,
-    table_of_arrow,
-    table_of_frame,
-    table_of_rows,
-    written,
-)
-from firesteel.plan.session_gap import with_session_gap
-from firesteel.plan.specs import (
+from firesteel.operators import (
     CoMapInArrowSpec,
     CoProcessSpec,
     DynamicSessionSpec,
@@ -57,6 +49,14 @@ from firesteel.plan.specs import (
     TumblingSpec,
     WindowApplySpec,
 )
+from firesteel.plan.local_rows import (
+    LocalTable,
+    table_of_arrow,
+    table_of_frame,
+    table_of_rows,
+    written,
+)
+from firesteel.plan.session_gap import with_session_gap
 from firesteel.state import MapStateDescriptor
 from firesteel.testing import OperatorHarness
 from firesteel.triggers import Trigger, TriggerResult

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from firesteel.plan.specs import TransformSpec, WatermarkSpec
+from firesteel.operators import TransformSpec, WatermarkSpec
 from taskexecutor.executor.columnar.columns.bundles import ColumnBundles
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.runners.source_columns import ColumnPlans

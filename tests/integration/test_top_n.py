@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as sql
 
+from firesteel.operators import PartialWindowAggregateSpec, TumblingSpec
 from firesteel.plan.aggregates.parse import parse_aggregates
-from firesteel.plan.specs import PartialWindowAggregateSpec, TumblingSpec
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.grouping.ordering import sorted_rows
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine

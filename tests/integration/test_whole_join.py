@@ -12,7 +12,7 @@ import pytest
 
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
-from firesteel.plan.specs import (
+from firesteel.operators import (
     EventTimes,
     IntervalSpec,
     JoinSpec,

@@ -17,14 +17,14 @@ from pyspark.sql import functions as sql
 from structlog.testing import capture_logs
 
 from firesteel.errors import FiresteelError
-from firesteel.plan.aggregates.parse import parse_aggregates
-from firesteel.plan.specs import (
+from firesteel.operators import (
     ApplySpec,
     PartialWindowAggregateSpec,
     Spec,
     TransformSpec,
     TumblingSpec,
 )
+from firesteel.plan.aggregates.parse import parse_aggregates
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.cached_plans.reusable_plan import temporary_conf
 from taskexecutor.executor.columnar.columns import rows, spool

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from firesteel.plan.specs import SlidingSpec, TumblingSpec, WindowApplySpec
+from firesteel.operators import SlidingSpec, TumblingSpec, WindowApplySpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine

@@ -17,7 +17,7 @@ from firesteel.common.ids import AttemptId
 from firesteel.common.job_graph import JobVertex
 from firesteel.common.operator_messages import WatermarkReported
 from firesteel.elements import MAX_WATERMARK, MIN_TIMESTAMP_US, StreamStatus, Watermark
-from firesteel.plan.specs import WatermarkAlignmentSpec
+from firesteel.operators import WatermarkAlignmentSpec
 from jobmaster.core.coordinators.watermark_alignment import Announcement, WatermarkAlignment
 from taskexecutor.executor.timing.watermark_alignment import (
     WatermarkAlignment as SourceAlignment,

@@ -16,9 +16,9 @@ import sqlglot
 from sqlglot import exp
 
 from firesteel.errors import FiresteelError
+from firesteel.operators import AggregateExpression
 from firesteel.plan.aggregates import hyperloglog
 from firesteel.plan.aggregates import split as aggregate_split
-from firesteel.plan.specs import AggregateExpression
 
 # Maps merged partials to an Array, or to a Scalar for a literal. Decimals have the precision and
 # scale that they have in Spark, which rounds at each step of an expression.

@@ -19,11 +19,11 @@ from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import TokenType
 
 from firesteel.errors import InvalidProgram
+from firesteel.operators import AggregateExpression
 from firesteel.plan.aggregates.calls import Call, tokens_of
 from firesteel.plan.aggregates.spark_functions import FUNCTIONS
 from firesteel.plan.aggregates.split import NotSplittable, Split, aggregate_name, ordered_by_time
 from firesteel.plan.column_sql import expression_sql
-from firesteel.plan.specs import AggregateExpression
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

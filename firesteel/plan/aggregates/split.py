@@ -19,9 +19,9 @@ from collections.abc import Callable
 
 from sqlglot import exp
 
+from firesteel.operators import RowPartial
 from firesteel.plan.aggregates.calls import Call, calls_of
 from firesteel.plan.aggregates.spark_functions import AGGREGATES
-from firesteel.plan.specs import RowPartial
 
 # Functions that final halves may call besides arithmetic (firesteel.plan.aggregates.finals).
 MEAN = "firesteel_mean"  # (sum, count)

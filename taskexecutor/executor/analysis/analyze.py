@@ -23,8 +23,7 @@ from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex, Operator
 from firesteel.connectors import FileSink
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
-from firesteel.plan.fusion import fused
-from firesteel.plan.specs import (
+from firesteel.operators import (
     BroadcastProcessSpec,
     CoProcessSpec,
     CustomSpec,
@@ -34,6 +33,7 @@ from firesteel.plan.specs import (
     TransformSpec,
     side_output_tags,
 )
+from firesteel.plan.fusion import fused
 from taskexecutor.executor.analysis.analyzers import ANALYZERS
 from taskexecutor.executor.analysis.checks import check_keys
 from taskexecutor.executor.analysis.event_time import (

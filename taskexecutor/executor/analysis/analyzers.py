@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from firesteel.plan.specs import (
+from firesteel.operators import (
     ApplySpec,
     AssignWatermarksSpec,
     BroadcastProcessSpec,

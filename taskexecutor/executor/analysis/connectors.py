@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from firesteel.plan.specs import SinkSpec, SourceSpec
+from firesteel.operators import SinkSpec, SourceSpec
 from taskexecutor.executor.analysis.checks import check_time_column
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, Frame
 from taskexecutor.executor.columnar.cached_plans.composed import unread_frame

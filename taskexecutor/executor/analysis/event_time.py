@@ -13,9 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from firesteel.errors import FiresteelError
-from firesteel.plan.event_time import needed_times
-from firesteel.plan.runtime_mode import is_bounded
-from firesteel.plan.specs import (
+from firesteel.operators import (
     ApplySpec,
     AsOfSpec,
     AssignWatermarksSpec,
@@ -28,6 +26,8 @@ from firesteel.plan.specs import (
     WindowApplySpec,
     WindowTopNSpec,
 )
+from firesteel.plan.event_time import needed_times
+from firesteel.plan.runtime_mode import is_bounded
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, OldTimes
 
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from firesteel.column_names import meant
 from firesteel.common.error_report import summary_of
 from firesteel.errors import FiresteelError
-from firesteel.plan.frame_methods import FrameMethod
-from firesteel.plan.specs import (
+from firesteel.operators import (
     ApplySpec,
     AssignWatermarksSpec,
     BroadcastProcessSpec,
@@ -27,6 +26,7 @@ from firesteel.plan.specs import (
     TransformSpec,
     TransformWithStateSpec,
 )
+from firesteel.plan.frame_methods import FrameMethod
 from taskexecutor.executor.analysis.actions import refuse_action
 from taskexecutor.executor.analysis.by_key import ByKey, KeyedFrame
 from taskexecutor.executor.analysis.checks import (

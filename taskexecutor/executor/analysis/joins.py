@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from firesteel.errors import FiresteelError
-from firesteel.plan.specs import AsOfSpec, IntervalSpec, JoinSpec, SameWindowSpec
+from firesteel.operators import AsOfSpec, IntervalSpec, JoinSpec, SameWindowSpec
 from firesteel.row_kind import ROW_KIND
 from taskexecutor.executor.analysis.checks import (
     KeyedInput,

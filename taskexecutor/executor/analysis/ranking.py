@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from firesteel.column_names import column_index, same
 from firesteel.errors import FiresteelError
-from firesteel.plan.specs import RowsBetweenSpec, TopNSpec, WindowTopNSpec
+from firesteel.operators import RowsBetweenSpec, TopNSpec, WindowTopNSpec
 from firesteel.row_kind import ROW_KIND
 from taskexecutor.executor.analysis.checks import check_keys
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, Retracting

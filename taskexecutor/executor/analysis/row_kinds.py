@@ -24,7 +24,7 @@ import pyarrow as pa
 from firesteel.common.job_graph import JobEdge, Partitioner
 from firesteel.connectors import PostgresSink
 from firesteel.errors import FiresteelError
-from firesteel.plan.specs import (
+from firesteel.operators import (
     ApplySpec,
     AsOfSpec,
     BroadcastProcessSpec,

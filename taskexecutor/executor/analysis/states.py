@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.operator import StreamOperator
-from firesteel.plan.specs import (
+from firesteel.operators import (
     DropDuplicatesSpec,
     JoinSpec,
     RowsBetweenSpec,

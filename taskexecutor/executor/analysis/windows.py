@@ -11,7 +11,7 @@ import pyarrow as pa
 from firesteel.column_names import same
 from firesteel.common.error_report import summary_of
 from firesteel.errors import FiresteelError
-from firesteel.plan.specs import (
+from firesteel.operators import (
     AggregateExpression,
     DynamicSessionSpec,
     PartialWindowAggregateSpec,
@@ -21,7 +21,7 @@ from firesteel.plan.specs import (
     WindowApplySpec,
     WindowTopNSpec,
 )
-from firesteel.plan.specs.windows import SESSION_GAP
+from firesteel.operators.windows import SESSION_GAP
 from firesteel.row_kind import ROW_KIND
 from taskexecutor.executor.analysis.by_key import ByKey, KeyedFrame
 from taskexecutor.executor.analysis.checks import check_keys, check_time_column

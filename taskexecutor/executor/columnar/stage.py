@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext, StreamOperator
-from firesteel.plan.specs import PartialWindowAggregateSpec, Spec
+from firesteel.operators import PartialWindowAggregateSpec, Spec
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine, engine_of
 from taskexecutor.executor.columnar.schemas import shown, to_arrow, to_spark

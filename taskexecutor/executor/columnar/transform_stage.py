@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from firesteel.common.config import Configuration, options
 from firesteel.operator import Output, RuntimeContext
-from firesteel.plan.specs import PartialWindowAggregateSpec, Spec, TransformSpec
+from firesteel.operators import PartialWindowAggregateSpec, Spec, TransformSpec
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.cached_plans.row_partials import row_partials
 from taskexecutor.executor.columnar.cached_plans.table_versions import pinned

@@ -18,7 +18,7 @@ from pyarrow import csv
 from firesteel.common.file_parts import FilePart
 from firesteel.common.units import MIB
 from firesteel.connectors import FileSource
-from firesteel.plan.specs import (
+from firesteel.operators import (
     AggregateExpression,
     PartialWindowAggregateSpec,
     TransformSpec,

@@ -20,7 +20,7 @@ from firesteel.common.process import temporary
 from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext
-from firesteel.plan.specs import ApplySpec
+from firesteel.operators import ApplySpec
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.cached_plans.reusable_plan import without_shuffles
 from taskexecutor.executor.columnar.columns import rows

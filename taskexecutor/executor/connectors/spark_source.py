@@ -14,7 +14,7 @@ from firesteel.common.operator_messages import HeldSplit
 from firesteel.connectors.source import Split
 from firesteel.elements import StreamStatus
 from firesteel.operator import SourceOperator
-from firesteel.plan.specs import Spec
+from firesteel.operators import Spec
 from taskexecutor.executor.columnar.stage import SparkStage
 from taskexecutor.executor.connectors.splits import Begun, Splits, merged
 from taskexecutor.executor.timing.bundle_time import TARGET_S

@@ -14,7 +14,7 @@ from firesteel.common.key_groups import key_group
 from firesteel.common.operator_messages import OperatorEvent, ToOperator
 from firesteel.elements import MAX_TIMESTAMP_US, StreamElement, StreamStatus, Watermark
 from firesteel.operator import SourceOperator, StreamOperator, TaskInfo
-from firesteel.plan.specs import WatermarkAlignmentSpec
+from firesteel.operators import WatermarkAlignmentSpec
 from taskexecutor.executor.state import (
     CreateKeyedState,
     HashMapKeyedStateBackend,

@@ -16,7 +16,7 @@ from firesteel.column_names import column_index
 from firesteel.elements import MAX_WATERMARK, StreamStatus, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
-from firesteel.plan.specs import AssignWatermarksSpec
+from firesteel.operators import AssignWatermarksSpec
 from taskexecutor.executor.timing.wall_clock import wall_clock_ms
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

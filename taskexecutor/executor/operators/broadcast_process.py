@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState
-from firesteel.plan.specs import BroadcastProcessSpec
+from firesteel.operators import BroadcastProcessSpec
 from taskexecutor.executor.operators.current_key import CurrentKey
 from taskexecutor.executor.operators.function_context import FunctionTimers, ProcessContext
 from taskexecutor.executor.operators.function_operator import FunctionOperator

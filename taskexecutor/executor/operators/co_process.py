@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from firesteel.plan.specs import CoProcessSpec
+from firesteel.operators import CoProcessSpec
 from taskexecutor.executor.operators.function_operator import FunctionOperator
 from taskexecutor.executor.timing.wall_clock import wall_clock_ms
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from firesteel.elements import StreamStatus, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext, StreamOperator
-from firesteel.plan.specs import CustomSpec
+from firesteel.operators import CustomSpec
 from taskexecutor.executor.columnar.schemas import declared
 from taskexecutor.executor.operators.map_in_arrow import fit
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from firesteel.column_names import column_index
 from firesteel.elements import Watermark
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
-from firesteel.plan.specs import DropDuplicatesSpec
+from firesteel.operators import DropDuplicatesSpec
 from taskexecutor.executor.columnar.grouping.columns import as_table
 from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.columnar.grouping.grouping import group as grouped

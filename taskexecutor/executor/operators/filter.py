@@ -11,7 +11,7 @@ from firesteel.common.error_report import summary_of
 from firesteel.common.time_zones import in_zone
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext, StreamOperator
-from firesteel.plan.specs import FilterSpec
+from firesteel.operators import FilterSpec
 from firesteel.text import text_of
 from taskexecutor.executor.columnar.session_zone import session_zone
 

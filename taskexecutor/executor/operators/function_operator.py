@@ -23,7 +23,7 @@ from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
 from firesteel.functions import ProcessFunction
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
-from firesteel.plan.specs import RowTimeSpec
+from firesteel.operators import RowTimeSpec
 from taskexecutor.executor.columnar.schemas import columns_of_key, declared
 from taskexecutor.executor.columnar.session_zone import session_zone
 from taskexecutor.executor.operators.current_key import CurrentKey, ShownKeys

@@ -13,7 +13,7 @@ import pyarrow as pa
 from firesteel.common.time_zones import in_zone
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext, StreamOperator
-from firesteel.plan.specs import CoMapInArrowSpec, MapInArrowSpec
+from firesteel.operators import CoMapInArrowSpec, MapInArrowSpec
 from firesteel.text import text_of
 from taskexecutor.executor.columnar.schemas import declared, shown
 from taskexecutor.executor.columnar.session_zone import session_zone

@@ -12,7 +12,7 @@ from firesteel.common.error_report import summary_of
 from firesteel.common.time_zones import in_zone
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext, StreamOperator
-from firesteel.plan.specs import MapRowsSpec
+from firesteel.operators import MapRowsSpec
 from taskexecutor.executor.columnar.schemas import declared
 from taskexecutor.executor.columnar.session_zone import session_zone
 from taskexecutor.executor.operators.slices import Slices

@@ -8,7 +8,7 @@ from typing import Any
 
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
-from firesteel.plan.specs import (
+from firesteel.operators import (
     ApplySpec,
     AssignWatermarksSpec,
     BroadcastProcessSpec,

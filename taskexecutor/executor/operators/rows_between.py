@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from firesteel.operator import OperatorState
+from firesteel.operators import RowsBetweenSpec
 from firesteel.plan.aggregates.finals import evaluate
-from firesteel.plan.specs import RowsBetweenSpec
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
 from taskexecutor.executor.columnar.grouping.columns import described
 from taskexecutor.executor.columnar.grouping.distinct_counts import DISTINCT

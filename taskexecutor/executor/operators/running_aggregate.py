@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from firesteel.common.units import MIB
 from firesteel.operator import OperatorState, StreamOperator
-from firesteel.plan.specs import RunningAggregateSpec
+from firesteel.operators import RunningAggregateSpec
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
 from taskexecutor.executor.columnar.grouping.columns import as_table
 from taskexecutor.executor.columnar.grouping.dense_partials import DensePartials

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from firesteel.operator import OperatorState
-from firesteel.plan.specs import TopNSpec
+from firesteel.operators import TopNSpec
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
 from taskexecutor.executor.columnar.grouping.columns import described
 from taskexecutor.executor.columnar.grouping.ordered_rows import Changed, OrderedRows

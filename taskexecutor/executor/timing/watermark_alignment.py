@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from firesteel.common.operator_messages import WatermarkReported
 from firesteel.elements import MAX_TIMESTAMP_US, MIN_TIMESTAMP_US, Watermark
-from firesteel.plan.specs import WatermarkAlignmentSpec
+from firesteel.operators import WatermarkAlignmentSpec
 from taskexecutor.executor.timing.watermarks import ValveEvent
 
 # A source reports immediately once its event time has advanced by this part of the maximum drift.

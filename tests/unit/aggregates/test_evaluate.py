@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firesteel.errors import FiresteelError
+from firesteel.operators import AggregateExpression
 from firesteel.plan.aggregates.finals import evaluate
 from firesteel.plan.aggregates.parse import parse_aggregates
-from firesteel.plan.specs import AggregateExpression
 
 _FUNCTIONS = {
     "sum(x)": "sum",

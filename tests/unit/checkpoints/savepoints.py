@@ -22,7 +22,7 @@ from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.ids import JobId, OperatorId, stable_id
 from firesteel.functions import CoProcessFunction
 from firesteel.operator import OperatorState, StreamOperator
-from firesteel.plan.specs import (
+from firesteel.operators import (
     TransformWithStateSpec,
 )
 from firesteel.testing import OperatorHarness

@@ -14,14 +14,14 @@ import firesteel
 from firesteel.client.cli import main
 from firesteel.common.checkpoints.storage import StorageError
 from firesteel.errors import FiresteelError
-from firesteel.plan.aggregates.parse import parse_aggregates
-from firesteel.plan.specs import (
+from firesteel.operators import (
     CoProcessSpec,
     DropDuplicatesSpec,
     RunningAggregateSpec,
     TumblingSpec,
     WindowTopNSpec,
 )
+from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.co_process import CoProcess
 from taskexecutor.executor.operators.drop_duplicates import DropDuplicates

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from firesteel.elements import MAX_TIMESTAMP_US
 from firesteel.errors import FiresteelError
-from firesteel.plan.specs import AsOfSpec, EventTimes, JoinSpec
+from firesteel.operators import AsOfSpec, EventTimes, JoinSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.joins import as_of_join, waiting_rows
 from taskexecutor.executor.operators.joins.as_of_join import AsOfJoin

@@ -14,7 +14,7 @@ from firesteel import BroadcastProcessFunction, KeyedBroadcastProcessFunction
 from firesteel.broadcast_functions import BroadcastReadContext, BroadcastWriteContext
 from firesteel.errors import FiresteelError
 from firesteel.functions import FunctionContext
-from firesteel.plan.specs import BroadcastProcessSpec
+from firesteel.operators import BroadcastProcessSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.broadcast_process import BroadcastProcess
 from taskexecutor.executor.operators.function_checks import check_function

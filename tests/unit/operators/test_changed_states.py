@@ -15,7 +15,7 @@ from pyspark.sql.types import DoubleType, IntegerType, StructField, StructType
 from firesteel.common.checkpoints.descriptions import StateDescription
 from firesteel.common.checkpoints.evolution import changed_states, kept_states
 from firesteel.errors import FiresteelError
-from firesteel.plan.specs import TransformWithStateSpec
+from firesteel.operators import TransformWithStateSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.stateful import TransformWithState
 from taskexecutor.executor.operators.stateful.checks import check_processor

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firesteel.errors import FiresteelError
+from firesteel.operators import RunningAggregateSpec
 from firesteel.plan.aggregates.parse import parse_aggregates
-from firesteel.plan.specs import RunningAggregateSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.columnar.grouping import last_results, value_counts
 from taskexecutor.executor.columnar.grouping.retraction import kept_of

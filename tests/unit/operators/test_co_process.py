@@ -18,7 +18,7 @@ from pyspark.sql.types import LongType
 from firesteel import CoProcessFunction
 from firesteel.errors import FiresteelError
 from firesteel.functions import FunctionContext, ProcessContext
-from firesteel.plan.specs import CoProcessSpec
+from firesteel.operators import CoProcessSpec
 from firesteel.testing import OperatorHarness, restored_from
 from taskexecutor.executor.operators.co_process import CoProcess
 from taskexecutor.executor.operators.function_checks import check_function

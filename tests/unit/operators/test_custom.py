@@ -11,7 +11,7 @@ import pytest
 from firesteel.common.job_graph import Operator
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, StreamOperator
-from firesteel.plan.specs import CustomSpec
+from firesteel.operators import CustomSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from firesteel.operators import RunningAggregateSpec
 from firesteel.plan.aggregates.parse import parse_aggregates
-from firesteel.plan.specs import RunningAggregateSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.columnar.grouping import pair_set
 from taskexecutor.executor.columnar.grouping.distinct_counts import DISTINCT, DistinctCounts

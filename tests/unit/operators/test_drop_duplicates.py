@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from firesteel.elements import MAX_TIMESTAMP_US
 from firesteel.errors import FiresteelError
-from firesteel.plan.specs import DropDuplicatesSpec
+from firesteel.operators import DropDuplicatesSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.drop_duplicates import DropDuplicates
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from firesteel.elements import MAX_TIMESTAMP_US, Watermark
 from firesteel.errors import FiresteelError
-from firesteel.plan.event_time import most_behind_us
-from firesteel.plan.specs import (
+from firesteel.operators import (
     EventTimes,
     IntervalSpec,
     JoinSpec,
@@ -23,6 +22,7 @@ from firesteel.plan.specs import (
     TimeToLiveSpec,
     TumblingSpec,
 )
+from firesteel.plan.event_time import most_behind_us
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.joins import rows_by_key, stream_join
 from taskexecutor.executor.operators.joins.joined_columns import JoinedColumns

@@ -21,7 +21,7 @@ from firesteel import (
 from firesteel.elements import MAX_TIMESTAMP_US, StreamStatus, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import TaskCancelled
-from firesteel.plan.specs import MapAsyncSpec
+from firesteel.operators import MapAsyncSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.asynchronous import calls as calls_module
 from taskexecutor.executor.operators.asynchronous.map_async import ITEM_ROWS, MapAsync

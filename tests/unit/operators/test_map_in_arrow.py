@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from firesteel.errors import FiresteelError
-from firesteel.plan.specs import CoMapInArrowSpec, MapInArrowSpec
+from firesteel.operators import CoMapInArrowSpec, MapInArrowSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.map_in_arrow import CoMapInArrow, MapInArrow
 

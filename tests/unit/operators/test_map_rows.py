@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import Row
 
 from firesteel.errors import FiresteelError
-from firesteel.plan.specs import MapRowsSpec
+from firesteel.operators import MapRowsSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.map_rows import MapRows
 

@@ -16,8 +16,7 @@ import pytest
 from firesteel.common.process import temporary
 from firesteel.elements import StreamElement
 from firesteel.operator import StreamOperator
-from firesteel.plan.aggregates.parse import parse_aggregates
-from firesteel.plan.specs import (
+from firesteel.operators import (
     DropDuplicatesSpec,
     RowsBetweenSpec,
     RunningAggregateSpec,
@@ -28,6 +27,7 @@ from firesteel.plan.specs import (
     WindowAggregateSpec,
     WindowTopNSpec,
 )
+from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.row_kind import DELETE, ROW_KIND
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor import column_memory

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from firesteel.elements import MAX_TIMESTAMP_US
 from firesteel.operator import StreamOperator
-from firesteel.plan.specs import (
+from firesteel.operators import (
     DropDuplicatesSpec,
     JoinSpec,
     TopNSpec,

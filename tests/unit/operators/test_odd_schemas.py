@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from firesteel import CoProcessFunction
 from firesteel.common.job_graph import Partitioner
 from firesteel.operator import StreamOperator
-from firesteel.plan.specs import CoProcessSpec, FilterSpec, MapInArrowSpec, MapInPandasSpec
+from firesteel.operators import CoProcessSpec, FilterSpec, MapInArrowSpec, MapInPandasSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.exchange.partitioning.routing import make_routing
 from taskexecutor.executor.operators.co_process import CoProcess

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from firesteel.common.job_graph import Partitioner
 from firesteel.elements import Watermark
 from firesteel.operator import StreamOperator
-from firesteel.plan.aggregates.parse import parse_aggregates
-from firesteel.plan.specs import (
+from firesteel.operators import (
     RunningAggregateSpec,
     SessionSpec,
     SlidingSpec,
@@ -27,6 +26,7 @@ from firesteel.plan.specs import (
     WindowAggregateSpec,
     WindowSpec,
 )
+from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.exchange.partitioning.routing import make_routing
 from taskexecutor.executor.operators.running_aggregate import RunningAggregate

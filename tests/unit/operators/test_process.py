@@ -31,7 +31,7 @@ from firesteel import (
 )
 from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.functions import FunctionContext, ProcessContext
-from firesteel.plan.specs import ProcessSpec, RowTimeSpec
+from firesteel.operators import ProcessSpec, RowTimeSpec
 from firesteel.state import StateDescriptor
 from firesteel.testing import OperatorHarness, restored_from
 from taskexecutor.executor.operators.function_checks import check_function

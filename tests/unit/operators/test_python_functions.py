@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
-from firesteel.plan.specs import FilterSpec, MapInArrowSpec, MapInPandasSpec
+from firesteel.operators import FilterSpec, MapInArrowSpec, MapInPandasSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.filter import Filter
 from taskexecutor.executor.operators.map_in_arrow import MapInArrow

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from firesteel.plan.specs import CustomSpec, SinkSpec, Spec
+from firesteel.operators import CustomSpec, SinkSpec, Spec
 from taskexecutor.executor.analysis.analyzers import ANALYZERS
 from taskexecutor.executor.operators.registry import OPERATORS, RUN_ON_SPARK, operator_class
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firesteel.errors import FiresteelError
+from firesteel.operators import RowsBetweenSpec
 from firesteel.plan.aggregates.parse import parse_aggregates
-from firesteel.plan.specs import RowsBetweenSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators import changelog_rows, rows_between
 from taskexecutor.executor.operators.rows_between import RowsBetween

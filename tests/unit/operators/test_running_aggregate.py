@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firesteel.errors import FiresteelError
+from firesteel.operators import RunningAggregateSpec
 from firesteel.plan.aggregates.parse import parse_aggregates
-from firesteel.plan.specs import RunningAggregateSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.column_memory import IN_MEMORY
 from taskexecutor.executor.columnar.grouping import key_index, keyed_partials

@@ -11,7 +11,7 @@ from pyspark.sql import Row
 
 from firesteel import KeyedProcessFunction
 from firesteel.operator import TaskCancelled
-from firesteel.plan.specs import MapRowsSpec, ProcessSpec
+from firesteel.operators import MapRowsSpec, ProcessSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators import slices
 from taskexecutor.executor.operators.map_rows import MapRows

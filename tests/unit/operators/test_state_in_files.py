@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 
 from firesteel.common.process import temporary
 from firesteel.errors import FiresteelError
-from firesteel.plan.aggregates.parse import parse_aggregates
-from firesteel.plan.specs import (
+from firesteel.operators import (
     SessionSpec,
     SlidingSpec,
     TumblingSpec,
     WindowAggregateSpec,
     WindowSpec,
 )
+from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.testing import OperatorHarness, restored_from
 from taskexecutor.executor import column_memory
 from taskexecutor.executor.column_memory import SlotColumnMemory

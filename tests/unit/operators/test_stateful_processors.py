@@ -18,7 +18,7 @@ from pyspark.sql.pandas.group_ops import PandasGroupedOpsMixin
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.streaming.tws_tester import TwsTester
 
-from firesteel.plan.specs import TransformWithStateSpec
+from firesteel.operators import TransformWithStateSpec
 from firesteel.testing import OperatorHarness, restored_from
 from taskexecutor.executor.columnar.schemas import to_arrow
 from taskexecutor.executor.operators.stateful import TransformWithState

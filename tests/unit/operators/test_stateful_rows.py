@@ -21,7 +21,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
 from firesteel.errors import FiresteelError
-from firesteel.plan.specs import TransformWithStateSpec
+from firesteel.operators import TransformWithStateSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.stateful import TransformWithState
 from taskexecutor.executor.operators.stateful.grouping import by_key

@@ -22,7 +22,7 @@ from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.error_report import error_info
 from firesteel.common.ids import OperatorId
 from firesteel.errors import FiresteelError
-from firesteel.plan.specs import TransformWithStateSpec
+from firesteel.operators import TransformWithStateSpec
 from firesteel.testing import OperatorHarness, restored_from
 from taskexecutor.executor.operators.stateful import TransformWithState
 from taskexecutor.executor.operators.stateful.checks import check_processor

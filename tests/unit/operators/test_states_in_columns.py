@@ -12,8 +12,7 @@ import pytest
 
 from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.common.checkpoints.evolution import changed_states
-from firesteel.plan.aggregates.parse import parse_aggregates
-from firesteel.plan.specs import (
+from firesteel.operators import (
     DropDuplicatesSpec,
     RunningAggregateSpec,
     SessionSpec,
@@ -21,6 +20,7 @@ from firesteel.plan.specs import (
     WindowAggregateSpec,
     WindowTopNSpec,
 )
+from firesteel.plan.aggregates.parse import parse_aggregates
 from taskexecutor.executor.analysis.states import states_in_columns
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
 from taskexecutor.executor.operators.drop_duplicates import DropDuplicates

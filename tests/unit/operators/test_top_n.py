@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firesteel.errors import FiresteelError
-from firesteel.plan.specs import TopNSpec
+from firesteel.operators import TopNSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.columnar.grouping import ranked_rows
 from taskexecutor.executor.operators import changelog_rows

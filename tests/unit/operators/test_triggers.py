@@ -15,7 +15,7 @@ import pytest
 from firesteel.common.checkpoints.key_group_content import decode_key_group
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext
-from firesteel.plan.specs import (
+from firesteel.operators import (
     CountSpec,
     GlobalSpec,
     SessionSpec,

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firesteel.elements import Watermark
+from firesteel.operators import TumblingSpec, WindowAggregateSpec
 from firesteel.plan.aggregates.parse import parse_aggregates
-from firesteel.plan.specs import TumblingSpec, WindowAggregateSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.windows import panes
 from taskexecutor.executor.operators.windows.window_operator import window_operator

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firesteel.plan.aggregates.parse import parse_aggregates
-from firesteel.plan.specs import (
+from firesteel.operators import (
     SessionSpec,
     SlidingSpec,
     TumblingSpec,
     WindowAggregateSpec,
     WindowSpec,
 )
+from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.columnar.grouping import grouping
 from taskexecutor.executor.operators.windows import partial_contents, sessions

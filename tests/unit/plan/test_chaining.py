@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from firesteel.common.job_graph import Partitioner
 from firesteel.errors import InvalidProgram
+from firesteel.operators import CustomSpec
 from firesteel.plan.chaining import chains, is_chainable
 from firesteel.plan.runtime_mode import check_ends
-from firesteel.plan.specs import CustomSpec
 from firesteel.plan.stream_graph import Chaining, StreamEdge, StreamGraph, StreamNode
 
 SPEC = CustomSpec(factory=object)

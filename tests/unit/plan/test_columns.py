@@ -12,9 +12,9 @@ from pyspark.sql.types import DoubleType, LongType, StringType
 
 from firesteel import Environment
 from firesteel.errors import InvalidProgram
+from firesteel.operators import PartialWindowAggregateSpec, RunningAggregateSpec
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.column_sql import expression_sql
-from firesteel.plan.specs import PartialWindowAggregateSpec, RunningAggregateSpec
 
 
 @F.udf("string")

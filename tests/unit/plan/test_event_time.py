@@ -11,7 +11,7 @@ import pytest
 from firesteel import CoProcessFunction, Environment, Sliding, Tumbling, Watermarks
 from firesteel.connectors import DiscardSink, FileSource
 from firesteel.datastream import DataStream
-from firesteel.plan.specs import JoinSpec
+from firesteel.operators import JoinSpec
 
 
 def streams(mode: str = "streaming") -> tuple[DataStream, DataStream]:

@@ -17,7 +17,7 @@ from firesteel.connectors import DiscardSink, FileSource, PythonSource, Sequence
 from firesteel.datastream import DataStream
 from firesteel.errors import InvalidProgram
 from firesteel.joins import growing_joins
-from firesteel.plan.specs import AsOfSpec, EventTimes, IntervalSpec, JoinSpec, TimeToLiveSpec
+from firesteel.operators import AsOfSpec, EventTimes, IntervalSpec, JoinSpec, TimeToLiveSpec
 
 
 def streams(**settings: Any) -> tuple[DataStream, DataStream]:

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from firesteel import DataStream, Environment, Tumbling, Watermarks
 from firesteel.errors import InvalidProgram
-from firesteel.plan.specs import TransformSpec
+from firesteel.operators import TransformSpec
 
 
 def numbers() -> DataStream:

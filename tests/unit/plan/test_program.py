@@ -33,7 +33,7 @@ from firesteel.connectors import (
 )
 from firesteel.errors import InvalidProgram
 from firesteel.operator import StreamOperator
-from firesteel.plan.specs import ProcessSpec, RowTimeSpec
+from firesteel.operators import ProcessSpec, RowTimeSpec
 
 
 def flights(env: Environment) -> object:

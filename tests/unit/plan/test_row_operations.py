@@ -20,7 +20,7 @@ from firesteel import (
     Watermarks,
 )
 from firesteel.errors import InvalidProgram
-from firesteel.plan.specs import MapAsyncSpec, MapRowsSpec
+from firesteel.operators import MapAsyncSpec, MapRowsSpec
 
 
 async def answer(row: Row) -> Row:

@@ -13,7 +13,7 @@ from firesteel import DataStream, Environment, Global, Session, Sliding, Tumblin
 from firesteel.connectors import FileSource
 from firesteel.datastream import KeyedStream
 from firesteel.errors import InvalidProgram
-from firesteel.plan.specs import PartialWindowAggregateSpec, RunningAggregateSpec, WindowApplySpec
+from firesteel.operators import PartialWindowAggregateSpec, RunningAggregateSpec, WindowApplySpec
 from firesteel.triggers import (
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,

@@ -32,7 +32,7 @@ from firesteel.connectors.python_source import PartitionPlan
 from firesteel.datastream import DataStream
 from firesteel.errors import ErrorInfo
 from firesteel.operator import StreamOperator
-from firesteel.plan.specs import SourceSpec
+from firesteel.operators import SourceSpec
 from firesteel.testing import MemoryExchange
 from taskexecutor.executor.columnar.schemas import to_arrow, to_spark
 from taskexecutor.executor.connectors.python.data_source import PARTITION_SCHEMA

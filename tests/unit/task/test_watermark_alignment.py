@@ -27,7 +27,7 @@ from firesteel.elements import (
     StreamStatus,
     Watermark,
 )
-from firesteel.plan.specs import AssignWatermarksSpec, SourceSpec, WatermarkAlignmentSpec
+from firesteel.operators import AssignWatermarksSpec, SourceSpec, WatermarkAlignmentSpec
 from firesteel.testing import Journal, OperatorHarness, RecordingOperator, RecordingSource
 from taskexecutor.executor.operators.assign_watermarks import AssignWatermarks
 from taskexecutor.executor.timing.watermark_alignment import WatermarkAlignment

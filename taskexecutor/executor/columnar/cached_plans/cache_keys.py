@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import cloudpickle
 
 from firesteel.common.units import MIB
-from firesteel.plan.specs import Spec, TransformSpec
+from firesteel.operators import Spec, TransformSpec
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

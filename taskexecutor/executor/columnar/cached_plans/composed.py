@@ -8,9 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from firesteel.errors import FiresteelError
-from firesteel.plan.deferred_columns import made_anew
-from firesteel.plan.session_gap import session_gap_us
-from firesteel.plan.specs import (
+from firesteel.operators import (
     AggregateExpression,
     ApplySpec,
     DynamicSessionSpec,
@@ -23,6 +21,8 @@ from firesteel.plan.specs import (
     TumblingSpec,
     WindowApplySpec,
 )
+from firesteel.plan.deferred_columns import made_anew
+from firesteel.plan.session_gap import session_gap_us
 from firesteel.row_kind import ROW_KIND
 from taskexecutor.executor.columnar.cached_plans.table_versions import pinned
 

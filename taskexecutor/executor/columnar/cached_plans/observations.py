@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from firesteel.plan.specs import WatermarkSpec
+from firesteel.operators import WatermarkSpec
 from taskexecutor.executor.columnar.cached_plans.composed import event_time_us
 
 if TYPE_CHECKING:

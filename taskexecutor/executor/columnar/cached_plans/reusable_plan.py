@@ -27,7 +27,7 @@ import structlog
 
 from firesteel.common.error_report import summary_of
 from firesteel.operator import PlanMeter
-from firesteel.plan.specs import PartialWindowAggregateSpec, Spec
+from firesteel.operators import PartialWindowAggregateSpec, Spec
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.cached_plans.common_expressions import evaluated_once
 from taskexecutor.executor.columnar.cached_plans.passthrough import Passthrough, passthrough_of

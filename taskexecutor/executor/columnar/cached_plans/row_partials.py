@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from firesteel.plan.specs import PartialWindowAggregateSpec, RowPartial, SessionSpec
+from firesteel.operators import PartialWindowAggregateSpec, RowPartial, SessionSpec
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.grouping.row_partials import RowPartials, Values
 from taskexecutor.executor.columnar.schemas import to_arrow

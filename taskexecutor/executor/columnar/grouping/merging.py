@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from firesteel.errors import FiresteelError
-from firesteel.plan.specs import AggregateExpression
+from firesteel.operators import AggregateExpression
 from taskexecutor.executor.columnar.grouping import merge_numbers, merge_values
 from taskexecutor.executor.columnar.grouping.columns import as_array, described
 from taskexecutor.executor.columnar.grouping.distinct_counts import DISTINCT

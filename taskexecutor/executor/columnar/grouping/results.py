@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from firesteel.operator import RuntimeContext
+from firesteel.operators import AggregateExpression
 from firesteel.plan.aggregates.finals import evaluate
-from firesteel.plan.specs import AggregateExpression
 from firesteel.row_kind import ROW_KIND
 from taskexecutor.executor.columnar.grouping.columns import as_array
 

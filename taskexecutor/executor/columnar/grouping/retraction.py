@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from firesteel.column_names import column_index
 from firesteel.errors import FiresteelError
 from firesteel.operator import ColumnMemory
-from firesteel.plan.specs import AggregateExpression
+from firesteel.operators import AggregateExpression
 from firesteel.row_kind import DELETE, ROW_KIND
 from taskexecutor.executor.columnar.grouping.columns import as_array
 from taskexecutor.executor.columnar.grouping.distinct_counts import DISTINCT

@@ -26,7 +26,7 @@ from firesteel.common.file_parts import FilePart
 from firesteel.connectors import FileSource
 from firesteel.connectors.file_source import LISTING_OPTIONS
 from firesteel.operator import PlanMeter
-from firesteel.plan.specs import Spec, WatermarkSpec
+from firesteel.operators import Spec, WatermarkSpec
 from taskexecutor.executor.columnar.cached_plans.composed import empty_frame, event_time_us
 from taskexecutor.executor.columnar.cached_plans.reusable_plan import (
     ATTEMPTS,

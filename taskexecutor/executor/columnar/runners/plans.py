@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from firesteel.common.units import MIB
 from firesteel.operator import PlanMeter
-from firesteel.plan.specs import Spec
+from firesteel.operators import Spec
 from taskexecutor.executor.columnar.cached_plans.cache_keys import cache_key
 from taskexecutor.executor.columnar.cached_plans.reusable_plan import (
     ATTEMPTS,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from firesteel.operator import PlanMeter
-from firesteel.plan.specs import Spec, WatermarkSpec
+from firesteel.operators import Spec, WatermarkSpec
 from taskexecutor.executor.columnar.cached_plans.cache_keys import cache_key
 from taskexecutor.executor.columnar.cached_plans.composed import event_time_us
 from taskexecutor.executor.columnar.cached_plans.leaf_columns import leaf_columns

@@ -12,7 +12,7 @@ from firesteel.connectors.file_source import CORRUPT_RECORD, FileSource
 from firesteel.connectors.read_options import OPTIONS
 from firesteel.errors import FiresteelError
 from firesteel.operator import SourceOperator
-from firesteel.plan.specs import SourceSpec
+from firesteel.operators import SourceSpec
 from taskexecutor.executor.columnar.conditions import condition_of
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.readers.frames import (

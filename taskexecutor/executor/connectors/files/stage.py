@@ -23,7 +23,7 @@ from firesteel.connectors.file_source import (
 from firesteel.connectors.source import Split
 from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
-from firesteel.plan.specs import PartialWindowAggregateSpec, SourceSpec, Spec
+from firesteel.operators import PartialWindowAggregateSpec, SourceSpec, Spec
 from taskexecutor.executor.columnar.cached_plans import observations
 from taskexecutor.executor.columnar.readers.arrow_readers import ARROW_FORMATS, ArrowReaders
 from taskexecutor.executor.columnar.readers.frames import (

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from firesteel.connectors import SequenceSource
 from firesteel.operator import PlanMeter
-from firesteel.plan.specs import PartialWindowAggregateSpec, Spec
+from firesteel.operators import PartialWindowAggregateSpec, Spec
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.cached_plans.reusable_plan import (
     ATTEMPTS,

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from firesteel.connectors import EndOfSplit, SequenceSource, SourceReader, Split
 from firesteel.operator import RuntimeContext, SourceOperator
-from firesteel.plan.specs import Spec
+from firesteel.operators import Spec
 from taskexecutor.executor.connectors.sequences.pace import Pace
 from taskexecutor.executor.connectors.sequences.ranges import RangePlans
 from taskexecutor.executor.connectors.spark_source import SparkSourceStage

@@ -26,7 +26,7 @@ from pyspark.sql import Row
 
 from firesteel.async_functions import AsyncFunction, AsyncRetryStrategy
 from firesteel.operator import Counter, TaskCancelled
-from firesteel.plan.specs import MapAsyncSpec
+from firesteel.operators import MapAsyncSpec
 from taskexecutor.executor.job_threads import raise_in
 from taskexecutor.executor.operators.asynchronous.queues import (
     Call,

@@ -20,7 +20,7 @@ from firesteel.common.time_zones import in_zone
 from firesteel.elements import MAX_TIMESTAMP_US, StreamStatus, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
-from firesteel.plan.specs import MapAsyncSpec
+from firesteel.operators import MapAsyncSpec
 from taskexecutor.executor.columnar.session_zone import session_zone
 from taskexecutor.executor.operators.asynchronous.calls import CallFailed, Calls
 from taskexecutor.executor.operators.asynchronous.queues import Call, Marker

@@ -15,7 +15,7 @@ from firesteel.operator import (
     RuntimeContext,
     StreamOperator,
 )
-from firesteel.plan.specs import AsOfSpec, JoinSpec
+from firesteel.operators import AsOfSpec, JoinSpec
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
 from taskexecutor.executor.column_memory import IN_MEMORY
 from taskexecutor.executor.columnar.grouping.columns import described

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from firesteel.plan.specs import AsOfSpec, JoinSpec
+from firesteel.operators import AsOfSpec, JoinSpec
 from taskexecutor.executor.operators.joins.as_of_join import AsOfJoin
 from taskexecutor.executor.operators.joins.stream_join import StreamJoin
 from taskexecutor.executor.timing.wall_clock import wall_clock_ms

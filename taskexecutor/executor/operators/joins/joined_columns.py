@@ -8,7 +8,7 @@ import pyarrow as pa
 from firesteel.column_names import column_index, same
 from firesteel.errors import FiresteelError
 from firesteel.operator import RuntimeContext
-from firesteel.plan.specs import AsOfSpec, JoinSpec, SameWindowSpec
+from firesteel.operators import AsOfSpec, JoinSpec, SameWindowSpec
 from firesteel.row_kind import INSERT, ROW_KIND
 from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.operators.windows.contents import (

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from firesteel.plan.specs import AsOfSpec, IntervalSpec, JoinSpec, SameWindowSpec, TimeToLiveSpec
+from firesteel.operators import AsOfSpec, IntervalSpec, JoinSpec, SameWindowSpec, TimeToLiveSpec
 from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.operators.windows.contents import event_times
 

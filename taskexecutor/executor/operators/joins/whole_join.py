@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from firesteel.column_names import column_index
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext
-from firesteel.plan.specs import AsOfSpec, IntervalSpec, JoinSpec
+from firesteel.operators import AsOfSpec, IntervalSpec, JoinSpec
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
 from taskexecutor.executor.columnar.schemas import conformed, fits_parquet, to_arrow, to_spark
 from taskexecutor.executor.columnar.whole_rows import WholeRows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from firesteel.common.checkpoints.descriptions import StateDescriptions
-from firesteel.plan.specs import TransformWithStateSpec
+from firesteel.operators import TransformWithStateSpec
 from taskexecutor.executor.operators.current_key import CurrentKey
 from taskexecutor.executor.operators.stateful.handle import ProcessorHandle
 from taskexecutor.executor.operators.stateful.processor_timers import ProcessorTimers

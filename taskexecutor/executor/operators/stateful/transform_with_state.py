@@ -29,7 +29,7 @@ from firesteel.common.time_zones import in_zone
 from firesteel.elements import MIN_TIMESTAMP_US, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
-from firesteel.plan.specs import TransformWithStateSpec
+from firesteel.operators import TransformWithStateSpec
 from taskexecutor.executor.columnar.schemas import declared
 from taskexecutor.executor.columnar.session_zone import session_zone
 from taskexecutor.executor.operators.current_key import CurrentKey, ShownKeys

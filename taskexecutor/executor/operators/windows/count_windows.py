@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
-from firesteel.plan.specs import CountSpec, WindowApplySpec
+from firesteel.operators import CountSpec, WindowApplySpec
 from taskexecutor.executor.columnar.grouping.columns import as_table, described
 from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.columnar.grouping.row_log import RowLog, taken

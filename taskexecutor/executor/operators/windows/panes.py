@@ -24,7 +24,7 @@ import pyarrow as pa
 from firesteel.column_names import column_index
 from firesteel.elements import MIN_TIMESTAMP_US, Watermark
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
-from firesteel.plan.specs import SlidingSpec, TumblingSpec
+from firesteel.operators import SlidingSpec, TumblingSpec
 from firesteel.row_kind import DELETE, INSERT
 from taskexecutor.executor.columnar.grouping.columns import as_array, as_table
 from taskexecutor.executor.columnar.grouping.division import divided, parts_of

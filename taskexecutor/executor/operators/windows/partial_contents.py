@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from firesteel.operator import Output, RuntimeContext
-from firesteel.plan.specs import WindowAggregateSpec
+from firesteel.operators import WindowAggregateSpec
 from firesteel.row_kind import INSERT, ROW_KIND
 from taskexecutor.executor.columnar.grouping.dense_partials import DensePartials
 from taskexecutor.executor.columnar.grouping.grouping import Ints

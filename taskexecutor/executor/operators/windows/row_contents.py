@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from firesteel.operator import Output, RuntimeContext
-from firesteel.plan.specs import WindowApplySpec
+from firesteel.operators import WindowApplySpec
 from firesteel.row_kind import INSERT
 from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.operators.windows.contents import (

@@ -16,7 +16,7 @@ import pyarrow as pa
 from firesteel.column_names import column_index
 from firesteel.elements import MAX_TIMESTAMP_US, Watermark
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
-from firesteel.plan.specs import DynamicSessionSpec, SessionSpec
+from firesteel.operators import DynamicSessionSpec, SessionSpec
 from firesteel.row_kind import DELETE
 from taskexecutor.executor.columnar.grouping.columns import as_array, as_table
 from taskexecutor.executor.columnar.grouping.division import divided, parts_of

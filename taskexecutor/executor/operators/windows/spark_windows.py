@@ -12,7 +12,7 @@ import structlog
 
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext
-from firesteel.plan.specs import Spec, TransformSpec, WindowApplySpec
+from firesteel.operators import Spec, TransformSpec, WindowApplySpec
 from firesteel.row_kind import INSERT, ROW_KIND
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.cached_plans.table_versions import pinned

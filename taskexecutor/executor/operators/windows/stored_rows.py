@@ -5,13 +5,13 @@ from __future__ import annotations
 import pyarrow as pa
 
 from firesteel.operator import Output, RuntimeContext
-from firesteel.plan.specs import (
+from firesteel.operators import (
     DynamicSessionSpec,
     SessionSpec,
     WindowApplySpec,
     WindowTopNSpec,
 )
-from firesteel.plan.specs.windows import SESSION_GAP
+from firesteel.operators.windows import SESSION_GAP
 from taskexecutor.executor.columnar.grouping.columns import described
 from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.numbers import as_numpy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from firesteel.column_names import column_index
-from firesteel.plan.specs import WindowTopNSpec
+from firesteel.operators import WindowTopNSpec
 from firesteel.row_kind import INSERT, ROW_KIND
 from taskexecutor.executor.columnar.grouping.columns import as_array
 from taskexecutor.executor.columnar.grouping.grouping import Ints, group, one_group

@@ -22,7 +22,7 @@ from firesteel.common.time_zones import in_zone
 from firesteel.elements import MAX_TIMESTAMP_US, MIN_TIMESTAMP_US, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
-from firesteel.plan.specs import (
+from firesteel.operators import (
     GlobalSpec,
     SessionSpec,
     SlidingSpec,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from firesteel.plan.specs import (
+from firesteel.operators import (
     CountSpec,
     GlobalSpec,
     SessionSpec,

@@ -10,8 +10,8 @@ import cloudpickle
 import pyarrow as pa
 
 from firesteel.common.job_graph import JobEdge, JobVertex
+from firesteel.operators import AssignWatermarksSpec, SourceSpec, WatermarkAlignmentSpec
 from firesteel.plan.fusion import chained_consumers, group_operators
-from firesteel.plan.specs import AssignWatermarksSpec, SourceSpec, WatermarkAlignmentSpec
 from taskexecutor.executor.operator_factory import CreateOperator, OpenedOperator
 from taskexecutor.executor.task.chain.chain import OperatorChain
 from taskexecutor.executor.task.chain.node import ChainNode, NodeTarget, create_node

@@ -21,7 +21,7 @@ from firesteel.common.operator_messages import Resend, ToOperator, WatermarkLimi
 from firesteel.elements import MAX_WATERMARK, MIN_TIMESTAMP_US, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import SourceOperator, StreamOperator
-from firesteel.plan.specs import WatermarkAlignmentSpec
+from firesteel.operators import WatermarkAlignmentSpec
 from taskexecutor.executor.operator_factory import check_checkpointed
 from taskexecutor.executor.state import OperatorStateSnapshot, TaskOperatorState
 from taskexecutor.executor.task.chain.context import OperatorContext

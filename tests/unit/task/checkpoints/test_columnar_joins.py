@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firesteel.errors import FiresteelError
-from firesteel.plan.specs import (
+from firesteel.operators import (
     AsOfSpec,
     EventTimes,
     IntervalSpec,

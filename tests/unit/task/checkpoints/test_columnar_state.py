@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from firesteel.elements import MIN_TIMESTAMP_US
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
-from firesteel.plan.aggregates.parse import parse_aggregates
-from firesteel.plan.specs import (
+from firesteel.operators import (
     DropDuplicatesSpec,
     RowsBetweenSpec,
     RunningAggregateSpec,
@@ -32,6 +31,7 @@ from firesteel.plan.specs import (
     WindowSpec,
     WindowTopNSpec,
 )
+from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.testing import OperatorHarness, restored_from
 from taskexecutor.executor.operators.drop_duplicates import DropDuplicates
 from taskexecutor.executor.operators.rows_between import RowsBetween

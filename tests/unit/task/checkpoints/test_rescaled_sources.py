@@ -15,7 +15,7 @@ from firesteel.common.ids import AttemptId
 from firesteel.common.operator_messages import ToOperator
 from firesteel.connectors import FileSource, SequenceSource
 from firesteel.errors import FiresteelError
-from firesteel.plan.specs import SourceSpec
+from firesteel.operators import SourceSpec
 from firesteel.testing import Journal, OperatorHarness, RecordingSource
 from jobmaster.core.checkpoints.restore import assign
 from jobmaster.core.coordinators.sequence_source import SequenceSourceEnumerator

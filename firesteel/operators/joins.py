@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from firesteel.plan.specs.windows import TumblingSpec
+from firesteel.operators.windows import TumblingSpec
 
 How = Literal["inner", "left", "right", "full"]
 

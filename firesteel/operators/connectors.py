@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from firesteel.connectors.sink import Sink
 from firesteel.connectors.source import Source
-from firesteel.plan.specs.watermarks import WatermarkAlignmentSpec, WatermarkSpec
+from firesteel.operators.watermarks import WatermarkAlignmentSpec, WatermarkSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

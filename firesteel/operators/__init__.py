@@ -7,34 +7,17 @@ of connectors.
 
 from __future__ import annotations
 
-from firesteel.plan.specs.aggregates import (
+from firesteel.operators.aggregates import (
     AggregateExpression,
     PartialWindowAggregateSpec,
     RowPartial,
     RunningAggregateSpec,
-    WindowAggregateSpec,
-    WindowApplySpec,
-    WindowTopNSpec,
 )
-from firesteel.plan.specs.connectors import SinkSpec, SourceSpec
-from firesteel.plan.specs.duplicates import DropDuplicatesSpec
-from firesteel.plan.specs.functions import (
-    ApplySpec,
-    BroadcastProcessSpec,
-    CoMapInArrowSpec,
-    CoProcessSpec,
-    CustomSpec,
-    FilterSpec,
-    MapAsyncSpec,
-    MapInArrowSpec,
-    MapInPandasSpec,
-    MapRowsSpec,
-    ProcessSpec,
-    RowTimeSpec,
-    TransformSpec,
-    TransformWithStateSpec,
-)
-from firesteel.plan.specs.joins import (
+from firesteel.operators.connectors import SinkSpec, SourceSpec
+from firesteel.operators.custom import CustomSpec
+from firesteel.operators.dataframes import ApplySpec, TransformSpec
+from firesteel.operators.drop_duplicates import DropDuplicatesSpec
+from firesteel.operators.joins import (
     AsOfSpec,
     EventTimes,
     IntervalSpec,
@@ -42,13 +25,30 @@ from firesteel.plan.specs.joins import (
     SameWindowSpec,
     TimeToLiveSpec,
 )
-from firesteel.plan.specs.ranking import RowsBetweenSpec, TopNSpec
-from firesteel.plan.specs.watermarks import (
+from firesteel.operators.map import (
+    CoMapInArrowSpec,
+    FilterSpec,
+    MapInArrowSpec,
+    MapInPandasSpec,
+    MapRowsSpec,
+)
+from firesteel.operators.map_async import MapAsyncSpec
+from firesteel.operators.process import (
+    BroadcastProcessSpec,
+    CoProcessSpec,
+    ProcessSpec,
+    RowTimeSpec,
+)
+from firesteel.operators.rows_between import RowsBetweenSpec
+from firesteel.operators.top_n import TopNSpec
+from firesteel.operators.transform_with_state import TransformWithStateSpec
+from firesteel.operators.watermarks import (
     AssignWatermarksSpec,
     WatermarkAlignmentSpec,
     WatermarkSpec,
 )
-from firesteel.plan.specs.windows import (
+from firesteel.operators.windowed import WindowAggregateSpec, WindowApplySpec, WindowTopNSpec
+from firesteel.operators.windows import (
     CountSpec,
     DynamicSessionSpec,
     GlobalSpec,

@@ -1,0 +1,17 @@
+"""Operators of the program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CustomSpec:
+    """Calls `factory()` once per subtask to create a firesteel.operator.StreamOperator."""
+
+    factory: Callable[[], Any]
+    inputs: int = 1
+    schema: Any = None
+    side_outputs: dict[str, Any] = field(default_factory=dict)  # tag -> schema
