@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     from firesteel.client.execution import JobClient, JobResult
 
-deferred_columns.install()  # enables functions and columns at module level, after this import
-
 
 class _WithHints(type):
     """Lets the class explain what replaces `Environment.get_execution_environment()`."""
@@ -54,6 +52,9 @@ class Environment(metaclass=_WithHints):
 
     `configuration` has the job's options, such as {"parallelism.default": "2"}; `-D` on the command
     line overrides them. `mode` is "streaming", "batch" or "automatic" (execution.runtime-mode).
+
+    The first Environment of a process makes PySpark's functions, such as `F.col` and `F.udf`, work
+    without a SparkSession. With an active SparkSession, they are unchanged.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Environment(metaclass=_WithHints):
         configuration: dict[str, str] | None = None,
         mode: str | None = None,
     ) -> None:
+        deferred_columns.install()
         self._program = Program()
         own = self._program.configuration
         own.update({key: str(value) for key, value in (configuration or {}).items()})

@@ -1,7 +1,9 @@
 """Columns and user-defined functions of PySpark in a program, which has no JVM.
 
-PySpark's functions build a Column by calling the JVM. While no SparkContext is active, they call a
-`Deferred` JVM instead, which records the calls: `F.col("x") > 1` is an ordinary PySpark Column,
+PySpark's functions build a Column by calling the JVM. The first `Environment` of a process, and
+`firesteel run` before it runs a program, `install` a replacement in PySpark's modules. Importing
+Firesteel does not. From then on, while no SparkContext is active, the functions call a `Deferred`
+JVM instead, which records the calls: `F.col("x") > 1` is an ordinary PySpark Column,
 which can be shipped to a slot and makes its calls when it is used there. Return types of
 user-defined functions, written as DDL, are parsed without Spark.
 
@@ -16,8 +18,9 @@ values in every bundle.
 from __future__ import annotations
 
 import functools
+import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import ModuleType
@@ -29,7 +32,8 @@ from firesteel.plan.ddl import parse_type
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
-_installed = False
+_log = logging.getLogger(__name__)
+_originals: list[tuple[Any, str, Any]] = []  # replaced attributes: the owner, the name, the value
 # The current call of a function of the program.
 _call: ContextVar[object] = ContextVar("_call", default=None)
 
@@ -155,14 +159,14 @@ class _NoContext:
         self._jvm = Deferred()
 
     def _parse_ddl(self, text: str) -> DataType:
-        found = parse_type(text)
-        if found is None:
+        parsed = parse_type(text)
+        if parsed is None:
             raise InvalidProgram(
                 f"{text!r} is not a type, or only Spark can parse it:"
                 ' write a type as in "string" or "array<double>", or pass a type object,'
                 " such as pyspark.sql.types.StringType()"
             )
-        return found
+        return parsed
 
 
 def is_column(value: Any) -> bool:
@@ -173,28 +177,28 @@ def is_column(value: Any) -> bool:
 
 def deferred(where: str, column: Any) -> Deferred:
     """Returns the Column's recorded calls. Raises InvalidProgram if it belongs to a session."""
-    found = vars(column).get("_jc")
-    if isinstance(found, Deferred):
-        return found
+    calls = vars(column).get("_jc")
+    if isinstance(calls, Deferred):
+        return calls
     raise InvalidProgram(
         f"{where}() takes a Column that can be shipped to the slots, but this one belongs to a"
         " SparkSession of the program: create it with pyspark.sql.functions before the"
-        " SparkSession, or write it as SQL text"
+        " SparkSession and after the Environment, or write it as SQL text"
     )
 
 
 def install() -> None:
-    """Makes PySpark's functions work while no SparkContext is active."""
-    global _installed
-    if _installed:
+    """Makes PySpark's functions work while no SparkContext is active, by replacing attributes of
+    PySpark's modules and classes. Does nothing if they are replaced already.
+    """
+    if _originals:
         return
-    _installed = True
     from pyspark.sql import types, udf, utils
     from pyspark.sql.classic import column, table_arg, window
     from pyspark.sql.functions import builtin, partitioning
 
     no_context = _NoContext()
-    original = utils.get_active_spark_context
+    get_active_spark_context = utils.get_active_spark_context
 
     def context() -> Any:
         return _active_context() or no_context
@@ -205,13 +209,13 @@ def install() -> None:
     )
     for module in modules:
         for name, value in list(vars(module).items()):
-            if value is original:
-                setattr(module, name, context)
+            if value is get_active_spark_context:
+                _replace(module, name, context)
 
     def invoke_function(name: str, *arguments: Any) -> Any:
         return column.Column(builtin._get_jvm_function(name, context())(*arguments))
 
-    setattr(builtin, "_invoke_function", invoke_function)  # noqa: B010 - hides it from mypy
+    _replace(builtin, "_invoke_function", invoke_function)
 
     call_udf = udf.UserDefinedFunction.__call__
 
@@ -221,17 +225,39 @@ def install() -> None:
             return call_udf(self, *arguments, **named)
         return column.Column(UdfCall(self, arguments, named))  # type: ignore[arg-type]
 
-    setattr(udf.UserDefinedFunction, "__call__", call)  # noqa: B010
-
+    _replace(udf.UserDefinedFunction, "__call__", call)
     for name in ("cast", "try_cast", "astype"):
-        _cast_by_name(column.Column, name)
+        _replace(column.Column, name, _cast_by_name(getattr(column.Column, name)))
+    _log.debug("PySpark's functions work without a SparkContext from now on: %s", __name__)
 
 
-def _cast_by_name(column: type, method: str) -> None:
+def uninstall() -> None:
+    """Restores PySpark. Columns that exist by then stay valid."""
+    while _originals:
+        owner, name, original = _originals.pop()
+        setattr(owner, name, original)
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """Makes PySpark's functions work without a SparkContext inside the `with` block."""
+    by_program = bool(_originals)
+    install()
+    try:
+        yield
+    finally:
+        if not by_program:
+            uninstall()
+
+
+def _replace(owner: Any, name: str, value: Any) -> None:
+    _originals.append((owner, name, getattr(owner, name)))
+    setattr(owner, name, value)
+
+
+def _cast_by_name(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Passes type objects by name: they reach the JVM through a session, which may not exist."""
     from pyspark.sql.types import DataType
-
-    original = getattr(column, method)
 
     @functools.wraps(original)
     def cast(self: Any, dataType: Any) -> Any:
@@ -239,7 +265,7 @@ def _cast_by_name(column: type, method: str) -> None:
             dataType = dataType.simpleString()
         return original(self, dataType)
 
-    setattr(column, method, cast)
+    return cast
 
 
 def _active_context() -> Any:

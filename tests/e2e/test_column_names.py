@@ -25,6 +25,7 @@ ROWS = pd.DataFrame(
         "n": range(60),
     }
 )
+Environment()  # makes functions of PySpark work without a session
 FIRST = F.right("order", F.lit(1)).alias("digit")
 TAKEN = F.lit(1).alias("N")
 

@@ -28,6 +28,7 @@ from taskexecutor.executor.columnar.transform_stage import SparkTransformStage
 from taskexecutor.executor.connectors.foreach_batch import ForeachBatch
 
 # Columns of a program, which has no session: made before the engine starts.
+Environment()
 UUID = F.uuid()
 RAND = F.rand().cast("string")
 SEEDED = F.uuid(7)

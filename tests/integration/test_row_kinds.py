@@ -18,6 +18,8 @@ from firesteel.operator import StreamOperator
 from taskexecutor.executor.analysis.analyze import analyze
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 
+Environment()  # makes functions of PySpark work without a session
+
 NOWHERE = "postgresql://127.0.0.1:1/t"
 SCHEMA = "shop STRING, n LONG, at TIMESTAMP"
 

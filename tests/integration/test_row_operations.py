@@ -18,6 +18,7 @@ from taskexecutor.executor.analysis.analyze import analyze
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 
 # Columns of a program, which has no session: made before the engine starts.
+Environment()
 MORE = F.col("n") + 0.5
 ONE = F.lit(1)
 LARGE = F.col("n") > 1

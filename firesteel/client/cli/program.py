@@ -49,10 +49,10 @@ def run_program(path: Path, arguments: Sequence[str], context: ExecutionContext)
     create DataFrames of Spark but must not call their actions. Raises ProgramFailed, also for a
     pipeline that is never executed, JobFailed or JobCanceled.
     """
-    deferred_columns.install()  # also for a program that imports PySpark before Firesteel
     plan_only = context.mode == "plan-only"
     code: object = None
     with (
+        deferred_columns.installed(),  # a program may use PySpark's functions before Environment()
         active(context),
         _as_main(path, arguments),
         _spark_of(path, context, refuse=plan_only) as spark,

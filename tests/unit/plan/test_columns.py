@@ -1,5 +1,7 @@
 """PySpark's functions in a program, without a JVM."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +17,8 @@ from firesteel.errors import InvalidProgram
 from firesteel.operators import PartialWindowAggregateSpec, RunningAggregateSpec
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.plan.column_sql import expression_sql
+
+Environment()  # from here on, functions of PySpark work without a session
 
 
 @F.udf("string")
@@ -138,3 +142,73 @@ def test_a_program_takes_columns() -> None:
 
 def test_a_recorded_column_is_shown_by_its_calls() -> None:
     assert str(F.col("x") > 1) == "Column<'col('x').gt(1)'>"
+
+
+PYSPARK = """
+import logging
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import Column, functions as F, types, udf, utils
+from pyspark.sql.classic import column, table_arg, window
+from pyspark.sql.functions import builtin, partitioning
+
+OWNERS = (
+    *(types, udf, utils, column, table_arg, window, builtin, partitioning),
+    *(Column, column.Column, udf.UserDefinedFunction),
+)
+
+def attributes():
+    return [dict(vars(owner)) for owner in OWNERS]
+
+def works():
+    try:
+        F.udf(len, "int")(F.col("x").cast(types.LongType()))
+    except PySparkRuntimeError:
+        return False
+    return True
+
+original = attributes()
+logging.basicConfig(level="DEBUG", format="%(message)s")
+"""
+
+
+def in_new_process(program: str) -> str:
+    """Returns the log of a program, which must not fail."""
+    ended = subprocess.run(
+        [sys.executable, "-c", PYSPARK + program], capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stderr
+
+
+def test_an_import_leaves_pyspark_unchanged_and_the_first_environment_says_what_it_does() -> None:
+    log = in_new_process("""
+import firesteel, firesteel.connectors, firesteel.client.cli
+from firesteel import DataStream, Environment
+assert attributes() == original
+assert not works()
+logging.info("imported")
+Environment()
+assert attributes() != original
+assert works()
+Environment()
+""")
+    before, after = log.split("imported\n")
+    assert "PySpark" not in before
+    assert after.count("PySpark's functions work without a SparkContext from now on") == 1
+
+
+def test_a_run_of_a_program_restores_pyspark() -> None:
+    in_new_process("""
+from firesteel import Environment
+from firesteel.plan.deferred_columns import installed
+with installed():
+    assert works()  # before any Environment, as `firesteel run` promises
+    Environment()
+    kept = F.col("x") + 1
+assert attributes() == original
+assert str(kept) == "Column<'col('x').plus(1)'>"
+Environment()
+with installed():
+    pass
+assert works()  # the program's own Environment keeps its effect
+""")
