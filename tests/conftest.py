@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -51,6 +52,21 @@ MARK = (
     "FIRESTEEL_TEST_SESSION"  # in the environment of every process that a test starts, however deep
 )
 GRACE_S = 30.0  # on a busy machine, a process may take this long to end
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Iterator[Any]:
+    """Describes a failure while no garbage is collected. A finalizer that formats a traceback would
+    crash pytest, and leave threads that keep the process alive (CPython issue 106905).
+    """
+    if call.excinfo is None:
+        return (yield)
+    gc.collect()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

