@@ -19,7 +19,7 @@ import pyarrow as pa
 from firesteel.common.units import MIB
 from firesteel.operators import TransformSpec
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
-from taskexecutor.executor.columnar.runners.plans import BundlePlans
+from taskexecutor.executor.columnar.runners.bundle_plans import BundlePlans
 from taskexecutor.executor.columnar.schemas import to_arrow
 from taskexecutor.executor.columnar.warm_up import start_warm
 from taskexecutor.executor.timing.clock import TaskClock

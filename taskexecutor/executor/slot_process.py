@@ -29,8 +29,8 @@ from firesteel.errors import ErrorInfo
 from taskexecutor.executor import ABANDONED_THREAD_EXIT_CODE, JVM_LOST_EXIT_CODE, convert
 from taskexecutor.executor.analysis.analyze import analyze
 from taskexecutor.executor.cleaning import JobSurroundings
+from taskexecutor.executor.columnar.cached_plans.static_tables import StaticTables
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
-from taskexecutor.executor.columnar.static_tables import StaticTables
 from taskexecutor.executor.exchange import Exchange
 from taskexecutor.executor.executor_link import ExecutorLink
 from taskexecutor.executor.job_threads import JobThreads

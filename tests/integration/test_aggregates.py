@@ -33,10 +33,10 @@ from firesteel.operators import (
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.columnar.cached_plans import composed
-from taskexecutor.executor.columnar.grouping.merge_values import ranks
+from taskexecutor.executor.columnar.grouping.merge_columns import ranks
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.jvm.transfer import BundleLoader
 from taskexecutor.executor.columnar.schemas import to_arrow
-from taskexecutor.executor.columnar.transfer import BundleLoader
 from taskexecutor.executor.operators.running_aggregate import RunningAggregate
 from taskexecutor.executor.operators.windows.window_operator import window_operator
 

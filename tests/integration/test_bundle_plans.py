@@ -31,11 +31,11 @@ from taskexecutor.executor.columnar.cached_plans.reusable_plan import NotReusabl
 from taskexecutor.executor.columnar.columns import rows, slabs
 from taskexecutor.executor.columnar.columns.bundles import ColumnBundles
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.jvm.transfer import BundleLoader, collect
+from taskexecutor.executor.columnar.runners.bundle_plans import BundlePlans
 from taskexecutor.executor.columnar.runners.messages import MessageBundles
-from taskexecutor.executor.columnar.runners.plans import BundlePlans
 from taskexecutor.executor.columnar.schemas import to_arrow, to_spark
-from taskexecutor.executor.columnar.transfer import BundleLoader, collect
-from taskexecutor.executor.columnar.transform_stage import SparkTransformStage
+from taskexecutor.executor.columnar.stages.transform_stage import SparkTransformStage
 from taskexecutor.executor.timing.clock import TaskClock, TimeKind
 from taskexecutor.executor.timing.plan_meter import PlanMeter
 from tests.integration.conftest import Slot

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.jvm.transfer import collect
 from taskexecutor.executor.columnar.schemas import to_arrow
-from taskexecutor.executor.columnar.transfer import collect
 from taskexecutor.executor.timing.clock import TaskClock
 from taskexecutor.executor.timing.plan_meter import PlanMeter
 from tests.integration.conftest import Slot

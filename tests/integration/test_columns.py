@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame
 from taskexecutor.executor.columnar.columns import slabs
 from taskexecutor.executor.columnar.columns.sink import BATCH_ROWS, ColumnSink
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.jvm.transfer import collect
 from taskexecutor.executor.columnar.schemas import to_arrow
-from taskexecutor.executor.columnar.transfer import collect
 from taskexecutor.executor.timing.clock import TaskClock
 from taskexecutor.executor.timing.plan_meter import PlanMeter
 

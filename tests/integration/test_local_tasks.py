@@ -17,7 +17,7 @@ from taskexecutor.executor.columnar.jvm.code import PACKAGE, SOURCES, Code
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.jvm.launch import OWN_JAR
 from taskexecutor.executor.columnar.jvm.local_tasks import singleton
-from taskexecutor.executor.columnar.record_archive import compile_jar
+from taskexecutor.executor.columnar.warm_up import compile_jar
 
 
 def file_scan(engine: SparkEngine, path: Path) -> tuple[Any, Any]:

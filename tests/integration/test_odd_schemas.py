@@ -15,9 +15,9 @@ from firesteel.errors import FiresteelError
 from firesteel.operators import TransformSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.jvm.transfer import LOCAL_ROWS, local_frame
 from taskexecutor.executor.columnar.schemas import declared, from_ddl, to_arrow, to_spark
-from taskexecutor.executor.columnar.transfer import LOCAL_ROWS, local_frame
-from taskexecutor.executor.columnar.transform_stage import SparkTransformStage
+from taskexecutor.executor.columnar.stages.transform_stage import SparkTransformStage
 from taskexecutor.executor.connectors.foreach_batch import ForeachBatch
 from taskexecutor.executor.connectors.runtime import sink_runtime
 from taskexecutor.executor.state import RestoredOperatorState

@@ -21,9 +21,9 @@ from taskexecutor.executor.columnar.cached_plans import passthrough
 from taskexecutor.executor.columnar.columns import distinct
 from taskexecutor.executor.columnar.columns.bundles import ColumnBundles
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
-from taskexecutor.executor.columnar.runners.plans import BundlePlans
+from taskexecutor.executor.columnar.jvm.transfer import BundleLoader, collect
+from taskexecutor.executor.columnar.runners.bundle_plans import BundlePlans
 from taskexecutor.executor.columnar.schemas import to_arrow
-from taskexecutor.executor.columnar.transfer import BundleLoader, collect
 from taskexecutor.executor.timing.clock import TaskClock
 from taskexecutor.executor.timing.plan_meter import PlanMeter
 

@@ -14,8 +14,8 @@ from taskexecutor.executor.columnar.cached_plans.cache_keys import cache_key
 from taskexecutor.executor.columnar.columns import slabs
 from taskexecutor.executor.columnar.jvm import plan_cache
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
-from taskexecutor.executor.columnar.runners.plans import BundlePlans
-from taskexecutor.executor.columnar.runners.source_columns import ColumnPlans
+from taskexecutor.executor.columnar.runners.bundle_plans import BundlePlans
+from taskexecutor.executor.columnar.runners.column_plans import ColumnPlans
 from taskexecutor.executor.columnar.schemas import to_arrow, to_spark
 from taskexecutor.executor.timing.clock import TaskClock
 from taskexecutor.executor.timing.plan_meter import PlanMeter

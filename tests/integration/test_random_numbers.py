@@ -24,7 +24,7 @@ from firesteel.testing import OperatorHarness
 from taskexecutor.executor.analysis.analyze import analyze
 from taskexecutor.executor.analysis.random_numbers import is_repeatable
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
-from taskexecutor.executor.columnar.transform_stage import SparkTransformStage
+from taskexecutor.executor.columnar.stages.transform_stage import SparkTransformStage
 from taskexecutor.executor.connectors.foreach_batch import ForeachBatch
 
 # Columns of a program, which has no session: made before the engine starts.

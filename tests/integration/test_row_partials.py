@@ -40,12 +40,12 @@ from taskexecutor.executor.columnar.columns.bundles import ColumnBundles
 from taskexecutor.executor.columnar.columns.rows import frame
 from taskexecutor.executor.columnar.grouping.merging import merge_partials, merges_of
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.jvm.transfer import BundleLoader
 from taskexecutor.executor.columnar.runners import grouped_columns
+from taskexecutor.executor.columnar.runners.bundle_plans import BundlePlans
+from taskexecutor.executor.columnar.runners.column_plans import ColumnPlan, ColumnPlans
 from taskexecutor.executor.columnar.runners.grouped_columns import GroupedColumns
-from taskexecutor.executor.columnar.runners.plans import BundlePlans
-from taskexecutor.executor.columnar.runners.source_columns import ColumnPlan, ColumnPlans
 from taskexecutor.executor.columnar.schemas import to_arrow, to_spark
-from taskexecutor.executor.columnar.transfer import BundleLoader
 from taskexecutor.executor.timing.clock import TaskClock
 from taskexecutor.executor.timing.plan_meter import PlanMeter
 from tests.integration.test_aggregates import ROWS, assert_same, some_rows, table

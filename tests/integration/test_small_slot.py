@@ -15,7 +15,7 @@ from firesteel.common.resources import MINIMUM_HEAP_BYTES
 from firesteel.operators import TransformSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.columnar.schemas import to_arrow
-from taskexecutor.executor.columnar.transform_stage import SparkTransformStage
+from taskexecutor.executor.columnar.stages.transform_stage import SparkTransformStage
 from tests.integration.conftest import Slot
 
 SCHEMA = pa.schema([("number", pa.int64()), ("text", pa.string())])

@@ -34,9 +34,9 @@ from taskexecutor.executor.cleaning import JobSurroundings
 from taskexecutor.executor.columnar.jvm import heartbeat
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine, SparkLost
 from taskexecutor.executor.columnar.jvm.session import PYTHON_DAEMON
+from taskexecutor.executor.columnar.jvm.transfer import LOCAL_ROWS, BundleLoader, collect
 from taskexecutor.executor.columnar.schemas import to_arrow, to_spark
-from taskexecutor.executor.columnar.transfer import LOCAL_ROWS, BundleLoader, collect
-from taskexecutor.executor.columnar.transform_stage import SparkTransformStage
+from taskexecutor.executor.columnar.stages.transform_stage import SparkTransformStage
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator
 from taskexecutor.executor.timing.clock import TaskClock

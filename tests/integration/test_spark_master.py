@@ -22,8 +22,8 @@ from firesteel.operators import SourceSpec, TransformSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine, SparkLost
 from taskexecutor.executor.columnar.jvm.launch import class_path, spark_home
-from taskexecutor.executor.columnar.transfer import LOCAL_ROWS
-from taskexecutor.executor.columnar.transform_stage import SparkTransformStage
+from taskexecutor.executor.columnar.jvm.transfer import LOCAL_ROWS
+from taskexecutor.executor.columnar.stages.transform_stage import SparkTransformStage
 from taskexecutor.executor.connectors.files.source import FileStage
 from tests.integration.conftest import Slot
 from tests.integration.file_splits import read_split, split_of

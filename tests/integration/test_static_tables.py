@@ -22,10 +22,10 @@ from firesteel.operators import (
 )
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.analysis.analyze import analyze
-from taskexecutor.executor.columnar import static_tables
+from taskexecutor.executor.columnar.cached_plans import static_tables
+from taskexecutor.executor.columnar.cached_plans.static_tables import StaticTables
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
-from taskexecutor.executor.columnar.static_tables import StaticTables
-from taskexecutor.executor.columnar.transform_stage import SparkTransformStage
+from taskexecutor.executor.columnar.stages.transform_stage import SparkTransformStage
 
 SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.timestamp("us", "UTC"))])
 

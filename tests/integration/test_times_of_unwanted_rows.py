@@ -10,7 +10,7 @@ import pytest
 from firesteel.operators import TransformSpec, WatermarkSpec
 from taskexecutor.executor.columnar.columns.bundles import ColumnBundles
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
-from taskexecutor.executor.columnar.runners.source_columns import ColumnPlans
+from taskexecutor.executor.columnar.runners.column_plans import ColumnPlans
 from taskexecutor.executor.columnar.schemas import to_arrow, to_spark
 from taskexecutor.executor.timing.clock import TaskClock
 from taskexecutor.executor.timing.plan_meter import PlanMeter

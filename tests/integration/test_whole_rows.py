@@ -28,13 +28,13 @@ from firesteel.plan.aggregates.parse import parse_aggregates
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.cached_plans.reusable_plan import temporary_conf
 from taskexecutor.executor.columnar.columns import rows, spool
-from taskexecutor.executor.columnar.hash_joins import with_hash_joins
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.jvm.local_tasks import LocalTasks
-from taskexecutor.executor.columnar.result_files import collect_in_files
+from taskexecutor.executor.columnar.jvm.transfer import collect_in_files
 from taskexecutor.executor.columnar.schemas import to_arrow, to_spark
-from taskexecutor.executor.columnar.transform_stage import SparkTransformStage
-from taskexecutor.executor.columnar.whole_rows import ApplyToAll
+from taskexecutor.executor.columnar.stages.hash_joins import with_hash_joins
+from taskexecutor.executor.columnar.stages.transform_stage import SparkTransformStage
+from taskexecutor.executor.columnar.stages.whole_rows import ApplyToAll
 from taskexecutor.executor.harness import OperatorHarness
 from taskexecutor.executor.timing.clock import TaskClock
 from taskexecutor.executor.timing.plan_meter import PlanMeter

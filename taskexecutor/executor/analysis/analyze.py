@@ -56,9 +56,9 @@ from taskexecutor.executor.analysis.row_kinds import (
 from taskexecutor.executor.analysis.states import IN_COLUMNS, states_in_columns
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
 from taskexecutor.executor.columnar.cached_plans import composed
+from taskexecutor.executor.columnar.cached_plans.static_tables import schemas_only
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine, SparkLost
 from taskexecutor.executor.columnar.schemas import shown
-from taskexecutor.executor.columnar.static_tables import schemas_only
 from taskexecutor.executor.operator_factory import OpenedOperator, check_checkpointed
 from taskexecutor.executor.operators.registry import create_operator
 

@@ -40,8 +40,8 @@ from taskexecutor.executor.analysis.step import (
     Retracting,
 )
 from taskexecutor.executor.columnar.cached_plans import composed
-from taskexecutor.executor.columnar.conditions import condition_of
 from taskexecutor.executor.columnar.grouping.retraction import kept_of
+from taskexecutor.executor.columnar.jvm.conditions import condition_of
 from taskexecutor.executor.columnar.schemas import spark_name, to_arrow, to_spark
 from taskexecutor.executor.operators.windows.contents import WINDOW_ID
 

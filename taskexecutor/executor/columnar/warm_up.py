@@ -1,12 +1,15 @@
 """Warms up Spark: runs the kinds of plans that jobs run first, so that a job's first bundle finds
 classes loaded, code compiled, and sockets and codecs initialized.
 
-The class archive is recorded from this, and recorded again when this file changes.
+The class archive is recorded from this, and recorded again when this file changes. As a program,
+which `jvm.archive` starts, it compiles Firesteel's Java into a jar and records the archive.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +19,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from firesteel.common.file_parts import FilePart
-from firesteel.common.units import MIB
+from firesteel.common.units import GIB, MIB
 from firesteel.connectors import FileSource
 from firesteel.operators import (
     AggregateExpression,
@@ -26,15 +29,17 @@ from firesteel.operators import (
     WatermarkSpec,
 )
 from taskexecutor.executor.columnar.cached_plans import composed, observations
-from taskexecutor.executor.columnar.jvm.archive import ArchivedStart
+from taskexecutor.executor.columnar.jvm.archive import ArchivedStart, recording_start, write_own_jar
+from taskexecutor.executor.columnar.jvm.code import Code
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.jvm.launch import OWN_JAR, start_jvm
+from taskexecutor.executor.columnar.jvm.transfer import LOCAL_ROWS, BundleLoader, collect
 from taskexecutor.executor.columnar.readers.frames import declared_schema, read_files
 from taskexecutor.executor.columnar.readers.parts import FileParts
-from taskexecutor.executor.columnar.readers.plans import FilePlans
 from taskexecutor.executor.columnar.readers.schema_inference import inferred_schema
-from taskexecutor.executor.columnar.runners.plans import BundlePlans
+from taskexecutor.executor.columnar.runners.bundle_plans import BundlePlans
+from taskexecutor.executor.columnar.runners.file_plans import FilePlans
 from taskexecutor.executor.columnar.schemas import to_arrow
-from taskexecutor.executor.columnar.transfer import LOCAL_ROWS, BundleLoader, collect
 from taskexecutor.executor.timing.clock import TaskClock
 from taskexecutor.executor.timing.plan_meter import PlanMeter
 
@@ -184,3 +189,32 @@ def _aggregated(frame: DataFrame, cores: int) -> DataFrame:
 def _run(frame: DataFrame) -> None:
     for _ in collect(frame, to_arrow(frame.schema), PlanMeter(TaskClock())):
         pass
+
+
+def main() -> None:
+    archive, jars = map(Path, sys.argv[1:])
+    compile_jar(jars)
+    engine = SparkEngine()
+    start_warm(engine, {}, cores=1, heap_bytes=GIB, archived=recording_start(archive, jars))
+    exercise(engine)
+    engine.stop(grace_s=300)  # the JVM writes the archive when it exits
+
+
+def compile_jar(jars: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="firesteel-compile-") as scratch:
+        jvm = start_jvm(
+            {"spark.master": "local[1]"},
+            cores=1,
+            heap_bytes=512 * MIB,
+            temp_dir=Path(scratch),
+            jar_copies=jars,
+        )
+        try:
+            write_own_jar(Code(jvm.gateway).compiled(), jars / OWN_JAR)
+            jvm.gateway.shutdown()
+        finally:
+            jvm.stop(grace_s=10)
+
+
+if __name__ == "__main__":
+    main()

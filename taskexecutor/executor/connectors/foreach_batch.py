@@ -25,8 +25,8 @@ from firesteel.elements import Watermark
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.plan.deferred_columns import made_anew
 from taskexecutor.executor.columnar.jvm.engine import engine_of
+from taskexecutor.executor.columnar.jvm.transfer import BundleLoader
 from taskexecutor.executor.columnar.schemas import to_spark
-from taskexecutor.executor.columnar.transfer import BundleLoader
 from taskexecutor.executor.connectors.checks import known_schema
 from taskexecutor.executor.connectors.runtime import SinkRuntime
 from taskexecutor.executor.connectors.spooled_rows import SpooledRows

@@ -11,7 +11,7 @@ from firesteel.common.output import write_results
 from firesteel.common.time_zones import in_zone
 from firesteel.connectors import PrintSink, SinkWriter
 from firesteel.operator import RuntimeContext
-from taskexecutor.executor.columnar.session_zone import session_zone
+from taskexecutor.executor.columnar.jvm.session import session_zone
 from taskexecutor.executor.connectors.writer_sink import WriterSink
 
 

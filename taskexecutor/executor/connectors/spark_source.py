@@ -15,7 +15,7 @@ from firesteel.connectors.source import Split
 from firesteel.elements import StreamStatus
 from firesteel.operator import SourceOperator
 from firesteel.operators import Spec
-from taskexecutor.executor.columnar.stage import SparkStage
+from taskexecutor.executor.columnar.stages.stage import SparkStage
 from taskexecutor.executor.connectors.splits import Begun, Splits, merged
 from taskexecutor.executor.timing.bundle_time import TARGET_S
 

@@ -13,7 +13,7 @@ from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.operators import FilterSpec
 from firesteel.text import text_of
-from taskexecutor.executor.columnar.session_zone import session_zone
+from taskexecutor.executor.columnar.jvm.session import session_zone
 
 
 class Filter(StreamOperator):

@@ -24,8 +24,8 @@ from firesteel.errors import FiresteelError
 from firesteel.functions import ProcessFunction
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.operators import RowTimeSpec
+from taskexecutor.executor.columnar.jvm.session import session_zone
 from taskexecutor.executor.columnar.schemas import columns_of_key, declared
-from taskexecutor.executor.columnar.session_zone import session_zone
 from taskexecutor.executor.operators.current_key import CurrentKey, ShownKeys
 from taskexecutor.executor.operators.function_context import (
     FunctionContext,

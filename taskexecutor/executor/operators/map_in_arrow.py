@@ -15,8 +15,8 @@ from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.operators import CoMapInArrowSpec, MapInArrowSpec
 from firesteel.text import text_of
+from taskexecutor.executor.columnar.jvm.session import session_zone
 from taskexecutor.executor.columnar.schemas import declared, shown
-from taskexecutor.executor.columnar.session_zone import session_zone
 
 ArrowFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.operators import MapInPandasSpec
+from taskexecutor.executor.columnar.jvm.session import session_zone
 from taskexecutor.executor.columnar.schemas import declared
-from taskexecutor.executor.columnar.session_zone import session_zone
 from taskexecutor.executor.operators.stateful.frames import FrameCollector, to_frame
 
 

@@ -13,8 +13,8 @@ from firesteel.common.time_zones import in_zone
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.operators import MapRowsSpec
+from taskexecutor.executor.columnar.jvm.session import session_zone
 from taskexecutor.executor.columnar.schemas import declared
-from taskexecutor.executor.columnar.session_zone import session_zone
 from taskexecutor.executor.operators.slices import Slices
 from taskexecutor.executor.operators.stateful.row_collector import RowCollector, clipped
 from taskexecutor.executor.operators.stateful.rows import rows_of

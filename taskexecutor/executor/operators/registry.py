@@ -83,12 +83,12 @@ def create_operator(group: Sequence[OpenedOperator]) -> StreamOperator:
         case SinkSpec():
             return sink_runtime(first.spec.sink).operator()
         case TransformSpec() | PartialWindowAggregateSpec():
-            from taskexecutor.executor.columnar.transform_stage import SparkTransformStage
+            from taskexecutor.executor.columnar.stages.transform_stage import SparkTransformStage
 
             return SparkTransformStage(specs, group[-1].output_schema)
         case ApplySpec():
-            from taskexecutor.executor.columnar.transform_stage import SparkTransformStage
-            from taskexecutor.executor.columnar.whole_rows import ApplyToAll
+            from taskexecutor.executor.columnar.stages.transform_stage import SparkTransformStage
+            from taskexecutor.executor.columnar.stages.whole_rows import ApplyToAll
 
             following = None
             if len(group) > 1:

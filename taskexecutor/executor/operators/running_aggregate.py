@@ -15,15 +15,14 @@ from taskexecutor.executor.columnar.grouping.columns import as_table
 from taskexecutor.executor.columnar.grouping.dense_partials import DensePartials
 from taskexecutor.executor.columnar.grouping.distinct_counts import DISTINCT, DistinctCounts
 from taskexecutor.executor.columnar.grouping.keyed_partials import KeyedPartials
-from taskexecutor.executor.columnar.grouping.last_results import LastResults
 from taskexecutor.executor.columnar.grouping.merging import (
     ROWS,
+    aggregate_results,
     columns_of_partials,
     meaning_of_partials,
     merges_of,
 )
-from taskexecutor.executor.columnar.grouping.results import aggregate_results
-from taskexecutor.executor.columnar.grouping.retraction import Retraction
+from taskexecutor.executor.columnar.grouping.retraction import LastResults, Retraction
 from taskexecutor.executor.runtime_mode import is_batch
 
 # Waiting partial rows; if all state is in memory, at least twice the number of keys.

@@ -16,9 +16,9 @@ from firesteel.errors import FiresteelError
 from firesteel.operators import RunningAggregateSpec
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.columnar.grouping import last_results, value_counts
+from taskexecutor.executor.columnar.grouping import retraction, value_counts
 from taskexecutor.executor.columnar.grouping.retraction import kept_of
-from taskexecutor.executor.columnar.grouping.sorted_runs import SortedRuns
+from taskexecutor.executor.columnar.grouping.value_counts import SortedRuns
 from taskexecutor.executor.operators.running_aggregate import RunningAggregate
 
 EXPRESSIONS = (
@@ -237,7 +237,7 @@ def test_a_key_that_has_changed_and_changes_back() -> None:
 
 def test_many_outdated_values_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(value_counts, "_LEAST_PAIRS", 10)
-    monkeypatch.setattr(last_results, "_OUTDATED_ROWS", 10)
+    monkeypatch.setattr(retraction, "_OUTDATED_ROWS", 10)
     harness = opened()
     for x in range(300):
         changes = [((1, x, 1), "insert")] + ([((1, x - 1, 1), "delete")] if x else [])

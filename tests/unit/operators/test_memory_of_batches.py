@@ -32,7 +32,7 @@ from firesteel.row_kind import DELETE, ROW_KIND
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor import column_memory
 from taskexecutor.executor.column_memory import IN_MEMORY, SlotColumnMemory
-from taskexecutor.executor.columnar.grouping import sorted_runs, value_counts
+from taskexecutor.executor.columnar.grouping import value_counts
 from taskexecutor.executor.exchange.partitioning import hash_columns
 from taskexecutor.executor.operators import changelog_rows, running_aggregate
 from taskexecutor.executor.operators.drop_duplicates import DropDuplicates
@@ -206,7 +206,6 @@ def test_a_batch_has_some_pieces_of_its_state_in_memory(
         (running_aggregate, "BUNDLE_ROWS"),
         (running_aggregate, "PART_ROWS"),
         (sessions, "SETTLE_ROWS"),
-        (sorted_runs, "_AT_ONCE"),
         (value_counts, "_AT_ONCE"),
     ):
         monkeypatch.setattr(module, constant, BATCH_ROWS)

@@ -35,7 +35,6 @@ from taskexecutor.executor.columnar.grouping import (
     key_index,
     keyed_partials,
     ranked_rows,
-    sorted_runs,
     value_counts,
 )
 from taskexecutor.executor.columnar.grouping.key_index import HashIndex, KeyIndex, TextIndex
@@ -425,5 +424,4 @@ def test_operators_do_the_same_with_their_state_in_files(
     monkeypatch.setattr(ranked_rows, "_KEYS", 2)
     monkeypatch.setattr(value_counts, "_LEAST_PAIRS", 2)
     monkeypatch.setattr(value_counts, "_AT_ONCE", 2)
-    monkeypatch.setattr(sorted_runs, "_AT_ONCE", 3)
     test()

@@ -11,7 +11,7 @@ from typing import BinaryIO
 import pyarrow as pa
 import pytest
 
-from taskexecutor.executor.columnar.readers.truncation import bzip2_is_whole, zstandard_is_whole
+from taskexecutor.executor.columnar.readers.compression import bzip2_is_whole, zstandard_is_whole
 
 TEXT = b"".join(b"%d,%d\n" % (n % 50, n % 7) for n in range(40_000))  # several blocks
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from taskexecutor.executor.columnar.cached_plans.row_observer import RowObserver
+from taskexecutor.executor.columnar.cached_plans.observations import RowObserver
 from taskexecutor.executor.columnar.grouping.columns import numbers_in
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from firesteel.common.units import MIB
 from taskexecutor.executor.columnar.columns.rows import Placed
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
-from taskexecutor.executor.columnar.transfer import writing
+from taskexecutor.executor.columnar.jvm.transfer import writing
 
 _FILE_BYTES = 512 * MIB  # the JVM maps at most 2 GiB at once
 _BATCH_ROWS = 65_536  # smaller batches are concatenated first

@@ -1,4 +1,5 @@
-"""Merges partial results: many rows per key into one, column by column.
+"""Merges partial results, many rows per key into one, column by column, and computes the results of
+merged partials.
 
 `firesteel.plan.aggregates.split` names the merge of each column.
 """
@@ -11,8 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from firesteel.errors import FiresteelError
+from firesteel.operator import RuntimeContext
 from firesteel.operators import AggregateExpression
-from taskexecutor.executor.columnar.grouping import merge_numbers, merge_values
+from firesteel.plan.aggregates.finals import evaluate
+from firesteel.row_kind import ROW_KIND
+from taskexecutor.executor.columnar.grouping import merge_columns
 from taskexecutor.executor.columnar.grouping.columns import as_array, described
 from taskexecutor.executor.columnar.grouping.distinct_counts import DISTINCT
 from taskexecutor.executor.columnar.grouping.grouping import Groups, group, one_group
@@ -20,19 +24,19 @@ from taskexecutor.executor.columnar.grouping.grouping import Groups, group, one_
 ROWS = "_rows"  # the partial column that counts rows
 
 _MERGES: dict[str, Callable[..., pa.Array]] = {
-    "sum": merge_numbers.merge_sum,
-    "min": merge_numbers.merge_min,
-    "max": merge_numbers.merge_max,
-    "any": merge_values.merge_any,
-    "list": merge_values.merge_list,
-    "set": merge_values.merge_set,
-    "distinct": merge_values.merge_set,
-    "bit_and": merge_numbers.merge_bits(np.bitwise_and, -1),
-    "bit_or": merge_numbers.merge_bits(np.bitwise_or, 0),
-    "bit_xor": merge_numbers.merge_bits(np.bitwise_xor, 0),
-    "first": merge_values.merge_first,
-    "last": merge_values.merge_last,
-    "m2": merge_numbers.merge_squares,
+    "sum": merge_columns.merge_sum,
+    "min": merge_columns.merge_min,
+    "max": merge_columns.merge_max,
+    "any": merge_columns.merge_any,
+    "list": merge_columns.merge_list,
+    "set": merge_columns.merge_set,
+    "distinct": merge_columns.merge_set,
+    "bit_and": merge_columns.merge_bits(np.bitwise_and, -1),
+    "bit_or": merge_columns.merge_bits(np.bitwise_or, 0),
+    "bit_xor": merge_columns.merge_bits(np.bitwise_xor, 0),
+    "first": merge_columns.merge_first,
+    "last": merge_columns.merge_last,
+    "m2": merge_columns.merge_squares,
 }
 
 
@@ -97,3 +101,30 @@ def merge_column(
         raise FiresteelError(
             f"partial results of type {column.type} cannot be merged by {kind}: {error}"
         ) from error
+
+
+def aggregate_results(
+    context: RuntimeContext,
+    aggregates: Sequence[AggregateExpression],
+    key_columns: Sequence[str],
+    merged: pa.Table | pa.RecordBatch,
+    times: Mapping[str, pa.Array],
+    kinds: Mapping[str, pa.Array],
+) -> pa.RecordBatch:
+    """Returns the key columns, `times` (the window's columns, if any), one column per aggregate,
+    and `kinds` (the column `row_kind`, if any).
+    """
+    partials = {name: as_array(merged.column(name)) for item in aggregates for name in item.merge}
+    columns = {name: as_array(merged.column(name)) for name in key_columns} | dict(times)
+    schema = context.output_schema
+    for item in aggregates:
+        # Without analysis, in tests: the type of the partial, or double for computed results.
+        guess = partials[item.final].type if item.final in partials else pa.float64()
+        kind = schema.field(item.name).type if schema is not None else guess
+        columns[item.name] = evaluate(item, partials, merged.num_rows, kind)
+    columns.update(kinds)
+    if schema is not None:
+        if ROW_KIND not in columns and ROW_KIND in schema.names:  # the caller adds it
+            schema = schema.remove(schema.get_field_index(ROW_KIND))
+        return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))

@@ -23,7 +23,7 @@ from taskexecutor.executor.columnar.grouping.grouping import (
     one_group,
     whole_numbers,
 )
-from taskexecutor.executor.columnar.grouping.merge_numbers import sum_of_decimals
+from taskexecutor.executor.columnar.grouping.merge_columns import sum_of_decimals
 from taskexecutor.executor.columnar.grouping.merging import merge_column
 from taskexecutor.executor.numbers import as_numpy
 

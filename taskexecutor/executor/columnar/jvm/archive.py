@@ -36,7 +36,7 @@ from taskexecutor.executor.columnar.jvm.code import SOURCES, source_text
 from taskexecutor.executor.columnar.jvm.launch import class_path, jvm_options, spark_home
 
 COMMAND = "python -m taskexecutor.executor.columnar.jvm.archive"
-_RECORDER = "taskexecutor.executor.columnar.record_archive"
+_RECORDER = "taskexecutor.executor.columnar.warm_up"
 _WARM_UP = Path(__file__).parents[1] / "warm_up.py"
 _UNUSED_S = 30 * 86_400  # since the last read, as recorded by the file system
 _QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")

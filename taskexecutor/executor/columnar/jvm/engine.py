@@ -35,7 +35,7 @@ from taskexecutor.executor.columnar.jvm.launch import (
 from taskexecutor.executor.columnar.jvm.local_tasks import LocalTasks
 from taskexecutor.executor.columnar.jvm.plan_cache import PlanCache
 from taskexecutor.executor.columnar.jvm.session import create_session, session_settings
-from taskexecutor.executor.columnar.transfer import BundleStore
+from taskexecutor.executor.columnar.jvm.transfer import BundleStore
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

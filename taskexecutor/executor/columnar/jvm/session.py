@@ -1,4 +1,4 @@
-"""The settings of a slot's SparkSession, and the session itself."""
+"""A slot's SparkSession and its settings."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from firesteel.common.time_zones import SESSION_TIME_ZONE
 from firesteel.common.units import MIB
+from firesteel.operator import RuntimeContext
 from taskexecutor.executor.columnar.jvm.launch import Jvm
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
 
 PYTHON_DAEMON = f"{__package__}.python_daemon"
 
@@ -85,3 +86,11 @@ def create_session(settings: Mapping[str, str], jvm: Jvm) -> SparkSession:
     SparkContext(conf=conf, gateway=jvm.gateway)
     # getOrCreate() also makes it the default session, which SparkSession.active() returns.
     return SparkSession.builder.getOrCreate()
+
+
+def session_zone(context: RuntimeContext) -> str:
+    """Returns `spark.sql.session.timeZone`: the job's, or else the cluster's."""
+    zone = context.config.get(SESSION_TIME_ZONE)
+    if zone is None and context.spark is not None:
+        zone = context.spark.conf.get(SESSION_TIME_ZONE)
+    return zone or "UTC"

@@ -19,10 +19,9 @@ from firesteel.connectors.file_source import CORRUPT_RECORD
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext
 from taskexecutor.executor.columnar.cached_plans.composed import column
-from taskexecutor.executor.columnar.cached_plans.observations import observed
-from taskexecutor.executor.columnar.cached_plans.row_observer import RowObserver
+from taskexecutor.executor.columnar.cached_plans.observations import RowObserver, observed
+from taskexecutor.executor.columnar.jvm.transfer import collect
 from taskexecutor.executor.columnar.schemas import from_ddl, to_arrow, to_spark
-from taskexecutor.executor.columnar.transfer import collect
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, DataFrameReader, Row, SparkSession

@@ -21,8 +21,8 @@ from taskexecutor.executor.columnar.cached_plans.reusable_plan import (
     temporary_conf,
 )
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.jvm.transfer import local_frame, writing
 from taskexecutor.executor.columnar.schemas import conform, to_arrow
-from taskexecutor.executor.columnar.transfer import local_frame, writing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -17,7 +17,7 @@ from firesteel.common.file_parts import FilePart
 from firesteel.connectors import FileSource
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.columnar.readers.parts import check_read, may_grow, unchanged
-from taskexecutor.executor.columnar.readers.plans import FORMATS_OF_ROWS
+from taskexecutor.executor.columnar.runners.file_plans import FORMATS_OF_ROWS
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -13,7 +13,7 @@ from firesteel.connectors.read_options import OPTIONS
 from firesteel.errors import FiresteelError
 from firesteel.operator import SourceOperator
 from firesteel.operators import SourceSpec
-from taskexecutor.executor.columnar.conditions import condition_of
+from taskexecutor.executor.columnar.jvm.conditions import condition_of
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.readers.frames import (
     MALFORMED_SCHEMA,

@@ -41,11 +41,11 @@ from taskexecutor.executor.columnar.readers.pieces import (
     Piece,
     Wanted,
 )
-from taskexecutor.executor.columnar.readers.plans import FilePlan, FilePlans, FileRows
-from taskexecutor.executor.columnar.runners.source_columns import (
+from taskexecutor.executor.columnar.runners.column_plans import (
     ColumnPlans,
     SourcePlan,
 )
+from taskexecutor.executor.columnar.runners.file_plans import FilePlan, FilePlans, FileRows
 from taskexecutor.executor.columnar.schemas import to_spark
 from taskexecutor.executor.connectors.files.explained import explained
 from taskexecutor.executor.connectors.files.position import EVERY_ROW, SplitProgress

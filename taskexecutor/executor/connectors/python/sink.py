@@ -33,8 +33,8 @@ from firesteel.connectors.python_sink import PythonCommit
 from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, RuntimeContext, StreamOperator, TaskCancelled
 from firesteel.plan.source_lines import dumps_without_lines
+from taskexecutor.executor.columnar.jvm.session import session_zone
 from taskexecutor.executor.columnar.schemas import to_spark
-from taskexecutor.executor.columnar.session_zone import session_zone
 from taskexecutor.executor.connectors.python.data_source import (
     MESSAGE_SCHEMA,
     check_sink,

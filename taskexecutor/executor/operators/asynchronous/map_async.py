@@ -21,7 +21,7 @@ from firesteel.elements import MAX_TIMESTAMP_US, StreamStatus, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.operators import MapAsyncSpec
-from taskexecutor.executor.columnar.session_zone import session_zone
+from taskexecutor.executor.columnar.jvm.session import session_zone
 from taskexecutor.executor.operators.asynchronous.calls import CallFailed, Calls
 from taskexecutor.executor.operators.asynchronous.queues import Call, Marker
 from taskexecutor.executor.operators.map_rows import kind_of, results_of, shown

@@ -30,8 +30,8 @@ from firesteel.elements import MIN_TIMESTAMP_US, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.operators import TransformWithStateSpec
+from taskexecutor.executor.columnar.jvm.session import session_zone
 from taskexecutor.executor.columnar.schemas import declared
-from taskexecutor.executor.columnar.session_zone import session_zone
 from taskexecutor.executor.operators.current_key import CurrentKey, ShownKeys
 from taskexecutor.executor.operators.stateful.expiring import Sweeps
 from taskexecutor.executor.operators.stateful.frames import FrameCollector, to_frame

@@ -15,12 +15,12 @@ from taskexecutor.executor.columnar.grouping.dense_partials import DensePartials
 from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.columnar.grouping.merging import (
     ROWS,
+    aggregate_results,
     columns_of_partials,
     meaning_of_partials,
     merge_partials,
     merges_of,
 )
-from taskexecutor.executor.columnar.grouping.results import aggregate_results
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.windows.contents import (
     WINDOW_END,

@@ -18,9 +18,9 @@ from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.cached_plans.table_versions import pinned
 from taskexecutor.executor.columnar.cached_plans.windows_together import gets_windows_together
 from taskexecutor.executor.columnar.jvm.engine import engine_of
-from taskexecutor.executor.columnar.runners.plans import BundlePlans
+from taskexecutor.executor.columnar.jvm.transfer import BundleLoader, collect
+from taskexecutor.executor.columnar.runners.bundle_plans import BundlePlans
 from taskexecutor.executor.columnar.schemas import to_arrow, to_spark
-from taskexecutor.executor.columnar.transfer import BundleLoader, collect
 from taskexecutor.executor.operators.windows.fired_rows import window_field
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ from firesteel.triggers import (
 from taskexecutor.executor.columnar.grouping.columns import as_table, described
 from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.columnar.grouping.row_log import RowLog, taken
-from taskexecutor.executor.columnar.session_zone import session_zone
+from taskexecutor.executor.columnar.jvm.session import session_zone
 from taskexecutor.executor.operators.stateful.rows import rows_of
 from taskexecutor.executor.operators.windows.contents import (
     WINDOW_END,

@@ -30,8 +30,8 @@ from taskexecutor.executor.columnar.cached_plans.reusable_plan import (
 )
 from taskexecutor.executor.columnar.cached_plans.table_versions import TableVersion, pinned_here
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from taskexecutor.executor.columnar.jvm.transfer import collect, local_frame
 from taskexecutor.executor.columnar.schemas import shown, to_arrow, to_spark
-from taskexecutor.executor.columnar.transfer import collect, local_frame
 from taskexecutor.executor.timing.clock import TaskClock
 from taskexecutor.executor.timing.plan_meter import PlanMeter
 from taskexecutor.executor.timing.repeating import Repeating

@@ -26,11 +26,11 @@ from taskexecutor.executor.columnar.cached_plans.reusable_plan import without_sh
 from taskexecutor.executor.columnar.columns import rows
 from taskexecutor.executor.columnar.columns.sink import ColumnSink
 from taskexecutor.executor.columnar.columns.spool import Spool
-from taskexecutor.executor.columnar.hash_joins import with_hash_joins
-from taskexecutor.executor.columnar.result_files import collect_in_files
+from taskexecutor.executor.columnar.jvm.transfer import collect_in_files
 from taskexecutor.executor.columnar.schemas import conform, to_arrow, to_spark
-from taskexecutor.executor.columnar.stage import SparkStage
-from taskexecutor.executor.columnar.transform_stage import After, SparkTransformStage
+from taskexecutor.executor.columnar.stages.hash_joins import with_hash_joins
+from taskexecutor.executor.columnar.stages.stage import SparkStage
+from taskexecutor.executor.columnar.stages.transform_stage import After, SparkTransformStage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -21,9 +21,9 @@ from taskexecutor.executor.columnar.cached_plans.row_partials import row_partial
 from taskexecutor.executor.columnar.cached_plans.table_versions import pinned
 from taskexecutor.executor.columnar.columns.sink import ColumnSink
 from taskexecutor.executor.columnar.grouping.row_partials import RowPartials
-from taskexecutor.executor.columnar.runners.plans import BundlePlans
-from taskexecutor.executor.columnar.stage import SparkStage
-from taskexecutor.executor.columnar.transfer import BundleLoader
+from taskexecutor.executor.columnar.jvm.transfer import BundleLoader
+from taskexecutor.executor.columnar.runners.bundle_plans import BundlePlans
+from taskexecutor.executor.columnar.stages.stage import SparkStage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

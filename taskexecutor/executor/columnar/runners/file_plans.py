@@ -28,6 +28,7 @@ from firesteel.connectors.file_source import LISTING_OPTIONS
 from firesteel.operator import PlanMeter
 from firesteel.operators import Spec, WatermarkSpec
 from taskexecutor.executor.columnar.cached_plans.composed import empty_frame, event_time_us
+from taskexecutor.executor.columnar.cached_plans.observations import RowObserver
 from taskexecutor.executor.columnar.cached_plans.reusable_plan import (
     ATTEMPTS,
     ROW_BY_ROW,
@@ -36,7 +37,6 @@ from taskexecutor.executor.columnar.cached_plans.reusable_plan import (
     attempted,
     keep,
 )
-from taskexecutor.executor.columnar.cached_plans.row_observer import RowObserver
 from taskexecutor.executor.columnar.columns.sink import ColumnSink
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.jvm.local_tasks import LocalTask

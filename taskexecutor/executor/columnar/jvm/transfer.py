@@ -2,7 +2,7 @@
 
 In: a few rows as a local relation, which Spark reads without a job; more rows as uncompressed
 Parquet in shared memory. Out: Spark's Arrow collect, read as a stream, so that this process never
-holds a large result as a whole.
+holds a large result as a whole; or files that Spark's tasks write, so that the JVM does not either.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from firesteel.common.process import temporary
 from firesteel.common.units import MIB
 from firesteel.errors import FiresteelError
 from firesteel.operator import PlanMeter
-from taskexecutor.executor.columnar.conditions import innermost
+from taskexecutor.executor.columnar.jvm.code import Code
+from taskexecutor.executor.columnar.jvm.conditions import innermost
 from taskexecutor.executor.columnar.schemas import conform, fits_parquet, to_arrow, to_spark
 
 if TYPE_CHECKING:
@@ -210,3 +211,35 @@ def _close(file: Any, sock: Any) -> None:
     for closable in (file, sock):
         with contextlib.suppress(OSError):
             closable.close()
+
+
+_FILE_BATCH_ROWS = 8_192  # a batch is in the heap several times while it is written
+
+
+def collect_in_files(
+    frame: DataFrame, schema: pa.Schema, meter: PlanMeter, code: Code, folder: Path
+) -> Generator[pa.RecordBatch, None, None]:
+    """Like `collect`, for results of any size: Spark writes them to files in `folder` before the
+    first one is read, and has a batch of each partition in its heap. A caller that abandons the
+    rest removes the files.
+
+    Raises the plan's error, with the file's name if the disk is full.
+    """
+    with meter.planning:
+        code.load("FiresteelSpill")
+        spill = code.type("FiresteelSpill")(str(folder))
+        rows = in_arrow(frame, _FILE_BATCH_ROWS).toJavaRDD()
+        written = rows.mapPartitionsWithIndex(spill, False)
+    with unwrapped():
+        paths = [Path(path) for path in written.collect()]
+    arrow_schema = to_arrow(frame.schema)
+    for path in paths:
+        with pa.OSFile(str(path)) as file:
+            while file.tell() < file.size():
+                with meter.converting:
+                    message = pa.ipc.read_message(file)
+                    batch = pa.ipc.read_record_batch(message, arrow_schema)
+                    batch = conform(batch, schema) if batch.num_rows else batch
+                if batch.num_rows:
+                    yield batch
+        path.unlink()

@@ -13,8 +13,8 @@ from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.operators import PartialWindowAggregateSpec, Spec
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine, engine_of
+from taskexecutor.executor.columnar.jvm.transfer import collect
 from taskexecutor.executor.columnar.schemas import shown, to_arrow, to_spark
-from taskexecutor.executor.columnar.transfer import collect
 from taskexecutor.executor.timing.missing_time import MissingTime
 
 if TYPE_CHECKING:

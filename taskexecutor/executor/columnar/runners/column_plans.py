@@ -12,6 +12,7 @@ from firesteel.operators import Spec, WatermarkSpec
 from taskexecutor.executor.columnar.cached_plans.cache_keys import cache_key
 from taskexecutor.executor.columnar.cached_plans.composed import event_time_us
 from taskexecutor.executor.columnar.cached_plans.leaf_columns import leaf_columns
+from taskexecutor.executor.columnar.cached_plans.observations import RowObserver
 from taskexecutor.executor.columnar.cached_plans.reusable_plan import (
     ATTEMPTS,
     ROW_BY_ROW,
@@ -21,7 +22,6 @@ from taskexecutor.executor.columnar.cached_plans.reusable_plan import (
     is_still,
     keep,
 )
-from taskexecutor.executor.columnar.cached_plans.row_observer import RowObserver
 from taskexecutor.executor.columnar.cached_plans.row_partials import GivenRows
 from taskexecutor.executor.columnar.cached_plans.wanted_rows import WantedRows, wanted_rows
 from taskexecutor.executor.columnar.columns import rows
