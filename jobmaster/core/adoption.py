@@ -20,7 +20,7 @@ Availability"; spec 002, RECONCILING).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from firesteel.common.ids import AllocationId, AttemptId, ExecutorId, TaskExecutorId
@@ -31,9 +31,10 @@ from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events
 from jobmaster.core.checkpoints.checkpoint import Kind
 from jobmaster.core.checkpoints.coordinator import Request
+from jobmaster.core.commands import log
 from jobmaster.core.execution_graph import Execution, ExecutionVertex
 from jobmaster.core.execution_graph.vertex import DEPLOYED
-from jobmaster.core.job import Job
+from jobmaster.core.job import Job, TasksFailed
 from jobmaster.core.slots.slot import Slot, SlotOffer
 
 _S = ExecutionState
@@ -49,10 +50,9 @@ _ADOPTED = {
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    failed: list[Execution]  # cannot continue, though some of them still run
-    error: ErrorInfo | None  # the error of the first of them
-    found: bool  # whether any task runs or has failed by itself
-    lost: Sequence[ResultPartitionId] = ()  # partitions of BLOCKING results
+    commands: list[commands.Command]
+    failure: TasksFailed | None  # of tasks that cannot continue, though some of them still run
+    begun: bool  # whether any task runs or has failed by itself
 
 
 def can_adopt(job: Job) -> bool:
@@ -86,8 +86,11 @@ class Adoption:
     def holders_known(self, task_executor_ids: Iterable[TaskExecutorId]) -> None:
         self._holders = set(task_executor_ids)
 
-    def take_listed(self, job: Job, tasks: Iterable[events.ListedTask], now: float) -> None:
+    def take_listed(
+        self, job: Job, tasks: Iterable[events.ListedTask], now: float
+    ) -> list[commands.Command]:
         """Takes over the earlier master's list of tasks that had started."""
+        taken: list[commands.Command] = []
         for task in tasks:
             vertex = job.graph.subtask(task.vertex_id, task.subtask)
             if vertex is None:
@@ -96,17 +99,21 @@ class Adoption:
             self._begun.add(task.attempt_id)
             if task.finished is not None:
                 self._adopted.add(task.attempt_id)
-                self._finished(job, execution, task.finished, now)
+                taken += self._finished(job, execution, task.finished, now)
+        return taken
 
-    def connected(self, job: Job, event: events.TaskExecutorConnected, now: float) -> None:
+    def connected(
+        self, job: Job, event: events.TaskExecutorConnected, now: float
+    ) -> list[commands.Command]:
         """Takes over the slots and tasks of this TaskExecutor."""
         self._connected.add(event.task_executor_id)
         offers = {offer.allocation_id: offer for offer in event.slots}
+        adopted: list[commands.Command] = []
         for vertex, update in _newest(job, event).items():
-            self._adopt(job, event, vertex, update, offers, now)
-        self.ask(job, event.task_executor_id)
+            adopted += self._adopt(job, event, vertex, update, offers, now)
+        return [*adopted, *self.ask(job, event.task_executor_id)]
 
-    def ask(self, job: Job, task_executor_id: TaskExecutorId) -> None:
+    def ask(self, job: Job, task_executor_id: TaskExecutorId) -> list[commands.Command]:
         """Requests reports from the tasks of this TaskExecutor that have not reported."""
         asked = tuple(
             execution.attempt_id
@@ -116,10 +123,9 @@ class Adoption:
             and execution.slot.task_executor_id == task_executor_id
             and not self._has_answered(job, execution)
         )
-        if asked:
-            job.out.append(
-                commands.AdoptTasks(task_executor_id=task_executor_id, attempt_ids=asked)
-            )
+        if not asked:
+            return []
+        return [commands.AdoptTasks(task_executor_id=task_executor_id, attempt_ids=asked)]
 
     def held(self, event: events.TaskHeld) -> None:
         self._held[event.attempt_id] = event
@@ -128,9 +134,9 @@ class Adoption:
         if self._holders is not None:
             self._holders.discard(task_executor_id)
 
-    def failed(self, error: ErrorInfo, lost: Iterable[ResultPartitionId] = ()) -> None:
-        self._error = self._error or error
-        self._lost += lost
+    def failed(self, failure: TasksFailed) -> None:
+        self._error = self._error or failure.error
+        self._lost += failure.lost
 
     # ---- what follows
 
@@ -152,10 +158,9 @@ class Adoption:
             if execution.state in DEPLOYED
         )
 
-    def let_sinks_go_on(self, job: Job) -> None:
+    def resume_sinks(self, job: Job) -> list[commands.Command]:
         """Lets the tasks that collect rows send them, once the attempts are known."""
-        if not self.collecting and self._all_connected(job):
-            self._collect(job)
+        return self._collect(job) if self._all_connected(job) else []
 
     def waiting_for(self, job: Job, now: float) -> str:
         known = sum(e.terminal or e.attempt_id in self._held for e in job.graph.executions())
@@ -166,8 +171,8 @@ class Adoption:
 
     def conclude(self, job: Job, now: float) -> Reconciled:
         """Ends the adoption with the tasks that reported. The job is RUNNING."""
-        self._finish_unheard(job, now)
-        self._collect(job)
+        concluded = self._finish_unheard(job, now)
+        concluded += self._collect(job)
         unheard = [e for e in job.graph.executions() if e.state is _S.RECONCILING]
         if job.lists_tasks:
             for execution in unheard:
@@ -179,29 +184,29 @@ class Adoption:
             f" {self._timeout_s:g} s after the job's JobMaster was replaced",
             now,
         )
-        job.tasks.lost(unheard, error, now, job.now_ms(now))
+        concluded += job.tasks.lost(unheard, error, now, job.now_ms(now))
         failed = [
             execution
             for execution in job.graph.executions()
             if execution.terminal and execution.state is not _S.FINISHED
         ]
-        found = self._error is not None
+        begun = self._error is not None
         for execution in job.graph.executions():
             if execution.state not in DEPLOYED:
                 continue
-            found = True
+            begun = True
             if problem := self._take_over(job, execution):
-                job.log("warning", "a task cannot be adopted", task=execution.name, cause=problem)
+                concluded.append(_not_adopted(execution, problem))
                 error = job.error(f"the task could not be adopted: {problem}", now)
                 failed.append(execution)
         if job.lists_tasks:
             torn = [vertex.current for vertex in job.torn()]
             failed += [execution for execution in torn if execution not in failed]
             self._lost += self._kept_nowhere(job)
-        wrong = failed or self._lost
-        return Reconciled(failed, (self._error or error) if wrong else None, found, self._lost)
+        failure = TasksFailed(failed, self._error or error, self._lost)
+        return Reconciled(concluded, failure if failed or self._lost else None, begun)
 
-    def notify(self, job: Job, now: float) -> None:
+    def notify(self, job: Job, now: float) -> list[commands.Command]:
         """Notifies the tasks of the outcome of checkpoints, and resends unanswered requests."""
         live = [e for e in job.graph.executions() if e.state in DEPLOYED]
         heard = {e.attempt_id: self._held[e.attempt_id] for e in live if e.attempt_id in self._held}
@@ -210,8 +215,9 @@ class Adoption:
         stops = next((of.stops for of in heard.values() if of.stops), None)
         asked = None
         stopped = stops is not None and job.checkpoints.latest_is_at(stops.savepoint_path)
+        notices: list[commands.Command] = []
         if stops is not None and not stopped:
-            job.log("info", "the job is being stopped with a savepoint, as before")
+            notices.append(log("info", "the job is being stopped with a savepoint, as before"))
             # A different directory: the earlier master may still delete the other one.
             path = f"{stops.savepoint_path.rpartition('-')[0]}-{job.ids.next()[:12]}"
             asked = Request(
@@ -221,14 +227,14 @@ class Adoption:
                 stops=True,
                 drains=stops.drains,
             )
-        job.out += job.checkpoints.adopted(
+        notices += job.checkpoints.adopted(
             open_checkpoints, stops_with, now, asked=asked, stopped=stopped
         )
         for execution in live:
             held = heard.get(execution.attempt_id)
             if held is not None and held.data_ended:
-                job.out += job.checkpoints.data_ended(execution, now)
-        job.out += job.coordinators.reconnected(live)
+                notices += job.checkpoints.data_ended(execution, now)
+        return [*notices, *job.coordinators.reconnected(live)]
 
     # ---- inside
 
@@ -252,14 +258,12 @@ class Adoption:
             each for task_executor_id in gone for each in job.partitions.kept_by(task_executor_id)
         ]
 
-    def _collect(self, job: Job) -> None:
+    def _collect(self, job: Job) -> list[commands.Command]:
         if self.collecting:
-            return
+            return []
         self.collecting = True
-        job.replace_rows_of_others()
-        job.out += job.coordinators.resume_collecting(
-            e for e in job.graph.executions() if e.state in DEPLOYED
-        )
+        live = (e for e in job.graph.executions() if e.state in DEPLOYED)
+        return [*job.replace_rows_of_others(), *job.coordinators.resume_collecting(live)]
 
     def _adopt(
         self,
@@ -269,22 +273,23 @@ class Adoption:
         update: events.TaskUpdate,
         offers: dict[AllocationId, SlotOffer],
         now: float,
-    ) -> None:
+    ) -> list[commands.Command]:
         place, current = event.places[update.attempt_id], vertex.current
         if update.attempt_id in self._adopted:
-            return  # the TaskExecutor has reconnected
+            return []  # the TaskExecutor has reconnected
         if current.attempt_id in self._begun and place.attempt < current.attempt:
-            return  # another TaskExecutor has a later attempt
+            return []  # another TaskExecutor has a later attempt
+        adopted: list[commands.Command] = []
         if current.state is not _S.RECONCILING and not current.terminal:
             superseded = job.error("a later attempt of the task runs elsewhere", now)
             assert current.slot is not None
-            job.out.append(
+            adopted.append(
                 commands.CancelTasks(
                     task_executor_id=current.slot.task_executor_id,
                     attempt_ids=(current.attempt_id,),
                 )
             )
-            job.tasks.lost([current], superseded, now, job.now_ms(now))
+            adopted += job.tasks.lost([current], superseded, now, job.now_ms(now))
         if job.lists_tasks and current.state is _S.FINISHED:
             job.coordinators.subtask_starts_over(current)  # its splits are read again
         self._begun.add(update.attempt_id)
@@ -297,35 +302,37 @@ class Adoption:
             slot_index = offer.slot_index if offer is not None else -1
             splits = {o: [split.place for split in of] for o, of in place.splits.items()}
             finished = events.FinishedTask(event.task_executor_id, event.host, slot_index, splits)
-            self._finished(job, execution, finished, now)
-            return
+            return [*adopted, *self._finished(job, execution, finished, now)]
         if not update.state.terminal and offer is not None:
             job.tasks.hold(execution, event, offer, now)
         change = _ADOPTED.get(update.state)
         live_without_slot = not update.state.terminal and execution.slot is None
         if change is not None and not live_without_slot:
             execution.apply(change, job.now_ms(now))
+        return adopted
 
     def _finished(
         self, job: Job, execution: Execution, finished: events.FinishedTask, now: float
-    ) -> None:
+    ) -> list[commands.Command]:
         """Records that it need not run again, unless its splits are unknown to the coordinator."""
         execution.slot = _former_slot(finished)
         if problem := job.coordinators.adopt_finished(execution, finished.splits):
-            job.log("warning", "a task cannot be adopted", task=execution.name, cause=problem)
-        else:
-            execution.apply(TaskEvent.REPORTED_FINISHED, job.now_ms(now))
+            return [_not_adopted(execution, problem)]
+        execution.apply(TaskEvent.REPORTED_FINISHED, job.now_ms(now))
+        return []
 
-    def _finish_unheard(self, job: Job, now: float) -> None:
+    def _finish_unheard(self, job: Job, now: float) -> list[commands.Command]:
         """Marks tasks as finished that had finished in the latest checkpoint and are gone."""
+        answers: list[commands.Command] = []
         finished = job.checkpoints.finished_vertices(job.graph.by_id.keys())
         for vertex_id in finished:
             for vertex in job.graph.by_id[vertex_id].vertices:
                 if vertex.current.state is _S.RECONCILING:
                     vertex.current.apply(TaskEvent.REPORTED_FINISHED, job.now_ms(now))
-                    job.out += job.coordinators.attempt_finished(
+                    answers += job.coordinators.attempt_finished(
                         vertex.current, now, job.graph.attempts
                     )
+        return answers
 
     def _take_over(self, job: Job, execution: Execution) -> str:
         """Takes the task over. Returns why it cannot; empty if it can."""
@@ -338,6 +345,10 @@ class Adoption:
             if problem := job.coordinators.adopt(execution, operator_id, splits):
                 return problem
         return ""
+
+
+def _not_adopted(execution: Execution, problem: str) -> commands.Command:
+    return log("warning", "a task cannot be adopted", task=execution.name, cause=problem)
 
 
 def _former_slot(finished: events.FinishedTask) -> Slot:

@@ -295,6 +295,10 @@ class Log:
     fields: dict[str, str | int] = field(default_factory=dict)
 
 
+def log(level: Literal["info", "warning", "error"], text: str, **fields: str | int) -> Log:
+    return Log(level=level, text=text, fields=fields)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
     """Ends the process: the job is over and stored."""

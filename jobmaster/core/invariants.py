@@ -9,7 +9,8 @@ from collections import Counter
 from firesteel.common.states import ExecutionState
 from jobmaster.core.execution_graph.vertex import DEPLOYED, Execution
 from jobmaster.core.job import Job
-from jobmaster.core.phases import Created, Ended, Phase
+from jobmaster.core.phases import Phase
+from jobmaster.core.start import Created
 
 
 def validate(job: Job, phase: Phase) -> None:
@@ -30,10 +31,10 @@ def validate(job: Job, phase: Phase) -> None:
     assert Counter(map(id, waiting)) == Counter(map(id, scheduled)), (
         f"the scheduler waits for {len(waiting)} tasks, SCHEDULED are {len(scheduled)}: {graph}"
     )
-    if isinstance(phase, Created | Ended):
+    if graph.status.terminal or graph.status in Created.statuses:
         assert not pool.slots, f"slots are held: {graph}"
         assert not pool.requirements(), f"slots are required: {graph}"
-    if isinstance(phase, Ended):
+    if graph.status.terminal:
         assert graph.live == 0, f"tasks outlive their job: {graph}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Literal
+from typing import NamedTuple
 
 from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.common.ids import AllocationId, IdSource, OperatorId, TaskExecutorId, VertexId
@@ -15,10 +15,12 @@ from firesteel.errors import ErrorInfo
 from jobmaster.core import commands
 from jobmaster.core.checkpoints.job_checkpoints import JobCheckpoints
 from jobmaster.core.checkpoints.recovery import Recovery
+from jobmaster.core.commands import log
 from jobmaster.core.coordinators import BadOptions
 from jobmaster.core.coordinators.registry import Coordinators
 from jobmaster.core.events import FinishedTask, ListedTask, OperatorAnalysis
 from jobmaster.core.execution_graph import (
+    Execution,
     ExecutionGraph,
     ExecutionJobVertex,
     ExecutionVertex,
@@ -45,8 +47,16 @@ _CREATED = ExecutionState.CREATED
 MAX_WARNINGS = 100
 
 
+class TasksFailed(NamedTuple):
+    """Tasks failed and partitions cannot be read, from one cause."""
+
+    failed: Sequence[Execution]
+    error: ErrorInfo  # of the first of them
+    lost: Sequence[ResultPartitionId]
+
+
 class Job:
-    """Holds the state, and the commands of the current event. Phases and the core change it."""
+    """Phases and the core change it. Methods return commands in order."""
 
     def __init__(
         self,
@@ -98,12 +108,11 @@ class Job:
         except (InvalidJobGraph, BadOptions) as error:
             self.graph = ExecutionGraph(job_graph, now_ms, earlier=recovery.statuses)
             self.invalid = str(error)
-        self.out: list[commands.Command] = []
         # Addresses where TaskExecutors serve BLOCKING results.
         self.stores: dict[TaskExecutorId, str] = {}
         self.scheduler = Scheduler(self.graph, self.pool, self.stores)
-        self.tasks = Tasks(self.graph, self.pool, self.out)
-        self.partitions = Partitions(self.graph, self.out)
+        self.tasks = Tasks(self.graph, self.pool)
+        self.partitions = Partitions(self.graph)
         # Results of the analysis: the schemas of all outputs (None before it), and plans for
         # display.
         self.schemas: dict[commands.OutputOf, bytes] | None = None
@@ -115,8 +124,6 @@ class Job:
             settings.checkpoints, self.graph, self.coordinators, self.now_ms, recovery
         )
         self._collected = recovery.collected
-        if recovery.latest is not None:
-            self.restore_coordinators(self.graph.vertices)
         self.warnings = dict.fromkeys(recovery.warnings)  # in order
         self.restarts = 0  # of the whole job and of regions
         self.full_restarts = 0
@@ -129,14 +136,14 @@ class Job:
     def error(self, summary: str, now: float) -> ErrorInfo:
         return ErrorInfo(summary=summary, timestamp_ms=self.now_ms(now))
 
-    def warn(self, text: str) -> None:
+    def warn(self, text: str) -> list[commands.Command]:
         """Logs a warning for the user, and shows it with the job, which keeps running."""
         if text in self.warnings or len(self.warnings) > MAX_WARNINGS:
-            return
+            return []
         if len(self.warnings) == MAX_WARNINGS:
             text = "there are more warnings, which are not shown"
         self.warnings[text] = None
-        self.out.append(commands.Log(level="warning", text=text))
+        return [log("warning", text)]
 
     def take_analysis(self, found: Iterable[OperatorAnalysis]) -> None:
         found = tuple(found)
@@ -170,12 +177,12 @@ class Job:
         """Whether waiting tasks have their slots, on TaskExecutors that are reachable."""
         return bool(self.scheduler.ready) and not self.task_executors.any_broken
 
-    def deploy(self, now: float) -> None:
+    def deploy(self, now: float) -> list[commands.Command]:
         """Deploys tasks that have their slots; the plan must have been analysed."""
         assert self.schemas is not None, "deployed before the analysis"
         self.scheduler.restored = self.checkpoints.restored()
         self.scheduler.restored_from = self.checkpoints.restored_from
-        self.out.extend(self.scheduler.deploy(self.schemas, self.now_ms(now)))
+        return self.scheduler.deploy(self.schemas, self.now_ms(now))
 
     @property
     def all_run(self) -> bool:
@@ -183,43 +190,45 @@ class Job:
         running = self.graph.count(ExecutionState.RUNNING)
         return running + self.graph.count(ExecutionState.FINISHED) == len(self.graph.attempts)
 
-    def start_over(self, now: float) -> None:
+    def start_over(self, now: float) -> list[commands.Command]:
         """Creates new attempts of all tasks, which restore the latest checkpoint if there is
         one.
         """
         self.restarts += 1
         self.full_restarts += 1
         self.graph.start_over(self.graph.execution_vertices(), self.ids, self.now_ms(now))
-        self.restore_coordinators(self.graph.vertices)
+        return self.restore_coordinators(self.graph.vertices)
 
-    def restart(self, vertices: Sequence[ExecutionVertex], now: float) -> None:
+    def restart(self, vertices: Sequence[ExecutionVertex], now: float) -> list[commands.Command]:
         """Creates new attempts of these tasks, which have ended, while other tasks continue."""
         self.restarts += 1
+        restored: list[commands.Command] = []
         if self.divides:
             for vertex in vertices:
                 self.coordinators.subtask_starts_over(vertex.current)
         else:
-            self.restore_coordinators(dict.fromkeys(vertex.job_vertex for vertex in vertices))
+            restored = self.restore_coordinators(dict.fromkeys(v.job_vertex for v in vertices))
         self.graph.start_over(vertices, self.ids, self.now_ms(now))
-        self.schedule(vertices, now)
+        return [*restored, *self.schedule(vertices, now)]
 
     def take_collected(self) -> None:
         """Passes the numbers of chunks stored under earlier masters to the coordinators."""
         self.coordinators.take_kept(self._collected)
 
-    def replace_rows_of_others(self) -> None:
+    def replace_rows_of_others(self) -> list[commands.Command]:
         """Replaces rows of attempts before the running ones. Without a checkpoint, only the rows of
         running attempts count, and the earlier master died before it could replace the others.
         """
         if self.checkpoints.latest is not None:
-            return
+            return []
         foreign = tuple(
             operator_id
             for operator_id, by_attempt in self._collected.items()
             if not by_attempt.keys() <= self.graph.attempts.keys()
         )
-        if foreign:
-            self.out.append(commands.BeginResults(restart=self.restarts, operator_ids=foreign))
+        if not foreign:
+            return []
+        return [commands.BeginResults(restart=self.restarts, operator_ids=foreign)]
 
     def tasks_to_restart(
         self,
@@ -312,24 +321,27 @@ class Job:
     def strategy(self) -> SchedulingStrategy:
         return scheduling_strategy(self._policy, self.graph, self.regions)
 
-    def begin_others(self, now: float) -> None:
+    def begin_others(self, now: float) -> list[commands.Command]:
         """Schedules the tasks that have not started under an earlier master."""
         created = [v for v in self.graph.execution_vertices() if v.current.state is _CREATED]
-        if created:
-            self.schedule(created, now)
+        return self.schedule(created, now) if created else []
 
-    def schedule(self, vertices: Sequence[ExecutionVertex], now: float) -> None:
+    def schedule(self, vertices: Sequence[ExecutionVertex], now: float) -> list[commands.Command]:
         """Requests the slots of those vertices that may start now and had not finished in the
         restored checkpoint; all of them are CREATED.
         """
         job_vertices = dict.fromkeys(vertex.job_vertex for vertex in vertices)
+        begun: list[commands.Command] = []
         if self.checkpoints.latest is None:
             operators = tuple(_operators(job_vertices))
-            self.out.append(commands.BeginResults(restart=self.restarts, operator_ids=operators))
-        self.restore_finished(job_vertices, now)
+            begun.append(commands.BeginResults(restart=self.restarts, operator_ids=operators))
+        begun += self._restore_finished(job_vertices, now)
         self.scheduler.schedule(self.strategy.startable(vertices), now, self.now_ms(now))
+        return begun
 
-    def restore_finished(self, among: Iterable[ExecutionJobVertex], now: float) -> None:
+    def _restore_finished(
+        self, among: Iterable[ExecutionJobVertex], now: float
+    ) -> list[commands.Command]:
         """Marks vertices as finished instead of deploying them if all their subtasks, and those of
         their producers, had finished in the restored checkpoint. Their consumers are told that
         input ended.
@@ -339,14 +351,16 @@ class Job:
         """
         by_id = {job_vertex.vertex.vertex_id: job_vertex for job_vertex in among}
         finished = self.checkpoints.finished_vertices(by_id.keys())
+        answers: list[commands.Command] = []
         for vertex_id, job_vertex in by_id.items():
             if vertex_id not in finished:
                 continue
             for vertex in job_vertex.vertices:
                 vertex.current.apply(TaskEvent.RESTORED_FINISHED, self.now_ms(now))
-                self.out += self.coordinators.attempt_finished(
+                answers += self.coordinators.attempt_finished(
                     vertex.current, now, self.graph.attempts
                 )
+        return answers
 
     def other_source(self) -> str:
         """Returns why a source cannot resume from its restored state; empty if all can."""
@@ -363,65 +377,52 @@ class Job:
             " (--allow-non-restored-state)"
         )
 
-    def restore_coordinators(self, vertices: Iterable[ExecutionJobVertex]) -> None:
+    def restore_coordinators(
+        self, vertices: Iterable[ExecutionJobVertex]
+    ) -> list[commands.Command]:
         """Resets the coordinators of these vertices to the latest checkpoint, or to the
         beginning.
         """
         latest = self.checkpoints.latest
-        snapshots = None
-        if latest is not None:
-            self.log("info", "the job resumes from a checkpoint", checkpoint=latest.checkpoint_id)
-            snapshots = {o.operator_id: o.coordinator for o in latest.operators}
+        if latest is None:
+            self.coordinators.start_over(_operators(vertices), None)
+            return []
+        snapshots = {o.operator_id: o.coordinator for o in latest.operators}
         self.coordinators.start_over(_operators(vertices), snapshots)
+        return [log("info", "the job resumes from a checkpoint", checkpoint=latest.checkpoint_id)]
 
-    def end_all_tasks(self, now: float) -> None:
-        """Cancels running tasks and forgets waiting ones."""
-        self.scheduler.forget()
-        self.tasks.cancel(self.graph.execution_vertices(), now, self.now_ms(now))
-
-    def end_tasks(self, vertices: Collection[ExecutionVertex], now: float) -> None:
+    def end_tasks(
+        self, vertices: Collection[ExecutionVertex], now: float
+    ) -> list[commands.Command]:
         """Cancels or forgets these tasks only."""
         self.scheduler.forget(vertices)
-        self.tasks.cancel(vertices, now, self.now_ms(now))
+        return self.tasks.cancel(vertices, now, self.now_ms(now))
 
-    def declare(self, *, force: bool = False) -> None:
+    def declare(self, *, force: bool = False) -> list[commands.Command]:
         """Declares the required slots if they have changed, or if `force` is set."""
         requirements = self.pool.take_requirements()
         if force and requirements is None:
             requirements = self.pool.requirements()
-        if requirements is not None:
-            self.declared += 1
-            self.out.append(
-                commands.DeclareRequirements(sequence=self.declared, requirements=requirements)
-            )
+        if requirements is None:
+            return []
+        self.declared += 1
+        return [commands.DeclareRequirements(sequence=self.declared, requirements=requirements)]
 
-    def free(self, slots: Iterable[Slot], cause: str) -> None:
+    def free(self, slots: Iterable[Slot], cause: str) -> list[commands.Command]:
         """Returns slots that have left the pool to their TaskExecutors."""
         by_task_executor: dict[TaskExecutorId, list[AllocationId]] = {}
         for slot in slots:
             by_task_executor.setdefault(slot.task_executor_id, []).append(slot.allocation_id)
-        for task_executor_id, allocation_ids in by_task_executor.items():
-            self.out.append(
-                commands.FreeSlots(
-                    task_executor_id=task_executor_id,
-                    allocation_ids=tuple(allocation_ids),
-                    cause=cause,
-                )
+        return [
+            commands.FreeSlots(
+                task_executor_id=task_executor_id, allocation_ids=tuple(allocation_ids), cause=cause
             )
+            for task_executor_id, allocation_ids in by_task_executor.items()
+        ]
 
-    def dismiss(self, task_executor_id: TaskExecutorId, cause: str) -> None:
-        self.out.append(
-            commands.DismissTaskExecutor(task_executor_id=task_executor_id, cause=cause)
-        )
-
-    def report_status(self) -> None:
+    def report_status(self) -> commands.ReportStatus:
         status, timestamp_ms = self.graph.timestamps[-1]
-        self.out.append(commands.ReportStatus(status=status, timestamp_ms=timestamp_ms))
-
-    def log(
-        self, level: Literal["info", "warning", "error"], text: str, **fields: str | int
-    ) -> None:
-        self.out.append(commands.Log(level=level, text=text, fields=fields))
+        return commands.ReportStatus(status=status, timestamp_ms=timestamp_ms)
 
 
 def _operators(vertices: Iterable[ExecutionJobVertex]) -> Iterator[OperatorId]:

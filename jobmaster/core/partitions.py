@@ -26,10 +26,8 @@ _FINISHED = ExecutionState.FINISHED
 
 
 class Partitions:
-    def __init__(self, graph: ExecutionGraph, out: list[Command]) -> None:
-        """`out` collects the core's commands of the current event."""
+    def __init__(self, graph: ExecutionGraph) -> None:
         self._graph = graph
-        self._out = out
 
     def kept_by(self, task_executor_id: TaskExecutorId) -> tuple[ResultPartitionId, ...]:
         """Returns the stored partitions of current attempts. O(producers)."""
@@ -62,49 +60,48 @@ class Partitions:
 
     def read_by(
         self, finished: Execution, restarts_soon: Callable[[ExecutionVertex], bool]
-    ) -> None:
+    ) -> list[Command]:
         """Releases the inputs of a finished task that no task will read again. `restarts_soon`
         tells whether a task is part of a restart that was decided while the partitions existed.
         """
         inputs = self._graph.inputs_of(finished.vertex.job_vertex.vertex.vertex_id)
-        self.release_read(restarts_soon, inputs)
+        return self.release_read(restarts_soon, inputs)
 
     def release_read(
         self,
         restarts_soon: Callable[[ExecutionVertex], bool],
         among: Iterable[IntermediateResult] | None = None,
-    ) -> None:
+    ) -> list[Command]:
         """Releases the partitions of these results, or of all, that no task will read again."""
+        commands: list[Command] = []
         for result in self._graph.results if among is None else among:
             if result.edge.result_type is ResultType.BLOCKING and _is_read(result, restarts_soon):
-                self._release(_all_of(result))
+                commands += _releases(_all_of(result))
                 result.lost.update(range(result.producer.parallelism))
+        return commands
 
-    def reported(
+    def release_read_at(
         self,
         task_executor_id: TaskExecutorId,
-        partitions: Iterable[ResultPartitionId],
+        stored: Iterable[ResultPartitionId],
         restarts_soon: Callable[[ExecutionVertex], bool],
-    ) -> tuple[ResultPartitionId, ...]:
-        """Compares the partitions stored by a reconnected TaskExecutor with the expected ones.
-        Returns the missing ones, and releases those whose release it missed.
-        """
-        found = frozenset(partitions)
+    ) -> list[Command]:
+        """Releases stored partitions whose release a reconnected TaskExecutor missed."""
         read = {r.edge.result_id for r in self._blocking() if _is_read(r, restarts_soon)}
-        self._release((task_executor_id, each) for each in sorted(found) if each.result_id in read)
-        return tuple(each for each in self.kept_by(task_executor_id) if each not in found)
+        return _releases((task_executor_id, p) for p in sorted(stored) if p.result_id in read)
 
     def _blocking(self) -> Iterator[IntermediateResult]:
         return (r for r in self._graph.results if r.edge.result_type is ResultType.BLOCKING)
 
-    def _release(self, partitions: Iterable[tuple[TaskExecutorId, ResultPartitionId]]) -> None:
-        by_task_executor: dict[TaskExecutorId, list[ResultPartitionId]] = {}
-        for task_executor_id, partition in partitions:
-            by_task_executor.setdefault(task_executor_id, []).append(partition)
-        for task_executor_id, found in by_task_executor.items():
-            self._out.append(
-                ReleasePartitions(task_executor_id=task_executor_id, partitions=tuple(found))
-            )
+
+def _releases(partitions: Iterable[tuple[TaskExecutorId, ResultPartitionId]]) -> list[Command]:
+    by_task_executor: dict[TaskExecutorId, list[ResultPartitionId]] = {}
+    for task_executor_id, partition in partitions:
+        by_task_executor.setdefault(task_executor_id, []).append(partition)
+    return [
+        ReleasePartitions(task_executor_id=task_executor_id, partitions=tuple(partitions))
+        for task_executor_id, partitions in by_task_executor.items()
+    ]
 
 
 def _is_read(result: IntermediateResult, restarts_soon: Callable[[ExecutionVertex], bool]) -> bool:

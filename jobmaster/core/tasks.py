@@ -11,7 +11,7 @@ from dataclasses import replace
 from firesteel.common.ids import AttemptId, TaskExecutorId
 from firesteel.common.states import ExecutionState, TaskEvent
 from firesteel.errors import ErrorInfo
-from jobmaster.core.commands import CancelTasks, Command, Log
+from jobmaster.core.commands import CancelTasks, Command, log
 from jobmaster.core.events import TaskExecutorConnected, TaskUpdate
 from jobmaster.core.execution_graph import Execution, ExecutionGraph, ExecutionVertex
 from jobmaster.core.execution_graph.vertex import DEPLOYED
@@ -29,22 +29,20 @@ _REPORTED = {
 
 
 class Tasks:
-    def __init__(self, graph: ExecutionGraph, pool: SlotPool, out: list[Command]) -> None:
-        """`out` collects the core's commands of the current event."""
+    def __init__(self, graph: ExecutionGraph, pool: SlotPool) -> None:
         self._graph = graph
         self._pool = pool
-        self._out = out
 
     def update(
         self, execution: Execution, update: TaskUpdate, now: float, now_ms: int
-    ) -> ErrorInfo | None:
-        """Applies a report about a live execution; returns the error if that fails the task."""
+    ) -> list[Command]:
+        """Applies a report about a live execution, which may fail it."""
         state, old = update.state, execution.state
         if old is _S.RECONCILING and not state.terminal:
-            return None  # its slot is being lost, or its TaskExecutor is yet to connect
+            return []  # its slot is being lost, or its TaskExecutor is yet to connect
         if old not in DEPLOYED and old is not _S.RECONCILING:
-            self._warn("report about a task that was not deployed", execution, state=state.name)
-            return None
+            text = "report about a task that was not deployed"
+            return [_warning(text, execution, state=state.name)]
         match state:
             case _S.INITIALIZING | _S.RUNNING | _S.FINISHED:
                 # A cancelled task that reports progress has not read the cancel yet.
@@ -64,7 +62,7 @@ class Tasks:
                 return self._fail(execution, error, now, now_ms)
             case _S.CREATED | _S.SCHEDULED | _S.DEPLOYING | _S.CANCELING | _S.RECONCILING:
                 pass  # no change
-        return None
+        return []
 
     def hold(
         self,
@@ -93,20 +91,17 @@ class Tasks:
 
     def lost(
         self, executions: Sequence[Execution], error: ErrorInfo, now: float, now_ms: int
-    ) -> list[Execution]:
-        """Ends dead executions: CANCELED if they were being cancelled, otherwise FAILED. Returns
-        the latter.
-        """
-        failed = []
+    ) -> list[Command]:
+        """Ends dead executions: CANCELED if they were being cancelled, otherwise FAILED."""
+        commands: list[Command] = []
         for execution in executions:
             if execution.state is _S.CANCELING:
                 self._apply(execution, TaskEvent.REPORTED_CANCELED, now, now_ms)
             else:
-                self._fail(execution, error, now, now_ms)
-                failed.append(execution)
-        return failed
+                commands += self._fail(execution, error, now, now_ms)
+        return commands
 
-    def cancel(self, vertices: Iterable[ExecutionVertex], now: float, now_ms: int) -> None:
+    def cancel(self, vertices: Iterable[ExecutionVertex], now: float, now_ms: int) -> list[Command]:
         """Cancels live executions, with one command per TaskExecutor for those deployed."""
         batches: dict[TaskExecutorId, list[AttemptId]] = {}
         for vertex in vertices:
@@ -118,10 +113,10 @@ class Tasks:
             if deployed:
                 assert execution.slot is not None, str(execution)
                 batches.setdefault(execution.slot.task_executor_id, []).append(execution.attempt_id)
-        for task_executor_id, attempt_ids in batches.items():
-            self._out.append(
-                CancelTasks(task_executor_id=task_executor_id, attempt_ids=tuple(attempt_ids))
-            )
+        return [
+            CancelTasks(task_executor_id=task_executor_id, attempt_ids=tuple(attempt_ids))
+            for task_executor_id, attempt_ids in batches.items()
+        ]
 
     def abandon(self, now: float, now_ms: int) -> None:
         """Ends all tasks for this master: TaskExecutors end them when they read its Goodbye."""
@@ -133,7 +128,7 @@ class Tasks:
 
     def cancel_unwanted(
         self, task_executor_id: TaskExecutorId, tasks: Iterable[TaskUpdate]
-    ) -> None:
+    ) -> list[Command]:
         """Cancels tasks that must not run, among those that a TaskExecutor has reconnected with.
 
         To the cancel of an ended task, a TaskExecutor answers by reporting its end again. So failed
@@ -151,28 +146,27 @@ class Tasks:
                 )
             if ask:
                 unwanted.append(task.attempt_id)
-        if unwanted:
-            self._out.append(
-                CancelTasks(task_executor_id=task_executor_id, attempt_ids=tuple(unwanted))
-            )
+        if not unwanted:
+            return []
+        return [CancelTasks(task_executor_id=task_executor_id, attempt_ids=tuple(unwanted))]
 
-    def _fail(self, execution: Execution, error: ErrorInfo, now: float, now_ms: int) -> ErrorInfo:
+    def _fail(
+        self, execution: Execution, error: ErrorInfo, now: float, now_ms: int
+    ) -> list[Command]:
         slot = execution.slot
         place = (
             f"{slot.host}, TaskExecutor {slot.task_executor_id}, slot {slot.slot_index}"
             if slot is not None
             else ""
         )
-        error = replace(
+        execution.error = replace(
             error,
             task_name=error.task_name or execution.name,
             location=error.location or place,
             timestamp_ms=error.timestamp_ms or now_ms,
         )
-        execution.error = error
         self._apply(execution, TaskEvent.FAIL, now, now_ms)
-        self._warn("task failed", execution, cause=error.summary)
-        return error
+        return [_warning("task failed", execution, cause=error.summary)]
 
     def _apply(self, execution: Execution, event: TaskEvent, now: float, now_ms: int) -> None:
         was_scheduled = execution.state not in (_S.CREATED, _S.RECONCILING)
@@ -184,16 +178,13 @@ class Tasks:
             if group.running == 0:
                 self._pool.release(group, now)
 
-    def _warn(self, text: str, execution: Execution, **fields: str) -> None:
-        self._out.append(
-            Log(level="warning", text=text, fields={**execution_fields(execution), **fields})
-        )
 
-
-def execution_fields(execution: Execution) -> dict[str, str | int]:
-    """Returns the fields of a log line about an execution."""
-    return {
-        "vertex": execution.vertex.job_vertex.vertex.name,
-        "subtask": execution.vertex.subtask,
-        "attempt": execution.attempt,
-    }
+def _warning(text: str, execution: Execution, **fields: str) -> Command:
+    return log(
+        "warning",
+        text,
+        vertex=execution.vertex.job_vertex.vertex.name,
+        subtask=execution.vertex.subtask,
+        attempt=execution.attempt,
+        **fields,
+    )

@@ -19,11 +19,12 @@ from dataclasses import dataclass
 
 from firesteel.common.ids import TaskExecutorId
 from firesteel.common.states import ExecutionState
-from jobmaster.core import commands, events
+from jobmaster.core import events
 from jobmaster.core.checkpoints.checkpoint import Kind
 from jobmaster.core.checkpoints.coordinator import Request
+from jobmaster.core.commands import AnswerRequest, Command, log
 from jobmaster.core.job import Job
-from jobmaster.core.phases import Failing, Phase, Running
+from jobmaster.core.phases import Phase, Step
 from jobmaster.core.slots.slot import Slot
 
 
@@ -60,62 +61,66 @@ class Vacating:
         for task_executor_id in tuple(self._moves):
             self.ended(task_executor_id)
 
-    def advance(self, phase: Phase, now: float) -> Phase:
+    def advance(self, phase: Phase, now: float) -> Step:
         """Takes the next step that the facts allow."""
-        self._take_answers()
+        steps: list[Command] = []
         for task_executor_id, move in self._moves.items():
-            if not isinstance(phase, Running) or self._job.checkpoints.ends_the_job:
+            if not phase.runs or self._job.checkpoints.ends_the_job:
                 break
             pool = self._job.pool
             slots = [pool.slots[each] for each in pool.slots_of(task_executor_id)]
             if not move.ready:
-                self._prepare(move, slots, now)
+                steps += self._prepare(move, slots, now)
             if move.ready:
-                phase = self._move(task_executor_id, move, slots, phase, now)
-        return phase
+                phase, moved = self._move(task_executor_id, move, slots, phase, now)
+                steps += moved
+        return phase, steps
 
-    def _take_answers(self) -> None:
-        """Marks moves as ready once their checkpoints end; a failed one does not prevent the
-        move.
+    def take_answers(self, commands: list[Command]) -> list[Command]:
+        """Returns the commands without the answers to this object's requests for checkpoints. Marks
+        moves as ready once their checkpoints end; a failed one does not prevent the move.
         """
-        job = self._job
         awaited = {move.request: move for move in self._moves.values() if move.request}
-        for command in tuple(job.out) if awaited else ():
-            if isinstance(command, commands.AnswerRequest) and command.request in awaited:
-                job.out.remove(command)
-                move = awaited[command.request]
-                move.request, move.ready = "", True
-                if command.problem:
-                    job.log("warning", "no checkpoint before tasks move", reason=command.problem)
+        if not awaited:
+            return commands
+        others: list[Command] = []
+        for command in commands:
+            if not isinstance(command, AnswerRequest) or command.request not in awaited:
+                others.append(command)
+                continue
+            move = awaited[command.request]
+            move.request, move.ready = "", True
+            if command.problem:
+                text = "no checkpoint before tasks move"
+                others.append(log("warning", text, reason=command.problem))
+        return others
 
-    def _prepare(self, move: _Move, slots: Sequence[Slot], now: float) -> None:
+    def _prepare(self, move: _Move, slots: Sequence[Slot], now: float) -> list[Command]:
         job = self._job
         takes_checkpoints = job.checkpoints.enabled
         if move.request or not slots or not (takes_checkpoints or move.forced):
-            return
+            return []
         if not move.forced:
             if not move.reserved:
                 move.reserved = True
                 job.pool.reserve(slots)
             if job.pool.reserved or not job.all_run:
-                return
+                return []
         if not takes_checkpoints or not job.all_run:
             move.ready = True
-            return
+            return []
         move.request = job.ids.next()
-        job.out += job.checkpoints.requested(
-            Request(request=move.request, kind=Kind.CHECKPOINT), now
-        )
-        self._take_answers()
+        request = Request(request=move.request, kind=Kind.CHECKPOINT)
+        return self.take_answers(job.checkpoints.requested(request, now))
 
     def _move(
         self,
         task_executor_id: TaskExecutorId,
         move: _Move,
         slots: Sequence[Slot],
-        phase: Running,
+        phase: Phase,
         now: float,
-    ) -> Phase:
+    ) -> Step:
         job = self._job
         leaving = [
             execution.vertex
@@ -123,12 +128,5 @@ class Vacating:
             if execution.state is not ExecutionState.CANCELING
         ]
         lost = job.partitions.kept_by(task_executor_id) if move.forced else ()
-        vertices = job.tasks_to_restart(leaving, lost, phase.restarting) if leaving or lost else []
-        job.partitions.lose(lost)
-        if not vertices:
-            return phase
         cause = f"TaskExecutor {task_executor_id} is to stop"
-        job.log("info", "tasks are moved", cause=cause, tasks=len(vertices))
-        if job.restarts_as_a_whole(vertices):
-            return Failing.enter(job, 0.0, now, cause=cause)
-        return phase.restart(job, vertices, now, now)
+        return phase.move_tasks(job, leaving, lost, cause, now)

@@ -56,9 +56,8 @@ MUTANTS = (
     Mutant(
         "a JobMaster keeps to itself that a TaskExecutor is dead (invariant 22)",
         "jobmaster/core/core.py",
-        "        self._task_executor_lost(task_executor_id, cause, now)\n\n    def _task_executor_lost(",
-        "        self.job.out.pop()\n"
-        "        self._task_executor_lost(task_executor_id, cause, now)\n\n    def _task_executor_lost(",
+        "        return [report, *self._task_executor_lost(task_executor_id, cause, now)]\n",
+        "        return self._task_executor_lost(task_executor_id, cause, now)\n",
         "tests/unit/jobmaster/test_core.py",
     ),
     Mutant(
@@ -105,7 +104,7 @@ MUTANTS = (
     ),
     Mutant(
         "tasks start to read a result that is about to be produced again",
-        "jobmaster/core/phases/running.py",
+        "jobmaster/core/phases.py",
         "        job.partitions.replace_those_of(vertices)\n",
         "",
         "tests/unit/jobmaster/test_scheduling.py",
@@ -120,8 +119,8 @@ MUTANTS = (
     Mutant(
         "tasks are moved away before a checkpoint has what they have done",
         "jobmaster/core/vacating.py",
-        "            if move.ready:\n                phase =",
-        "            if slots:\n                phase =",
+        "            if move.ready:\n                phase,",
+        "            if slots:\n                phase,",
         "tests/unit/jobmaster/test_vacating.py",
     ),
     Mutant(
@@ -347,8 +346,8 @@ MUTANTS = (
     ),
     Mutant(
         "a consequence of what restarts tasks already uses up an attempt (invariant 21)",
-        "jobmaster/core/core.py",
-        "            job.exceptions.also_failed(error)\n            return\n",
+        "jobmaster/core/phases.py",
+        "            job.exceptions.also_failed(error)\n            return self, []\n",
         "            job.exceptions.also_failed(error)\n",
         "tests/unit/jobmaster/failover",
     ),

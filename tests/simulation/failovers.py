@@ -12,7 +12,6 @@ from firesteel.common.job_graph import ResultType
 from firesteel.common.states import ExecutionState
 from jobmaster.core import events
 from jobmaster.core.execution_graph import Execution, ExecutionVertex
-from jobmaster.core.phases import Ending, Reconciling, Running
 from jobmaster.shell import RunningJob
 
 _S = ExecutionState
@@ -63,9 +62,8 @@ class Failovers:
 def _seen(job: RunningJob, before: _Seen | None) -> _Seen:
     core = job.core
     phase = core.phase
-    restarts = phase.restarts if isinstance(phase, Running) else ()
-    awaited = frozenset(vertex for restart in restarts for vertex in restart.vertices)
-    reconciles = isinstance(phase, Reconciling | Ending) and phase.adoption is not None
+    awaited = phase.restarting
+    reconciles = phase.adoption is not None
     refused = frozenset[ExecutionVertex]() if before is None else before.refused
     if before is not None and before.reconciles and not reconciles:
         refused = awaited

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from firesteel.common.checkpoints.state import OperatorSnapshot
 from firesteel.common.ids import OperatorId, TaskExecutorId, VertexId
 from firesteel.common.states import TaskEvent
-from jobmaster.core.commands import DeployTasks, OutputOf, ResultLocations, TaskToDeploy
+from jobmaster.core.commands import Command, DeployTasks, OutputOf, ResultLocations, TaskToDeploy
 from jobmaster.core.execution_graph import (
     Execution,
     ExecutionGraph,
@@ -85,7 +85,7 @@ class Scheduler:
             left = (tuple(v for v in unit if v not in forgotten) for unit in self.waiting)
             self.waiting = [unit for unit in left if unit]
 
-    def deploy(self, schemas: dict[OutputOf, bytes], now_ms: int) -> list[DeployTasks]:
+    def deploy(self, schemas: dict[OutputOf, bytes], now_ms: int) -> list[Command]:
         """Deploys all ready units, with one command per TaskExecutor."""
         slots = self._pool.slots
         deploy = TaskEvent.DEPLOY
@@ -104,7 +104,7 @@ class Scheduler:
 
     def deployments(
         self, executions: Iterable[Execution], schemas: dict[OutputOf, bytes]
-    ) -> list[DeployTasks]:
+    ) -> list[Command]:
         """Returns the commands that deploy these executions, which have their slots. Also used to
         repeat a deployment that may have been lost.
         """
