@@ -22,8 +22,7 @@ from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.runners.bundle_plans import BundlePlans
 from taskexecutor.executor.columnar.schemas import to_arrow
 from taskexecutor.executor.columnar.warm_up import start_warm
-from taskexecutor.executor.timing.clock import TaskClock
-from taskexecutor.executor.timing.plan_meter import PlanMeter
+from taskexecutor.executor.timing.clock import PlanMeter, TaskClock
 
 ROWS = 1_000_000
 SMALL_ROWS = 1_000

@@ -24,10 +24,8 @@ from taskexecutor.executor import (
     CONFIG_VARIABLE,
     LINK_LOST_EXIT_CODE,
     LOG_VARIABLE,
-    garbage,
-    preload,
+    interpreter,
 )
-from taskexecutor.executor.gil_switch_interval import set_switch_interval
 
 log = logs.get_logger(__name__)
 
@@ -58,10 +56,10 @@ def main(
     results_memory: str,
 ) -> None:
     """Runs the PySpark executor of one slot. Started by its TaskExecutor."""
-    garbage.collect_rarely()
-    garbage.keep_freed_memory()
-    preload.keep_pyarrow_from_pandas()
-    set_switch_interval()
+    interpreter.collect_rarely()
+    interpreter.keep_freed_memory()
+    interpreter.keep_pyarrow_from_pandas()
+    interpreter.set_switch_interval()
     output.mark_output(lambda: logs.line(logs.OUTPUT_FOLLOWS))
     signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process at the terminal
@@ -120,7 +118,7 @@ def main(
         heartbeat_timeout_s=conf.get(options.HEARTBEAT_TIMEOUT),
         state_directory=conf.get(options.ROCKSDB_LOCALDIR),
     )
-    garbage.keep_what_is_loaded()
+    interpreter.keep_what_is_loaded()
     starting.join()
     if failures:
         reason = _reason(failures[0])
@@ -128,7 +126,7 @@ def main(
         connection.send(convert.ending(reason))
         connection.flush(FLUSH_TIMEOUT_S)
         os._exit(1)
-    garbage.return_freed_memory()  # memory that imports and the warm-up freed
+    interpreter.return_freed_memory()  # memory that imports and the warm-up freed
     connection.send(
         convert.ready(
             executor_id=executor_id,

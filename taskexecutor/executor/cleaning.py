@@ -18,7 +18,7 @@ import psutil
 import structlog
 
 from firesteel.errors import FiresteelError
-from taskexecutor.executor import PROGRAM_MODULES, garbage
+from taskexecutor.executor import PROGRAM_MODULES, interpreter
 from taskexecutor.executor.columnar.jvm.session import PYTHON_DAEMON
 
 log = structlog.get_logger(__name__)
@@ -91,7 +91,7 @@ class JobSurroundings:
         end_python_workers(self._jvm_pid)
         linecache.clearcache()
         gc.collect()
-        garbage.return_freed_memory()
+        interpreter.return_freed_memory()
 
 
 def check_modules(folder: Path) -> None:

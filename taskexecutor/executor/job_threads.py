@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from types import FrameType
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from typing import NamedTuple
 # keeps.
 RUNTIME_PACKAGES = (
     "taskexecutor.executor.exchange",
-    "taskexecutor.executor.preload",
+    "taskexecutor.executor.interpreter",
     "taskexecutor.executor.columnar",
     "grpc",
     "py4j",
@@ -82,3 +83,28 @@ def _begins_in(frame: FrameType, packages: tuple[str, ...]) -> bool:
             first = module
         walked = walked.f_back
     return any(first == package or first.startswith(package + ".") for package in packages)
+
+
+class Repeating:
+    """A thread of the job that calls `action`, which returns the pause in seconds before the next
+    call.
+
+    If it does not end, the slot's process is replaced.
+    """
+
+    def __init__(self, name: str, action: Callable[[], float]) -> None:
+        self._name = name
+        self._action = action
+        self.stopped = threading.Event()
+
+    def start(self, pause_s: float) -> None:
+        """Starts the thread. `pause_s` precedes the first call."""
+        threading.Thread(target=self._run, args=(pause_s,), name=self._name, daemon=True).start()
+
+    def stop(self) -> None:
+        """Stops the thread without waiting for the current call."""
+        self.stopped.set()
+
+    def _run(self, pause_s: float) -> None:
+        while not self.stopped.wait(pause_s):
+            pause_s = self._action()

@@ -8,6 +8,7 @@ watch the JVM and one reports metrics. A process serves one job at a time.
 from __future__ import annotations
 
 import os
+import select
 import sys
 import threading
 import time
@@ -33,12 +34,10 @@ from taskexecutor.executor.columnar.cached_plans.static_tables import StaticTabl
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.exchange import Exchange
 from taskexecutor.executor.executor_link import ExecutorLink
+from taskexecutor.executor.interpreter import import_pandas, import_pandas_aside
 from taskexecutor.executor.job_threads import JobThreads
-from taskexecutor.executor.jvm_status import await_end, status_samples
-from taskexecutor.executor.metrics_reporter import MetricsReporter
 from taskexecutor.executor.operator_factory import CreateOperator
-from taskexecutor.executor.preload import import_pandas, import_pandas_aside
-from taskexecutor.executor.running_tasks import RunningTasks
+from taskexecutor.executor.running_tasks import MetricsReporter, RunningTasks
 from taskexecutor.executor.state import StateBackends
 from taskexecutor.executor.task import MetricSample, StreamTask, TaskConfig, TaskEnd, TaskServices
 from taskexecutor.executor.task.interfaces import CheckpointAnswer, CheckpointServices
@@ -65,7 +64,7 @@ _WITHOUT_PANDAS = frozenset(
     }
 )
 
-
+_JVM_STATUS = "flink_taskmanager_Status_JVM_"
 _STATIC_TABLE = "flink_taskmanager_job_staticTable_"
 
 
@@ -199,7 +198,7 @@ class Host:
 
     def _slot_samples(self) -> list[MetricSample]:
         """Runs in the metrics thread."""
-        samples = status_samples(self._engine.session, self._slot)
+        samples = _status_samples(self._engine.session, self._slot)
         tables, job_id = self._static_tables, self._job_id
         for table in tables.status() if tables is not None else ():
             labels = {"slot": str(self._slot), "job_id": job_id, "table": table.name}
@@ -383,7 +382,7 @@ class Host:
 
     def _watch_jvm(self) -> None:
         """Fails the tasks with the reason and ends the process once the JVM has ended."""
-        await_end(self._engine.jvm_pid)
+        _await_end(self._engine.jvm_pid)
         self._engine.is_alive()  # reads its exit code
         lost = self._engine.lost()
         log.error("Spark's JVM has ended", reason=str(lost))
@@ -407,3 +406,37 @@ def _log_context(config: TaskConfig) -> AbstractContextManager[None]:
         parallelism=config.vertex.parallelism,
         attempt=config.attempt,
     )
+
+
+def _await_end(jvm_pid: int) -> None:
+    """Blocks in the kernel until the JVM has ended."""
+    try:
+        jvm = os.pidfd_open(jvm_pid)
+    except ProcessLookupError:
+        return
+    waiting = select.poll()
+    waiting.register(jvm, select.POLLIN)
+    waiting.poll()
+    os.close(jvm)
+
+
+def _status_samples(session: Any, slot: int) -> list[MetricSample]:
+    """Returns the Status metrics of the slot's JVM, under Flink's names with the slot as an
+    additional label; none if the JVM does not respond.
+    """
+    try:
+        factory = session._jvm.java.lang.management.ManagementFactory
+        heap = factory.getMemoryMXBean().getHeapMemoryUsage()
+        collectors = list(factory.getGarbageCollectorMXBeans())
+        values = {
+            "Memory_Heap_Used": heap.getUsed(),
+            "Memory_Heap_Committed": heap.getCommitted(),
+            "Memory_Heap_Max": heap.getMax(),
+            "Threads_Count": factory.getThreadMXBean().getThreadCount(),
+            "GarbageCollector_All_Count": sum(c.getCollectionCount() for c in collectors),
+            "GarbageCollector_All_Time": sum(c.getCollectionTime() for c in collectors),
+        }
+    except Exception:
+        return []
+    labels = {"slot": str(slot)}
+    return [MetricSample(_JVM_STATUS + name, labels, value) for name, value in values.items()]

@@ -36,8 +36,7 @@ from taskexecutor.executor.columnar.runners.bundle_plans import BundlePlans
 from taskexecutor.executor.columnar.runners.messages import MessageBundles
 from taskexecutor.executor.columnar.schemas import to_arrow, to_spark
 from taskexecutor.executor.columnar.stages.transform_stage import SparkTransformStage
-from taskexecutor.executor.timing.clock import TaskClock, TimeKind
-from taskexecutor.executor.timing.plan_meter import PlanMeter
+from taskexecutor.executor.timing.clock import PlanMeter, TaskClock, TimeKind
 from tests.integration.conftest import Slot
 
 SCHEMA = pa.schema([("k", pa.string()), ("x", pa.int64()), ("t", pa.timestamp("us", "UTC"))])

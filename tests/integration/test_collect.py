@@ -13,8 +13,7 @@ import pytest
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.jvm.transfer import collect
 from taskexecutor.executor.columnar.schemas import to_arrow
-from taskexecutor.executor.timing.clock import TaskClock
-from taskexecutor.executor.timing.plan_meter import PlanMeter
+from taskexecutor.executor.timing.clock import PlanMeter, TaskClock
 from tests.integration.conftest import Slot
 
 ROWS = 4_000_000

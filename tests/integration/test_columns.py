@@ -20,8 +20,7 @@ from taskexecutor.executor.columnar.columns.sink import BATCH_ROWS, ColumnSink
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.jvm.transfer import collect
 from taskexecutor.executor.columnar.schemas import to_arrow
-from taskexecutor.executor.timing.clock import TaskClock
-from taskexecutor.executor.timing.plan_meter import PlanMeter
+from taskexecutor.executor.timing.clock import PlanMeter, TaskClock
 
 FLAT = [
     "id", "id % 2 = 0 AS flag", "CAST(id % 100 AS TINYINT) AS tiny", "CAST(id % 9999 AS SMALLINT) AS small",

@@ -17,8 +17,7 @@ from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.runners.bundle_plans import BundlePlans
 from taskexecutor.executor.columnar.runners.column_plans import ColumnPlans
 from taskexecutor.executor.columnar.schemas import to_arrow, to_spark
-from taskexecutor.executor.timing.clock import TaskClock
-from taskexecutor.executor.timing.plan_meter import PlanMeter
+from taskexecutor.executor.timing.clock import PlanMeter, TaskClock
 from tests.integration.conftest import Slot
 from tests.integration.test_bundle_plans import window_aggregate
 

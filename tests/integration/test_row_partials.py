@@ -46,8 +46,7 @@ from taskexecutor.executor.columnar.runners.bundle_plans import BundlePlans
 from taskexecutor.executor.columnar.runners.column_plans import ColumnPlan, ColumnPlans
 from taskexecutor.executor.columnar.runners.grouped_columns import GroupedColumns
 from taskexecutor.executor.columnar.schemas import to_arrow, to_spark
-from taskexecutor.executor.timing.clock import TaskClock
-from taskexecutor.executor.timing.plan_meter import PlanMeter
+from taskexecutor.executor.timing.clock import PlanMeter, TaskClock
 from tests.integration.test_aggregates import ROWS, assert_same, some_rows, table
 
 GROUPED = [

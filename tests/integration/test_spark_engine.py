@@ -39,8 +39,7 @@ from taskexecutor.executor.columnar.schemas import to_arrow, to_spark
 from taskexecutor.executor.columnar.stages.transform_stage import SparkTransformStage
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator
-from taskexecutor.executor.timing.clock import TaskClock
-from taskexecutor.executor.timing.plan_meter import PlanMeter
+from taskexecutor.executor.timing.clock import PlanMeter, TaskClock
 from tests.integration.file_splits import read_split, split_of
 
 DAY_US = 86_400_000_000

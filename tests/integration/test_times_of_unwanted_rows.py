@@ -12,8 +12,7 @@ from taskexecutor.executor.columnar.columns.bundles import ColumnBundles
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.runners.column_plans import ColumnPlans
 from taskexecutor.executor.columnar.schemas import to_arrow, to_spark
-from taskexecutor.executor.timing.clock import TaskClock
-from taskexecutor.executor.timing.plan_meter import PlanMeter
+from taskexecutor.executor.timing.clock import PlanMeter, TaskClock
 from tests.integration.conftest import Slot
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string()), ("t", pa.timestamp("us", "UTC"))])

@@ -36,8 +36,7 @@ from taskexecutor.executor.columnar.stages.hash_joins import with_hash_joins
 from taskexecutor.executor.columnar.stages.transform_stage import SparkTransformStage
 from taskexecutor.executor.columnar.stages.whole_rows import ApplyToAll
 from taskexecutor.executor.harness import OperatorHarness
-from taskexecutor.executor.timing.clock import TaskClock
-from taskexecutor.executor.timing.plan_meter import PlanMeter
+from taskexecutor.executor.timing.clock import PlanMeter, TaskClock
 
 from .conftest import Slot
 

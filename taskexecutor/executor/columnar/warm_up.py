@@ -40,8 +40,7 @@ from taskexecutor.executor.columnar.readers.schema_inference import inferred_sch
 from taskexecutor.executor.columnar.runners.bundle_plans import BundlePlans
 from taskexecutor.executor.columnar.runners.file_plans import FilePlans
 from taskexecutor.executor.columnar.schemas import to_arrow
-from taskexecutor.executor.timing.clock import TaskClock
-from taskexecutor.executor.timing.plan_meter import PlanMeter
+from taskexecutor.executor.timing.clock import PlanMeter, TaskClock
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

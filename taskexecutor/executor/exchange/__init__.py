@@ -14,7 +14,7 @@ feeds:
 
 * Both halves of a channel are pure state (channels/: states with their TRANSITIONS, credit,
   numbering, coalescing). A thin shell carries elements between them: a Flight stream between
-  processes (server.py, client.py, wire.py), a call within one process (local.py), or a test.
+  processes (server.py, client.py, wire.py), a call within one process (exchange.py), or a test.
 * The consumer opens a channel. Its process holds one connection to each producing process, and on
   it one DoExchange stream per job and result; all channels of that result between the two processes
   share the stream. The consumer waits for a partition that does not exist yet (registry.py). Until

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import structlog
 
-from taskexecutor.executor.exchange import wire
+import taskexecutor.executor.exchange.wire as wire
 from taskexecutor.executor.exchange.errors import (
     TRANSPORT_ERRORS,
     LocalProtocolError,

@@ -17,7 +17,7 @@ from firesteel.elements import MAX_WATERMARK, StreamStatus, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
 from firesteel.operators import AssignWatermarksSpec
-from taskexecutor.executor.timing.wall_clock import wall_clock_ms
+from taskexecutor.executor.timing.clock import wall_clock_ms
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

@@ -15,7 +15,7 @@ from taskexecutor.executor.operators.function_context import FunctionTimers, Pro
 from taskexecutor.executor.operators.function_operator import FunctionOperator
 from taskexecutor.executor.operators.function_state import FunctionState
 from taskexecutor.executor.operators.stateful.row_collector import RowCollector
-from taskexecutor.executor.timing.wall_clock import wall_clock_ms
+from taskexecutor.executor.timing.clock import wall_clock_ms
 
 _BROADCAST = 1
 

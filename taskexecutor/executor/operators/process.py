@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from firesteel.operators import ProcessSpec
 from taskexecutor.executor.operators.function_operator import FunctionOperator
-from taskexecutor.executor.timing.wall_clock import wall_clock_ms
+from taskexecutor.executor.timing.clock import wall_clock_ms
 
 
 class Process(FunctionOperator):

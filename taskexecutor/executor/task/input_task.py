@@ -38,13 +38,36 @@ from taskexecutor.executor.task.checkpoints.alignment import (
     Overtake,
     Release,
 )
-from taskexecutor.executor.task.checkpoints.step_rows import StepRows
 from taskexecutor.executor.task.checkpoints.task_checkpoints import InputInFlight, TaskCheckpoints
 from taskexecutor.executor.task.config import TaskConfig
 from taskexecutor.executor.task.input import InputReader
 from taskexecutor.executor.task.interfaces import Exchange, InputGate
+from taskexecutor.executor.task.loop import Step
 from taskexecutor.executor.task.metrics import TaskMetricGroup
-from taskexecutor.executor.task.step import Step
+
+# The time and rows of a step where checkpoints may overtake.
+TARGET_S = 0.1
+FIRST_ROWS = 1000
+_MAX_ROWS = 2**20
+
+
+class StepRows:
+    """Limits the rows of a step where checkpoints may overtake: a snapshot waits until the current
+    step has ended. Starts small and doubles, so that it recovers quickly from one slow step, such
+    as the first run of a plan.
+    """
+
+    def __init__(self) -> None:
+        self.limit = FIRST_ROWS
+
+    def on_step(self, rows: int, took_s: float) -> bool:
+        """Adjusts the limit to a step. Returns True if the limit changed."""
+        before = self.limit
+        if took_s > 2 * TARGET_S:
+            self.limit = max(1, min(rows // 2, int(rows * TARGET_S / took_s)))
+        elif rows >= before and took_s < TARGET_S / 2:
+            self.limit = min(before * 2, _MAX_ROWS)
+        return self.limit != before
 
 
 class InputTask:

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from firesteel.elements import MIN_TIMESTAMP_US
 from firesteel.operator import TaskInfo
 from taskexecutor.executor.task.interfaces import InputGate, ResultPartition
-from taskexecutor.executor.timing.clock import TaskClock, TimeKind
-from taskexecutor.executor.timing.plan_meter import PlanCounts
+from taskexecutor.executor.timing.clock import PlanCounts, TaskClock, TimeKind
 from taskexecutor.executor.timing.watermark_alignment import WatermarkAlignment
 
 LATE_RECORDS = "numLateRecordsDropped"

@@ -11,7 +11,7 @@ from firesteel.elements import CheckpointBarrier
 from firesteel.operator import SourceOperator
 from taskexecutor.executor.task.chain import OperatorChain
 from taskexecutor.executor.task.checkpoints.task_checkpoints import TaskCheckpoints
-from taskexecutor.executor.task.step import Step
+from taskexecutor.executor.task.loop import Step
 
 
 class _Triggered(NamedTuple):

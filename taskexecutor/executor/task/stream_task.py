@@ -46,20 +46,18 @@ from firesteel.elements import CheckpointBarrier
 from firesteel.errors import ErrorInfo
 from firesteel.operator import SourceOperator
 from taskexecutor.executor.exchange.errors import PartitionAbandoned, PartitionFailed
-from taskexecutor.executor.task.acknowledgement import Acknowledgement
 from taskexecutor.executor.task.chain import OperatorChain, build_chain
 from taskexecutor.executor.task.checkpoints.task_checkpoints import TaskCheckpoints
 from taskexecutor.executor.task.config import TaskConfig, TaskEnd, TaskServices
 from taskexecutor.executor.task.environment import TaskEnvironment
 from taskexecutor.executor.task.input_task import InputTask
 from taskexecutor.executor.task.interfaces import Held, ResultPartition, Stopping
-from taskexecutor.executor.task.loop import MailboxLoop
+from taskexecutor.executor.task.loop import Acknowledgement, MailboxLoop, Step, TaskKind
 from taskexecutor.executor.task.mailbox import Mailbox
 from taskexecutor.executor.task.meters import MetricSample, TaskMeters
 from taskexecutor.executor.task.metrics import CheckpointTimes, TaskMetricGroup, TaskMetrics
 from taskexecutor.executor.task.phase import TaskEvent, TaskLifecycle
 from taskexecutor.executor.task.source_task import SourceTask
-from taskexecutor.executor.task.step import Step, TaskKind
 from taskexecutor.executor.timing.clock import TaskClock, TimeKind
 from taskexecutor.executor.timing.timers import TaskTimers
 

@@ -1,14 +1,16 @@
-"""Measures a task's time: every nanosecond of its thread belongs to exactly one kind of work.
+"""The machine's clock, and the clock of a task, which measures its work.
 
-Kinds nest like calls: an inner kind interrupts the outer one, so nothing is counted twice. For
-example, when a Python operator emits into a chained Spark operator, the inner time is Spark's.
-Entering and leaving cost well under a microsecond.
+Every nanosecond of a task's thread belongs to exactly one kind of work. Kinds nest like calls: an
+inner kind interrupts the outer one, so nothing is counted twice. For example, when a Python
+operator emits into a chained Spark operator, the inner time is Spark's. Entering and leaving cost
+well under a microsecond.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import IntEnum
 from types import TracebackType
 
@@ -85,3 +87,49 @@ class Span:
         traceback: TracebackType | None,
     ) -> None:
         self._clock.leave()
+
+
+def wall_clock_us() -> int:
+    """Returns processing time: the machine's clock, since the epoch."""
+    return time.time_ns() // 1_000
+
+
+def wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(slots=True)
+class PlanCounts:
+    """Written by the task's thread; read by any thread."""
+
+    made: int = 0
+    kept_runs: int = 0
+    not_kept: str = ""  # the reason; empty while a plan is cached or none was made
+    files_read_by: str = ""  # a sentence; empty if there is no choice
+
+
+class PlanMeter:
+    """Implements `firesteel.operator.PlanMeter`: counts an operator's Spark plans and divides the
+    time spent in Spark.
+    """
+
+    __slots__ = ("converting", "counts", "planning", "reading")
+
+    def __init__(self, clock: TaskClock, counts: PlanCounts | None = None) -> None:
+        self.counts = counts if counts is not None else PlanCounts()
+        self.planning: Span = clock.spans[TimeKind.PLANNING]
+        self.converting: Span = clock.spans[TimeKind.CONVERTING]
+        self.reading: Span = clock.spans[TimeKind.READING]
+
+    def made(self) -> None:
+        self.counts.made += 1
+
+    def ran_kept(self) -> None:
+        self.counts.kept_runs += 1
+        self.counts.not_kept = ""
+
+    def not_kept(self, reason: str) -> None:
+        self.counts.not_kept = reason
+
+    def files_read_by(self, reader: str) -> None:
+        self.counts.files_read_by = reader

@@ -14,6 +14,7 @@ MAX_WATERMARK.
 from __future__ import annotations
 
 from firesteel.elements import MAX_TIMESTAMP_US, MIN_TIMESTAMP_US, StreamStatus, Watermark
+from firesteel.errors import FiresteelError
 
 ValveEvent = Watermark | StreamStatus
 _NOTHING: tuple[ValveEvent, ...] = ()
@@ -122,3 +123,15 @@ class WatermarkValve:
             return _NOTHING
         self._output_us = timestamp_us
         return (Watermark(timestamp_us),)
+
+
+class MissingTime(FiresteelError):
+    """Rows that a window would get have no event time."""
+
+    def __init__(self, column: str, *, operator: str = "") -> None:
+        super().__init__(
+            f"{f'{operator}: ' if operator else ''}event time column '{column}' is null in some"
+            " rows; drop them or give them a time before the window."
+            " Rows of CSV and JSON files that do not fit the schema have nulls unless"
+            ' FileSource(malformed="drop"), "side_output" or "fail" says otherwise'
+        )

@@ -57,7 +57,7 @@ import sys
 import numpy as np
 import pyarrow as pa
 from taskexecutor.executor.numbers import as_numpy
-from taskexecutor.executor.preload import keep_pyarrow_from_pandas
+from taskexecutor.executor.interpreter import keep_pyarrow_from_pandas
 
 keep_pyarrow_from_pandas()
 numbers = np.arange(3)

@@ -32,9 +32,8 @@ from taskexecutor.executor.columnar.cached_plans.table_versions import TableVers
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.jvm.transfer import collect, local_frame
 from taskexecutor.executor.columnar.schemas import shown, to_arrow, to_spark
-from taskexecutor.executor.timing.clock import TaskClock
-from taskexecutor.executor.timing.plan_meter import PlanMeter
-from taskexecutor.executor.timing.repeating import Repeating
+from taskexecutor.executor.job_threads import Repeating
+from taskexecutor.executor.timing.clock import PlanMeter, TaskClock
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

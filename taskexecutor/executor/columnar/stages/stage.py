@@ -15,7 +15,7 @@ from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine, engine_of
 from taskexecutor.executor.columnar.jvm.transfer import collect
 from taskexecutor.executor.columnar.schemas import shown, to_arrow, to_spark
-from taskexecutor.executor.timing.missing_time import MissingTime
+from taskexecutor.executor.timing.watermarks import MissingTime
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -10,7 +10,7 @@ from firesteel.common.file_parts import FilePart
 from firesteel.connectors.file_source import CORRUPT_RECORD, MALFORMED_FORMATS, FileSource
 from firesteel.errors import FiresteelError
 from taskexecutor.executor.columnar.readers.frames import first_malformed
-from taskexecutor.executor.timing.missing_time import MissingTime
+from taskexecutor.executor.timing.watermarks import MissingTime
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

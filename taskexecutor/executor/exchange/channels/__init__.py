@@ -3,7 +3,7 @@
 A channel leads from one producer subtask (and attempt) to one consumer subtask. `SenderChannel` is
 part of the producer's `ResultPartition`, `ReceiverChannel` of the consumer's `InputGate`. Carriers
 bring the output of one half to the other: over Arrow Flight (server.py, client.py), or by a call if
-both are in one process (local.py).
+both are in one process (exchange.py).
 
 Credit: a sender may be `window_bytes` ahead of its consumer: the bytes of all elements offered and
 not yet granted back stay within the window. A batch larger than the window is admitted when nothing

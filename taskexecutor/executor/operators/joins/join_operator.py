@@ -7,7 +7,7 @@ from collections.abc import Callable
 from firesteel.operators import AsOfSpec, JoinSpec
 from taskexecutor.executor.operators.joins.as_of_join import AsOfJoin
 from taskexecutor.executor.operators.joins.stream_join import StreamJoin
-from taskexecutor.executor.timing.wall_clock import wall_clock_ms
+from taskexecutor.executor.timing.clock import wall_clock_ms
 
 
 def join_operator(

@@ -28,7 +28,7 @@ from taskexecutor.executor.operators.joins.joined_columns import NO_WINDOWS, Joi
 from taskexecutor.executor.operators.joins.keys import numbers_of, without_key
 from taskexecutor.executor.operators.joins.rows_by_key import RowsByKey, restored
 from taskexecutor.executor.operators.joins.time_bounds import time_bounds
-from taskexecutor.executor.timing.wall_clock import wall_clock_ms
+from taskexecutor.executor.timing.clock import wall_clock_ms
 
 BUNDLE_ROWS = 65_536  # waiting rows of both sides
 LEAST_ROWS = 65_536  # number of rows below which none are searched for removal

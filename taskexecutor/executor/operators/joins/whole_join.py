@@ -23,7 +23,7 @@ from taskexecutor.executor.columnar.schemas import conformed, fits_parquet, to_a
 from taskexecutor.executor.columnar.stages.whole_rows import WholeRows
 from taskexecutor.executor.operators.joins.joined_columns import JoinedColumns, without_kind
 from taskexecutor.executor.operators.joins.time_bounds import time_bounds
-from taskexecutor.executor.timing.wall_clock import wall_clock_ms
+from taskexecutor.executor.timing.clock import wall_clock_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

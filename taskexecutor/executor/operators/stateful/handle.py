@@ -41,7 +41,7 @@ from taskexecutor.executor.operators.stateful.variables import (
     Variable,
 )
 from taskexecutor.executor.state import KeyedState
-from taskexecutor.executor.timing.wall_clock import wall_clock_ms
+from taskexecutor.executor.timing.clock import wall_clock_ms
 
 _Schema = StructType | str
 

@@ -49,7 +49,7 @@ from taskexecutor.executor.operators.stateful.row_collector import (
 )
 from taskexecutor.executor.operators.stateful.rows import row_maker, to_python
 from taskexecutor.executor.state import KeyedState
-from taskexecutor.executor.timing.wall_clock import wall_clock_ms
+from taskexecutor.executor.timing.clock import wall_clock_ms
 
 _ROWS, _INITIAL_STATE = 0, 1  # input indices
 

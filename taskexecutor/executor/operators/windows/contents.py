@@ -15,7 +15,7 @@ from firesteel.operator import Output, RuntimeContext
 from firesteel.row_kind import INSERT
 from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.numbers import as_numpy
-from taskexecutor.executor.timing.missing_time import MissingTime
+from taskexecutor.executor.timing.watermarks import MissingTime
 
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 WINDOW_ID = "window_id"  # of windows without times: the window's number within its key, from 0

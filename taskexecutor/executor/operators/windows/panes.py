@@ -32,7 +32,7 @@ from taskexecutor.executor.columnar.grouping.grouping import Ints, members
 from taskexecutor.executor.columnar.grouping.row_log import RowLog
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.windows.contents import Contents
-from taskexecutor.executor.timing.wall_clock import wall_clock_us
+from taskexecutor.executor.timing.clock import wall_clock_us
 
 # Rows of a pane that wait to be combined, in addition to the number of combined rows.
 COMPACT_ROWS = 65_536

@@ -29,7 +29,7 @@ from taskexecutor.executor.columnar.grouping.grouping import (
 )
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.windows.contents import Contents
-from taskexecutor.executor.timing.wall_clock import wall_clock_us
+from taskexecutor.executor.timing.clock import wall_clock_us
 
 SETTLE_ROWS = 262_144  # rows that wait to be settled, in addition to the number of settled rows
 

@@ -56,7 +56,7 @@ from taskexecutor.executor.operators.windows.fired_rows import (
     with_window,
 )
 from taskexecutor.executor.operators.windows.stored_rows import StoredRows
-from taskexecutor.executor.timing.wall_clock import wall_clock_us
+from taskexecutor.executor.timing.clock import wall_clock_us
 
 _START, _END, _PANE = "_pane_start", "_pane_end", "_pane"
 _SPARE = 65_536  # allowed rows or keys outside of panes, if greater than the number in panes

@@ -19,7 +19,7 @@ from taskexecutor.executor.operators.windows.partial_contents import PartialCont
 from taskexecutor.executor.operators.windows.sessions import SessionWindows
 from taskexecutor.executor.operators.windows.top_contents import TopContents
 from taskexecutor.executor.operators.windows.triggered_windows import TriggeredWindows
-from taskexecutor.executor.timing.wall_clock import wall_clock_us
+from taskexecutor.executor.timing.clock import wall_clock_us
 
 
 def window_operator(

@@ -24,8 +24,12 @@ from firesteel.common.checkpoints.state import DatabaseHandle
 from firesteel.common.key_groups import KeyGroupRange
 from taskexecutor.executor.column_memory import SlotColumnMemory
 from taskexecutor.executor.state.keyed import RestoredDatabase, SnapshotTarget, not_pickled
-from taskexecutor.executor.state.rocksdb.database import Database, RocksDbMemory
-from taskexecutor.executor.state.rocksdb.files import Tables, write_database
+from taskexecutor.executor.state.rocksdb.database import (
+    Database,
+    RocksDbMemory,
+    Tables,
+    write_database,
+)
 from taskexecutor.executor.state.rocksdb.timers import StoredTimers
 
 _ENTRY_BYTES = 200  # overhead of a layer's entry besides key and value

@@ -13,8 +13,7 @@ from firesteel.common.operator_messages import FromOperator
 from firesteel.operator import TaskInfo, TimerService
 from taskexecutor.executor.task.environment import TaskEnvironment
 from taskexecutor.executor.task.metrics import PLAN_INTERVAL_S, OperatorCounter, OperatorMetrics
-from taskexecutor.executor.timing.clock import TimeKind
-from taskexecutor.executor.timing.plan_meter import PlanMeter
+from taskexecutor.executor.timing.clock import PlanMeter, TimeKind
 from taskexecutor.executor.timing.watermark_alignment import WatermarkAlignment
 
 

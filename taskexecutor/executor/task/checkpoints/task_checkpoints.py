@@ -38,7 +38,7 @@ from taskexecutor.executor.task.interfaces import (
     Declined,
 )
 from taskexecutor.executor.task.metrics import CheckpointTimes
-from taskexecutor.executor.timing.wall_clock import wall_clock_ms
+from taskexecutor.executor.timing.clock import wall_clock_ms
 
 _log = structlog.get_logger("task")
 

@@ -30,7 +30,7 @@ from taskexecutor.executor.task.interfaces import (
     Declined,
 )
 from taskexecutor.executor.task.meters import TASK_PREFIX
-from taskexecutor.executor.timing.wall_clock import wall_clock_ms
+from taskexecutor.executor.timing.clock import wall_clock_ms
 from tests.object_store import ObjectStore
 from tests.unit.task.runs import PATIENCE_S, Run, batch, in_edge, operator, out_edge, vertex
 

@@ -25,7 +25,7 @@ from firesteel.testing import Journal, RecordingSource
 from taskexecutor.executor.exchange import Exchange, Locations
 from taskexecutor.executor.state import RestoredInFlight, RestoredOperatorState
 from taskexecutor.executor.state.files import read_snapshot
-from taskexecutor.executor.task.checkpoints.step_rows import StepRows
+from taskexecutor.executor.task.input_task import StepRows
 from taskexecutor.executor.task.interfaces import (
     Acknowledged,
     CheckpointAnswer,
