@@ -12,8 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from firesteel.common.ids import IdSource
-from firesteel.common.job_graph import JobGraph, Partitioner, ResultType
-from firesteel.common.results import ResultPartitionId
+from firesteel.common.job_graph import JobGraph, Partitioner, ResultPartitionId, ResultType
 from firesteel.common.states import TaskEvent
 from firesteel.common.units import size
 from jobmaster.core.execution_graph import ExecutionGraph, build, share_slots

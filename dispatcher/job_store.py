@@ -29,7 +29,7 @@ from dispatcher.core.records import (
     JobStatusChanged,
     Record,
 )
-from firesteel.common.checkpoints.complete import CompleteCheckpoint
+from firesteel.common.checkpoints.state import CompleteCheckpoint
 from firesteel.common.fencing import Refusals
 from firesteel.common.ids import JobId, JobMasterId, random_id
 from firesteel.common.states import JobStatus

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dispatcher.job_store import JobStore
-from firesteel.common.checkpoints.dispose import other_files
+from firesteel.common.checkpoints.metadata import other_files
 from firesteel.common.checkpoints.savepoint import directory_of, metadata_in
 from firesteel.common.checkpoints.storage import METADATA, CheckpointStorage
 from firesteel.common.ids import JobId

@@ -23,10 +23,9 @@ from firesteel.common.config import Configuration, options
 from firesteel.common.fencing import Refusals
 from firesteel.common.high_availability import leaders_of
 from firesteel.common.ids import Epoch
-from firesteel.common.leader import FixedElection, LeaderElection, Leaders, Office
+from firesteel.common.leader import FixedElection, LeaderElection, Leaders, Office, lead
 from firesteel.common.metrics import Registry
 from firesteel.common.rpc.gate import Gate
-from firesteel.common.service.leading import lead
 from firesteel.common.service.platform import SYSTEM, Platform
 
 log = structlog.get_logger(__name__)

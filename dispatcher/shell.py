@@ -56,9 +56,9 @@ from dispatcher.job_store import JobStore, Superseded
 from dispatcher.results import Limits, ResultsNotWritten, ResultStore
 from dispatcher.savepoints import dispose_savepoint
 from firesteel._proto import dispatcher_pb2, job_graph_pb2, job_master_pb2, job_master_pb2_grpc
-from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.checkpoints.metadata import COMPLETE_CHECKPOINT
 from firesteel.common.checkpoints.savepoint import read_restored
+from firesteel.common.checkpoints.state import CompleteCheckpoint
 from firesteel.common.checkpoints.storage import CheckpointStorage, StorageAway, StorageError
 from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.high_availability import elected

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, TypeAlias, overl
 
 import pyarrow as pa
 
-from firesteel import joins, processing, stateful
+from firesteel import joins, processing
 from firesteel.broadcast_functions import BroadcastProcessFunction
-from firesteel.broadcast_stream import checked_names, process_spec
 from firesteel.common.job_graph import Partitioner, ResultType
 from firesteel.connectors import CollectSink, ForeachBatchSink, PrintSink, Sink
 from firesteel.durations import Duration, positive_us
@@ -39,7 +38,7 @@ from firesteel.operators import (
 )
 from firesteel.plan import frame_methods
 from firesteel.plan.event_time import result_times
-from firesteel.plan.session_gap import with_session_gap
+from firesteel.plan.frame_methods import with_session_gap
 from firesteel.plan.stream_graph import StreamEdge, StreamNode
 from firesteel.program import Program
 from firesteel.row_operations import ArrowFunction, RowOperations, checked_function, titled
@@ -568,7 +567,7 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         InvalidProgram for invalid names.
         """
         every = self._partitioned(Partitioner.BROADCAST)
-        return BroadcastStream(every, checked_names(states)) if states else every
+        return BroadcastStream(every, processing.checked_names(states)) if states else every
 
     def exchange(self, kind: Literal["pipelined", "blocking"]) -> Self:
         """Sets how the next operator, in a separate task, reads these rows in batch mode: while
@@ -861,7 +860,7 @@ class KeyedStream(DataStream):
         spec = TopNSpec(key_columns=self.key_columns, n=n, by=columns, ascending=directions)
         return self._add(name or f"TopN({n} by {', '.join(columns)})", spec, uid=uid)
 
-    @stateful.pyspark_arguments
+    @processing.pyspark_arguments
     def transform_with_state(
         self,
         processor: StatefulProcessor,
@@ -902,7 +901,7 @@ class KeyedStream(DataStream):
             processor, output_schema, output_mode, time_mode, initial_state, name, uid, pandas=False
         )
 
-    @stateful.pyspark_arguments
+    @processing.pyspark_arguments
     def transform_with_state_in_pandas(
         self,
         processor: StatefulProcessor,
@@ -944,7 +943,7 @@ class KeyedStream(DataStream):
                 )
             self._check_mine("transform_with_state", initial_state)
         graph = self._program.graph
-        spec = stateful.transform_with_state_spec(
+        spec = processing.transform_with_state_spec(
             graph,
             processor=processor,
             key_columns=self.key_columns,
@@ -1194,7 +1193,9 @@ class BroadcastConnectedStream:
         keys = first.key_columns if isinstance(first, KeyedStream) else None
         sides = _side_outputs(side_outputs)
         times = _row_time(first), _row_time(broadcast.stream)
-        spec = process_spec(function, keys, broadcast.states, schema, sides, times)
+        spec = processing.broadcast_process_spec(
+            function, keys, broadcast.states, schema, sides, times
+        )
         title = name or f"BroadcastProcess({type(function).__name__})"
         processed = ConnectedStreams(first, broadcast.stream)._add(title, spec, uid)
         return processed._with_time_columns(*first._time_columns)

@@ -26,9 +26,9 @@ from firesteel.joins import check_event_times, growing_joins
 from firesteel.plan.job_graph_generator import build_job_graph, operator_id_of
 from firesteel.plan.local_modules import local_modules
 from firesteel.plan.local_rows import LocalTable, written
-from firesteel.plan.place import place_of_call
 from firesteel.plan.runtime_mode import BATCH, check_ends, is_batch
 from firesteel.plan.shipping import Shipment
+from firesteel.plan.source_lines import place_of_call
 from firesteel.plan.stream_graph import StreamGraph, StreamNode
 from firesteel.plan.timers import due_at_the_end
 

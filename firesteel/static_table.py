@@ -18,7 +18,7 @@ import cloudpickle
 from firesteel.common.units import MIB, parse_size_bytes, shortest_size
 from firesteel.durations import Duration, positive_us
 from firesteel.errors import FiresteelError, InvalidProgram
-from firesteel.plan.place import place_of_call
+from firesteel.plan.source_lines import place_of_call
 from firesteel.text import text_of
 
 if TYPE_CHECKING:

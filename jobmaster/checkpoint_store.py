@@ -21,10 +21,8 @@ import structlog
 import tenacity
 
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
-from firesteel.common.checkpoints.complete import CompleteCheckpoint
-from firesteel.common.checkpoints.dispose import delete_checkpoint
-from firesteel.common.checkpoints.metadata import COMPLETE_CHECKPOINT, encode
-from firesteel.common.checkpoints.shared import SHARED, writer_of
+from firesteel.common.checkpoints.metadata import COMPLETE_CHECKPOINT, delete_checkpoint, encode
+from firesteel.common.checkpoints.state import SHARED, CompleteCheckpoint, writer_of
 from firesteel.common.checkpoints.storage import METADATA, CheckpointStorage, StorageError
 from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.ids import JobId

@@ -31,8 +31,7 @@ from firesteel.common.ids import (
 from firesteel.common.job_graph import JobEdge
 from firesteel.common.operator_messages import FromOperator, OperatorMessage
 from firesteel.common.rpc.convert import EDGE, ERROR
-from firesteel.common.rpc.errors import RemoteProtocolError
-from firesteel.common.rpc.limits import MAX_PAYLOAD_BYTES, check_size
+from firesteel.common.rpc.errors import MAX_PAYLOAD_BYTES, RemoteProtocolError, check_size
 from firesteel.common.rpc.mapping import Codec, Envelope, Kind, Wire
 from firesteel.errors import ErrorInfo
 from firesteel.text import clipped

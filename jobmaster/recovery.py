@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import structlog
 
-from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.checkpoints.metadata import read_metadata
 from firesteel.common.checkpoints.savepoint import read_restored
+from firesteel.common.checkpoints.state import CompleteCheckpoint
 from firesteel.common.checkpoints.storage import StorageError
 from firesteel.common.config import Configuration, options
 from firesteel.common.job_graph import JobGraph

@@ -27,7 +27,7 @@ from firesteel.common.job_graph import JobGraph
 from firesteel.common.leader import FixedLeaders, Leader, Leaders, Office
 from firesteel.common.metrics import Sample
 from firesteel.common.rpc.convert import state_number
-from firesteel.common.rpc.limits import MessageTooLarge
+from firesteel.common.rpc.errors import MessageTooLarge
 from firesteel.common.rpc.server import PORT_CLOSES_S
 from firesteel.common.service.driver import Driver
 from firesteel.common.service.platform import Platform

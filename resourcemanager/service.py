@@ -16,13 +16,12 @@ from firesteel.common.config import Configuration, options
 from firesteel.common.fencing import Refusals
 from firesteel.common.ids import IdSource
 from firesteel.common.job_log.reader import LogFile
-from firesteel.common.leader import NO_EPOCH, FixedElection, LeaderElection
+from firesteel.common.leader import NO_EPOCH, FixedElection, LeaderElection, lead
 from firesteel.common.metrics import Sample
+from firesteel.common.resources import slot_resources
 from firesteel.common.rpc import job_logs
 from firesteel.common.rpc.gate import Gate
-from firesteel.common.service.leading import lead
 from firesteel.common.service.platform import SYSTEM, Platform
-from firesteel.common.slot_resources import slot_resources
 from resourcemanager.core.core import SlotManager
 from resourcemanager.core.settings import Settings
 from resourcemanager.core.workers import WorkerSpec

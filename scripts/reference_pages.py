@@ -13,13 +13,16 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import click
 
 from firesteel.client.cli import main
 from firesteel.common import metric_reference
-from firesteel.common.config import reference
+from firesteel.common.config.options import OPTIONS, Option
+from firesteel.common.units import shortest_duration, shortest_size
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 WIDTH = 98
@@ -47,6 +50,27 @@ line: jobs](command-line.md) has all other commands.
 `scripts/reference_pages.py` generates this page from the commands.
 """
 
+CONFIGURATION = """\
+# Configuration
+
+Keys and values are those of Flink 2.x where Flink has them. Firesteel reads them from these places;
+later ones override earlier ones:
+
+1. `$FIRESTEEL_CONF_DIR/config.yaml`, with nested or flat keys,
+2. `Environment(configuration={...})` in a program,
+3. `-D key=value` on the command line.
+
+A cluster reads its own configuration when it starts. The values of a program and of `run -D` apply
+to that job. `spark.*` keys are passed to the SparkSessions of the job's slots. An unknown key is a
+warning that names the nearest known key. An invalid value is an error that states what is allowed.
+
+Durations are `500 ms`, `10 s`, `3 min`, `1 d`; a number without a unit is in milliseconds. Sizes
+are `64 kb`, `1024m`, `2 gb`, in powers of 1024. Lists are `a;b;c` or `[a, b, c]`. Each entry below
+gives the key, its default in parentheses, and its meaning.
+
+`scripts/reference_pages.py` generates this page from `firesteel/common/config/options.py`.
+"""
+
 
 def jobs() -> str:
     """Returns the page of the commands for jobs, with the options that select a cluster."""
@@ -72,6 +96,45 @@ def clusters() -> str:
         service = importlib.import_module(f"{name}.__main__").main
         parts += _command(f"firesteel service {name}", service, shared)
     return "\n".join(parts) + "\n"
+
+
+def configuration() -> str:
+    """Returns the page of all options."""
+    parts = [CONFIGURATION]
+    for section, options in groupby(OPTIONS.values(), key=lambda option: option.section):
+        parts.append(f"\n## {section}\n\n")
+        parts += [f"- `{option.key}`{_default(option)}: {_meaning(option)}\n" for option in options]
+    return _wrapped("".join(parts))
+
+
+def default_text(option: Option[Any]) -> str:
+    """Returns the default as it is written in a file; empty if there is none."""
+    default = option.default
+    match option.kind:
+        case "duration":
+            return shortest_duration(default)
+        case "size":
+            return shortest_size(default)
+        case "bool":
+            return "true" if default else "false"
+        case "list":
+            return ";".join(default)
+        case _:
+            return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def _default(option: Option[Any]) -> str:
+    text = default_text(option)
+    return f" (`{text}`)" if text else ""
+
+
+def _meaning(option: Option[Any]) -> str:
+    choices = (
+        f" One of {', '.join(f'`{choice}`' for choice in option.choices)}."
+        if option.choices
+        else ""
+    )
+    return option.doc.replace("<", "&lt;") + choices
 
 
 def _shared_options() -> dict[str, click.Option]:
@@ -146,7 +209,7 @@ def _wrapped(page: str) -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "command-line.md": jobs,
     "command-line-clusters.md": clusters,
-    "configuration.md": lambda: _wrapped(reference.markdown()),
+    "configuration.md": configuration,
     "metrics.md": lambda: _wrapped(metric_reference.markdown()),
 }
 

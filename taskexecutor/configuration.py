@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from firesteel.common.config import Configuration, options
 from firesteel.common.ids import TaskExecutorId
-from firesteel.common.slot_resources import slot_resources
+from firesteel.common.resources import slot_resources
 from taskexecutor.core.settings import Settings
 
 

@@ -9,7 +9,7 @@ import atexit
 from pathlib import Path
 
 from firesteel.common.ids import JobId
-from firesteel.common.results import ResultPartitionId
+from firesteel.common.job_graph import ResultPartitionId
 from taskexecutor.executor.exchange.blocking import ServedPartition
 from taskexecutor.executor.exchange.partition import PartitionId
 from taskexecutor.executor.exchange.registry import PartitionRegistry

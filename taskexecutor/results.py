@@ -17,8 +17,8 @@ from typing import Protocol
 import structlog
 
 from firesteel.common.ids import JobId
+from firesteel.common.job_graph import ResultPartitionId, StoredPartition
 from firesteel.common.process import temporary
-from firesteel.common.results import ResultPartitionId, StoredPartition
 
 log = structlog.get_logger(__name__)
 

@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from firesteel.client.client import Client, raise_unless_finished
-from firesteel.client.dropped import say_what_was_dropped
 from firesteel.client.execution_context import OUTPUT_END_S, ExecutionContext, StopProgram
-from firesteel.client.job_output import JobOutput
+from firesteel.client.job_output import JobOutput, say_what_was_dropped
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.time_zones import SESSION_TIME_ZONE, has_moments, in_zone
 from firesteel.errors import ClusterUnreachable, FiresteelError

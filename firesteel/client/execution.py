@@ -16,10 +16,9 @@ from typing import Any
 import pyarrow as pa
 
 from firesteel.client.client import Client, raise_unless_finished
-from firesteel.client.dropped import say_what_was_dropped
 from firesteel.client.execution_context import ExecutionContext, StopProgram
 from firesteel.client.job_details import JobDetails
-from firesteel.client.job_output import JobOutput
+from firesteel.client.job_output import JobOutput, say_what_was_dropped
 from firesteel.client.signals import Interrupts, counted_interrupts
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.states import ExecutionState, JobStatus

@@ -1,16 +1,19 @@
-"""Copies the output of a job to the program that waits for it.
+"""Copies the output of a job to the program that waits for it, and reports the input that a
+FINISHED job has skipped or dropped.
 
 A thread follows the job's output in the cluster's logs and writes it to `sys.stdout`, which
 notebooks replace. The logs are the buffer: a slow terminal does not slow down the job, and lines
-that a log drops before they are read are reported on `sys.stderr`."""
+that a log drops before they are read are reported on `sys.stderr`.
+"""
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from firesteel.client.client import Client
+from firesteel.client.job_details import JobDetails
 from firesteel.errors import FiresteelError
 
 
@@ -52,3 +55,26 @@ def write_to_stdout(text: str) -> None:
     except UnicodeEncodeError as error:
         sys.stdout.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
     sys.stdout.flush()
+
+
+def say_what_was_dropped(details: JobDetails) -> None:
+    """Prints the job's warnings and a line for each vertex that has dropped late records, on
+    standard error.
+    """
+    for warning in details.warnings:
+        print(f"Warning: {warning}", file=sys.stderr)
+    for line in late_records(details):
+        print(line, file=sys.stderr)
+
+
+def late_records(details: JobDetails) -> Iterator[str]:
+    """Yields a line for each vertex that has dropped records. A restarted vertex counts from
+    zero.
+    """
+    for number, vertex in enumerate(details.vertices, 1):
+        if late := vertex.metrics.late_records_dropped:
+            yield (
+                f"Warning: [{number}] {vertex.name} has dropped {late:,} late records, whose times"
+                " were behind the watermark. To keep them, give the watermarks a larger"
+                " max_out_of_orderness, or the windows an allowed_lateness or side_output_late(tag)"
+            )

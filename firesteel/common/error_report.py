@@ -17,9 +17,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from firesteel.common.installation import SERVICES
-from firesteel.common.peer_ended import PeerEnded
 from firesteel.errors import ErrorInfo, FiresteelError
 from firesteel.text import clipped, text_of, valid_text
+
+
+class PeerEnded(FiresteelError):
+    """The task cannot continue because another task has ended. The cause is the other task's."""
+
 
 MAX_TEXT_CHARS = 32_000  # an error travels in messages and is kept with its job
 

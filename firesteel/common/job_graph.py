@@ -1,4 +1,5 @@
-"""The JobGraph, which a program compiles to and a cluster runs (spec 002).
+"""The JobGraph, which a program compiles to and a cluster runs (spec 002), and the ids of the
+partitions of its results.
 
 Domain types only. `firesteel.common.rpc.convert` turns them into their messages and back.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from firesteel.common.ids import JobId, OperatorId, ResultId, VertexId
 from firesteel.common.resources import UNKNOWN, ResourceProfile
@@ -149,3 +151,26 @@ def pointwise_producers(consumer: int, producers: int, consumers: int) -> range:
         index = consumer * producers // consumers
         return range(index, index + 1)
     return range(-(-consumer * producers // consumers), -(-(consumer + 1) * producers // consumers))
+
+
+class ResultPartitionId(NamedTuple):
+    """The output of one attempt of one producer of a job's result."""
+
+    result_id: ResultId
+    producer: int  # its subtask
+    attempt: int
+
+    def __str__(self) -> str:
+        return (
+            f"partition of producer subtask {self.producer}, attempt {self.attempt}, of result"
+            f" {self.result_id}"
+        )
+
+
+class StoredPartition(NamedTuple):
+    """A complete partition. Its TaskExecutor serves it until it is released or the job ends."""
+
+    id: ResultPartitionId
+    size_bytes: int  # the size of its file
+    rows: int
+    path: str = ""  # its file, as the process that wrote it left it

@@ -8,9 +8,10 @@ With `high-availability.type: none`, the leader of an office is the process at a
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from firesteel.common.ids import Epoch
 from firesteel.errors import FiresteelError
@@ -173,3 +174,39 @@ async def wait_for_leader(retriever: LeaderRetriever) -> Leader:
     while leader is None:
         leader = await retriever.changed(None)
     return leader
+
+
+async def lead(
+    election: LeaderElection,
+    take_office: Callable[[], Coroutine[Any, Any, None]],
+    run: Callable[[], Coroutine[Any, Any, None]],
+    *,
+    stop: Callable[[], None],
+    stopping: asyncio.Event,
+) -> None:
+    """Waits for the office, takes it and runs the service, until the service is stopped or loses
+    the office. `stop` sets `stopping` and makes `run` return.
+
+    A service without other contenders has taken its office before. Raises LeadershipLost, and the
+    exceptions of the others.
+    """
+    if not election.contested:
+        await run()
+        return
+    stopped = asyncio.create_task(stopping.wait())
+    lost = asyncio.create_task(election.lost())
+    taking = asyncio.create_task(take_office())
+    try:
+        await asyncio.wait({taking, stopped, lost}, return_when=asyncio.FIRST_COMPLETED)
+        if taking.done():
+            taking.result()
+            running = asyncio.create_task(run())
+            await asyncio.wait({running, lost}, return_when=asyncio.FIRST_COMPLETED)
+            stop()
+            await running
+        if lost.done():
+            lost.result()
+    finally:
+        for task in (stopped, lost, taking):
+            task.cancel()
+        await asyncio.gather(stopped, lost, taking, return_exceptions=True)

@@ -1,9 +1,11 @@
-"""Pickles functions of the program with their source lines.
+"""The lines of the user's program: where it calls Firesteel, and the source lines with which its
+functions are pickled.
 
 A function that is pickled by value arrives without its source file. Its lines are shipped with it
 and registered with `linecache` where it is unpickled, so that tracebacks show them. `linecache`
 finds them by the file name of the code, which cloudpickle 3.1.3 and later replace: so this module
-restores it."""
+restores it.
+"""
 
 from __future__ import annotations
 
@@ -149,3 +151,19 @@ def _received(data: bytes, lines: Lines) -> Any:
         # No modification time, which would make linecache re-read the file.
         linecache.cache[name] = (len(known), None, known, name)
     return pickle.loads(data)
+
+
+class Place(NamedTuple):
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{Path(self.file).name}, line {self.line}"
+
+
+def place_of_call() -> Place:
+    """Returns the line of the innermost call outside of Firesteel."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(_FIRESTEEL) and frame.f_back is not None:
+        frame = frame.f_back
+    return Place(frame.f_code.co_filename, frame.f_lineno)

@@ -11,7 +11,7 @@ from firesteel.common.job_graph import Partitioner, ResultType
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from firesteel.errors import InvalidProgram
 from firesteel.operators import SinkSpec, Spec
-from firesteel.plan.place import Place, place_of_call
+from firesteel.plan.source_lines import Place, place_of_call
 
 DEFAULT_GROUP = "default"
 

@@ -24,8 +24,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from firesteel.common.ids import AllocationId, AttemptId, ExecutorId, TaskExecutorId
+from firesteel.common.job_graph import ResultPartitionId
 from firesteel.common.resources import UNKNOWN
-from firesteel.common.results import ResultPartitionId
 from firesteel.common.states import ExecutionState, TaskEvent
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events

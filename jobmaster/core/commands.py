@@ -16,8 +16,8 @@ from firesteel.common.ids import (
     TaskExecutorId,
     VertexId,
 )
+from firesteel.common.job_graph import ResultPartitionId
 from firesteel.common.operator_messages import OperatorMessage
-from firesteel.common.results import ResultPartitionId
 from firesteel.common.states import JobStatus
 from jobmaster.core.slots.slot import Requirement
 

@@ -24,8 +24,7 @@ from collections.abc import Iterable, Sequence
 from typing import Never, assert_never
 
 from firesteel.common.ids import AllocationId, AttemptId, IdSource, OperatorId, TaskExecutorId
-from firesteel.common.job_graph import JobGraph
-from firesteel.common.results import ResultPartitionId
+from firesteel.common.job_graph import JobGraph, ResultPartitionId
 from firesteel.common.service.core import Effects, Tick
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo

@@ -10,8 +10,8 @@ from typing import NamedTuple, TypeAlias
 from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import AllocationId, AttemptId, OperatorId, TaskExecutorId, VertexId
+from firesteel.common.job_graph import ResultPartitionId
 from firesteel.common.operator_messages import HeldSplit, OperatorMessage
-from firesteel.common.results import ResultPartitionId
 from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
 from jobmaster.core.checkpoints.checkpoint import Snapshot

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.common.ids import AllocationId, IdSource, OperatorId, TaskExecutorId, VertexId
-from firesteel.common.job_graph import JobGraph, ResultType
-from firesteel.common.results import ResultPartitionId
+from firesteel.common.job_graph import JobGraph, ResultPartitionId, ResultType
 from firesteel.common.states import ExecutionState, TaskEvent
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from firesteel.common.ids import TaskExecutorId
-from firesteel.common.job_graph import ResultType
-from firesteel.common.results import ResultPartitionId
+from firesteel.common.job_graph import ResultPartitionId, ResultType
 from firesteel.common.states import ExecutionState
 from jobmaster.core.commands import Command, ReleasePartitions
 from jobmaster.core.execution_graph import (

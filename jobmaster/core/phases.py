@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
 
 from firesteel.common.ids import OperatorId, TaskExecutorId
-from firesteel.common.results import ResultPartitionId
+from firesteel.common.job_graph import ResultPartitionId
 from firesteel.common.service.core import Tick
 from firesteel.common.states import ExecutionState, JobEvent, JobStatus
 from firesteel.errors import ErrorInfo

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId
-from firesteel.common.job_graph import Blob
+from firesteel.common.job_graph import Blob, ResultPartitionId, StoredPartition
 from firesteel.common.resources import ResourceProfile, SlotStatus
-from firesteel.common.results import ResultPartitionId, StoredPartition
 from taskexecutor.core.events import HeldTask, TaskState
 from taskexecutor.core.process_shape import ProcessShape
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId, VertexId
-from firesteel.common.job_graph import Blob
+from firesteel.common.job_graph import Blob, ResultPartitionId, StoredPartition
 from firesteel.common.resources import ResourceProfile
-from firesteel.common.results import ResultPartitionId, StoredPartition
 from firesteel.common.service.core import Tick
 from firesteel.common.states import ExecutionState
 from taskexecutor.core.process_shape import Environment

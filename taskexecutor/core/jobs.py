@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from firesteel.common.ids import Epoch, JobId
-from firesteel.common.results import ResultPartitionId, StoredPartition
+from firesteel.common.job_graph import ResultPartitionId, StoredPartition
 from taskexecutor.core.commands import ToJobMaster
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from firesteel.common.results import ResultPartitionId, StoredPartition
+from firesteel.common.job_graph import ResultPartitionId, StoredPartition
 from taskexecutor.core import commands
 from taskexecutor.core.jobs import Job
 from taskexecutor.core.slot_table import SlotTable

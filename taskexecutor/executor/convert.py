@@ -22,7 +22,7 @@ from firesteel.common.rpc.convert import (
     ERROR,
     state_number,
 )
-from firesteel.common.rpc.limits import MAX_PAYLOAD_BYTES, MessageTooLarge
+from firesteel.common.rpc.errors import MAX_PAYLOAD_BYTES, MessageTooLarge
 from firesteel.common.rpc.mapping import Codec, Envelope, Kind, Wire, register
 from firesteel.common.states import ExecutionState
 from firesteel.elements import CheckpointBarrier

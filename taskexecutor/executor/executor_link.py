@@ -12,7 +12,7 @@ import grpc
 import structlog
 
 from firesteel._proto import common_pb2, executor_pb2, executor_pb2_grpc
-from firesteel.common.rpc.limits import check_size
+from firesteel.common.rpc.errors import check_size
 from firesteel.common.rpc.server import channel
 
 log = structlog.get_logger(__name__)

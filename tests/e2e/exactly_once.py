@@ -26,7 +26,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, WriterCom
 
 from firesteel import Environment, Watermarks
 from firesteel.common.checkpoints.savepoint import open_checkpoint
-from firesteel.common.checkpoints.shared import is_shared, writer_of
+from firesteel.common.checkpoints.state import is_shared, writer_of
 from firesteel.common.checkpoints.storage import StorageError
 from firesteel.common.ids import stable_id
 from firesteel.connectors import (

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
-from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.checkpoints.metadata import COMPLETE_CHECKPOINT
+from firesteel.common.checkpoints.state import CompleteCheckpoint
 from firesteel.common.failpoints import STOP, Failpoint
 
 from .chaos import Chaos, orphan

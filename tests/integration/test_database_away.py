@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from dispatcher.job_store import JobStore, NotWritten
 from firesteel.client.client import Client
-from firesteel.common.checkpoints.complete import CompleteCheckpoint
+from firesteel.common.checkpoints.state import CompleteCheckpoint
 from firesteel.common.config import Configuration
 from firesteel.common.process import StartFailed
 from firesteel.common.states import JobStatus

@@ -16,7 +16,7 @@ from firesteel.operators import (
     WindowApplySpec,
 )
 from firesteel.plan.aggregates.parse import parse_aggregates
-from firesteel.plan.session_gap import with_session_gap
+from firesteel.plan.frame_methods import with_session_gap
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine

@@ -24,7 +24,7 @@ from dispatcher.core.records import (
     JobStatusChanged,
 )
 from dispatcher.job_store import Fenced, JobStore, NotWritten, Superseded
-from firesteel.common.checkpoints.complete import CompleteCheckpoint
+from firesteel.common.checkpoints.state import CompleteCheckpoint
 from firesteel.common.ids import JobId, JobMasterId
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError

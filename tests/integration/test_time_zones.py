@@ -49,6 +49,7 @@ from firesteel.operators import (
     TumblingSpec,
     WindowApplySpec,
 )
+from firesteel.plan.frame_methods import with_session_gap
 from firesteel.plan.local_rows import (
     LocalTable,
     table_of_arrow,
@@ -56,7 +57,6 @@ from firesteel.plan.local_rows import (
     table_of_rows,
     written,
 )
-from firesteel.plan.session_gap import with_session_gap
 from firesteel.state import MapStateDescriptor
 from firesteel.testing import OperatorHarness
 from firesteel.triggers import Trigger, TriggerResult

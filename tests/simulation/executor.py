@@ -18,7 +18,13 @@ import grpc
 
 from firesteel._proto import common_pb2, executor_pb2, executor_pb2_grpc, job_graph_pb2, tasks_pb2
 from firesteel.common.ids import ExecutorId, ResultId
-from firesteel.common.job_graph import DistributionPattern, Partitioner, pointwise_producers
+from firesteel.common.job_graph import (
+    DistributionPattern,
+    Partitioner,
+    ResultPartitionId,
+    StoredPartition,
+    pointwise_producers,
+)
 from firesteel.common.operator_messages import (
     ChunkAcknowledged,
     ChunkCollected,
@@ -26,7 +32,6 @@ from firesteel.common.operator_messages import (
     OperatorMessage,
     Resend,
 )
-from firesteel.common.results import ResultPartitionId, StoredPartition
 from firesteel.common.rpc.convert import OPERATOR_EVENT, PARTITION_ID, STORED_PARTITION
 from firesteel.common.states import ExecutionState
 from taskexecutor.executor.connectors.splits import Splits

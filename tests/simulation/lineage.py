@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from firesteel.common.ids import ResultId
-from firesteel.common.results import ResultPartitionId
+from firesteel.common.job_graph import ResultPartitionId
 from tests.simulation.executor import SimulatedTask
 from tests.simulation.snapshots import subtask_of
 from tests.simulation.splits import name_of

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from firesteel.common.job_graph import ResultType
-from firesteel.common.results import ResultPartitionId
+from firesteel.common.job_graph import ResultPartitionId, ResultType
 from firesteel.common.states import ExecutionState
 from jobmaster.core import commands
 from jobmaster.shell import RunningJob

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from firesteel.common.ids import JobId
-from firesteel.common.results import ResultPartitionId, StoredPartition
+from firesteel.common.job_graph import ResultPartitionId, StoredPartition
 
 if TYPE_CHECKING:
     from tests.simulation.world import SimulatedProcess

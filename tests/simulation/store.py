@@ -20,7 +20,7 @@ from dispatcher.core.records import (
     Record,
 )
 from dispatcher.job_store import JobStore, NotWritten
-from firesteel.common.checkpoints.complete import CompleteCheckpoint
+from firesteel.common.checkpoints.state import CompleteCheckpoint
 from firesteel.common.ids import JobId, JobMasterId
 from firesteel.common.states import JobStatus
 from tests.simulation.world import SimulatedProcess, World

@@ -10,8 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firesteel.common.checkpoints.metadata import decode
-from firesteel.common.checkpoints.shared import SHARED, is_shared, shared_path, writer_of
-from firesteel.common.checkpoints.state import DatabaseFile, DatabaseHandle, StateFile
+from firesteel.common.checkpoints.state import (
+    SHARED,
+    DatabaseFile,
+    DatabaseHandle,
+    StateFile,
+    is_shared,
+    shared_path,
+    writer_of,
+)
 from firesteel.common.checkpoints.storage import METADATA
 from firesteel.common.config import options
 from firesteel.common.ids import JobId

@@ -6,8 +6,7 @@ import pytest
 
 from firesteel.common.config import parse
 from firesteel.common.config.options import OPTIONS
-from firesteel.common.config.reference import default_text
-from scripts.reference_pages import FOLDER, PAGES
+from scripts.reference_pages import FOLDER, PAGES, default_text
 
 
 @pytest.mark.parametrize("page", PAGES)

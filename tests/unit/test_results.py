@@ -1,5 +1,5 @@
 from firesteel.common.ids import ResultId
-from firesteel.common.results import ResultPartitionId, StoredPartition
+from firesteel.common.job_graph import ResultPartitionId, StoredPartition
 from firesteel.common.rpc.convert import STORED_PARTITION
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from firesteel.common.config import Configuration, ConfigurationError
-from firesteel.common.slot_resources import slot_resources
+from firesteel.common.resources import slot_resources
 from firesteel.common.units import MIB
 
 

@@ -8,12 +8,11 @@ from typing import Any
 import click
 
 import firesteel
-from firesteel.client.cli.cluster import cluster
+from firesteel.client.cli.cluster import cluster, service
 from firesteel.client.cli.jobs import cancel, list_jobs, remove, show
 from firesteel.client.cli.logs import logs
 from firesteel.client.cli.run import info, run
 from firesteel.client.cli.savepoints import checkpoint, savepoint, stop
-from firesteel.client.cli.service import service
 from firesteel.client.cli.task_executors import stop_task_executor
 from firesteel.client.signals import INTERRUPTED, repeating_lost_interrupts
 from firesteel.errors import FiresteelError

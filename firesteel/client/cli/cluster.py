@@ -1,4 +1,6 @@
-"""cluster start, status, stop: a session cluster on this machine."""
+"""cluster start, status, stop: a session cluster on this machine. service: one process of a
+cluster, in the foreground.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,13 @@ from firesteel.client.signals import INTERRUPTED
 from firesteel.common import metrics_targets
 from firesteel.common.config import Configuration, options
 from firesteel.common.high_availability import ZOOKEEPER
+from firesteel.common.installation import SERVICES, service_environment
 from firesteel.errors import FiresteelError
 
 if TYPE_CHECKING:
     from firesteel.client.client import Client
     from firesteel.client.job_details import ClusterOverview
+
 
 directory_option = click.option(
     "--dir",
@@ -202,3 +206,23 @@ def stop(directory: Path | None) -> None:
     where = ClusterDirectory(directory or default_directory())
     state = where.stop()
     click.echo(f"Cluster stopped: {state.dispatcher_address}, on {where.path}.")
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    epilog="\b\nExamples:\n"
+    "  firesteel service resourcemanager --port 6124 --driver none\n"
+    "  firesteel service dispatcher --port 6123 --resource-manager localhost:6124\n"
+    "  firesteel service taskexecutor --resource-manager localhost:6124\n"
+    "  firesteel service taskexecutor --help",
+)
+@click.argument("name", type=click.Choice([name for name in SERVICES if name != "jobmaster"]))
+@click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
+def service(name: str, arguments: tuple[str, ...]) -> None:
+    """Runs one process of a cluster in the foreground, for clusters of several machines.
+
+    `cluster start` starts all processes of a cluster on one machine. This command becomes the
+    process of one service, with its options, until it receives SIGTERM.
+    """
+    argv = [sys.executable, "-m", name, *arguments]
+    os.execve(argv[0], argv, service_environment(os.environ))

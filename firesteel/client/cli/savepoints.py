@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from firesteel.client.cli.arguments import address_option, connect, name, resolve_job
-from firesteel.client.render import savepoint_report
+from firesteel.client.render import checkpoint_report
 from firesteel.client.render.tables import console
 from firesteel.savepoint import read
 
@@ -47,7 +47,7 @@ def savepoint(
             "specify the JOB to take a savepoint of, or one to --dispose or to --show"
         )
     if show is not None:
-        for part in savepoint_report.savepoint(read(show), full=full):
+        for part in checkpoint_report.savepoint(read(show), full=full):
             console().print(part)
         return
     with connect(address) as client:

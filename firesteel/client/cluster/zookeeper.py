@@ -20,7 +20,7 @@ import pyspark
 import structlog
 
 from firesteel.common.config import options
-from firesteel.common.process.exits import log_tail
+from firesteel.common.process.child import log_tail
 from firesteel.common.process.java import java_home
 from firesteel.common.service.host import ServiceProcess, service_main
 from firesteel.errors import FiresteelError

@@ -2,10 +2,8 @@
 
 from firesteel.client.render.checkpoint_report import checkpoints
 from firesteel.client.render.cluster_report import cluster, masters, metrics
-from firesteel.client.render.job_plan import plan
 from firesteel.client.render.job_progress import Pace, mostly, progress, states_text
-from firesteel.client.render.job_report import job
-from firesteel.client.render.job_timing import timing
+from firesteel.client.render.job_report import job, plan, timing
 from firesteel.client.render.tables import console
 
 __all__ = [

@@ -1,4 +1,6 @@
-"""Renders a job's last checkpoints, for `firesteel show --checkpoints`."""
+"""Renders a job's last checkpoints, for `firesteel show --checkpoints`, and a savepoint's states,
+for `firesteel savepoint --show`.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from rich.text import Text
 from firesteel.client.job_details import CheckpointDetails, JobDetails, SubtaskCheckpoint
 from firesteel.client.render.tables import clock, new_table, state_text_of
 from firesteel.common.units import size
+from firesteel.savepoint import SavedState, Savepoint
 
 _AMOUNTS = ("Size", "Start delay", "Alignment", "Sync", "Async")
 
@@ -60,3 +63,37 @@ def _times(of: CheckpointDetails | SubtaskCheckpoint) -> tuple[float, ...]:
 
 def _ms(ms: float) -> str:
     return f"{ms:,.0f} ms" if ms >= 10 else f"{ms:.1f} ms"
+
+
+def savepoint(saved: Savepoint, *, full: bool = False) -> Iterator[RenderableType]:
+    """With `full`, includes amounts that require reading the states."""
+    yield Text.assemble(
+        f"{saved.kind.capitalize()} {saved.checkpoint_id} of ",
+        (saved.job_name, "bold"),
+        f" ({saved.job_id}), taken {clock(int(saved.taken.timestamp() * 1000))}",
+    )
+    columns = ("Rows", "In memory") if full else ()
+    right = ("Size", "Parallelism", "Max", *columns)
+    table = new_table(
+        "Operator", "Uid", "Size", "Parallelism", "Max", "State", "Kind", *columns, right=right
+    )
+    for operator in saved.values():
+        about: tuple[str, ...] = (
+            operator.name,
+            operator.uid or "-",
+            size(operator.size_bytes),
+            str(operator.parallelism),
+            str(operator.max_parallelism),
+        )
+        for name, state in operator.items() or (("-", None),):
+            kind = "-" if state is None else state.kind
+            table.add_row(*about, name, kind, *(_read(state) if full else ()))
+            about = ("",) * len(about)
+    yield table
+
+
+def _read(state: SavedState | None) -> tuple[str, str]:
+    if state is None:
+        return "-", "-"
+    rows = state.to_arrow()
+    return f"{rows.num_rows:,}", size(rows.nbytes)

@@ -1,4 +1,5 @@
-"""The `_metadata` file of a checkpoint or savepoint: all operators, and where their state is.
+"""The `_metadata` file of a checkpoint or savepoint: all operators, and where their state is. A
+checkpoint is deleted with the files to which its metadata refers.
 
 8 bytes   "firestlC"
 16 bytes  xxh3-128 of the rest
@@ -16,10 +17,8 @@ from google.protobuf.message import DecodeError
 
 from firesteel._proto import checkpoints_pb2 as pb
 from firesteel._proto import dispatcher_pb2
-from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.checkpoints.descriptions import StateDescriptions
-from firesteel.common.checkpoints.shared import is_shared
-from firesteel.common.checkpoints.state import OperatorSnapshot
+from firesteel.common.checkpoints.state import CompleteCheckpoint, OperatorSnapshot, is_shared
 from firesteel.common.checkpoints.storage import METADATA, CheckpointStorage, StorageError
 from firesteel.common.ids import JobId, OperatorId
 from firesteel.common.rpc.mapping import Wire
@@ -126,3 +125,33 @@ def encode_snapshots(snapshots: tuple[OperatorSnapshot, ...]) -> bytes:
 
 def decode_snapshots(content: bytes) -> tuple[OperatorSnapshot, ...]:
     return tuple(map(_SNAPSHOT.decode, pb.TaskSnapshot.FromString(content).operators))
+
+
+def other_files(savepoint: CheckpointStorage) -> list[str]:
+    """Returns the files in a savepoint's directory that do not belong to it. Raises
+    StorageError.
+    """
+    return [name for name in savepoint.files() if not name.startswith((METADATA, "chk-"))]
+
+
+def delete_checkpoint(directory: str) -> None:
+    """Deletes a checkpoint and the shared files that no other checkpoint beside it refers to. Files
+    that somebody else put beside a savepoint's files stay. Raises StorageError, also if the
+    metadata cannot be read: the contents of the directory are then unknown.
+    """
+    metadata, storage = read_metadata(directory), CheckpointStorage(directory)
+    shared = set(metadata.shared_files)
+    if metadata.savepoint and (others := other_files(storage)):
+        storage.delete(sorted(set(storage.files()) - set(others)))
+        return
+    storage.delete_directory("")
+    if not shared:
+        return
+    where, mark, query = directory.partition("?")  # of a URI
+    job = where.rstrip("/").rpartition("/")[0]
+    storage = CheckpointStorage(f"{job}{mark}{query}")
+    for path in storage.files():
+        folder, _, name = path.rpartition("/")
+        if name == METADATA:
+            shared -= set(read_metadata(f"{job}/{folder}{mark}{query}").shared_files)
+    storage.delete(sorted(shared))

@@ -1,4 +1,8 @@
-"""The state of operators in a checkpoint: names of files, and positions in them.
+"""A checkpoint as masters refer to it, and the state of operators in it: names of files, and
+positions in them.
+
+Several checkpoints of a job may refer to one file, such as DIR/JOB-ID/shared/7-..., which
+checkpoint 7 has written.
 
 Only the operator's own process reads the values. So masters can split state and distribute it
 without the program's code.
@@ -162,3 +166,33 @@ class OperatorSnapshot:
             + sum(map(len, items))
             + sum(map(len, self.broadcasts.values()))
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompleteCheckpoint:
+    """A row of the job store."""
+
+    checkpoint_id: int
+    savepoint: bool = False  # a savepoint belongs to its user, not to the job
+    path: str  # of the directory with its _metadata: a path or a URI
+    size_bytes: int = 0
+    triggered_ms: int = 0
+    completed_ms: int = 0
+    epoch: int = 1  # of the JobMaster that took it
+
+
+SHARED = "shared"
+
+
+def shared_path(checkpoint_id: int, name: str) -> str:
+    return f"{SHARED}/{checkpoint_id}-{name}"
+
+
+def is_shared(path: str) -> bool:
+    return path.startswith(f"{SHARED}/")
+
+
+def writer_of(path: str) -> int | None:
+    """Returns the checkpoint that wrote a shared file; None if its name has another form."""
+    number = path.removeprefix(f"{SHARED}/").partition("-")[0]
+    return int(number) if is_shared(path) and number.isdecimal() else None

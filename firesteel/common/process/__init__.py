@@ -1,7 +1,14 @@
 """Processes: starting and watching children, ending with the cluster, temporary folders, Java."""
 
-from firesteel.common.process.child import BlockingChild, Child, StartFailed, spawn, spawn_blocking
-from firesteel.common.process.exits import exit_reason, log_tail
+from firesteel.common.process.child import (
+    BlockingChild,
+    Child,
+    StartFailed,
+    exit_reason,
+    log_tail,
+    spawn,
+    spawn_blocking,
+)
 from firesteel.common.process.lifeline import announce_ready, watch_lifeline
 
 __all__ = [

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol
 
-from firesteel.common.process.exits import exit_reason, log_tail
 from firesteel.common.process.lifeline import LIFELINE_FD, READY_FD, lifeline_for_children
 from firesteel.common.process.log_files import LOG_FILE
 
@@ -324,3 +323,24 @@ def _and_log(log_path: Path | None) -> str:
         if not shutil.disk_usage(log_path.parent).free:
             return f"; {log_path} has no reason: no space is left in {log_path.parent}"
     return ""
+
+
+def exit_reason(code: int) -> str:
+    """Describes an exit code."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"exit code {code} (killed by {signal.Signals(-code).name})"
+    except ValueError:  # a real-time signal
+        return f"exit code {code} (killed by signal {-code})"
+
+
+def log_tail(log_path: Path, lines: int = 15) -> str:
+    """Returns the last lines of a log, indented; empty if the log is missing."""
+    try:
+        with open(log_path, "rb") as log_file:
+            log_file.seek(max(0, log_file.seek(0, os.SEEK_END) - 200 * lines))
+            tail = log_file.read().decode(errors="replace").splitlines()[-lines:]
+    except OSError:
+        return ""
+    return "\n".join(f"  {line}" for line in tail)

@@ -12,10 +12,16 @@ from firesteel._proto import (
     tasks_pb2,
 )
 from firesteel.common.ids import OperatorId
-from firesteel.common.job_graph import Blob, JobEdge, JobGraph, JobVertex
+from firesteel.common.job_graph import (
+    Blob,
+    JobEdge,
+    JobGraph,
+    JobVertex,
+    ResultPartitionId,
+    StoredPartition,
+)
 from firesteel.common.operator_messages import HeldSplit, OperatorEvent
 from firesteel.common.resources import ResourceProfile, SlotStatus
-from firesteel.common.results import ResultPartitionId, StoredPartition
 from firesteel.common.rpc.mapping import Codec, Wire, register
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo

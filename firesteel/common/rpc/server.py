@@ -1,12 +1,20 @@
-"""gRPC servers with health checks and reflection, and channels to them."""
+"""gRPC servers with health checks and reflection, and channels to them.
+
+A call that ends with an unexpected exception gets a status like that of every other refusal. gRPC
+itself would answer with UNKNOWN and the text of the exception, or not at all if that text is not
+valid UTF-8.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import inspect
 import ipaddress
 import socket
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import grpc
 import structlog
@@ -16,15 +24,17 @@ from grpc_health.v1._async import HealthServicer
 from grpc_health.v1.health import SERVICE_NAME as HEALTH
 from grpc_reflection.v1alpha import reflection
 
-from firesteel.common.rpc.limits import MAX_MESSAGE_BYTES
-from firesteel.common.rpc.unexpected import UnexpectedErrors
+from firesteel.common.rpc.errors import MAX_MESSAGE_BYTES
+from firesteel.common.rpc.status import Reason, abort
 from firesteel.errors import FiresteelError
+from firesteel.text import text_of
 
 log = structlog.get_logger(__name__)
 
 CONNECT_TIMEOUT_MS = 10_000
 PORT_CLOSES_S = 0.05  # after the last connection of a process that dies
 _REFUSED_WITHIN_S = 1.0
+_METHODS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 
 _OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -138,3 +148,51 @@ def _channel_options() -> list[tuple[str, int]]:
         ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
         ("grpc.max_reconnect_backoff_ms", 1_000),
     ]
+
+
+class UnexpectedErrors(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Logs exceptions of servicers, and ends their calls with INTERNAL_ERROR."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler = await continuation(handler_call_details)
+        if handler is None:  # unknown method
+            return None
+        name = str(handler_call_details.method)  # type: ignore[attr-defined]
+        wrapped = {kind: _wrapped(getattr(handler, kind), name) for kind in _METHODS}
+        return handler._replace(**wrapped)
+
+
+def _wrapped(method: Any, name: str) -> Any:
+    if method is None:  # the handler is of another kind
+        return None
+    if inspect.isasyncgenfunction(method):
+
+        async def streaming(request: Any, context: Any) -> AsyncIterator[Any]:
+            async with contextlib.aclosing(method(request, context)) as answers:
+                try:
+                    async for answer in answers:
+                        yield answer
+                except Exception as error:
+                    await _end(context, name, error)
+
+        return streaming
+
+    async def plain(request: Any, context: Any) -> Any:
+        try:
+            return await method(request, context)
+        except Exception as error:
+            await _end(context, name, error)
+
+    return plain
+
+
+async def _end(context: Any, name: str, error: Exception) -> None:
+    if isinstance(error, grpc.aio.AbortError):
+        raise error
+    log.error("a call failed unexpectedly", method=name, exc_info=error)
+    message = f"{name.rpartition('/')[2]} failed: {type(error).__name__}: {text_of(error)}"
+    await abort(context, Reason.INTERNAL_ERROR, message)

@@ -11,8 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 
-from firesteel.common.checkpoints.shared import is_shared
-from firesteel.common.checkpoints.state import OperatorSnapshot
+from firesteel.common.checkpoints.state import OperatorSnapshot, is_shared
 from firesteel.common.ids import AttemptId, OperatorId, VertexId
 from firesteel.common.states import IllegalTransition
 from jobmaster.core.checkpoints.plan import CheckpointPlan

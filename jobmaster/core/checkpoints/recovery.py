@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.checkpoints.metadata import CheckpointMetadata
+from firesteel.common.checkpoints.state import CompleteCheckpoint
 from firesteel.common.ids import AttemptId, OperatorId
 from jobmaster.core.execution_graph.history import StatusChange
 from jobmaster.core.failover.exceptions import Failure

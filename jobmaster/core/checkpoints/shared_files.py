@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from firesteel.common.checkpoints.shared import writer_of
+from firesteel.common.checkpoints.state import writer_of
 
 
 class SharedFiles:

@@ -29,7 +29,7 @@ class PartitionState(Enum):
 
 
 class IntermediateResultPartition:
-    """One producer subtask's contribution to a result (firesteel.common.results)."""
+    """One producer subtask's contribution to a result (firesteel.common.job_graph)."""
 
     __slots__ = ("producer", "result")
 

@@ -25,8 +25,12 @@ from dataclasses import dataclass
 from typing import TypeAlias, assert_never
 
 from firesteel.common.ids import ResultId, VertexId
-from firesteel.common.job_graph import DistributionPattern, Partitioner, ResultType
-from firesteel.common.results import ResultPartitionId
+from firesteel.common.job_graph import (
+    DistributionPattern,
+    Partitioner,
+    ResultPartitionId,
+    ResultType,
+)
 from firesteel.common.states import ExecutionState
 from jobmaster.core.execution_graph import (
     ExecutionGraph,

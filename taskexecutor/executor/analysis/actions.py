@@ -15,7 +15,7 @@ import py4j
 import pyspark
 
 from firesteel.errors import FiresteelError
-from firesteel.plan.place import Place
+from firesteel.plan.source_lines import Place
 from firesteel.text import text_of
 from taskexecutor.executor.columnar.cached_plans.composed import UNREAD
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.operator_messages import ChunkAcknowledged, ChunkCollected, Resend
-from firesteel.common.rpc.limits import MAX_PAYLOAD_BYTES
+from firesteel.common.rpc.errors import MAX_PAYLOAD_BYTES
 from firesteel.common.units import MIB
 from firesteel.connectors import CollectSink
 from firesteel.errors import FiresteelError

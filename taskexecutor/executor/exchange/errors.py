@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from firesteel.common.peer_ended import PeerEnded
+from firesteel.common.error_report import PeerEnded
 from firesteel.common.rpc.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
 from firesteel.errors import FiresteelError
 

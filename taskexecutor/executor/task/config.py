@@ -10,9 +10,8 @@ from typing import NamedTuple, TypeAlias
 import pyarrow as pa
 
 from firesteel.common.ids import AttemptId, JobId, OperatorId
-from firesteel.common.job_graph import JobEdge, JobVertex
+from firesteel.common.job_graph import JobEdge, JobVertex, ResultPartitionId, StoredPartition
 from firesteel.common.operator_messages import HeldSplit, OperatorEvent
-from firesteel.common.results import ResultPartitionId, StoredPartition
 from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
 from firesteel.operator import TaskInfo

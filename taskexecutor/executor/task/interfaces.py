@@ -15,9 +15,8 @@ import pyarrow as pa
 from firesteel.common.checkpoints.state import OperatorSnapshot
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.ids import AttemptId, OperatorId
-from firesteel.common.job_graph import DistributionPattern, Partitioner
+from firesteel.common.job_graph import DistributionPattern, Partitioner, StoredPartition
 from firesteel.common.operator_messages import HeldSplit
-from firesteel.common.results import StoredPartition
 from firesteel.elements import CheckpointBarrier, StreamElement, StreamEvent
 from taskexecutor.executor.exchange import BlockReason, Locations
 

@@ -31,7 +31,7 @@ import structlog
 
 from firesteel.common.error_report import error_info, summary_of
 from firesteel.common.ids import OperatorId, ResultId
-from firesteel.common.job_graph import ResultType
+from firesteel.common.job_graph import ResultPartitionId, ResultType, StoredPartition
 from firesteel.common.key_groups import key_group
 from firesteel.common.logs import task_context
 from firesteel.common.operator_messages import (
@@ -40,7 +40,6 @@ from firesteel.common.operator_messages import (
     SplitsExhausted,
     ToOperator,
 )
-from firesteel.common.results import ResultPartitionId, StoredPartition
 from firesteel.common.states import ExecutionState
 from firesteel.elements import CheckpointBarrier
 from firesteel.errors import ErrorInfo

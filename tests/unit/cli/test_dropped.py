@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from firesteel.client.dropped import say_what_was_dropped
 from firesteel.client.job_details import Subtask, TaskMetrics
+from firesteel.client.job_output import say_what_was_dropped
 from firesteel.common.states import ExecutionState
 
 from .test_render import attempt, details

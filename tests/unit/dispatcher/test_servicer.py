@@ -29,9 +29,8 @@ from firesteel._proto import (
 )
 from firesteel.client.client import Client
 from firesteel.common.checkpoints import metadata
-from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.checkpoints.metadata import CheckpointedOperator
-from firesteel.common.checkpoints.state import KeyedHandle, OperatorSnapshot
+from firesteel.common.checkpoints.state import CompleteCheckpoint, KeyedHandle, OperatorSnapshot
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.config import Configuration
 from firesteel.common.ids import JobId, JobMasterId

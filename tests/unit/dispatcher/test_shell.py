@@ -20,7 +20,7 @@ from dispatcher.job_store import JobStore
 from dispatcher.results import ResultStore
 from dispatcher.shell import NotLeading, Shell
 from firesteel._proto import job_graph_pb2
-from firesteel.common.checkpoints.complete import CompleteCheckpoint
+from firesteel.common.checkpoints.state import CompleteCheckpoint
 from firesteel.common.config import Configuration
 from firesteel.common.ids import JobId
 from firesteel.common.metrics import Registry

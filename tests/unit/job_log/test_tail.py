@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from firesteel.common.job_log.tail import LogTail
+from firesteel.common.job_log.reader import LogTail
 from firesteel.common.process.log_files import empty, old
 
 

@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 import pytest
 
 from firesteel._proto import dispatcher_pb2, tasks_pb2
-from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.checkpoints.metadata import CheckpointMetadata
+from firesteel.common.checkpoints.state import CompleteCheckpoint
 from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import AttemptId, OperatorId, TaskExecutorId
-from firesteel.common.job_graph import JobGraph, Partitioner, ResultType
+from firesteel.common.job_graph import JobGraph, Partitioner, ResultPartitionId, ResultType
 from firesteel.common.operator_messages import (
     ChunkAcknowledged,
     ChunkCollected,
@@ -24,7 +24,6 @@ from firesteel.common.operator_messages import (
     SplitAssigned,
     SplitRequested,
 )
-from firesteel.common.results import ResultPartitionId
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.common.units import MIB
 from firesteel.errors import ErrorInfo

@@ -12,8 +12,7 @@ from firesteel._proto import job_graph_pb2, job_master_pb2, tasks_pb2
 from firesteel.common.checkpoints.state import OperatorSnapshot
 from firesteel.common.ids import AllocationId, AttemptId, OperatorId, TaskExecutorId, VertexId
 from firesteel.common.operator_messages import WatermarkLimit, WatermarkReported
-from firesteel.common.rpc.errors import RemoteProtocolError
-from firesteel.common.rpc.limits import MessageTooLarge
+from firesteel.common.rpc.errors import MessageTooLarge, RemoteProtocolError
 from firesteel.elements import MAX_TIMESTAMP_US, MIN_TIMESTAMP_US
 from jobmaster import convert
 from jobmaster.core import commands, events

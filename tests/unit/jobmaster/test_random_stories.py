@@ -16,9 +16,8 @@ import pytest
 
 from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import AllocationId, AttemptId, ResultId, TaskExecutorId
-from firesteel.common.job_graph import JobEdge, JobGraph, Partitioner, ResultType
+from firesteel.common.job_graph import JobEdge, JobGraph, Partitioner, ResultPartitionId, ResultType
 from firesteel.common.operator_messages import SplitAssigned, SplitRequested
-from firesteel.common.results import ResultPartitionId
 from firesteel.common.service.core import Tick
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo

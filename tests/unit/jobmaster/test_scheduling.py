@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 
 from firesteel.common.ids import TaskExecutorId
-from firesteel.common.job_graph import JobGraph, Partitioner, ResultType
+from firesteel.common.job_graph import JobGraph, Partitioner, ResultPartitionId, ResultType
 from firesteel.common.operator_messages import SplitAssigned, SplitRequested, SplitsExhausted
-from firesteel.common.results import ResultPartitionId
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events

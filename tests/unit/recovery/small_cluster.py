@@ -15,7 +15,7 @@ from typing import Any, assert_never
 
 from firesteel import Environment
 from firesteel._proto import executor_pb2, job_master_pb2
-from firesteel.common.checkpoints.complete import CompleteCheckpoint
+from firesteel.common.checkpoints.state import CompleteCheckpoint
 from firesteel.common.checkpoints.storage import StorageError
 from firesteel.common.config import Configuration
 from firesteel.common.ids import AllocationId, ExecutorId, IdSource, JobId, TaskExecutorId

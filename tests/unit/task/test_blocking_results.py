@@ -10,8 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from firesteel.common.job_graph import Partitioner, ResultType
-from firesteel.common.results import ResultPartitionId
+from firesteel.common.job_graph import Partitioner, ResultPartitionId, ResultType
 from firesteel.common.states import ExecutionState as E
 from firesteel.elements import EndOfData, EndOfPartition
 from firesteel.operator import StreamOperator

@@ -13,9 +13,13 @@ import pytest
 from firesteel._proto import executor_pb2, job_master_pb2, tasks_pb2
 from firesteel.common.config import Configuration
 from firesteel.common.ids import Epoch, ExecutorId, ResultId
-from firesteel.common.job_graph import DistributionPattern, Partitioner
+from firesteel.common.job_graph import (
+    DistributionPattern,
+    Partitioner,
+    ResultPartitionId,
+    StoredPartition,
+)
 from firesteel.common.process import temporary
-from firesteel.common.results import ResultPartitionId, StoredPartition
 from firesteel.common.states import ExecutionState as E
 from firesteel.elements import EndOfData, EndOfPartition
 from taskexecutor import convert

@@ -10,8 +10,7 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId, ResultId
-from firesteel.common.job_graph import Blob, BlobKind
-from firesteel.common.results import ResultPartitionId, StoredPartition
+from firesteel.common.job_graph import Blob, BlobKind, ResultPartitionId, StoredPartition
 from firesteel.common.states import ExecutionState
 from taskexecutor.core import commands, events
 from taskexecutor.core.process_shape import Environment

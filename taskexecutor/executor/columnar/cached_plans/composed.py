@@ -22,7 +22,7 @@ from firesteel.operators import (
     WindowApplySpec,
 )
 from firesteel.plan.deferred_columns import made_anew
-from firesteel.plan.session_gap import session_gap_us
+from firesteel.plan.frame_methods import session_gap_us
 from firesteel.row_kind import ROW_KIND
 from taskexecutor.executor.columnar.cached_plans.table_versions import pinned
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import structlog
 
 from firesteel.common.ids import ResultId
-from firesteel.common.results import ResultPartitionId, StoredPartition
+from firesteel.common.job_graph import ResultPartitionId, StoredPartition
 from firesteel.elements import CheckpointBarrier, EndOfData, EndOfPartition, StreamEvent
 from taskexecutor.executor.exchange.blocking.partition_file import Codec, PartitionFile
 from taskexecutor.executor.exchange.errors import (

@@ -29,8 +29,13 @@ from rocksdict import (
     WriteOptions,
 )
 
-from firesteel.common.checkpoints.shared import is_shared, shared_path
-from firesteel.common.checkpoints.state import DatabaseFile, DatabaseHandle, StateFile
+from firesteel.common.checkpoints.state import (
+    DatabaseFile,
+    DatabaseHandle,
+    StateFile,
+    is_shared,
+    shared_path,
+)
 from firesteel.common.failpoints import Failpoint, reached
 from firesteel.common.key_groups import KeyGroupRange
 from firesteel.errors import FiresteelError

@@ -8,14 +8,18 @@ import pyarrow as pa
 import pytest
 
 from firesteel._proto import job_graph_pb2
-from firesteel.common.checkpoints.complete import CompleteCheckpoint
 from firesteel.common.checkpoints.descriptions import (
     StateDescription,
     StateDescriptions,
     StateKind,
 )
 from firesteel.common.checkpoints.metadata import CheckpointMetadata, decode, encode
-from firesteel.common.checkpoints.state import KeyedHandle, OperatorSnapshot, StateFile
+from firesteel.common.checkpoints.state import (
+    CompleteCheckpoint,
+    KeyedHandle,
+    OperatorSnapshot,
+    StateFile,
+)
 from firesteel.common.config import Configuration, ConfigurationError
 from firesteel.common.ids import AttemptId, ExecutorId, JobId, TaskExecutorId
 from firesteel.common.job_graph import Partitioner

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from firesteel.common.checkpoints.shared import shared_path, writer_of
 from firesteel.common.checkpoints.state import (
     DatabaseFile,
     DatabaseHandle,
     OperatorSnapshot,
     StateFile,
+    shared_path,
+    writer_of,
 )
 from firesteel.common.ids import AttemptId
 from firesteel.common.key_groups import KeyGroupRange

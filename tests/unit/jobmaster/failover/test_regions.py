@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firesteel.common.ids import AttemptId, IdSource, JobId, ResultId, stable_id
-from firesteel.common.job_graph import JobEdge, JobGraph, Partitioner, ResultType
-from firesteel.common.results import ResultPartitionId
+from firesteel.common.job_graph import JobEdge, JobGraph, Partitioner, ResultPartitionId, ResultType
 from firesteel.common.states import ExecutionState, TaskEvent
 from jobmaster.core.execution_graph import ExecutionGraph, ExecutionVertex, build
 from jobmaster.core.failover.regions import (

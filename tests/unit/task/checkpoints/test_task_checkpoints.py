@@ -15,7 +15,7 @@ import pytest
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.ids import OperatorId, stable_id
 from firesteel.common.operator_messages import SplitAssigned
-from firesteel.common.rpc.limits import MessageTooLarge
+from firesteel.common.rpc.errors import MessageTooLarge
 from firesteel.common.states import ExecutionState
 from firesteel.elements import MAX_WATERMARK, CheckpointBarrier, EndOfData, EndOfPartition
 from firesteel.operator import OperatorState, StreamOperator
