@@ -4,7 +4,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON_IN_VENV := .venv/bin/python
 READY := .venv/.ready
 
-.PHONY: help setup demo test test-e2e test-rest test-unit sim sim-long chaos fuzz mutants lint lock docs reference bench clean
+.PHONY: help setup demo test test-e2e test-rest test-unit test-long sim sim-long chaos fuzz mutants lint lock docs reference bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,7 +23,7 @@ $(READY): pyproject.toml requirements.lock setup.py scripts/setup.sh $(wildcard 
 demo: $(READY) ## daily departure delays of 336,776 real flights on an embedded cluster
 	@.venv/bin/firesteel run -t local examples/daily_delays.py
 
-test: $(READY) ## all tests, in two halves side by side
+test: $(READY) ## all tests but those of test-long, in two halves side by side
 	@$(MAKE) --keep-going --jobs=2 test-e2e test-rest
 
 # One half mostly waits for processes, the other computes. They share the output: sed forwards whole lines, including the last
@@ -38,6 +38,9 @@ test-rest: $(READY) ## all but those on real clusters
 
 test-unit: $(READY) ## the fast ones
 	@$(PYTHON_IN_VENV) -m pytest tests/unit
+
+test-long: $(READY) ## additional seeds, rounds and combinations of the same tests
+	@$(PYTHON_IN_VENV) -m pytest -m long
 
 sim: $(READY) ## the cluster on virtual time under random faults: one seed, SEED=17; or that many from it, COUNT=100
 	@$(PYTHON_IN_VENV) -m tests.simulation.run --seed $(or $(SEED),0) --count $(or $(COUNT),$(if $(SEED),1,100))

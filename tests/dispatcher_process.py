@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,8 +15,7 @@ from firesteel.common.ids import JobId
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.process import BlockingChild, spawn_blocking
 from tests.job_master import job, vertex
-
-PATIENCE_S = 60.0
+from tests.waiting import eventually
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +55,6 @@ def dispatcher_processes(directory: Path) -> Iterator[DispatcherProcesses]:
     finally:
         os.close(write)
         os.close(read)
-
-
-def eventually(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"after {PATIENCE_S:g} s still not: {what}"
-        time.sleep(0.02)
 
 
 def a_job(number: int = 0) -> JobGraph:

@@ -27,9 +27,9 @@ from firesteel.common.ids import random_id
 from firesteel.common.leader import Leader, Office
 from firesteel.common.process import BlockingChild, spawn_blocking
 from tests.compose import HA_CONFIGURATION, ComposedService, services
+from tests.waiting import PATIENCE_S
 from tests.zookeeper import ZooKeeper
 
-PATIENCE_S = 60.0
 _END_S = 20.0
 
 

@@ -20,8 +20,9 @@ from firesteel import BroadcastProcessFunction, Environment
 from firesteel.connectors import FileSink, SequenceSource
 from firesteel.datastream import DataStream
 from firesteel.errors import FiresteelError
+from tests.waiting import PATIENCE_S, eventually
 
-from .conftest import PATIENCE_S, Session, eventually
+from .conftest import Session
 
 ROWS, KEYS, PLACES = 20_000, 50, 3
 READ_S, WRITE_S = 3.0, 2.0  # how long its first region takes, and its last, or longer

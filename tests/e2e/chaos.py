@@ -22,9 +22,10 @@ from firesteel.common.leader import Office
 from firesteel.errors import FiresteelError
 from tests.highly_available import HighlyAvailableCluster
 from tests.tunnels import Ends, Tunnels
+from tests.waiting import eventually
 from tests.zookeeper import ZooKeeper
 
-from .conftest import Session, command, eventually, job_masters, logs_below, services
+from .conftest import Session, command, job_masters, logs_below, services
 
 CUT_MAX_S = 8.0  # longer than a heartbeat may be missing
 SHORT_S = 1.0  # a pause that no peer takes for a death

@@ -9,7 +9,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,21 +25,11 @@ from firesteel.common.config import Configuration
 from firesteel.common.failpoints import FOLDER
 from firesteel.errors import ClusterUnreachable, FiresteelError
 from firesteel.program import Program
+from tests.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 SLOTS = 4
-PATIENCE_S = 60.0  # for events that certainly happen, but not immediately
-WARM_S = 600.0  # the same for what waits for the JVMs of a cluster, which start together
-
-
-def eventually(
-    condition: Callable[[], object], what: str, *, patience_s: float = PATIENCE_S
-) -> None:
-    """Waits for a condition that no event announces; fails loudly if it does not come true."""
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline, f"after {patience_s:g} s still not: {what}"
-        time.sleep(0.02)
+WARM_S = 600.0  # patience with the JVMs of a cluster, which start together
 
 
 class Session:

@@ -40,9 +40,10 @@ from firesteel.connectors import (
 )
 from firesteel.errors import FiresteelError
 from firesteel.operator import OperatorState, RuntimeContext, StreamOperator
+from tests.waiting import PATIENCE_S, eventually
 
 from . import every_state, every_trigger
-from .conftest import PATIENCE_S, Session, eventually, files_below
+from .conftest import Session, files_below
 from .every_state import DISORDER, event_time_ms
 
 SPLIT_ROWS, KEYS = 200, 5

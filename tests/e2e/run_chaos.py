@@ -41,11 +41,12 @@ from tests.e2e.chaos import (
     drawn,
     report,
 )
-from tests.e2e.conftest import SLOTS, WARM_S, Session, eventually
+from tests.e2e.conftest import SLOTS, WARM_S, Session
 from tests.e2e.exactly_once import exactly_once_job
 from tests.highly_available import HighlyAvailableCluster
 from tests.postgres import Postgres
 from tests.tunnels import PROXY, Tunnels
+from tests.waiting import eventually
 from tests.zookeeper import ZooKeeper
 
 JOBS = ("state", "triggers", "batches")

@@ -25,11 +25,12 @@ from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.connectors import CollectSink, DiscardSink, FileSink, FileSource, SequenceSource
 from firesteel.errors import FiresteelError, JobFailed
 from jobmaster.core.checkpoints.recovery import CHECKPOINTS_PER_MASTER
+from tests.waiting import eventually
 
 from . import every_state
 from .batches import batch_jobs
 from .chaos import Chaos
-from .conftest import Session, eventually, firesteel, job_masters
+from .conftest import Session, firesteel, job_masters
 from .exactly_once import exactly_once_job
 
 ROWS, READ_S = 10_000, 8.0

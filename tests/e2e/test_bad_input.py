@@ -25,8 +25,9 @@ from firesteel.connectors import CollectSink, FileSink, FileSource
 from firesteel.errors import ClusterUnreachable, FiresteelError, JobFailed, PayloadTooLarge
 from taskexecutor.executor.columnar.jvm.session import PYTHON_DAEMON
 from tests.small_disk import small_disk
+from tests.waiting import PATIENCE_S, eventually
 
-from .conftest import PATIENCE_S, SLOTS, Session, command, eventually, firesteel, services
+from .conftest import SLOTS, Session, command, firesteel, services
 from .jobs import endless, failing, nothing_left
 
 

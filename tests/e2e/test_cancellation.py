@@ -18,8 +18,9 @@ import pytest
 
 from firesteel import Environment
 from firesteel.errors import JobCanceled
+from tests.waiting import PATIENCE_S, eventually
 
-from .conftest import PATIENCE_S, SLOTS, Session, eventually, logs_below
+from .conftest import SLOTS, Session, logs_below
 from .jobs import nothing_left
 from .test_faults import busy_slot
 from .test_python_workers import python_workers

@@ -4,29 +4,44 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from tests.long import long_after
+from tests.waiting import eventually
+
 from . import every_state, every_trigger
 from .batches import batch_jobs
 from .chaos import HEARTBEAT_TIMEOUT_S, KILLS, Chaos, Fault, drawn, report
-from .conftest import SLOTS, Session, eventually
+from .conftest import SLOTS, Session
 from .exactly_once import exactly_once_job
 
 SEED = 1
-FAULTS = {
-    Fault.TASK: 3,
-    Fault.SLOT: 4,
+EACH = {
+    Fault.TASK: 1,
+    Fault.SLOT: 1,
     Fault.TASK_EXECUTOR: 1,
-    Fault.JOB_MASTER: 10,
-    Fault.DISPATCHER: 2,
-    Fault.RESOURCE_MANAGER: 2,
+    Fault.JOB_MASTER: 1,
+    Fault.DISPATCHER: 1,
+    Fault.RESOURCE_MANAGER: 1,
     Fault.PAUSED_JOB_MASTER: 1,
     Fault.PAUSED_SLOT: 1,
     Fault.ZOMBIE: 1,
     Fault.ZOMBIE_JOB_MASTER: 1,
 }
+MANY = EACH | {
+    Fault.TASK: 3,
+    Fault.SLOT: 4,
+    Fault.JOB_MASTER: 10,
+    Fault.DISPATCHER: 2,
+    Fault.RESOURCE_MANAGER: 2,
+}
 
 
-def test_rows_count_once_whoever_dies(session: Session, tmp_path: Path, postgres: str) -> None:
-    assert sum(FAULTS[fault] for fault in KILLS) >= 20
+@pytest.mark.parametrize("faults", long_after(1, [EACH, MANY]), ids=["each", "many"])
+def test_rows_count_once_whoever_dies(
+    session: Session, tmp_path: Path, postgres: str, faults: dict[Fault, int]
+) -> None:
+    assert faults.keys() >= set(KILLS)
     timeout = f"{HEARTBEAT_TIMEOUT_S:g} s"
     with exactly_once_job(
         session,
@@ -39,7 +54,7 @@ def test_rows_count_once_whoever_dies(session: Session, tmp_path: Path, postgres
         chaos = Chaos(session, job, SEED)
         job.progress("the start")
         try:
-            for fault in drawn(SEED, FAULTS):
+            for fault in drawn(SEED, faults):
                 chaos.inject(fault)
         finally:
             print(report(chaos.happened))
@@ -62,10 +77,8 @@ def test_rows_fire_once_by_triggers_timers_and_calls_in_flight(
             for fault in (
                 Fault.JOB_MASTER,  # which restarts no task
                 Fault.SLOT,
-                Fault.JOB_MASTER,
                 Fault.TASK_EXECUTOR,
                 Fault.TASK,
-                Fault.SLOT,
             ):
                 chaos.inject(fault)
         finally:

@@ -48,8 +48,9 @@ from firesteel.connectors import (
 from firesteel.datastream import DataStream
 from firesteel.errors import FiresteelError, JobFailed, SubmissionRejected
 from firesteel.operator import RuntimeContext, StreamOperator
+from tests.waiting import eventually
 
-from .conftest import Session, eventually, files_below, job_master_pid
+from .conftest import Session, files_below, job_master_pid
 
 Arrow = Iterator[pa.RecordBatch]
 

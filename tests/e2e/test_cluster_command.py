@@ -16,7 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from .conftest import PATIENCE_S, ROOT, WARM_S, command, eventually, firesteel, logs_below
+from tests.waiting import PATIENCE_S, eventually
+
+from .conftest import ROOT, WARM_S, command, firesteel, logs_below
 
 
 def processes_of(directory: Path) -> list[psutil.Process]:

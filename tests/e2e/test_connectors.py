@@ -36,8 +36,9 @@ from firesteel.connectors import (
     SequenceSource,
 )
 from firesteel.errors import JobCanceled
+from tests.waiting import eventually
 
-from .conftest import Session, eventually
+from .conftest import Session
 
 pytestmark = pytest.mark.usefixtures("shipped_module")
 

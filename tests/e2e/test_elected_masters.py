@@ -20,21 +20,22 @@ from firesteel.connectors import DiscardSink
 from firesteel.errors import ClusterUnreachable, FiresteelError
 from tests.highly_available import HighlyAvailableCluster
 from tests.postgres import Postgres
+from tests.waiting import eventually
 from tests.zookeeper import ZooKeeper
 
 from .chaos import Chaos, Fault, drawn, report
-from .conftest import WARM_S, Session, eventually, job_masters
+from .conftest import WARM_S, Session, job_masters
 from .exactly_once import ExactlyOnceJob, exactly_once_job
 from .jobs import unbounded
 
 SEED = 1
 FAULTS = {
-    Fault.TASK: 2,
-    Fault.JOB_MASTER: 2,
+    Fault.TASK: 1,
+    Fault.JOB_MASTER: 1,
     Fault.DISPATCHER: 1,
     Fault.RESOURCE_MANAGER: 1,
     Fault.ZOOKEEPER: 1,
-    Fault.HANDOVER: 2,
+    Fault.HANDOVER: 1,
     Fault.STANDBY: 1,
     Fault.ZOMBIE_DISPATCHER: 1,
 }  # `make chaos MASTERS=10` draws more, and others

@@ -17,9 +17,10 @@ from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
 from firesteel.common.checkpoints.metadata import COMPLETE_CHECKPOINT
 from firesteel.common.checkpoints.state import CompleteCheckpoint
 from firesteel.common.failpoints import STOP, Failpoint
+from tests.waiting import eventually
 
 from .chaos import Chaos, orphan
-from .conftest import Session, eventually
+from .conftest import Session
 from .exactly_once import exactly_once_job
 
 # The failpoints that a running job passes.

@@ -23,14 +23,13 @@ from firesteel.common.metrics_targets import targets
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.datastream import DataStream
 from firesteel.errors import JobCanceled, JobFailed
+from tests.waiting import PATIENCE_S, eventually
 
 from .conftest import (
-    PATIENCE_S,
     SLOTS,
     WARM_S,
     Session,
     command,
-    eventually,
     job_master_pid,
     job_masters,
     name,

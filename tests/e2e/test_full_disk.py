@@ -15,9 +15,10 @@ from firesteel.client.cluster import LocalCluster
 from firesteel.common.config import Configuration
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import JobFailed
-from tests.e2e.conftest import WARM_S, Session, eventually, firesteel
+from tests.e2e.conftest import WARM_S, Session, firesteel
 from tests.e2e.jobs import unbounded
 from tests.small_disk import fill, small_disk
+from tests.waiting import eventually
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import sys
 
 from .conftest import ROOT, WARM_S, Session
 
-SEEDS = 12
+SEEDS = 4
 
 
 def test_random_programs_have_sparks_results(session: Session) -> None:

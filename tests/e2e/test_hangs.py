@@ -14,8 +14,9 @@ from firesteel.client.cluster import LocalCluster
 from firesteel.common.config import Configuration
 from firesteel.common.states import JobStatus
 from firesteel.errors import JobFailed
+from tests.waiting import PATIENCE_S, eventually
 
-from .conftest import PATIENCE_S, WARM_S, Session, eventually
+from .conftest import WARM_S, Session
 from .jobs import nothing_left, unbounded
 from .test_faults import busy_slot, jvm_of
 

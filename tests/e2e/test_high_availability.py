@@ -34,10 +34,11 @@ from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.connectors import CollectSink
 from firesteel.errors import ClusterUnreachable
 from tests.compose import commands
-from tests.e2e.conftest import PATIENCE_S, WARM_S, eventually, firesteel, job_masters
+from tests.e2e.conftest import WARM_S, firesteel, job_masters
 from tests.e2e.jobs import nothing_left, unbounded
 from tests.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore
 from tests.postgres import Postgres
+from tests.waiting import PATIENCE_S, eventually
 from tests.zookeeper import ZooKeeper
 
 SESSION_S = 3.0

@@ -22,15 +22,15 @@ from benchmarks.nexmark.programs import (
 )
 from firesteel import Environment
 from firesteel.connectors import CollectSink
+from tests.long import long_after
 
 BIDS = 4_600  # of 5,000 events
 FILE_BIDS = 1_600  # three files
 NEXMARK = Nexmark(events_per_s=10)  # eight minutes, over midnight: many windows and sessions
-MODES = ("streaming", "batch")
 COLUMNS = ["auction", "bidder", "price", "channel", "url", "dateTime", "extra"]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", long_after(1, ["streaming", "batch"]))
 def test_queries(in_session: None, tmp_path: Path, mode: Literal["streaming", "batch"]) -> None:
     """Runs all queries in one job, each with a separate source, as in a separate program."""
     NEXMARK.write(tmp_path, BIDS, file_bids=FILE_BIDS)
@@ -68,7 +68,7 @@ def partitioned_into(folder: Path) -> Callable[[DataFrame, int], None]:
     return lambda df, number: df.write.partitionBy("dt", "hm").mode("append").parquet(path)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", long_after(1, ["batch", "streaming"]))
 def test_joins(in_session: None, tmp_path: Path, mode: Literal["streaming", "batch"]) -> None:
     """As above, of persons, auctions and bids."""
     NEXMARK.write(tmp_path, BIDS, file_bids=FILE_BIDS)

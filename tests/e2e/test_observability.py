@@ -21,8 +21,9 @@ from firesteel.common.metric_reference import GROUPS
 from firesteel.common.metrics_targets import targets
 from firesteel.common.states import ExecutionState
 from firesteel.connectors import DiscardSink, SequenceSource
+from tests.waiting import PATIENCE_S, eventually
 
-from .conftest import PATIENCE_S, SLOTS, Session, eventually, firesteel, logs_below, services
+from .conftest import SLOTS, Session, firesteel, logs_below, services
 from .jobs import ArrowFunction, endless, nothing_left, unbounded
 
 

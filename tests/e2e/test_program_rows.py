@@ -17,8 +17,9 @@ from firesteel import Environment
 from firesteel.common.states import ExecutionState
 from firesteel.connectors import FileSink
 from firesteel.program import MAX_INLINE_BYTES
+from tests.waiting import eventually
 
-from .conftest import Session, eventually, firesteel
+from .conftest import Session, firesteel
 from .test_faults import slot_of
 
 JOB = """

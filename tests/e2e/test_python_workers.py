@@ -16,8 +16,9 @@ from firesteel import Environment
 from firesteel.common.states import JobStatus
 from firesteel.errors import JobCanceled, JobFailed
 from taskexecutor.executor.columnar.jvm.session import PYTHON_DAEMON
+from tests.waiting import PATIENCE_S, eventually
 
-from .conftest import PATIENCE_S, SLOTS, Session, command, eventually, firesteel
+from .conftest import SLOTS, Session, command, firesteel
 from .test_faults import busy_slot, jvm_of
 
 JOB = """

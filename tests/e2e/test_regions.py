@@ -23,8 +23,9 @@ from firesteel.common.process import temporary
 from firesteel.common.states import ExecutionState
 from firesteel.connectors import FileSink, SequenceSource
 from firesteel.errors import JobFailed
+from tests.waiting import eventually
 
-from .conftest import Session, command, eventually, files_below, job_master_pid
+from .conftest import Session, command, files_below, job_master_pid
 from .jobs import ArrowFunction, endless
 
 pytestmark = pytest.mark.usefixtures("shipped_module")

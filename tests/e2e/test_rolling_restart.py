@@ -15,18 +15,10 @@ from firesteel.client.job_details import JobDetails
 from firesteel.common.config import Configuration
 from firesteel.common.process import BlockingChild, spawn_blocking
 from firesteel.common.states import ExecutionState, JobStatus
+from tests.waiting import PATIENCE_S, eventually
 from tests.zookeeper import ZooKeeper
 
-from .conftest import (
-    PATIENCE_S,
-    ROOT,
-    SLOTS,
-    WARM_S,
-    Session,
-    eventually,
-    firesteel,
-    services,
-)
+from .conftest import ROOT, SLOTS, WARM_S, Session, firesteel, services
 from .exactly_once import ExactlyOnceJob, exactly_once_job
 from .jobs import nothing_left, unbounded
 

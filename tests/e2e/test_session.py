@@ -18,8 +18,9 @@ from firesteel.common.config import Configuration
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.connectors import CollectSink, DiscardSink, SequenceSource
 from firesteel.errors import JobCanceled, JobFailed, JobNotFound
+from tests.waiting import eventually
 
-from .conftest import SLOTS, Session, eventually, firesteel
+from .conftest import SLOTS, Session, firesteel
 from .jobs import endless, failing, nothing_left
 
 

@@ -24,8 +24,9 @@ from tests.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, ObjectStore
 from tests.postgres import Postgres
 from tests.proxy import Proxy
 from tests.small_disk import fill, small_disk
+from tests.waiting import eventually
 
-from .conftest import WARM_S, Session, command, eventually, firesteel, logs_below
+from .conftest import WARM_S, Session, command, firesteel, logs_below
 
 ROWS, KEYS = 40_000, 7
 PASSWORD = "a-password-that-no-log-may-show"

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from .conftest import PATIENCE_S, ROOT, WARM_S
+from tests.waiting import PATIENCE_S
+
+from .conftest import ROOT, WARM_S
 
 PAGE = ROOT / "docs" / "tutorial.md"
 REPEATED = ("cat ", "firesteel list")  # their output changes while a job runs

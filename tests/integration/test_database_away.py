@@ -18,15 +18,10 @@ from firesteel.common.config import Configuration
 from firesteel.common.process import StartFailed
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError
-from tests.dispatcher_process import (
-    DispatcherProcesses,
-    a_job,
-    dispatcher_processes,
-    eventually,
-    submit,
-)
+from tests.dispatcher_process import DispatcherProcesses, a_job, dispatcher_processes, submit
 from tests.integration.job_stores import JOB, store_with_a_job
 from tests.proxy import Proxy
+from tests.waiting import eventually
 
 PASSWORD = "a-password-that-no-log-may-show"
 CHECKPOINT = CompleteCheckpoint(checkpoint_id=1, path="/d/chk-1")

@@ -37,8 +37,7 @@ from firesteel.errors import (
     SubmissionRejected,
 )
 from tests.job_master import job, operator_id, vertex
-
-PATIENCE_S = 60.0
+from tests.waiting import PATIENCE_S, eventually
 
 # Runs the Dispatcher with a garbage collector that destroys dropped objects immediately.
 TIDY = """\
@@ -103,10 +102,7 @@ class Dispatcher:
                 time.sleep(0.05)
 
     def wait_for_log(self, text: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while text not in self.log.read_text():
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.02)
+        eventually(lambda: text in self.log.read_text(), f"{text!r} is in {self.log}")
 
     def end(self) -> None:
         """The JobMasters end with their lifeline, wherever they hang."""
@@ -337,10 +333,7 @@ def test_a_removed_job_is_gone_with_its_log_when_it_has_ended(dispatcher: Dispat
         log_of_removed, log_of_kept = (log_of(graph.job_id) for graph in (removed, kept))
         dispatcher.wait_for_log("a JobMaster process has ended")
         assert command("remove", removed.job_id[:3]).output == f"Removed job {removed.job_id}.\n"
-        deadline = time.monotonic() + PATIENCE_S
-        while log_of_removed.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        eventually(lambda: not log_of_removed.exists(), "the log is deleted")
         assert log_of_kept.exists()
         assert [job.job_id for job in client.list_jobs()] == [kept.job_id]
         shown = command("logs", kept.job_id)

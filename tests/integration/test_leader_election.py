@@ -20,9 +20,9 @@ from firesteel.common.high_availability.zookeeper.leaders import ZooKeeperLeader
 from firesteel.common.ids import Epoch
 from firesteel.common.leader import Leader, LeadershipLost, NotActing, Office
 from firesteel.errors import FiresteelError
+from tests.waiting import PATIENCE_S, until
 from tests.zookeeper import ZooKeeper
 
-PATIENCE_S = 60.0
 SESSION_S = 2.0
 QUORUM = "high-availability.zookeeper.quorum"
 
@@ -70,13 +70,6 @@ def server_of(election: ZooKeeperElection, zookeeper: ZooKeeper) -> int | None:
     except (AttributeError, OSError):
         return None
     return zookeeper.servers.index(f"{host}:{port}")
-
-
-async def until(condition: object) -> None:
-    assert callable(condition)
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 async def test_one_leads_and_the_next_one_follows_immediately(ensemble: Ensemble) -> None:

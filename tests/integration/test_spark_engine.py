@@ -41,6 +41,7 @@ from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator
 from taskexecutor.executor.timing.clock import PlanMeter, TaskClock
 from tests.integration.file_splits import read_split, split_of
+from tests.waiting import eventually
 
 DAY_US = 86_400_000_000
 RICH = pa.schema(
@@ -489,8 +490,7 @@ def test_a_busy_jvm_answers_and_a_stopped_one_is_silent(
 
     with ThreadPoolExecutor() as pool:
         working = pool.submit(busy)
-        while not context.statusTracker().getActiveJobsIds():
-            time.sleep(0.01)
+        eventually(context.statusTracker().getActiveJobsIds, "a job of Spark's runs")
         watching = pool.submit(
             heartbeat.await_silence, context._gateway, interval_s=0.1, timeout_s=60.0
         )

@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ from firesteel.connectors import DiscardSink
 from firesteel.elements import EndOfPartition
 from taskexecutor.executor.exchange import Exchange, Locations
 from tests.integration.task_executor_masters import Masters
+from tests.waiting import until
 
 JOB = "b" * 32
 
@@ -97,13 +98,6 @@ async def started(tmp_path: Path, *more: str) -> AsyncIterator[Cluster]:
         child.kill()
         await child.wait()
         await masters.stop()
-
-
-async def until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, f"after a minute still not: {what}"
-        await asyncio.sleep(0.02)
 
 
 async def gone(processes: list[psutil.Process], within_s: float = 60.0) -> bool:

@@ -73,6 +73,7 @@ from taskexecutor.executor.operators.map_rows import MapRows
 from taskexecutor.executor.operators.process import Process
 from taskexecutor.executor.operators.stateful import TransformWithState
 from taskexecutor.executor.operators.windows.window_operator import window_operator
+from tests.long import long_after
 from tests.unit.checkpoints.savepoints import Written
 
 OPERATORS: dict[type, Any] = {
@@ -85,7 +86,7 @@ OPERATORS: dict[type, Any] = {
 }
 ZONE = "spark.sql.session.timeZone"
 MACHINE = "Europe/Berlin"  # the zone of this process; no session has it
-ZONES = ("UTC", "Asia/Tokyo", "America/New_York", "Australia/Lord_Howe", "-03:30")
+ZONES = ("America/New_York", "-03:30", "UTC", "Asia/Tokyo", "Australia/Lord_Howe")
 MOMENTS = (
     "1969-07-20T20:17:40Z",
     "2024-07-01T12:00:00.000001Z",
@@ -133,7 +134,7 @@ def machine() -> Iterator[None]:
     time.tzset()
 
 
-@pytest.fixture(params=ZONES)
+@pytest.fixture(params=long_after(2, ZONES))
 def zone(engine: SparkEngine, machine: None, request: pytest.FixtureRequest) -> Iterator[str]:
     conf = engine.session.conf
     conf.set(ZONE, request.param)

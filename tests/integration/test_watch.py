@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-PATIENCE_S = 60.0
+from tests.waiting import PATIENCE_S
+
 POSTGRES = """
 from tests.postgres import Postgres
 server = Postgres()

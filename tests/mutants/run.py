@@ -67,7 +67,7 @@ def _convicted(tree: Path, mutant: Mutant) -> str:
 
 
 def _tested(tree: Path, mutant: Mutant) -> str:
-    options = ["-x", "-q", "--no-header", "-p", "no:cacheprovider"]
+    options = ["-x", "-q", "--no-header", "-p", "no:cacheprovider", "-m", ""]
     done = _run(tree, "-m", "pytest", *options, mutant.convicted_by)
     if done.returncode not in (0, 1, ENDLESS):  # not a failed test: they could not be run
         raise SystemExit(done.stdout[-3000:] + done.stderr[-1000:])

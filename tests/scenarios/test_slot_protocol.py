@@ -29,10 +29,15 @@ from resourcemanager.core.core import SlotManager
 from resourcemanager.core.events import Connection, Event, WorkerId
 from resourcemanager.core.settings import Settings
 from resourcemanager.core.slots import SlotState
+from tests.long import long_after
 from tests.simulation.loop import VirtualLoop
 from tests.slot_manager import GIB, SLOT, WORKER
 
-SEEDS = [int(os.environ["FIRESTEEL_SEED"])] if "FIRESTEEL_SEED" in os.environ else range(150)
+SEEDS = (
+    [int(os.environ["FIRESTEEL_SEED"])]
+    if "FIRESTEEL_SEED" in os.environ
+    else long_after(40, range(150))
+)
 CHAOS_S = 60.0  # virtual seconds of faults
 REST_S = 120.0  # more than any timeout of the protocol added up
 PERIOD_S = 2.0  # heartbeats, reports, offers that are still unanswered

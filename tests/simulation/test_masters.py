@@ -11,6 +11,7 @@ import pytest
 from firesteel.common.checkpoints.storage import METADATA
 from firesteel.common.ids import JobId
 from firesteel.common.states import JobStatus
+from tests.long import long_after
 from tests.simulation.cluster import Cluster
 from tests.simulation.faults import (
     MASTERS,
@@ -64,7 +65,7 @@ def test_another_leader_follows_only_when_a_session_has_ended(
         assert cluster.checkers.offices.changes == followed
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", long_after(2, range(4)))
 def test_masters_that_die_together_restart_no_task(tmp_path: Path, seed: int) -> None:
     """The JobMaster and both leaders die together: the next JobMaster adopts the tasks."""
     submitted = bounded_job(0, tmp_path, splits=60)
@@ -195,7 +196,7 @@ def test_nothing_is_written_through_a_dispatcher_that_was_replaced(
         assert cluster.checkers.started_again == []
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", long_after(2, range(4)))
 def test_a_checkpoint_with_an_answer_lost_with_the_leader_is_stored(
     tmp_path: Path, seed: int
 ) -> None:

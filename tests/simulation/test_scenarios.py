@@ -15,6 +15,7 @@ from firesteel.common.rpc.convert import JOB_GRAPH
 from firesteel.common.states import JobStatus
 from resourcemanager.core.events import StopRequested
 from taskexecutor.shell import TaskExecutor
+from tests.long import long_after
 from tests.simulation.faults import (
     CHECKPOINT_KINDS,
     KINDS,
@@ -64,7 +65,7 @@ def test_a_dead_worker_costs_one_restart(victim: Victim, silently: bool) -> None
     )
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", long_after(4, range(16)))
 def test_a_dead_job_master_costs_a_batch_no_restart(seed: int) -> None:
     """Each task runs once, whether it ran, had finished or had not started at that moment."""
     submitted = batch_job()
@@ -81,7 +82,7 @@ def test_a_dead_job_master_costs_a_batch_no_restart(seed: int) -> None:
             assert len(cluster.checkers.finished[submitted.graph.job_id]) == 2 + 3 + 2
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", long_after(4, range(12)))
 def test_a_dead_job_master_costs_no_restart_without_checkpoints(seed: int) -> None:
     """Each chunk of its rows is collected once; some sources may have finished."""
     submitted = bounded_job(0, splits=40)
@@ -118,7 +119,7 @@ def test_a_job_with_checkpoints_resumes_from_the_latest(tmp_path: Path) -> None:
         assert cluster.checkers.snapshots.begun_from[job_id] in (before, before + 1)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", long_after(3, range(8)))
 @pytest.mark.parametrize("kills", [1, 3])
 def test_a_dead_job_master_costs_no_restart(tmp_path: Path, seed: int, kills: int) -> None:
     """The next one adopts the tasks, whatever they and the dead one were about; not one attempt may
@@ -138,7 +139,7 @@ def test_a_dead_job_master_costs_no_restart(tmp_path: Path, seed: int, kills: in
         assert job_id not in cluster.checkers.snapshots.begun_from, "tasks were restored"
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", long_after(3, range(6)))
 def test_a_canceled_job_whose_job_master_died_runs_no_task(tmp_path: Path, seed: int) -> None:
     submitted = bounded_job(0, tmp_path)
     job_id = submitted.graph.job_id
@@ -221,7 +222,7 @@ def test_a_task_executor_cut_off_from_one_job_master_keeps_running(seed: int) ->
         assert cluster.store.by_id[submitted.graph.job_id].status is JobStatus.FINISHED
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", long_after(2, range(5)))
 @pytest.mark.parametrize("victim", [Victim.RESOURCE_MANAGER, Victim.DISPATCHER, Victim.SPARE])
 def test_a_master_that_is_paused_costs_no_restart(victim: Victim, seed: int) -> None:
     """For much longer than the heartbeat timeout: none of its peers has died in the meantime."""
@@ -229,7 +230,7 @@ def test_a_master_that_is_paused_costs_no_restart(victim: Victim, seed: int) -> 
     assert run(seed, bounded_job(attempts=0), at(4.0, pause)) is JobStatus.FINISHED
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", long_after(2, range(5)))
 def test_a_paused_resource_manager_declares_no_healthy_task_executor_dead(seed: int) -> None:
     with quiet_cluster(seed) as cluster:
         schedule(cluster, at(5.0, Pause(victim=Victim.RESOURCE_MANAGER, for_s=20.0)))
@@ -240,7 +241,7 @@ def test_a_paused_resource_manager_declares_no_healthy_task_executor_dead(seed: 
         assert "TaskExecutor lost" not in cluster.world.story("TaskExecutor lost")
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", long_after(2, range(5)))
 def test_what_a_job_still_needs_is_known_to_the_next_resource_manager(seed: int) -> None:
     """It dies while one job runs, and another one has some of its slots and waits for more."""
     first, second = endless_job(), bounded_job(attempts=0)
@@ -272,7 +273,7 @@ def held_slots(task_executor: TaskExecutor) -> list[AllocationId | None]:
 
 
 @pytest.mark.parametrize("victim", [None, Victim.RESOURCE_MANAGER, Victim.JOB_MASTER])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", long_after(2, range(4)))
 def test_a_drain_uses_no_restart_whichever_process_dies(
     tmp_path: Path, seed: int, victim: Victim | None
 ) -> None:

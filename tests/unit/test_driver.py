@@ -9,8 +9,7 @@ import pytest
 
 from firesteel.common.service.core import Effects, Tick
 from firesteel.common.service.driver import Driver, MailboxFull
-
-PATIENCE_S = 60.0  # for events that certainly happen, but not immediately
+from tests.waiting import PATIENCE_S
 
 
 @dataclass

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from firesteel.common.process import spawn
 from firesteel.common.process.log_files import IN_USE_S, prune
+from tests.waiting import PATIENCE_S
 
 MAX_BYTES = 20_000
-PATIENCE_S = 60.0
 # The child of this process writes, as the JVM of a slot does, to the same file all the time.
 SERVICE = """
 import asyncio, subprocess

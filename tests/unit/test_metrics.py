@@ -20,9 +20,9 @@ from firesteel.common import metrics, metrics_targets
 from firesteel.common.config import Configuration, ConfigurationError
 from firesteel.common.metrics import Registry, add_process_metrics, parse_ports
 from firesteel.errors import FiresteelError
+from tests.waiting import PATIENCE_S
 
 HOST = "127.0.0.1"
-PATIENCE_S = 60.0  # for events that certainly happen, but not immediately
 TASK = {"host": "h", "tm_id": "t", "job_id": "j", "task_attempt_id": "a1"}
 
 

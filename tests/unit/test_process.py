@@ -15,6 +15,7 @@ import pytest
 
 from firesteel.common.process import Child, StartFailed, announce_ready, spawn, watch_lifeline
 from tests.small_disk import fill, small_disk
+from tests.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 SOON_S = 60.0  # on a busy machine; less than any child lives
@@ -66,11 +67,7 @@ async def start(
 async def gone(*pids: int) -> float:
     """Waits until none of these processes runs any more; how long that took, in seconds."""
     start_s = time.monotonic()
-    while any(_runs(pid) for pid in pids):
-        assert time.monotonic() - start_s < SOON_S, (
-            f"still there: {[pid for pid in pids if _runs(pid)]}"
-        )
-        await asyncio.sleep(0.01)
+    await until(lambda: not any(map(_runs, pids)), f"{pids} have ended", patience_s=SOON_S)
     return time.monotonic() - start_s
 
 
@@ -153,8 +150,7 @@ async def test_a_cancelled_start_leaves_no_process(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
     silent = serves(before=f"open({str(pid_file)!r}, 'w').write(str(os.getpid())); time.sleep(600)")
     starting = asyncio.create_task(start(silent))
-    while not pid_file.exists() or not pid_file.read_text():
-        await asyncio.sleep(0.01)
+    await until(lambda: pid_file.exists() and pid_file.read_text(), "the process runs")
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting

@@ -11,14 +11,9 @@ from firesteel.client.client import Client
 from firesteel.common.process import BlockingChild
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError
-from tests.dispatcher_process import (
-    DispatcherProcesses,
-    a_job,
-    dispatcher_processes,
-    eventually,
-    submit,
-)
+from tests.dispatcher_process import DispatcherProcesses, a_job, dispatcher_processes, submit
 from tests.small_disk import fill, small_disk
+from tests.waiting import eventually
 
 
 @pytest.fixture

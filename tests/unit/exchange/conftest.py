@@ -18,9 +18,9 @@ from taskexecutor.executor.exchange import (
     ResultFolders,
     ResultPartition,
 )
+from tests.waiting import PATIENCE_S, eventually
 
 WINDOW_BYTES = 64 * 1024
-PATIENCE_S = 60.0  # for events that certainly happen, but not immediately
 JOB = "job"
 RESULT = "result"
 
@@ -140,7 +140,7 @@ def new_exchange() -> Iterator[Callable[..., Exchange]]:
     yield new
     for exchange in made:
         exchange.close()
-    assert wait_until(lambda: not exchange_threads()), f"threads left: {exchange_threads()}"
+    eventually(lambda: not exchange_threads(), "the threads of exchanges have ended")
 
 
 @pytest.fixture(params=["local", "network"])
@@ -193,15 +193,6 @@ def exchange_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("exchange-")]
 
 
-def wait_until(condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.002)
-    return True
-
-
 def numbers(start: int, count: int) -> pa.RecordBatch:
     return pa.record_batch({"n": pa.array(range(start, start + count), pa.int64())})
 
@@ -214,11 +205,6 @@ def new_pair() -> type[Pair]:
 @pytest.fixture(name="numbers")
 def numbers_fixture() -> Callable[[int, int], pa.RecordBatch]:
     return numbers
-
-
-@pytest.fixture(name="wait_until")
-def wait_until_fixture() -> Callable[..., bool]:
-    return wait_until
 
 
 @pytest.fixture(name="exchange_threads")

@@ -27,6 +27,7 @@ from taskexecutor.executor.exchange import (
     SchemaChanged,
     wire,
 )
+from tests.waiting import eventually
 
 WINDOW_BYTES = 64 * 1024  # as in conftest
 ALL_EVENTS = [
@@ -211,7 +212,7 @@ def test_within_a_process_the_very_same_batch_arrives(
 
 
 def test_streams_share_one_connection(
-    network: Any, numbers: Numbers, exchange_threads: Callable[[], list[str]], wait_until: Any
+    network: Any, numbers: Numbers, exchange_threads: Callable[[], list[str]]
 ) -> None:
     shape = {"partitioner": Partitioner.REBALANCE, "producers": 2, "consumers": 3}
     partitions = [
@@ -230,13 +231,13 @@ def test_streams_share_one_connection(
             1 for c in psutil.Process().net_connections() if c.raddr and c.raddr.port == port
         )
 
-    assert wait_until(lambda: connections() == 1), "one connection for all of them"
+    eventually(lambda: connections() == 1, "there is one connection for all of them")
     assert sum(len(rows(reader.drain())) for reader in readers) == 4
     assert connections() <= 1
 
 
 def test_a_producer_blocks_at_its_window_and_continues_with_credit(
-    pair: Any, numbers: Numbers, in_thread: InThread, wait_until: Any
+    pair: Any, numbers: Numbers, in_thread: InThread
 ) -> None:
     partition, consumer = pair.partition(), pair.consumer()
     emitting_ns: list[int] = []
@@ -249,7 +250,7 @@ def test_a_producer_blocks_at_its_window_and_continues_with_credit(
         finish(partition)
 
     producer = in_thread(task)
-    assert wait_until(lambda: partition.blocked and partition.bytes_out > 0.9 * WINDOW_BYTES)
+    eventually(lambda: partition.blocked and partition.bytes_out > 0.9 * WINDOW_BYTES)
     emitted, blocked_ns = partition.bytes_out, partition.blocked_ns
     time.sleep(0.05)
     assert partition.bytes_out == emitted <= WINDOW_BYTES, "it must wait now"
@@ -279,7 +280,7 @@ def test_a_batch_larger_than_the_window_arrives(
 
 
 def test_a_slow_consumer_does_not_stop_its_neighbours(
-    network: Any, numbers: Numbers, in_thread: InThread, wait_until: Any
+    network: Any, numbers: Numbers, in_thread: InThread
 ) -> None:
     shape = {"partitioner": Partitioner.FORWARD, "producers": 2, "consumers": 2}
     slow, fast = (network.partition(p, **shape) for p in range(2))
@@ -315,7 +316,7 @@ def test_a_full_channel_does_not_hold_back_the_rest_of_a_batch(
     assert isinstance(producer.wait(), ExchangeClosed)
 
 
-def test_a_blocked_channel_is_not_polled(pair: Any, numbers: Numbers, wait_until: Any) -> None:
+def test_a_blocked_channel_is_not_polled(pair: Any, numbers: Numbers) -> None:
     shape = {"partitioner": Partitioner.REBALANCE, "producers": 2}
     partitions = [pair.partition(p, **shape) for p in range(2)]
     consumer = pair.consumer(**shape)
@@ -326,27 +327,27 @@ def test_a_blocked_channel_is_not_polled(pair: Any, numbers: Numbers, wait_until
     partitions[1].emit(numbers(5, 1))
     assert consumer.next()[0] == 1
     assert consumer.gate.poll() is None
-    assert wait_until(lambda: consumer.gate.queued(0))
+    eventually(lambda: consumer.gate.queued(0))
     consumer.arrived.clear()
     consumer.gate.unblock(0, BlockReason.BARRIER_ALIGNMENT)
     assert consumer.arrived.is_set()
     assert consumer.next() == (0, numbers(0, 1))
 
 
-def test_channels_take_turns(pair: Any, numbers: Numbers, wait_until: Any) -> None:
+def test_channels_take_turns(pair: Any, numbers: Numbers) -> None:
     shape = {"partitioner": Partitioner.REBALANCE, "producers": 2}
     partitions = [pair.partition(p, **shape) for p in range(2)]
     consumer = pair.consumer(**shape)
     for n in range(3):
         for partition in partitions:
             partition.emit_event(Watermark(n))
-    assert wait_until(lambda: all(len(consumer.gate.queued(c)) == 3 for c in range(2)))
+    eventually(lambda: all(len(consumer.gate.queued(c)) == 3 for c in range(2)))
     order = [consumer.next()[0] for _ in range(6)]
     assert order in ([0, 1] * 3, [1, 0] * 3)
 
 
 def test_on_available_is_called_once_per_change_from_nothing_to_something(
-    pair: Any, numbers: Numbers, wait_until: Any
+    pair: Any, numbers: Numbers
 ) -> None:
     calls: list[str] = []
     partition = pair.partition()
@@ -354,14 +355,14 @@ def test_on_available_is_called_once_per_change_from_nothing_to_something(
     consumer.gate.on_available = lambda: calls.append(threading.current_thread().name)
     for n in range(5):
         partition.emit_event(Watermark(n))
-    assert wait_until(lambda: len(consumer.gate.queued(0)) == 5)
+    eventually(lambda: len(consumer.gate.queued(0)) == 5)
     assert len(calls) == 1
     assert [consumer.gate.poll() for _ in range(6)] == [
         *((0, Watermark(n)) for n in range(5)),
         None,
     ]
     partition.emit_event(Watermark(5))
-    assert wait_until(lambda: len(calls) == 2)
+    eventually(lambda: len(calls) == 2)
 
 
 # -- partitions that come late, or never
@@ -418,9 +419,7 @@ def test_a_changed_schema_is_an_error_of_its_producer(pair: Any, numbers: Number
         partition.emit(pa.record_batch({"n": ["x"]}))
 
 
-def test_producers_of_one_stream_must_agree_on_the_schema(
-    network: Any, numbers: Numbers, wait_until: Any
-) -> None:
+def test_producers_of_one_stream_must_agree_on_the_schema(network: Any, numbers: Numbers) -> None:
     shape = {"partitioner": Partitioner.REBALANCE, "producers": 2}
     first, second = (network.partition(p, **shape) for p in range(2))
     consumer = network.consumer(**shape)
@@ -438,7 +437,7 @@ def test_producers_of_one_stream_must_agree_on_the_schema(
 
 
 def test_an_aborted_producer_fails_its_consumers_before_what_is_queued(
-    pair: Any, numbers: Numbers, wait_until: Any
+    pair: Any, numbers: Numbers
 ) -> None:
     partition, consumer = pair.partition(), pair.consumer()
     partition.emit(numbers(0, 1))
@@ -459,13 +458,13 @@ def test_an_aborted_producer_fails_its_consumers_before_what_is_queued(
 
 
 def test_abort_unblocks_emit_and_finish_immediately(
-    pair: Any, numbers: Numbers, in_thread: InThread, wait_until: Any
+    pair: Any, numbers: Numbers, in_thread: InThread
 ) -> None:
     full, ended = pair.partition(), pair.partition(result_id="other")
     emitting = in_thread(lambda: [full.emit(numbers(0, 1000)) for _ in range(100)])
     ended.emit_event(EndOfPartition())
     finishing = in_thread(ended.finish)
-    assert wait_until(lambda: full.out_pool_usage > 0.8)
+    eventually(lambda: full.out_pool_usage > 0.8)
     started = time.monotonic()
     full.abort()
     ended.abort()
@@ -475,11 +474,11 @@ def test_abort_unblocks_emit_and_finish_immediately(
 
 
 def test_a_closed_gate_raises_in_a_producer_that_waits(
-    pair: Any, numbers: Numbers, in_thread: InThread, wait_until: Any
+    pair: Any, numbers: Numbers, in_thread: InThread
 ) -> None:
     partition, consumer = pair.partition(), pair.consumer()
     producer = in_thread(lambda: [partition.emit(numbers(0, 1000)) for _ in range(100)])
-    assert wait_until(lambda: partition.out_pool_usage > 0.8)
+    eventually(lambda: partition.out_pool_usage > 0.8)
     consumer.gate.close()
     error = producer.wait()
     assert isinstance(error, PartitionAbandoned)
@@ -489,10 +488,10 @@ def test_a_closed_gate_raises_in_a_producer_that_waits(
 
 
 def test_a_gate_may_be_closed_before_its_producer_appears(
-    pair: Any, numbers: Numbers, wait_until: Any, exchange_threads: Any
+    pair: Any, numbers: Numbers, exchange_threads: Any
 ) -> None:
     pair.consumer().gate.close()
-    assert wait_until(lambda: not exchange_threads())
+    eventually(lambda: not exchange_threads())
     partition, consumer = pair.partition(), pair.consumer()
     partition.emit(numbers(0, 1))
     assert consumer.next() == (0, numbers(0, 1))
@@ -510,24 +509,24 @@ def test_closing_a_finished_gate_harms_no_producer(
 
 
 def test_release_job_frees_everything(
-    pair: Any, numbers: Numbers, in_thread: InThread, wait_until: Any, exchange_threads: Any
+    pair: Any, numbers: Numbers, in_thread: InThread, exchange_threads: Any
 ) -> None:
     partition, consumer = pair.partition(), pair.consumer()
     late = pair.consumer(result_id="never")
     partition.emit(numbers(0, 1))
     consumer.next()
-    assert wait_until(lambda: pair.producing.partitions_awaited == 1)
+    eventually(lambda: pair.producing.partitions_awaited == 1)
     producer = in_thread(lambda: [partition.emit(numbers(0, 1000)) for _ in range(100)])
-    assert wait_until(lambda: partition.out_pool_usage > 0.8)
+    eventually(lambda: partition.out_pool_usage > 0.8)
     pair.producing.release_job("job")
     assert isinstance(producer.wait(), (ExchangeClosed, PartitionAbandoned))
     for reader in (consumer, late):
         with pytest.raises((ExchangeClosed, PartitionFailed)):
             reader.exhaust()
     pair.consuming.release_job("job")
-    assert wait_until(lambda: not exchange_threads()), exchange_threads()
+    eventually(lambda: not exchange_threads(), "the threads of exchanges have ended")
     port = int(pair.producing.address.rpartition(":")[2])
-    assert wait_until(
+    eventually(
         lambda: (
             not [c for c in psutil.Process().net_connections() if c.raddr and c.raddr.port == port]
         )
@@ -537,9 +536,7 @@ def test_release_job_frees_everything(
     assert reader.next() == (0, numbers(0, 1))
 
 
-def test_close_frees_the_port_and_notifies_the_peers(
-    network: Any, numbers: Numbers, wait_until: Any
-) -> None:
+def test_close_frees_the_port_and_notifies_the_peers(network: Any, numbers: Numbers) -> None:
     partition, consumer = network.partition(), network.consumer()
     partition.emit(numbers(0, 1))
     consumer.next()
@@ -552,13 +549,13 @@ def test_close_frees_the_port_and_notifies_the_peers(
 
 
 def test_a_closing_consumer_process_abandons(
-    network: Any, numbers: Numbers, in_thread: InThread, wait_until: Any
+    network: Any, numbers: Numbers, in_thread: InThread
 ) -> None:
     partition, consumer = network.partition(), network.consumer()
     partition.emit(numbers(0, 1))
     consumer.next()
     producer = in_thread(lambda: [partition.emit(numbers(0, 1000)) for _ in range(100)])
-    assert wait_until(lambda: partition.out_pool_usage > 0.8)
+    eventually(lambda: partition.out_pool_usage > 0.8)
     network.consuming.close()
     assert isinstance(producer.wait(), PartitionAbandoned)
 

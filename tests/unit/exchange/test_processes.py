@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from taskexecutor.executor.exchange import Exchange, PartitionAbandoned, PartitionFailed
+from tests.waiting import eventually
 
 WINDOW_BYTES = 4 * 2**20
 BATCH_BYTES = 2**20  # 2**17 numbers
@@ -97,7 +98,7 @@ def test_memory_stays_bounded_and_death_of_the_producer_is_noticed(
 
 
 def test_death_of_the_consumer_is_known_immediately(
-    peer: Any, new_exchange: NewExchange, new_pair: Any, in_thread: Any, wait_until: Any
+    peer: Any, new_exchange: NewExchange, new_pair: Any, in_thread: Any
 ) -> None:
     exchange = new_exchange(window_bytes=WINDOW_BYTES)
     partition = new_pair(exchange, exchange).partition()
@@ -106,7 +107,7 @@ def test_death_of_the_consumer_is_known_immediately(
     producer = in_thread(lambda: [partition.emit(batch) for _ in range(1000)])
     assert line(process)
     assert line(process) == "polled"
-    assert wait_until(lambda: partition.out_pool_usage > 0.7)
+    eventually(lambda: partition.out_pool_usage > 0.7)
     started = time.monotonic()
     process.send_signal(signal.SIGKILL)
     assert isinstance(producer.wait(), PartitionAbandoned)
@@ -114,7 +115,7 @@ def test_death_of_the_consumer_is_known_immediately(
 
 
 def test_a_frozen_consumer_neither_blocks_cancellation_nor_close(
-    peer: Any, new_exchange: NewExchange, new_pair: Any, in_thread: Any, wait_until: Any
+    peer: Any, new_exchange: NewExchange, new_pair: Any, in_thread: Any
 ) -> None:
     exchange = new_exchange(window_bytes=WINDOW_BYTES)
     partition = new_pair(exchange, exchange).partition()
@@ -123,7 +124,7 @@ def test_a_frozen_consumer_neither_blocks_cancellation_nor_close(
     process.send_signal(signal.SIGSTOP)
     batch = pa.record_batch({"n": pa.array(range(BATCH_BYTES // 8))})
     producer = in_thread(lambda: [partition.emit(batch) for _ in range(1000)])
-    assert wait_until(lambda: partition.out_pool_usage > 0.7)
+    eventually(lambda: partition.out_pool_usage > 0.7)
     started = time.monotonic()
     partition.abort()
     assert producer.wait() is not None

@@ -23,8 +23,7 @@ from resourcemanager.servicer import ResourceManagerServicer
 from taskexecutor.core import events
 from taskexecutor.streams import ResourceManagerStream
 from tests.integration.task_executor_masters import Masters
-
-PATIENCE_S = 60.0
+from tests.waiting import PATIENCE_S
 
 
 async def masters_of_epoch(epoch: int) -> Masters:

@@ -44,6 +44,7 @@ from jobmaster.core.failover.exceptions import Failure
 from jobmaster.core.failover.restart_strategy import RestartHistory
 from tests.job_master import SLOT_PROFILE, job, operator_id, vertex
 from tests.object_store import ObjectStore
+from tests.waiting import until
 
 EPOCH = 7
 TIMEOUT_S = 60.0
@@ -373,9 +374,7 @@ async def test_a_job_waits_for_the_store_that_has_its_checkpoint(
         await cluster.start_job(
             graph, [dispatcher_pb2.CompleteCheckpoint(checkpoint_id=2, path=found.uri)]
         )
-        async with asyncio.timeout(TIMEOUT_S):
-            while "checkpoint cannot be read; retrying" not in log.read_text():
-                await asyncio.sleep(0.02)
+        await until(lambda: "checkpoint cannot be read; retrying" in log.read_text())
     finally:
         object_store.start()
     assert await cluster.resource_manager.declared() == [1], "the job runs"

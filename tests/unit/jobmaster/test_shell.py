@@ -17,8 +17,7 @@ from jobmaster.paths import list_files
 from jobmaster.servicer import Sessions
 from jobmaster.shell import RunningJob
 from tests.job_master import job, vertex
-
-PATIENCE_S = 60.0
+from tests.waiting import PATIENCE_S
 
 
 class ElectedLeaders(FixedLeaders):

@@ -26,7 +26,7 @@ from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.asynchronous import calls as calls_module
 from taskexecutor.executor.operators.asynchronous.map_async import ITEM_ROWS, MapAsync
 from taskexecutor.executor.state import RestoredOperatorState
-from tests.unit.task.runs import PATIENCE_S
+from tests.waiting import PATIENCE_S
 
 SCHEMA = pa.schema([("x", pa.int64())])
 

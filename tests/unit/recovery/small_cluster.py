@@ -40,9 +40,9 @@ from taskexecutor.executor.slot_process import Host
 from taskexecutor.executor.state import StateBackends
 from taskexecutor.executor.task import StreamTask
 from tests.job_master import SLOT_PROFILE
+from tests.waiting import PATIENCE_S, eventually
 
 WINDOW_BYTES = 4096  # so that an exchange is soon full
-PATIENCE_S = 60.0
 
 
 class NoSpark:
@@ -234,10 +234,7 @@ class SmallCluster:
 
     def await_inbox(self, messages: int) -> None:
         """Waits until this many messages have arrived, unread."""
-        end = time.monotonic() + PATIENCE_S
-        while self._inbox.qsize() < messages:
-            assert time.monotonic() < end, f"{self._inbox.qsize()} of {messages} messages"
-            time.sleep(0.01)
+        eventually(lambda: self._inbox.qsize() >= messages, f"{messages} messages")
 
     @property
     def problems(self) -> list[str]:

@@ -17,6 +17,7 @@ from resourcemanager.core.events import (
     WorkerStartFailed,
 )
 from resourcemanager.local_driver import LocalDriver
+from tests.waiting import PATIENCE_S
 
 STUB = (
     "import time; from firesteel.common.process import *;"
@@ -28,7 +29,6 @@ FORKING_STUB = (
     "import os, time; from firesteel.common.process import *;"
     " watch_lifeline(); os.fork() and announce_ready(); time.sleep(600)"
 )
-PATIENCE_S = 60.0
 
 
 class Heard:

@@ -12,6 +12,7 @@ import pytest
 
 from taskexecutor.executor.columnar.jvm import cancellation
 from taskexecutor.executor.columnar.jvm.cancellation import CancellationWatch
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -68,10 +69,7 @@ def test_a_group_after_a_long_pause_is_watched(
     monkeypatch.setattr(cancellation, "_QUIET_INTERVALS", 0)
     watch.add("first", never)
     watch.remove("first")
-    deadline = time.monotonic() + 30
-    while not watch._asleep:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    eventually(lambda: watch._asleep, "the watch sleeps")
     watch.add("a", lambda: True)
     assert cancelled.get(timeout=30) == "a"
     watch.remove("a")

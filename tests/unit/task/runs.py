@@ -18,13 +18,13 @@ from firesteel.testing import MemoryExchange
 from taskexecutor.executor.state import RestoredOperatorState
 from taskexecutor.executor.task import StreamTask, TaskConfig, TaskServices
 from taskexecutor.executor.task.interfaces import CheckpointServices
+from tests.waiting import PATIENCE_S
 
 SCHEMA = pa.schema([("value", pa.int64())])
 JOB = JobId(stable_id("job"))
 UPSTREAM = VertexId(stable_id("upstream"))
 DOWNSTREAM = VertexId(stable_id("downstream"))
 HERE = VertexId(stable_id("here"))
-PATIENCE_S = 60.0  # for events that certainly happen, but not immediately
 
 
 def batch(*values: int) -> pa.RecordBatch:

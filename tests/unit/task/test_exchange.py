@@ -14,6 +14,7 @@ from firesteel.common.states import ExecutionState
 from firesteel.testing import Journal, RecordingOperator, RecordingSource
 from taskexecutor.executor.exchange import Exchange, Locations
 from tests.unit.task.runs import Run, batch, in_edge, operator, out_edge, vertex
+from tests.waiting import eventually
 
 FINISHED = ExecutionState.FINISHED
 LINK_OUT, LINK_IN = out_edge("link", 0), in_edge("link", partitioner=Partitioner.FORWARD)
@@ -126,10 +127,7 @@ def test_a_task_that_waits_for_credit_shows_as_back_pressured(
 
     pair.source.start()
     pair.source.wait_for(ExecutionState.RUNNING)
-    deadline = time.monotonic() + 60
-    while not shown("isBackPressured"):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    eventually(lambda: shown("isBackPressured"), "the task is back-pressured")
     shown("backPressuredTimeMsPerSecond")
     before = pair.source.task.metrics()
     time.sleep(0.1)

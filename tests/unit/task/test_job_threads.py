@@ -8,6 +8,7 @@ import time
 
 from taskexecutor.executor.exchange.registry import PartitionRegistry
 from taskexecutor.executor.job_threads import JobThreads
+from tests.waiting import eventually
 
 
 def test_a_thread_that_never_ends_is_named_and_shown_where_it_hangs() -> None:
@@ -38,9 +39,7 @@ def test_threads_of_before_and_threads_of_the_process_are_not_the_jobs() -> None
     watch = threading.Thread(target=registry.close, daemon=True)
     with registry._changed:  # it waits for the lock, like a thread that starts in the exchange
         watch.start()
-        started = time.monotonic()
-        while not _begun(watch) and time.monotonic() - started < 60:
-            time.sleep(0.001)
+        eventually(lambda: _begun(watch), "the thread has started")
         started = time.monotonic()
         assert threads.join(60.0) == []
         assert time.monotonic() - started < 30.0

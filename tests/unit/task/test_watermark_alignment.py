@@ -31,7 +31,8 @@ from firesteel.operators import AssignWatermarksSpec, SourceSpec, WatermarkAlign
 from firesteel.testing import Journal, OperatorHarness, RecordingOperator, RecordingSource
 from taskexecutor.executor.operators.assign_watermarks import AssignWatermarks
 from taskexecutor.executor.timing.watermark_alignment import WatermarkAlignment
-from tests.unit.task.runs import PATIENCE_S, Run, batch, in_edge, operator, out_edge, vertex
+from tests.unit.task.runs import Run, batch, in_edge, operator, out_edge, vertex
+from tests.waiting import PATIENCE_S
 
 SPEC = WatermarkAlignmentSpec(group="g", max_drift_us=10_000, update_interval_us=1_000_000)
 

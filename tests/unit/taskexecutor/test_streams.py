@@ -20,9 +20,9 @@ from firesteel.common.service.platform import SYSTEM
 from taskexecutor.core import events
 from taskexecutor.streams import JobMasterStream, ResourceManagerStream
 from tests.integration.task_executor_masters import Masters
+from tests.waiting import PATIENCE_S
 
 JOB, EPOCH = JobId("a" * 32), Epoch(3)
-PATIENCE_S = 60.0
 
 
 async def test_a_stream_that_is_closed_says_what_is_left_and_does_not_come_back() -> None:

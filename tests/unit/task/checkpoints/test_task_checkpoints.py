@@ -32,7 +32,8 @@ from taskexecutor.executor.task.interfaces import (
 from taskexecutor.executor.task.meters import TASK_PREFIX
 from taskexecutor.executor.timing.clock import wall_clock_ms
 from tests.object_store import ObjectStore
-from tests.unit.task.runs import PATIENCE_S, Run, batch, in_edge, operator, out_edge, vertex
+from tests.unit.task.runs import Run, batch, in_edge, operator, out_edge, vertex
+from tests.waiting import PATIENCE_S
 
 RUNNING, FINISHED = ExecutionState.RUNNING, ExecutionState.FINISHED
 IN, OUT = in_edge("in"), out_edge("out", 0)

@@ -32,7 +32,8 @@ from taskexecutor.executor.task.interfaces import (
     CheckpointServices,
     DataEnded,
 )
-from tests.unit.task.runs import PATIENCE_S, Run, batch, in_edge, operator, out_edge, vertex
+from tests.unit.task.runs import Run, batch, in_edge, operator, out_edge, vertex
+from tests.waiting import PATIENCE_S, eventually
 
 WINDOW_BYTES = 4096
 BATCHES = [batch(*range(start, start + 100)) for start in range(0, 4000, 100)]
@@ -103,14 +104,6 @@ def new_exchange() -> Iterator[Callable[[], Exchange]]:
         exchange.close()
 
 
-def await_(condition: Callable[[], object]) -> None:
-    """Polls for a condition that another thread certainly makes true without an event."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
 class Pipeline:
     """src =exchange=> sink, in two processes' worth of exchange."""
 
@@ -147,7 +140,7 @@ class Pipeline:
 
     def await_back_pressure(self) -> None:
         assert self.sink_operator.begun.wait(PATIENCE_S)
-        await_(lambda: any(p.overdrawn for p in self.source.task._partitions))
+        eventually(lambda: any(p.overdrawn for p in self.source.task._partitions))
 
     def cancel(self) -> None:
         self.sink_operator.permits.release(len(BATCHES))
@@ -170,11 +163,11 @@ def test_behind_a_full_exchange_it_overtakes_and_every_row_counts_once(
     first.source.task.trigger_checkpoint(barrier)
     source = first.source_answers.next()  # although its consumer takes nothing
     kind: Any = first.sink.task._kind
-    await_(lambda: kind._gates[0].arrived)
+    eventually(lambda: kind._gates[0].arrived)
     first.sink_operator.permits.release()
     if barrier is PATIENT:  # the next step starts after its deadline
-        await_(lambda: kind._alignment.deadline)
-        await_(lambda: kind._alignment.deadline <= time.monotonic())
+        eventually(lambda: kind._alignment.deadline)
+        eventually(lambda: kind._alignment.deadline <= time.monotonic())
         first.sink_operator.permits.release()
     sink = first.sink_answers.next()
     assert in_flight(sink) >= WINDOW_BYTES // 800 - 3
@@ -184,7 +177,7 @@ def test_behind_a_full_exchange_it_overtakes_and_every_row_counts_once(
 
     restored = {**first.source_answers.restored(source), **first.sink_answers.restored(sink)}
     again = Pipeline(new_exchange, tmp_path / "again", SlowSink(len(BATCHES)), restored)
-    await_(lambda: len(again.sink_operator.taken) >= 4000)
+    eventually(lambda: len(again.sink_operator.taken) >= 4000)
     again.cancel()
     assert again.sink_operator.taken == list(range(4000)), "each once, in order"
 
@@ -229,7 +222,7 @@ def overtaken(exchange: Exchange, answers: Answers, sink: SlowSink) -> tuple[Run
     run.wait_for(ExecutionState.RUNNING)
     ahead.emit_event(UNALIGNED)
     ahead.emit(batch(1))
-    await_(lambda: sink.taken)
+    eventually(lambda: sink.taken)
     return run, ahead, behind
 
 
@@ -312,7 +305,7 @@ def test_with_other_parallelisms_each_takes_its_own_rows_first(
         for value in element.column(0).to_pylist()
     )
     run.wait_for(ExecutionState.RUNNING)
-    await_(lambda: len(sink.taken) == 3 * (50 - len(sent)))
+    eventually(lambda: len(sink.taken) == 3 * (50 - len(sent)))
     own = [value for value in range(50) if value not in sent]
     assert 0 < len(own) < 50
     assert sink.taken == own * 3, "what was overtaken first, of both producers in their order"
