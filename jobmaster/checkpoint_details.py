@@ -11,7 +11,7 @@ def checkpoint_details(
     core: JobMasterCore, now: float, *, subtasks: bool
 ) -> list[job_master_pb2.CheckpointDetails]:
     """Returns the newest checkpoint first. With `subtasks`, includes each task's part."""
-    coordinator = core.job.checkpoints.coordinator
+    coordinator = core.job.checkpoints
     found = [*coordinator.history, *coordinator.pending]
     found.sort(key=lambda checkpoint: -checkpoint.checkpoint_id)
     return [_details(core, checkpoint, now, subtasks=subtasks) for checkpoint in found]
@@ -54,7 +54,7 @@ def checkpoint_metrics(core: JobMasterCore) -> dict[str, float]:
     """Returns metrics by Flink's names. Those of the last complete checkpoint may be missing."""
     if not core.job.checkpoints.enabled:
         return {}
-    coordinator = core.job.checkpoints.coordinator
+    coordinator = core.job.checkpoints
     pending = len(coordinator.pending)
     values = {
         "numberOfCompletedCheckpoints": coordinator.completed,

@@ -214,7 +214,7 @@ class Adoption:
         stops_with = {of.stops_with for of in heard.values() if of.stops_with is not None}
         stops = next((of.stops for of in heard.values() if of.stops), None)
         asked = None
-        stopped = stops is not None and job.checkpoints.latest_is_at(stops.savepoint_path)
+        stopped = stops is not None and job.completed.latest_is_at(stops.savepoint_path)
         notices: list[commands.Command] = []
         if stops is not None and not stopped:
             notices.append(log("info", "the job is being stopped with a savepoint, as before"))
@@ -324,7 +324,7 @@ class Adoption:
     def _finish_unheard(self, job: Job, now: float) -> list[commands.Command]:
         """Marks tasks as finished that had finished in the latest checkpoint and are gone."""
         answers: list[commands.Command] = []
-        finished = job.checkpoints.finished_vertices(job.graph.by_id.keys())
+        finished = job.completed.finished_vertices(job.graph.by_id.keys())
         for vertex_id in finished:
             for vertex in job.graph.by_id[vertex_id].vertices:
                 if vertex.current.state is _S.RECONCILING:

@@ -117,7 +117,7 @@ class SendOperatorMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggerCheckpoint:
-    """Triggers a checkpoint in these tasks."""
+    """Triggers a checkpoint in these tasks; barriers carry it to the others."""
 
     task_executor_id: TaskExecutorId
     checkpoint_id: int
@@ -128,14 +128,18 @@ class TriggerCheckpoint:
     at_least_once: bool
     attempt_ids: tuple[AttemptId, ...]
     splits: dict[AttemptId, int]  # the number of splits assigned to each source
-    base: int | None = None  # see `core.checkpoints.commands`
+    # Incremental: the complete checkpoint whose files it may refer to, or 0. None: it refers only
+    # to its own files.
+    base: int | None = None
     stops: bool = False  # sources produce nothing after it, unless it is abandoned
     savepoint_path: str = ""  # with `stops`: the savepoint's path, for the next JobMaster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainTasks:
-    """Ends the sources among these tasks as if they had reached the end of their input."""
+    """Ends the sources among these tasks as if they had reached the end of their input. Tasks that
+    have processed all their data report it again.
+    """
 
     task_executor_id: TaskExecutorId
     attempt_ids: tuple[AttemptId, ...]
@@ -221,15 +225,16 @@ class SpoolChunk:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCheckpoint:
     """Writes the checkpoint's metadata, then commits its row in place of those that it subsumes.
-    Results in CheckpointStored, CheckpointNotStored or Superseded.
+    Results in CheckpointStored, CheckpointNotStored or Superseded, also after an ambiguous answer
+    of the database: the store reads the row back (invariant 5).
     """
 
     metadata: CheckpointMetadata = field(repr=False)
     size_bytes: int
     subsumed: tuple[int, ...]
     savepoint_path: str = ""  # of a savepoint: all its files are copied into this directory
-    # Once it is complete, directories of older incomplete checkpoints are deleted, except these,
-    # which are still being collected; None: there are none.
+    # Once it is complete, directories of older failed checkpoints are deleted, including files of
+    # processes that died; excludes these, which may yet complete. None: none has failed.
     unsettled: frozenset[int] | None = None
 
 
@@ -263,7 +268,9 @@ class DropCheckpointFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepSharedFiles:
-    """Deletes shared files that checkpoints before this one have written, except those kept."""
+    """Deletes shared files that checkpoints before this one have written, except those kept:
+    attempts that died before they acknowledged, and earlier masters, have left them.
+    """
 
     before: int
     kept: frozenset[str]

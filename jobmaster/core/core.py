@@ -155,7 +155,7 @@ class JobMasterCore:
     @property
     def found(self) -> dict[OperatorId, Json]:
         """The listings of sources since the latest checkpoint, for another JobMaster."""
-        latest = self.job.checkpoints.latest
+        latest = self.job.completed.latest
         operators = latest.operators if latest is not None else ()
         return self.coordinators.found({o.operator_id: o.coordinator for o in operators})
 
@@ -252,7 +252,7 @@ class JobMasterCore:
                     drains=event.drains,
                     full=event.full,
                 )
-                return job.checkpoints.requested(request, now)
+                return job.checkpoints.request(request, now)
             case events.ResourceManagerConnected():
                 self._vacating.forget()
                 return job.declare(force=True)
@@ -390,7 +390,7 @@ class JobMasterCore:
         commands += self._compare_tasks(event, held, lost, now)
         if returning:
             commands += self.phase.reconnected(job, task_executor_id)
-            commands += job.checkpoints.reconnected(now)
+            commands += job.checkpoints.lost_messages(now)
         return commands
 
     def _taken(self, event: events.TaskExecutorConnected) -> set[AllocationId]:

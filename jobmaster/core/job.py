@@ -12,7 +12,8 @@ from firesteel.common.job_graph import JobGraph, ResultPartitionId, ResultType
 from firesteel.common.states import ExecutionState, TaskEvent
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands
-from jobmaster.core.checkpoints.job_checkpoints import JobCheckpoints
+from jobmaster.core.checkpoints.completed import CompletedCheckpoints
+from jobmaster.core.checkpoints.coordinator import CheckpointCoordinator
 from jobmaster.core.checkpoints.recovery import Recovery
 from jobmaster.core.commands import log
 from jobmaster.core.coordinators import BadOptions
@@ -119,8 +120,14 @@ class Job:
         self.states: dict[OperatorId, StateDescriptions] = {}  # of operators that declare them
         # Vertices of which a new attempt may produce different rows from the same input.
         self._not_repeatable: frozenset[VertexId] = frozenset()
-        self.checkpoints = JobCheckpoints(
-            settings.checkpoints, self.graph, self.coordinators, self.now_ms, recovery
+        self.completed = CompletedCheckpoints(self.graph, recovery)
+        self.checkpoints = CheckpointCoordinator(
+            settings.checkpoints,
+            self.graph,
+            self.coordinators,
+            self.completed,
+            recovery,
+            self.now_ms,
         )
         self._collected = recovery.collected
         self.warnings = dict.fromkeys(recovery.warnings)  # in order
@@ -179,8 +186,8 @@ class Job:
     def deploy(self, now: float) -> list[commands.Command]:
         """Deploys tasks that have their slots; the plan must have been analysed."""
         assert self.schemas is not None, "deployed before the analysis"
-        self.scheduler.restored = self.checkpoints.restored()
-        self.scheduler.restored_from = self.checkpoints.restored_from
+        self.scheduler.restored = self.completed.restored()
+        self.scheduler.restored_from = self.completed.restored_from
         return self.scheduler.deploy(self.schemas, self.now_ms(now))
 
     @property
@@ -218,7 +225,7 @@ class Job:
         """Replaces rows of attempts before the running ones. Without a checkpoint, only the rows of
         running attempts count, and the earlier master died before it could replace the others.
         """
-        if self.checkpoints.latest is not None:
+        if self.completed.latest is not None:
             return []
         foreign = tuple(
             operator_id
@@ -331,7 +338,7 @@ class Job:
         """
         job_vertices = dict.fromkeys(vertex.job_vertex for vertex in vertices)
         begun: list[commands.Command] = []
-        if self.checkpoints.latest is None:
+        if self.completed.latest is None:
             operators = tuple(_operators(job_vertices))
             begun.append(commands.BeginResults(restart=self.restarts, operator_ids=operators))
         begun += self._restore_finished(job_vertices, now)
@@ -349,7 +356,7 @@ class Job:
         to all of them.
         """
         by_id = {job_vertex.vertex.vertex_id: job_vertex for job_vertex in among}
-        finished = self.checkpoints.finished_vertices(by_id.keys())
+        finished = self.completed.finished_vertices(by_id.keys())
         answers: list[commands.Command] = []
         for vertex_id, job_vertex in by_id.items():
             if vertex_id not in finished:
@@ -361,9 +368,14 @@ class Job:
                 )
         return answers
 
-    def other_source(self) -> str:
-        """Returns why a source cannot resume from its restored state; empty if all can."""
-        latest = self.checkpoints.latest
+    def cannot_resume(self) -> str:
+        """Returns why the analysed job cannot resume from its restored checkpoint; empty if it
+        can.
+        """
+        assert self.schemas is not None
+        if self.checkpoints.enabled and (why := self.completed.analyzed(self.schemas, self.states)):
+            return why
+        latest = self.completed.latest
         if latest is None:
             return ""
         found = self.coordinators.mismatch({o.operator_id: o.coordinator for o in latest.operators})
@@ -382,7 +394,7 @@ class Job:
         """Resets the coordinators of these vertices to the latest checkpoint, or to the
         beginning.
         """
-        latest = self.checkpoints.latest
+        latest = self.completed.latest
         if latest is None:
             self.coordinators.start_over(_operators(vertices), None)
             return []

@@ -172,8 +172,7 @@ class Phase:
 
     def check_analysis(self, job: Job, now: float) -> Step:
         """Fails the job if its plan cannot resume from the restored checkpoint."""
-        assert job.schemas is not None
-        if why := job.checkpoints.analyzed(job.schemas, job.states) or job.other_source():
+        if why := job.cannot_resume():
             return self.fail(job, job.error(why, now), now, restartable=False)
         return self, []
 

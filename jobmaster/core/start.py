@@ -25,7 +25,7 @@ class Created(Phase):
     adoption_timeout_s: float
 
     def start(self, job: Job, event: events.JobStarted, now: float) -> Step:
-        latest = job.checkpoints.latest
+        latest = job.completed.latest
         restored = [] if latest is None else job.restore_coordinators(job.graph.vertices)
         if event.adopts is not None:
             job.coordinators.take_found(event.found)

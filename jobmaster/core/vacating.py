@@ -111,7 +111,7 @@ class Vacating:
             return []
         move.request = job.ids.next()
         request = Request(request=move.request, kind=Kind.CHECKPOINT)
-        return self.take_answers(job.checkpoints.requested(request, now))
+        return self.take_answers(job.checkpoints.request(request, now))
 
     def _move(
         self,

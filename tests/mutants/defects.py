@@ -133,7 +133,7 @@ MUTANTS = (
     Mutant(
         "adopted tasks hear of a checkpoint in which they have no part (invariant 15)",
         "jobmaster/core/checkpoints/coordinator.py",
-        "[tasks[a] for a, of in open_checkpoints.items() if latest in of]",
+        "[tasks[a] for a, of in open_checkpoints.items() if complete_id in of]",
         "list(tasks.values())",
         "tests/unit/jobmaster/test_adoption.py",
     ),
@@ -276,7 +276,7 @@ MUTANTS = (
     ),
     Mutant(
         "a finished operator is not finished in the next checkpoint (invariant 15)",
-        "jobmaster/core/checkpoints/job_checkpoints.py",
+        "jobmaster/core/checkpoints/completed.py",
         "                        vertex.vertex_id in plan.finished\n",
         "                        False\n",
         "tests/unit/jobmaster/checkpoints/test_job.py",

@@ -26,30 +26,32 @@ process that had written some died, they are deleted once a later checkpoint is 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from firesteel.common.ids import AttemptId, OperatorId
-from firesteel.common.states import ExecutionState
+from firesteel.common.ids import AttemptId, TaskExecutorId
+from firesteel.common.states import ExecutionState, JobStatus
 from jobmaster.core.checkpoints.checkpoint import Checkpoint, CheckpointState, Kind, Snapshot
-from jobmaster.core.checkpoints.commands import (
+from jobmaster.core.checkpoints.completed import CompletedCheckpoints
+from jobmaster.core.checkpoints.plan import NotPossible, plan_checkpoint
+from jobmaster.core.checkpoints.recovery import Recovery
+from jobmaster.core.checkpoints.settings import NO_CHECKPOINTS, CheckpointSettings, Retention
+from jobmaster.core.checkpoints.shared_files import SharedFiles
+from jobmaster.core.commands import (
     AnswerRequest,
     Command,
     DrainTasks,
+    DropAllCheckpoints,
     DropCheckpoint,
-    DropFiles,
-    DropSnapshots,
+    DropCheckpointFiles,
     NotifyCheckpoint,
     StoreCheckpoint,
     SweepSharedFiles,
-    TooManyFailures,
     TriggerCheckpoint,
 )
-from jobmaster.core.checkpoints.plan import NotPossible, plan_checkpoint
-from jobmaster.core.checkpoints.settings import CheckpointSettings
-from jobmaster.core.checkpoints.shared_files import SharedFiles
-from jobmaster.core.coordinators.base import Json
+from jobmaster.core.coordinators.registry import Coordinators
 from jobmaster.core.execution_graph import Execution, ExecutionGraph
 
 _HISTORY = 10
@@ -79,33 +81,37 @@ class CheckpointCoordinator:
 
     def __init__(
         self,
-        settings: CheckpointSettings,
+        settings: CheckpointSettings | None,
         graph: ExecutionGraph,
-        *,
-        snapshot_coordinators: Callable[[], dict[OperatorId, Json]],
-        next_id: int = 1,
-        retained: tuple[int, ...] = (),
-        latest: int | None = None,
-        shared_files: Mapping[int, Iterable[str]] | None = None,
+        coordinators: Coordinators,
+        completed: CompletedCheckpoints,
+        recovery: Recovery,
+        now_ms: Callable[[float], int],
     ) -> None:
-        """The last four arguments are the state that an earlier master left; `shared_files` belong
-        to its retained checkpoints.
+        """`recovery` is the state that earlier masters left; `now_ms` converts a time of the core's
+        clock.
         """
-        self.next_id = next_id
-        self.retained = list(retained)  # complete checkpoints, oldest first; excludes savepoints
-        self.latest = latest  # of all kinds; restored after a failure
+        settings = settings or NO_CHECKPOINTS
+        self.enabled = settings.enabled
+        self.failure = ""  # why the job must fail: too many checkpoints have failed
+        self.next_id = recovery.first_checkpoint_id
+        # Complete checkpoints, oldest first; excludes savepoints.
+        self.retained = list(recovery.retained)
         self.failed_in_a_row = 0
         self.completed = self.failed = 0  # under this master, including savepoints
         self.last_completed: Checkpoint | None = None
         self.stale = 0  # acknowledgements that no checkpoint waited for
         self.history: deque[Checkpoint] = deque(maxlen=_HISTORY)  # ended ones, oldest first
-        self.shared = SharedFiles(shared_files or {})
+        self.shared = SharedFiles(recovery.shared_files or {})
         # A retained checkpoint may refer to unknown files: then unreferenced files are not deleted.
-        self._sweeps = settings.incremental and shared_files is not None
+        self._sweeps = settings.incremental and recovery.shared_files is not None
         self._swept = False  # since the job runs and no acknowledgement was lost
         self._settings = settings
         self._graph = graph
-        self._snapshot_coordinators = snapshot_coordinators
+        self._coordinators = coordinators
+        self._completed = completed
+        self._claimed = recovery.claimed
+        self._now_ms = now_ms
         self._pending: dict[int, Checkpoint] = {}  # in order of their ids
         self._requests: deque[Request] = deque()
         self._left_over = True  # files of failed checkpoints may exist, also of an earlier master
@@ -137,6 +143,38 @@ class CheckpointCoordinator:
         return min(deadlines, default=None)
 
     # ---- the job
+
+    def follow(self, running: bool, now: float, *, otherwise: str) -> list[Command]:
+        """Called after every event. `running` is true if all tasks run or have finished;
+        `otherwise` says why they do not.
+        """
+        if running == self._running:
+            return []
+        return self.started(now) if running else self.stopped(otherwise, now)
+
+    def kept_after(self, status: JobStatus) -> bool:
+        """Whether complete checkpoints are kept after the job ended with this status."""
+        retention = self._settings.retention
+        if status is JobStatus.FAILED:
+            return retention is not Retention.NEVER
+        return status is JobStatus.CANCELED and retention is Retention.FAILED_OR_CANCELED
+
+    def ended(self, status: JobStatus) -> list[Command]:
+        """Deletes the job's checkpoints unless they are kept, once the end of the job is stored."""
+        if not self.enabled or self.kept_after(status):
+            return []
+        dropped: list[Command] = [DropAllCheckpoints()]
+        if self._claimed is not None and self._claimed.checkpoint_id in self.retained:
+            dropped.append(DropCheckpoint(checkpoint_id=self._claimed.checkpoint_id))
+        return dropped
+
+    def late_answer(self, checkpoint_id: int, problem: str = "") -> list[Command]:
+        """Answers for a checkpoint that was being stored when the job ended."""
+        return [
+            AnswerRequest(request=pending.request, checkpoint_id=checkpoint_id, problem=problem)
+            for pending in self.pending
+            if pending.checkpoint_id == checkpoint_id and pending.request
+        ]
 
     def started(self, now: float) -> list[Command]:
         """The job runs (again). Periodic checkpoints start after one interval, or immediately if
@@ -184,7 +222,7 @@ class CheckpointCoordinator:
             commands += self._fail(checkpoint, cause, now)
         complete = [c for c in self.history if c.state is CheckpointState.COMPLETED]
         if complete and self._running:
-            commands.append(self._notice(complete[-1], completed=True))
+            commands += _notices(complete[-1], completed=True)
         if self._draining is not None:
             commands += self._drain_tasks()
         return [*commands, *self._begin_requested(now)]
@@ -193,44 +231,40 @@ class CheckpointCoordinator:
         self,
         open_checkpoints: Mapping[AttemptId, Collection[int]],
         stops_with: Collection[int],
-        asked: Request | None,
         now: float,
         *,
+        asked: Request | None,
         stopped: bool,
-        since_latest_s: float,
     ) -> list[Command]:
         """Takes over the running tasks of an earlier master. `open_checkpoints` has the checkpoints
         that each task takes part in and whose outcome it does not know; `stops_with` has the
         savepoints after which sources produce nothing; `asked` is set if the job is being stopped
         and its savepoint is not stored; `stopped` means that this savepoint is the latest
-        checkpoint; `since_latest_s` is the age of the latest one, or infinite: the next one follows
-        after an interval, as if the earlier master had lived.
+        checkpoint. The next one follows an interval after the latest one, as if the earlier master
+        had lived.
 
         Stored checkpoints are complete: tasks that do not know it are notified now, and no others
         (invariant 15). All others are abandoned, and the job is stopped again.
         """
         tasks = {attempt_id: self._graph.attempts[attempt_id] for attempt_id in open_checkpoints}
-        complete = {*self.retained, self.latest}
+        latest = self._completed.latest
+        complete = {*self.retained, *(() if latest is None else (latest.checkpoint_id,))}
         begun = {checkpoint_id for of in open_checkpoints.values() for checkpoint_id in of}
         commands: list[Command] = [
-            NotifyCheckpoint(
-                checkpoint_id=checkpoint_id, executions=tuple(tasks.values()), completed=False
-            )
+            notice
             for checkpoint_id in sorted(begun - complete)
+            for notice in _notify(checkpoint_id, tasks.values(), completed=False)
         ]
         if self._due is not None:
-            self._due -= min(max(since_latest_s, 0.0), self._due - now)
-        latest = self.latest
+            age_ms = math.inf if latest is None else self._now_ms(now) - latest.timestamp_ms
+            self._due -= min(max(age_ms / 1000, 0.0), self._due - now)
         self._stopped = self._stopped or stopped
-        if latest is not None and latest in begun:
-            stops = latest in stops_with
+        if latest is not None and latest.checkpoint_id in begun:
+            complete_id = latest.checkpoint_id
+            stops = complete_id in stops_with
             self._stopped = self._stopped or stops
-            unheard = [tasks[a] for a, of in open_checkpoints.items() if latest in of]
-            commands.append(
-                NotifyCheckpoint(
-                    checkpoint_id=latest, executions=tuple(unheard), completed=True, stops=stops
-                )
-            )
+            unheard = [tasks[a] for a, of in open_checkpoints.items() if complete_id in of]
+            commands += _notify(complete_id, unheard, completed=True, stops=stops)
         if asked is not None and asked.drains:
             commands += self._drain(asked, now)
         elif asked is not None:
@@ -303,10 +337,16 @@ class CheckpointCoordinator:
         checkpoint.request, checkpoint.drains = "", False
 
     def _drain_tasks(self) -> list[Command]:
-        tasks = self._graph.executions()
-        live = tuple(e for e in tasks if not e.terminal)
         assert self._draining is not None
-        return [DrainTasks(executions=live, savepoint_path=self._draining.savepoint_path)]
+        live = (execution for execution in self._graph.executions() if not execution.terminal)
+        return [
+            DrainTasks(
+                task_executor_id=task_executor_id,
+                attempt_ids=attempt_ids,
+                savepoint_path=self._draining.savepoint_path,
+            )
+            for task_executor_id, attempt_ids in _by_task_executor(live)
+        ]
 
     def _begin_drained(self, now: float) -> list[Command]:
         request = self._draining
@@ -357,7 +397,7 @@ class CheckpointCoordinator:
             self.next_id,
             kind,
             plan,
-            self._snapshot_coordinators(),
+            self._coordinators.snapshot(),
             triggered_at=now,
             expires_at=now + settings.timeout_s,
             request=request.request if request is not None else "",
@@ -372,11 +412,15 @@ class CheckpointCoordinator:
             base = 0 if request is not None and request.full else self._base()
         self.shared.begun(checkpoint.checkpoint_id, base or 0)
         overtakes = settings.unaligned and kind is Kind.CHECKPOINT
+        splits = {e.attempt_id: self._coordinators.assigned(e) for e in plan.to_trigger}
         return [
             TriggerCheckpoint(
+                task_executor_id=task_executor_id,
                 checkpoint_id=checkpoint.checkpoint_id,
-                kind=kind,
-                executions=plan.to_trigger,
+                timestamp_ms=self._now_ms(now),
+                savepoint=kind is Kind.SAVEPOINT,
+                attempt_ids=attempt_ids,
+                splits={a: splits[a] for a in attempt_ids if splits[a]},
                 # A savepoint contains no in-flight data, so that it can be restored at a different
                 # parallelism. It is always exactly-once.
                 unaligned=overtakes and not settings.aligned_timeout_s,
@@ -387,9 +431,10 @@ class CheckpointCoordinator:
                 ),
                 at_least_once=settings.at_least_once and kind is Kind.CHECKPOINT,
                 stops=checkpoint.stops,
-                savepoint_path=checkpoint.savepoint_path,
+                savepoint_path=checkpoint.savepoint_path if checkpoint.stops else "",
                 base=base,
             )
+            for task_executor_id, attempt_ids in _by_task_executor(plan.to_trigger)
         ]
 
     def _base(self) -> int:
@@ -406,7 +451,7 @@ class CheckpointCoordinator:
         if checkpoint is None:
             self.stale += 1
             if self._was_given_up(checkpoint_id):
-                return [DropSnapshots(checkpoint_id=checkpoint_id, snapshots=(snapshot,))]
+                return _deletion(self.shared.unreachable(snapshot.files))
             # Either a repeated message, whose files are part of the checkpoint, or one so late that
             # its checkpoint is unknown: its files are deleted with other unreferenced ones.
             self._left_over, self._swept = True, False
@@ -481,26 +526,27 @@ class CheckpointCoordinator:
         self.completed += 1
         self._stopped = self._stopped or checkpoint.stops or checkpoint.drains
         self.last_completed = checkpoint
-        self.latest = checkpoint_id
-        commands: list[Command] = [self._notice(checkpoint, completed=True)]
-        commands += self._answer(checkpoint)
+        if checkpoint.kind is Kind.CHECKPOINT:
+            unreachable = self.shared.completed(checkpoint_id, checkpoint.shared_files)
+        else:
+            unreachable = self.shared.given_up(checkpoint_id)
+        commands = [*_notices(checkpoint, completed=True), *_answer(checkpoint)]
         for older in self.pending:
             if older.checkpoint_id < checkpoint_id and older.kind is Kind.CHECKPOINT:
                 commands += self._fail(older, f"checkpoint {checkpoint_id} was complete first", now)
-        if checkpoint.kind is Kind.CHECKPOINT:
-            commands += _dropped(self.shared.completed(checkpoint_id, checkpoint.shared_files))
-        else:
-            commands += _dropped(self.shared.given_up(checkpoint_id))
+        commands += _deletion(unreachable)
         for subsumed in self._subsumed_by(checkpoint):
             self.retained.remove(subsumed)
             commands.append(DropCheckpoint(checkpoint_id=subsumed))
-            commands += _dropped(self.shared.dropped(subsumed))
+            commands += _deletion(self.shared.dropped(subsumed))
         if checkpoint.kind is Kind.CHECKPOINT:
             self.retained.append(checkpoint_id)
             if self._sweeps and not self._swept:
                 self._swept = True
                 commands.append(SweepSharedFiles(before=checkpoint_id, kept=self.shared.reachable))
-        return [*commands, *self._store_next(), *self._begin_requested(now)]
+        commands += [*self._store_next(), *self._begin_requested(now)]
+        self._completed.stored(checkpoint_id, self._pending)
+        return commands
 
     def not_stored(
         self, checkpoint_id: int, problem: str, now: float, *, counts: bool = True
@@ -509,6 +555,7 @@ class CheckpointCoordinator:
         is unavailable, which fails no job.
         """
         checkpoint = self._pending[checkpoint_id]
+        self._completed.not_stored(checkpoint_id)
         return [
             *self._fail(checkpoint, f"it could not be stored: {problem}", now, counts=counts),
             *self._store_next(),
@@ -525,8 +572,12 @@ class CheckpointCoordinator:
                 self._left_over = False
                 return [
                     StoreCheckpoint(
-                        checkpoint=checkpoint,
+                        metadata=self._completed.storing(
+                            checkpoint, self._now_ms(checkpoint.triggered_at)
+                        ),
+                        size_bytes=checkpoint.size_bytes,
                         subsumed=tuple(self._subsumed_by(checkpoint)),
+                        savepoint_path=checkpoint.savepoint_path,
                         unsettled=unsettled,
                     )
                 ]
@@ -552,24 +603,20 @@ class CheckpointCoordinator:
         self._left_over = True
         self.failed += 1
         self._end(checkpoint, now)
-        commands: list[Command] = [self._notice(checkpoint, completed=False)]
-        if checkpoint.snapshots:
-            commands.append(
-                DropSnapshots(
-                    checkpoint_id=checkpoint.checkpoint_id,
-                    snapshots=tuple(checkpoint.snapshots.values()),
-                )
-            )
-        commands += _dropped(self.shared.given_up(checkpoint.checkpoint_id))
-        commands += self._answer(checkpoint)
+        unreachable = self.shared.given_up(checkpoint.checkpoint_id)
+        files = (path for snapshot in checkpoint.snapshots.values() for path in snapshot.files)
         if checkpoint.drains and self._running:
-            cause = f"{checkpoint}, with which the job was to end, failed: {cause}"
-            return [*commands, TooManyFailures(cause=cause)]
-        if counts and checkpoint.kind is Kind.CHECKPOINT:
+            self.failure = f"{checkpoint}, with which the job was to end, failed: {cause}"
+        elif counts and checkpoint.kind is Kind.CHECKPOINT:
             self.failed_in_a_row += 1
             if self.failed_in_a_row > self._settings.tolerable_failures:
-                commands.append(TooManyFailures(cause=f"{checkpoint} failed: {cause}"))
-        return commands
+                self.failure = f"{checkpoint} failed: {cause}"
+        return [
+            *_notices(checkpoint, completed=False),
+            *_deletion(self.shared.unreachable(files)),
+            *_deletion(unreachable),
+            *_answer(checkpoint),
+        ]
 
     def _was_given_up(self, checkpoint_id: int) -> bool:
         """Whether the checkpoint failed. Also False if it is no longer known."""
@@ -584,31 +631,53 @@ class CheckpointCoordinator:
         if self._due is not None and not self._only_ends:
             self._due = max(self._due, now + self._settings.min_pause_s)
 
-    def _notice(self, checkpoint: Checkpoint, *, completed: bool) -> NotifyCheckpoint:
-        return NotifyCheckpoint(
-            checkpoint_id=checkpoint.checkpoint_id,
-            executions=tuple(
-                execution
-                for execution in checkpoint.plan.to_acknowledge.values()
-                if not execution.terminal
-            ),
+
+def _by_task_executor(
+    executions: Iterable[Execution],
+) -> list[tuple[TaskExecutorId, tuple[AttemptId, ...]]]:
+    attempt_ids: dict[TaskExecutorId, list[AttemptId]] = {}
+    for execution in executions:
+        if execution.slot is not None:
+            task_executor_id = execution.slot.task_executor_id
+            attempt_ids.setdefault(task_executor_id, []).append(execution.attempt_id)
+    return [(task_executor_id, tuple(of)) for task_executor_id, of in attempt_ids.items()]
+
+
+def _notify(
+    checkpoint_id: int, executions: Iterable[Execution], *, completed: bool, stops: bool = False
+) -> list[Command]:
+    return [
+        NotifyCheckpoint(
+            task_executor_id=task_executor_id,
+            checkpoint_id=checkpoint_id,
             completed=completed,
-            stops=checkpoint.stops,
+            attempt_ids=attempt_ids,
+            stops=stops,
         )
-
-    def _answer(self, checkpoint: Checkpoint) -> list[Command]:
-        if not checkpoint.request:
-            return []
-        return [
-            AnswerRequest(
-                request=checkpoint.request, checkpoint=checkpoint, failure=checkpoint.failure
-            )
-        ]
+        for task_executor_id, attempt_ids in _by_task_executor(executions)
+    ]
 
 
-def _dropped(paths: list[str]) -> list[Command]:
-    return [DropFiles(paths=tuple(paths))] if paths else []
+def _notices(checkpoint: Checkpoint, *, completed: bool) -> list[Command]:
+    live = (e for e in checkpoint.plan.to_acknowledge.values() if not e.terminal)
+    return _notify(checkpoint.checkpoint_id, live, completed=completed, stops=checkpoint.stops)
+
+
+def _answer(checkpoint: Checkpoint) -> list[Command]:
+    if not checkpoint.request:
+        return []
+    return [
+        AnswerRequest(
+            request=checkpoint.request,
+            checkpoint_id=checkpoint.checkpoint_id,
+            problem=checkpoint.failure,
+        )
+    ]
+
+
+def _deletion(paths: list[str]) -> list[Command]:
+    return [DropCheckpointFiles(paths=tuple(paths))] if paths else []
 
 
 def _refusal(request: Request, cause: str) -> AnswerRequest:
-    return AnswerRequest(request=request.request, checkpoint=None, failure=cause)
+    return AnswerRequest(request=request.request, problem=cause)

@@ -5,35 +5,58 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeVar
 
-from firesteel.common.checkpoints.state import OperatorSnapshot
-from firesteel.common.ids import AttemptId
+from firesteel.common.checkpoints.state import InFlight, OperatorSnapshot, StateFile
+from firesteel.common.ids import AttemptId, ResultId
+from firesteel.common.job_graph import Partitioner
 from jobmaster.core.checkpoints.checkpoint import CheckpointState, Kind, Snapshot
-from jobmaster.core.checkpoints.commands import (
+from jobmaster.core.checkpoints.completed import CompletedCheckpoints
+from jobmaster.core.checkpoints.coordinator import CheckpointCoordinator, Request
+from jobmaster.core.checkpoints.recovery import Recovery
+from jobmaster.core.checkpoints.settings import CheckpointSettings
+from jobmaster.core.commands import (
     AnswerRequest,
     Command,
     DrainTasks,
     DropCheckpoint,
-    DropSnapshots,
+    DropCheckpointFiles,
     NotifyCheckpoint,
     StoreCheckpoint,
-    TooManyFailures,
     TriggerCheckpoint,
 )
-from jobmaster.core.checkpoints.coordinator import CheckpointCoordinator, Request
-from jobmaster.core.checkpoints.settings import CheckpointSettings
+from jobmaster.core.coordinators.base import Coordinator
+from jobmaster.core.coordinators.registry import Coordinators
 from tests.job_master import job, operator_id, vertex
 from tests.unit.jobmaster.checkpoints.graphs import finish, running, start_over, task
 
 C = TypeVar("C")
 
 
+def in_flight(attempt: AttemptId) -> InFlight:
+    return InFlight(
+        result_id=ResultId("input"),
+        partitioner=Partitioner.HASH,
+        file=StateFile(path=f"of-{attempt}", size_bytes=1, checksum=""),
+        batches=(),
+    )
+
+
 def snapshot(attempt: AttemptId, *, union: bool = False) -> Snapshot:
     state = OperatorSnapshot(
         operator_id=operator_id("sink"),
         lists={"attempt": (attempt.encode(),)},
+        in_flight=(in_flight(attempt),),
         union_lists={"u": (b"",)} if union else {},
     )
     return Snapshot(operators=(state,))
+
+
+class Clock(Coordinator):
+    """Its snapshot is the time."""
+
+    now = 0.0
+
+    def snapshot(self) -> float:
+        return self.now
 
 
 class Coordination:
@@ -41,15 +64,32 @@ class Coordination:
 
     def __init__(self, **settings: float | bool | None) -> None:
         defaults: dict[str, float | bool | None] = {"interval_s": 10.0, "timeout_s": 60.0}
-        self.now = 0.0
+        self.clock = Clock()
         self.graph = running(job(vertex("source", 1), vertex("sink", 2)))
+        self.completed = CompletedCheckpoints(self.graph, Recovery())
         self.coordinator = CheckpointCoordinator(
             CheckpointSettings(**{**defaults, **settings}),  # type: ignore[arg-type]
             self.graph,
-            snapshot_coordinators=lambda: {operator_id("source"): self.now},
+            Coordinators({operator_id("source"): self.clock}),
+            self.completed,
+            Recovery(),
+            lambda now: int(now * 1000),
         )
         self.sent: list[Command] = []
         self.do(self.coordinator.started(self.now))
+
+    @property
+    def now(self) -> float:
+        return self.clock.now
+
+    @now.setter
+    def now(self, now: float) -> None:
+        self.clock.now = now
+
+    @property
+    def latest(self) -> int | None:
+        latest = self.completed.latest
+        return None if latest is None else latest.checkpoint_id
 
     def do(self, commands: list[Command]) -> list[Command]:
         self.sent += commands
@@ -112,15 +152,15 @@ def test_a_checkpoint_completes_when_it_is_stored_and_then_notifies_tasks() -> N
     assert c.acknowledge(checkpoint_id, source, sinks[0]) == []
     (store,) = c.acknowledge(checkpoint_id, sinks[1])
     assert isinstance(store, StoreCheckpoint)
-    assert set(store.checkpoint.snapshots) == set(c.graph.attempts)
-    assert store.checkpoint.coordinators == {operator_id("source"): 10.0}
-    assert c.coordinator.latest is None
+    source_part, sink_part = store.metadata.operators
+    assert (source_part.coordinator, len(sink_part.subtasks)) == (10.0, 2)
+    assert c.latest is None
     assert not c.coordinator.settled
     (notice,) = c.do(c.coordinator.stored(checkpoint_id, c.now))
     assert isinstance(notice, NotifyCheckpoint)
     assert notice.completed
-    assert len(notice.executions) == 3
-    assert c.coordinator.latest == checkpoint_id
+    assert len(notice.attempt_ids) == 3
+    assert c.latest == checkpoint_id
     assert c.coordinator.settled
 
 
@@ -164,11 +204,13 @@ def test_a_newer_one_that_is_complete_first_ends_the_older_one() -> None:
         (2, True),
         (1, False),
     ]
-    (dropped,) = of(ended, DropSnapshots)
-    assert dropped.snapshots == (snapshot(source),)
+    (dropped,) = of(ended, DropCheckpointFiles)
+    assert dropped.paths == (f"of-{source}",)
     late = c.acknowledge(1, *list(c.graph.attempts)[1:])
-    assert {type(command) for command in late} == {DropSnapshots}, "nothing refers to its files"
-    assert not of(c.sent, TooManyFailures)
+    assert {type(command) for command in late} == {DropCheckpointFiles}, (
+        "nothing refers to its files"
+    )
+    assert not c.coordinator.failure
 
 
 def test_checkpoints_are_stored_one_after_the_other() -> None:
@@ -178,7 +220,7 @@ def test_checkpoints_are_stored_one_after_the_other() -> None:
     assert of(c.acknowledge(1), StoreCheckpoint)
     assert not c.acknowledge(2)
     (store,) = of(c.do(c.coordinator.stored(1, c.now)), StoreCheckpoint)
-    assert store.checkpoint.checkpoint_id == 2
+    assert store.metadata.checkpoint_id == 2
 
 
 def test_a_limited_number_of_checkpoints_is_retained() -> None:
@@ -198,7 +240,7 @@ def test_one_that_waits_for_an_earlier_one_to_be_stored_does_not_expire() -> Non
     assert c.coordinator.next_deadline() is None
     assert c.do(c.coordinator.tick(c.now + 60.0)) == []
     stored = c.do(c.coordinator.stored(first, c.now + 60.0))
-    assert [store.checkpoint.checkpoint_id for store in of(stored, StoreCheckpoint)] == [second]
+    assert [store.metadata.checkpoint_id for store in of(stored, StoreCheckpoint)] == [second]
 
 
 def test_a_savepoint_is_answered_and_restored_and_never_dropped() -> None:
@@ -206,12 +248,12 @@ def test_a_savepoint_is_answered_and_restored_and_never_dropped() -> None:
     c.complete()
     (trigger,) = c.ask("mine")
     assert isinstance(trigger, TriggerCheckpoint)
-    assert trigger.kind is Kind.SAVEPOINT
+    assert trigger.savepoint
     c.acknowledge(trigger.checkpoint_id)
     (answer,) = of(c.do(c.coordinator.stored(trigger.checkpoint_id, c.now)), AnswerRequest)
-    assert (answer.request, answer.failure) == ("mine", "")
+    assert (answer.request, answer.problem) == ("mine", "")
     assert c.coordinator.retained == [1]
-    assert c.coordinator.latest == trigger.checkpoint_id, "sinks have committed (invariant 9)"
+    assert c.latest == trigger.checkpoint_id, "sinks have committed (invariant 9)"
 
 
 def test_a_savepoint_waits_for_its_turn() -> None:
@@ -220,7 +262,7 @@ def test_a_savepoint_waits_for_its_turn() -> None:
     assert c.ask("mine") == []
     c.acknowledge(checkpoint_id)
     (trigger,) = of(c.do(c.coordinator.stored(checkpoint_id, c.now)), TriggerCheckpoint)
-    assert trigger.kind is Kind.SAVEPOINT
+    assert trigger.savepoint
 
 
 def test_a_savepoint_is_always_aligned() -> None:
@@ -254,7 +296,7 @@ def test_a_declined_checkpoint_fails_and_its_files_are_deleted() -> None:
     notice, dropped = c.decline(checkpoint_id)
     assert isinstance(notice, NotifyCheckpoint)
     assert not notice.completed
-    assert isinstance(dropped, DropSnapshots)
+    assert isinstance(dropped, DropCheckpointFiles)
     assert c.coordinator.history[-1].failure == "task sink (1/2)#0 declined: its disk is full"
     assert c.begin() == 2
 
@@ -268,7 +310,7 @@ def test_what_failed_ones_have_left_is_deleted_with_the_next_complete_one() -> N
     c.decline(c.begin())
     c.complete()
     c.complete()
-    assert [(s.checkpoint.checkpoint_id, s.unsettled) for s in of(c.sent, StoreCheckpoint)] == [
+    assert [(s.metadata.checkpoint_id, s.unsettled) for s in of(c.sent, StoreCheckpoint)] == [
         (1, {1}),
         (3, None),
         (5, {mine.checkpoint_id, 5}),
@@ -281,26 +323,28 @@ def test_the_job_fails_when_more_fail_in_a_row_than_it_tolerates() -> None:
     c.decline(c.begin())
     c.complete()
     c.decline(c.begin())
-    assert not of(c.sent, TooManyFailures), "never two in a row"
-    (failure,) = of(c.decline(c.begin()), TooManyFailures)
-    assert failure.cause == "checkpoint 4 failed: task sink (1/2)#0 declined: its disk is full"
+    assert not c.coordinator.failure, "never two in a row"
+    c.decline(c.begin())
+    assert (
+        c.coordinator.failure == "checkpoint 4 failed: task sink (1/2)#0 declined: its disk is full"
+    )
 
 
 def test_a_failed_savepoint_does_not_fail_the_job() -> None:
     c = Coordination()
     (trigger,) = of(c.ask("mine"), TriggerCheckpoint)
     (answer,) = of(c.decline(trigger.checkpoint_id), AnswerRequest)
-    assert "its disk is full" in answer.failure
-    assert not of(c.sent, TooManyFailures)
+    assert "its disk is full" in answer.problem
+    assert not c.coordinator.failure
 
 
 def test_an_expired_checkpoint_names_the_tasks_that_did_not_answer() -> None:
     c = Coordination(interval_s=100.0)
     checkpoint_id = c.begin()
     c.acknowledge(checkpoint_id, task(c.graph, "source").attempt_id)
-    (failure,) = of(c.wait(), TooManyFailures)
+    c.wait()
     assert c.now == 160.0
-    assert failure.cause == (
+    assert c.coordinator.failure == (
         "checkpoint 1 failed: not acknowledged within 60 s (execution.checkpointing.timeout)"
         " by sink (1/2)#0, sink (2/2)#0"
     )
@@ -312,12 +356,15 @@ def test_a_task_that_finishes_unacknowledged_ends_the_checkpoint_early() -> None
     source = task(c.graph, "source")
     (notice,) = c.do(c.coordinator.finished(finish(source), c.now))
     assert isinstance(notice, NotifyCheckpoint)
-    assert source not in notice.executions
+    assert source.attempt_id not in notice.attempt_ids
     assert "finished before it acknowledged" in c.coordinator.history[-1].failure
-    assert not of(c.sent, TooManyFailures)
+    assert not c.coordinator.failure
     assert c.begin() == checkpoint_id + 1, "and the next one does without it"
     (trigger,) = of(c.sent[-1:], TriggerCheckpoint)
-    assert [e.name for e in trigger.executions] == ["sink (1/2)#0", "sink (2/2)#0"]
+    assert [c.graph.attempts[a].name for a in trigger.attempt_ids] == [
+        "sink (1/2)#0",
+        "sink (2/2)#0",
+    ]
 
 
 def test_a_task_that_finishes_after_it_acknowledged_cancels_nothing() -> None:
@@ -397,7 +444,7 @@ def test_union_list_state_lacks_no_part_of_a_task_that_ends_early() -> None:
             state = replace(snapshot(attempt_id, union=True), operators_finished=ended)
             c.do(c.coordinator.acknowledged(attempt_id, checkpoint_id, state, c.now))
     assert "sink has union list state" in c.coordinator.history[-1].failure
-    assert [s.checkpoint.checkpoint_id for s in of(c.sent, StoreCheckpoint)] == [2]
+    assert [s.metadata.checkpoint_id for s in of(c.sent, StoreCheckpoint)] == [2]
 
 
 def test_when_the_job_stops_only_the_storing_of_a_checkpoint_continues() -> None:
@@ -408,7 +455,7 @@ def test_when_the_job_stops_only_the_storing_of_a_checkpoint_continues() -> None
     c.ask("mine")
     c.ask("another")
     stopped = c.do(c.coordinator.stopped("a task failed", c.now))
-    assert {a.request: a.failure for a in of(stopped, AnswerRequest)} == {
+    assert {a.request: a.problem for a in of(stopped, AnswerRequest)} == {
         "mine": "a task failed",
         "another": "a task failed",
     }
@@ -416,10 +463,10 @@ def test_when_the_job_stops_only_the_storing_of_a_checkpoint_continues() -> None
     assert c.coordinator.next_deadline() is None
     assert not c.coordinator.settled, "the latest checkpoint is not known yet"
     c.do(c.coordinator.stored(1, c.now))
-    assert (c.coordinator.settled, c.coordinator.latest) == (True, 1)
+    assert (c.coordinator.settled, c.latest) == (True, 1)
     (refusal,) = c.ask("late")
     assert isinstance(refusal, AnswerRequest)
-    assert refusal.failure == "the job does not run"
+    assert refusal.problem == "the job does not run"
     c.now += 1
     c.do(c.coordinator.started(c.now))
     assert c.begin() == 4, "no id is used twice"
@@ -430,9 +477,9 @@ def test_one_that_cannot_be_stored_failed_and_its_files_are_deleted() -> None:
     checkpoint_id = c.begin()
     c.acknowledge(checkpoint_id)
     ended = c.do(c.coordinator.not_stored(checkpoint_id, "the database is away", c.now))
-    assert len(of(ended, DropSnapshots)[0].snapshots) == 3
+    assert len(of(ended, DropCheckpointFiles)[0].paths) == 3
     assert not of(ended, NotifyCheckpoint)[0].completed
-    assert c.coordinator.latest is None
+    assert c.latest is None
     assert c.coordinator.failed_in_a_row == 1
     assert c.complete() == 2
 
@@ -462,7 +509,7 @@ def test_no_periodic_checkpoint_while_none_is_possible() -> None:
     assert c.wait() == []
     (refusal,) = c.ask("mine")
     assert isinstance(refusal, AnswerRequest)
-    assert refusal.failure == "all tasks have finished"
+    assert refusal.problem == "all tasks have finished"
     assert c.coordinator.next_id == 1
 
 
@@ -493,18 +540,18 @@ def drained(c: Coordination) -> int:
     sent = c.ask("drain", stops=True, drains=True)
     assert [notice.checkpoint_id for notice in of(sent, NotifyCheckpoint)] == [pending]
     (drain,) = of(sent, DrainTasks)
-    assert len(drain.executions) == 3
+    assert len(drain.attempt_ids) == 3
     c.now += 20.0
     assert not of(c.do(c.coordinator.tick(c.now)), TriggerCheckpoint), "tasks would end with it"
     (refused,) = of(c.ask("other"), AnswerRequest)
-    assert refused.failure == "the job is being stopped"
+    assert refused.problem == "the job is being stopped"
     assert of(c.do(c.coordinator.lost_messages(c.now)), DrainTasks) == [drain]
     sent = []
     for execution in c.graph.executions():
         assert not of(sent, TriggerCheckpoint)
         sent = c.do(c.coordinator.data_ended(execution, c.now))
     (trigger,) = of(sent, TriggerCheckpoint)
-    assert (trigger.kind, trigger.stops) == (Kind.SAVEPOINT, False)
+    assert (trigger.savepoint, trigger.stops) == (True, False)
     return trigger.checkpoint_id
 
 
@@ -514,7 +561,7 @@ def test_a_drained_job_ends_with_a_savepoint_of_all_its_data() -> None:
     c.acknowledge(savepoint)
     sent = c.do(c.coordinator.stored(savepoint, c.now))
     (answer,) = of(sent, AnswerRequest)
-    assert (answer.request, answer.failure) == ("drain", "")
+    assert (answer.request, answer.problem) == ("drain", "")
     assert of(sent, NotifyCheckpoint)[0].completed
     assert c.coordinator.next_deadline() is None, "no further checkpoint starts"
 
@@ -523,8 +570,8 @@ def test_a_drained_job_with_a_failed_savepoint_restores_its_checkpoint() -> None
     c = Coordination(tolerable_failures=9)
     savepoint = drained(c)
     sent = c.decline(savepoint)
-    assert "declined" in of(sent, AnswerRequest)[0].failure
-    assert "with which the job was to end" in of(sent, TooManyFailures)[0].cause
+    assert "declined" in of(sent, AnswerRequest)[0].problem
+    assert "with which the job was to end" in c.coordinator.failure
 
 
 def test_a_drained_job_that_was_about_to_end_anyway_does_not_fail() -> None:
@@ -538,18 +585,18 @@ def test_a_drained_job_that_was_about_to_end_anyway_does_not_fail() -> None:
     assert of(c.do(c.coordinator.stored(1, c.now)), TriggerCheckpoint), "the savepoint"
     again = c.do(c.coordinator.finished(finish(executions[0]), c.now))
     assert of(again, TriggerCheckpoint), "of those that are left"
-    assert not of(again, TooManyFailures)
+    assert not c.coordinator.failure
     for execution in executions[1:]:
         last = c.do(c.coordinator.finished(finish(execution), c.now))
-        assert not of(last, TooManyFailures)
+        assert not c.coordinator.failure
     (answer,) = of(last, AnswerRequest)
-    assert answer.failure == "all tasks have finished"
+    assert answer.problem == "all tasks have finished"
 
 
 def test_a_job_that_fails_while_it_is_drained_continues() -> None:
     c = Coordination()
     c.ask("drain", stops=True, drains=True)
     (answer,) = of(c.do(c.coordinator.stopped("a task has failed", c.now)), AnswerRequest)
-    assert (answer.request, answer.failure) == ("drain", "a task has failed")
+    assert (answer.request, answer.problem) == ("drain", "a task has failed")
     c.do(c.coordinator.started(c.now))
     c.complete()

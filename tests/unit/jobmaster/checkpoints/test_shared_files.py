@@ -18,17 +18,16 @@ from firesteel.common.checkpoints.state import (
 from firesteel.common.ids import AttemptId
 from firesteel.common.key_groups import KeyGroupRange
 from jobmaster.core.checkpoints.checkpoint import Kind, Snapshot
-from jobmaster.core.checkpoints.commands import (
+from jobmaster.core.checkpoints.coordinator import Request
+from jobmaster.core.checkpoints.shared_files import SharedFiles
+from jobmaster.core.commands import (
     Command,
     DropCheckpoint,
-    DropFiles,
-    DropSnapshots,
+    DropCheckpointFiles,
     NotifyCheckpoint,
     SweepSharedFiles,
     TriggerCheckpoint,
 )
-from jobmaster.core.checkpoints.coordinator import Request
-from jobmaster.core.checkpoints.shared_files import SharedFiles
 from tests.job_master import operator_id
 from tests.unit.jobmaster.checkpoints.test_coordinator import Coordination, of
 
@@ -124,7 +123,6 @@ def snapshot(*paths: str) -> Snapshot:
 class Incremental(Coordination):
     def __init__(self, **settings: float | bool | None) -> None:
         super().__init__(incremental=True, **settings)
-        self.coordinator._sweeps = True
 
     def trigger(self) -> TriggerCheckpoint:
         (found,) = of(self.wait(), TriggerCheckpoint)
@@ -153,8 +151,10 @@ def test_a_checkpoint_builds_on_the_latest_complete_one() -> None:
     assert c.trigger().base == 1
     ended = c.complete(2, "shared/1-b", "shared/2-c")
     assert of(ended, DropCheckpoint) == [DropCheckpoint(checkpoint_id=1)]
-    assert of(ended, DropFiles) == [DropFiles(paths=("shared/1-a",))]
-    assert ended.index(of(ended, DropFiles)[0]) > ended.index(of(ended, NotifyCheckpoint)[0])
+    assert of(ended, DropCheckpointFiles) == [DropCheckpointFiles(paths=("shared/1-a",))]
+    assert ended.index(of(ended, DropCheckpointFiles)[0]) > ended.index(
+        of(ended, NotifyCheckpoint)[0]
+    )
 
 
 def test_the_files_of_a_base_stay_while_a_checkpoint_builds_on_it() -> None:
@@ -163,8 +163,8 @@ def test_the_files_of_a_base_stay_while_a_checkpoint_builds_on_it() -> None:
     c.trigger()
     c.complete(1, "shared/1-a")
     assert c.trigger().base == 1
-    assert not of(c.complete(2, "shared/2-a"), DropFiles), "3 may refer to shared/1-a"
-    (dropped,) = of(c.complete(3, "shared/1-a", "shared/3-b"), DropFiles)
+    assert not of(c.complete(2, "shared/2-a"), DropCheckpointFiles), "3 may refer to shared/1-a"
+    (dropped,) = of(c.complete(3, "shared/1-a", "shared/3-b"), DropCheckpointFiles)
     assert dropped.paths == ("shared/2-a",)
     assert c.coordinator.shared.reachable == {"shared/1-a", "shared/3-b"}
 
@@ -177,9 +177,8 @@ def test_a_failed_checkpoint_takes_only_its_own_files_along() -> None:
     first, *_, last = tuple(c.graph.attempts)
     c._answer(first, 2, snapshot("shared/1-a", "shared/2-b"))
     failed = c.do(c.coordinator.declined(last, 2, "no", c.now))
-    (dropped,) = of(failed, DropSnapshots)
-    files = [path for part in dropped.snapshots for path in part.files]
-    assert c.coordinator.shared.unreachable(files) == ["shared/2-b", "chk/rest"]
+    (dropped,) = of(failed, DropCheckpointFiles)
+    assert dropped.paths == ("shared/2-b", "chk/rest")
 
 
 def test_a_file_that_nothing_retained_has_fails_the_checkpoint() -> None:
@@ -212,7 +211,7 @@ def test_what_an_acknowledgement_names_that_comes_very_late_is_swept() -> None:
     for _ in range(20):
         declined = c.trigger().checkpoint_id
         c.do(c.coordinator.declined(first, declined, "no", c.now))
-    assert not of(c.written(2, "shared/2-b"), DropSnapshots)
+    assert not of(c.written(2, "shared/2-b"), DropCheckpointFiles)
     last = c.trigger().checkpoint_id
     assert of(c.complete(last, "shared/1-a"), SweepSharedFiles)
 

@@ -305,7 +305,7 @@ def test_checkpoints_wait_until_all_pipelines_run_again() -> None:
     notice = world.one(commands.NotifyCheckpoint, sent)
     assert (notice.checkpoint_id, notice.completed) == (pending, False)
     assert set(notice.attempt_ids) >= {e.attempt_id for e in of_pipeline(world, "b")}
-    history = world.core.job.checkpoints.coordinator.history
+    history = world.core.job.checkpoints.history
     assert "are being restarted" in history[-1].failure
     assert world.of(commands.TriggerCheckpoint, world.pass_time(50.0)) == []
     run(world, "a")
