@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from dispatcher.core.commands import RefusalKind
 from dispatcher.core.events import JobMasterRegistered, JobStatusReported
-from dispatcher.core.jobs import Job
+from dispatcher.core.submitted_jobs import SubmittedJob
 from firesteel._proto import dispatcher_pb2, job_graph_pb2, job_master_pb2
 from firesteel.common.ids import JobId, JobMasterId, is_id
 from firesteel.common.rpc.convert import ERROR
@@ -140,7 +140,7 @@ def status_to_proto(status: JobStatus) -> str:
     return f"JOB_{status.name}"
 
 
-def overview_to_proto(job: Job) -> dispatcher_pb2.JobOverview:
+def overview_to_proto(job: SubmittedJob) -> dispatcher_pb2.JobOverview:
     return dispatcher_pb2.JobOverview(
         job_id=job.job_id,
         name=job.name,
@@ -202,7 +202,11 @@ def _check_vertex(job_name: str, vertex: job_graph_pb2.JobVertex) -> None:
 
 
 def details_without_master(
-    job: Job, graph: job_graph_pb2.JobGraph | None, *, failure: str = "", waiting_for: str = ""
+    job: SubmittedJob,
+    graph: job_graph_pb2.JobGraph | None,
+    *,
+    failure: str = "",
+    waiting_for: str = "",
 ) -> job_master_pb2.JobDetails:
     """What the Dispatcher knows by itself of a job that has no JobMaster yet, or any more."""
     history = job_master_pb2.JobHistory.FromString(job.history)

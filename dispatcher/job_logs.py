@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from dispatcher.core.jobs import Job
+from dispatcher.core.submitted_jobs import SubmittedJob
 from dispatcher.shell import Shell
 from firesteel._proto import job_logs_pb2 as pb
 from firesteel._proto import resource_manager_pb2
@@ -38,7 +38,7 @@ RESOURCE_MANAGER = "the ResourceManager"
 
 
 async def cluster_logs(
-    shell: Shell, job: Job, request: pb.ReadJobLogsRequest
+    shell: Shell, job: SubmittedJob, request: pb.ReadJobLogsRequest
 ) -> AsyncIterator[pb.JobLogLines]:
     """Yields the lines that the client's `request` selects; the job belongs to this Dispatcher."""
     follow = request.follow and not job.ended
@@ -92,7 +92,7 @@ def _nothing_found(request: pb.ReadJobLogsRequest) -> str:
 class _End:
     """Detects that a followed job has ended and that its last lines have arrived."""
 
-    def __init__(self, shell: Shell, job: Job, *, output: bool) -> None:
+    def __init__(self, shell: Shell, job: SubmittedJob, *, output: bool) -> None:
         self._clock = shell.platform.clock
         self._job = job
         self._output = output
@@ -113,7 +113,7 @@ class _End:
         return complete or now - self._ended_at >= CLOSING_S
 
 
-async def _task_executors_of(shell: Shell, job: Job) -> set[str]:
+async def _task_executors_of(shell: Shell, job: SubmittedJob) -> set[str]:
     """Returns the TaskExecutors on which tasks of the job have run."""
     details = await shell.details(job)
     return {

@@ -18,7 +18,6 @@ import tenacity
 from sqlalchemy.engine import Connection
 
 from dispatcher import migrations
-from dispatcher.core.jobs import ForgottenJob, Job
 from dispatcher.core.records import (
     HandoverChanged,
     JobAdded,
@@ -29,6 +28,7 @@ from dispatcher.core.records import (
     JobStatusChanged,
     Record,
 )
+from dispatcher.core.submitted_jobs import ForgottenJob, SubmittedJob
 from firesteel.common.checkpoints.state import CompleteCheckpoint
 from firesteel.common.fencing import Refusals
 from firesteel.common.ids import JobId, JobMasterId, random_id
@@ -234,13 +234,13 @@ class JobStore:
             for record in records:
                 _write(connection, record)
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[SubmittedJob]:
         """Returns all jobs that are not forgotten, oldest first."""
         columns = [c for c in _jobs.c if c.name not in ("final_details", "forgotten", "failure")]
         query = sa.select(*columns).where(_jobs.c.forgotten.is_(False)).order_by(_jobs.c.start_ms)
         with self._engine.connect() as connection:
             return [
-                Job(
+                SubmittedJob(
                     job_id=JobId(row.job_id),
                     name=row.name,
                     graph_id=row.graph_id,

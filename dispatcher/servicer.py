@@ -17,7 +17,7 @@ from dispatcher import convert
 from dispatcher.blob_store import CHUNK_BYTES, BadBlob, DiskFull
 from dispatcher.core.commands import Refusal
 from dispatcher.core.core import unknown_job
-from dispatcher.core.jobs import Job
+from dispatcher.core.submitted_jobs import SubmittedJob
 from dispatcher.job_logs import cluster_logs
 from dispatcher.job_store import Fenced, NotWritten, Superseded
 from dispatcher.results import ChunkOutOfOrder, ResultsGone, ResultsNotWritten, follow
@@ -241,7 +241,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
         if self._shell.stopping:
             await abort(context, Reason.SHUTTING_DOWN, "the Dispatcher is stopping")
 
-    async def _job(self, job_id: str, context: _Context) -> Job:
+    async def _job(self, job_id: str, context: _Context) -> SubmittedJob:
         job = self._shell.core.find(JobId(job_id))
         if job is None:
             await abort(context, Reason.JOB_NOT_FOUND, unknown_job(job_id[:80]), job_id=job_id[:80])

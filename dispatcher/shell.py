@@ -50,8 +50,8 @@ from dispatcher.core.events import (
     RemoveJob,
     SubmitJob,
 )
-from dispatcher.core.jobs import Job
 from dispatcher.core.records import Record
+from dispatcher.core.submitted_jobs import SubmittedJob
 from dispatcher.job_store import JobStore, Superseded
 from dispatcher.results import Limits, ResultsNotWritten, ResultStore
 from dispatcher.savepoints import dispose_savepoint
@@ -272,7 +272,7 @@ class Shell:
             pass  # its JobMaster reports the invalid option
 
     async def take_checkpoint(
-        self, job: Job, request: job_master_pb2.TakeCheckpointRequest
+        self, job: SubmittedJob, request: job_master_pb2.TakeCheckpointRequest
     ) -> job_master_pb2.TakeCheckpointResponse:
         """Returns once the checkpoint is complete. Raises FiresteelError."""
         process = self.core.process_of(job) if job.confirmed else None
@@ -357,7 +357,9 @@ class Shell:
         finally:
             self._requests.pop(request, None)
 
-    async def details(self, job: Job, *, checkpoints: bool = False) -> job_master_pb2.JobDetails:
+    async def details(
+        self, job: SubmittedJob, *, checkpoints: bool = False
+    ) -> job_master_pb2.JobDetails:
         """Returns details from the job's JobMaster while it lives, from the store once the job
         ended. With `checkpoints`, includes the subtasks' parts of them while the JobMaster lives.
         """
@@ -392,7 +394,7 @@ class Shell:
         kept = self.conf.get(options.JOB_HISTORY)
         return f"the cluster keeps only the last {kept} jobs ({options.JOB_HISTORY.key})"
 
-    async def _stored_details(self, job: Job) -> job_master_pb2.JobDetails:
+    async def _stored_details(self, job: SubmittedJob) -> job_master_pb2.JobDetails:
         if (why := self.forgotten_why(job.job_id)) is not None:
             failed = job.status is JobStatus.FAILED
             return convert.details_without_master(
@@ -412,7 +414,7 @@ class Shell:
         return convert.details_without_master(job, await self._graph(job.graph_id), failure=failure)
 
     async def _details_from_master(
-        self, job: Job, checkpoints: bool
+        self, job: SubmittedJob, checkpoints: bool
     ) -> job_master_pb2.JobDetails | None:
         process = self.core.process_of(job)
         if process is None or not job.confirmed:

@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
-class Job(Protocol):
+class ServedJob(Protocol):
     """The interface of the process's job to the servicer."""
 
     job_id: str
@@ -100,7 +100,7 @@ class Sessions:
 
 class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
     def __init__(self) -> None:
-        self.job: Job | None = None  # set when the Dispatcher assigns a job
+        self.job: ServedJob | None = None  # set when the Dispatcher assigns a job
         self.sessions = Sessions()
         self.dropped = 0  # messages of other jobs or epochs
         self.open_streams = 0
@@ -145,7 +145,7 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
             )
 
     async def _serve(
-        self, job: Job, task_executor_id: TaskExecutorId, session: Session, context: _Context
+        self, job: ServedJob, task_executor_id: TaskExecutorId, session: Session, context: _Context
     ) -> None:
         """Reads and writes until the peer closes the stream or this side ends the session."""
         reader = asyncio.create_task(self._read(job, task_executor_id, context))
@@ -159,7 +159,9 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
             writer.cancel()
             await asyncio.gather(reader, writer, return_exceptions=True)
 
-    async def _read(self, job: Job, task_executor_id: TaskExecutorId, context: _Context) -> None:
+    async def _read(
+        self, job: ServedJob, task_executor_id: TaskExecutorId, context: _Context
+    ) -> None:
         while True:
             message = await context.read()
             if message is EOF:
@@ -173,7 +175,7 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
                 job.keep_analysis(message.analyze_result)
             job.post(convert.from_task_executor(task_executor_id, message))
 
-    def _accepts(self, job: Job, message: job_master_pb2.TaskExecutorToJobMaster) -> bool:
+    def _accepts(self, job: ServedJob, message: job_master_pb2.TaskExecutorToJobMaster) -> bool:
         """Whether the message is for this job and epoch. Counts those that are not."""
         if message.job_id == job.job_id and message.job_master_epoch == job.epoch:
             return True
@@ -208,7 +210,7 @@ class JobMasterServicer(job_master_pb2_grpc.JobMasterServicer):
         job = await self._job(request.job_id, context)
         return job.details_with_checkpoints() if request.checkpoints else job.details()
 
-    async def _job(self, job_id: str, context: _Context) -> Job:
+    async def _job(self, job_id: str, context: _Context) -> ServedJob:
         if self.job is None or self.job.job_id != job_id:
             await abort(
                 context, Reason.NOT_RESPONSIBLE, f"this JobMaster does not run job {job_id}"

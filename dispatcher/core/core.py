@@ -52,7 +52,6 @@ from dispatcher.core.events import (
     RemoveJob,
     SubmitJob,
 )
-from dispatcher.core.jobs import Ending, ForgottenJob, Job, JobTable
 from dispatcher.core.processes import JobMasterProcess, ProcessTable
 from dispatcher.core.records import (
     HandoverChanged,
@@ -64,6 +63,7 @@ from dispatcher.core.records import (
     JobStatusChanged,
     Record,
 )
+from dispatcher.core.submitted_jobs import Ending, ForgottenJob, JobTable, SubmittedJob
 from firesteel.common.fencing import Refusals
 from firesteel.common.ids import JobId
 from firesteel.common.service.core import Effects, Tick
@@ -96,7 +96,7 @@ class DispatcherCore:
         spares: int,
         history: int,
         wall_offset_s: float = 0.0,
-        jobs: Iterable[Job] = (),
+        jobs: Iterable[SubmittedJob] = (),
         forgotten: Iterable[ForgottenJob] = (),
         now: float = 0.0,
     ) -> None:
@@ -166,10 +166,10 @@ class DispatcherCore:
     # ---- what the shell may read
 
     @property
-    def jobs(self) -> dict[JobId, Job]:
+    def jobs(self) -> dict[JobId, SubmittedJob]:
         return self.table.by_id
 
-    def find(self, job_id: JobId) -> Job | None:
+    def find(self, job_id: JobId) -> SubmittedJob | None:
         return self.table.find(job_id)
 
     def forgotten(self, job_id: JobId) -> ForgottenJob | None:
@@ -181,7 +181,7 @@ class DispatcherCore:
     def running(self) -> int:
         return sum(not job.ended for job in self.table)
 
-    def process_of(self, job: Job) -> JobMasterProcess | None:
+    def process_of(self, job: SubmittedJob) -> JobMasterProcess | None:
         """Returns the job's JobMaster process if it is alive and connected."""
         process = self.processes.by_pid.get(job.pid) if job.pid is not None else None
         if process is None or process.connection is None or process.exit_reason is not None:
@@ -221,7 +221,7 @@ class DispatcherCore:
         job = self.find(event.job_id)
         if job is None:
             start_ms = self._wall_ms(now)
-            job = Job(
+            job = SubmittedJob(
                 job_id=event.job_id,
                 name=event.name,
                 graph_id=event.graph_id,
@@ -298,7 +298,7 @@ class DispatcherCore:
                 Answer(request=event.request),
             ]
 
-    def _ask_to_cancel(self, job: Job) -> None:
+    def _ask_to_cancel(self, job: SubmittedJob) -> None:
         job.cancel_again_at = None
         if process := self.process_of(job):
             self._commands.append(AskToCancel(job_id=job.job_id, address=process.address))
@@ -437,13 +437,13 @@ class DispatcherCore:
         else:
             self._reported(job, process, event, now)
 
-    def refuse_job_master(self, job: Job, what: str, epoch: int) -> None:
+    def refuse_job_master(self, job: SubmittedJob, what: str, epoch: int) -> None:
         self.refusals.refuse(
             what, sender="JobMaster", epoch=epoch, in_force=job.epoch, job_id=job.job_id
         )
 
     def _reported_after_the_end(
-        self, process: JobMasterProcess, job: Job | None, event: JobStatusReported
+        self, process: JobMasterProcess, job: SubmittedJob | None, event: JobStatusReported
     ) -> None:
         """Acknowledges the stored end of the job, so that the JobMaster deletes the job's files."""
         ended_so = job is None or (job.status, job.epoch) == (event.status, event.epoch)
@@ -456,7 +456,7 @@ class DispatcherCore:
         self._commands.append(KillProcess(pid=process.pid))  # it was given up before it came back
 
     def _reported(
-        self, job: Job, process: JobMasterProcess, event: JobStatusReported, now: float
+        self, job: SubmittedJob, process: JobMasterProcess, event: JobStatusReported, now: float
     ) -> None:
         first = not job.confirmed
         job.confirmed = True
@@ -486,11 +486,11 @@ class DispatcherCore:
             self._ask_to_cancel(job)
         self._commands.append(NotifyWatchers(job_id=job.job_id))
 
-    def _hand_over(self, job: Job, handover: bytes) -> None:
+    def _hand_over(self, job: SubmittedJob, handover: bytes) -> None:
         job.handover = handover
         self._records.append(HandoverChanged(job_id=job.job_id, handover=handover))
 
-    def _status_changed(self, job: Job) -> None:
+    def _status_changed(self, job: SubmittedJob) -> None:
         self._records.append(
             JobStatusChanged(
                 job_id=job.job_id,
@@ -507,7 +507,7 @@ class DispatcherCore:
 
     # ---- ends
 
-    def _lose(self, job: Job, failure: str, now: float) -> None:
+    def _lose(self, job: SubmittedJob, failure: str, now: float) -> None:
         """Handles the loss of the job's JobMaster."""
         if job.assigned_at is not None and now - job.assigned_at >= LASTING_S:
             job.lost_in_a_row = 0
@@ -524,14 +524,14 @@ class DispatcherCore:
         else:
             self._end(job, Ending.JOB_MASTER_LOST, now, failure=failure)
 
-    def _end(self, job: Job, event: Ending, now: float, *, failure: str = "") -> None:
+    def _end(self, job: SubmittedJob, event: Ending, now: float, *, failure: str = "") -> None:
         job.end(event, now)
         # Only a JobMaster can delete the files of checkpoints.
         self._ended(job, self._wall_ms(now), failure=failure, keeps_checkpoints=True)
 
     def _ended(
         self,
-        job: Job,
+        job: SubmittedJob,
         end_ms: int,
         final_details: bytes | None = None,
         failure: str = "",
@@ -593,7 +593,7 @@ class DispatcherCore:
             self.processes.starting += 1
             self._commands.append(StartProcess())
 
-    def _assign(self, job: Job, process: JobMasterProcess, now: float) -> None:
+    def _assign(self, job: SubmittedJob, process: JobMasterProcess, now: float) -> None:
         assert process.job_master_id is not None, "only registered processes are assigned"
         assert process.connection is not None, "only connected processes are assigned"
         job.epoch += 1
@@ -614,7 +614,7 @@ class DispatcherCore:
         )
         self._start_job(job, process.connection)
 
-    def _start_job(self, job: Job, connection: int) -> None:
+    def _start_job(self, job: SubmittedJob, connection: int) -> None:
         self._commands.append(
             StartJob(
                 connection=connection,

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from dispatcher.core.jobs import Violation
+from dispatcher.core.submitted_jobs import Violation
 from firesteel.common.backoff import Backoff
 from firesteel.common.ids import JobId, JobMasterId
 

@@ -34,7 +34,7 @@ from jobmaster.core.checkpoints.coordinator import Request
 from jobmaster.core.commands import log
 from jobmaster.core.execution_graph import Execution, ExecutionVertex
 from jobmaster.core.execution_graph.vertex import DEPLOYED
-from jobmaster.core.job import Job, TasksFailed
+from jobmaster.core.job_context import JobContext, TasksFailed
 from jobmaster.core.slots.slot import Slot, SlotOffer
 
 _S = ExecutionState
@@ -55,13 +55,13 @@ class Reconciled:
     begun: bool  # whether any task runs or has failed by itself
 
 
-def can_adopt(job: Job) -> bool:
+def can_adopt(job: JobContext) -> bool:
     """Whether the tasks' reports and the stored data are sufficient to adopt the tasks."""
     # A source whose listing is not stored may list different paths or splits now.
     return adoptable(job) and job.coordinators.ready
 
 
-def adoptable(job: Job) -> bool:
+def adoptable(job: JobContext) -> bool:
     """Whether a new JobMaster could adopt the tasks, if this one died while they run."""
     return not job.invalid and (job.lists_tasks or not job.has_blocking_results)
 
@@ -87,7 +87,7 @@ class Adoption:
         self._holders = set(task_executor_ids)
 
     def take_listed(
-        self, job: Job, tasks: Iterable[events.ListedTask], now: float
+        self, job: JobContext, tasks: Iterable[events.ListedTask], now: float
     ) -> list[commands.Command]:
         """Takes over the earlier master's list of tasks that had started."""
         taken: list[commands.Command] = []
@@ -103,7 +103,7 @@ class Adoption:
         return taken
 
     def connected(
-        self, job: Job, event: events.TaskExecutorConnected, now: float
+        self, job: JobContext, event: events.TaskExecutorConnected, now: float
     ) -> list[commands.Command]:
         """Takes over the slots and tasks of this TaskExecutor."""
         self._connected.add(event.task_executor_id)
@@ -113,7 +113,7 @@ class Adoption:
             adopted += self._adopt(job, event, vertex, update, offers, now)
         return [*adopted, *self.ask(job, event.task_executor_id)]
 
-    def ask(self, job: Job, task_executor_id: TaskExecutorId) -> list[commands.Command]:
+    def ask(self, job: JobContext, task_executor_id: TaskExecutorId) -> list[commands.Command]:
         """Requests reports from the tasks of this TaskExecutor that have not reported."""
         asked = tuple(
             execution.attempt_id
@@ -140,11 +140,11 @@ class Adoption:
 
     # ---- what follows
 
-    def all_known(self, job: Job, now: float) -> bool:
+    def all_known(self, job: JobContext, now: float) -> bool:
         """Whether all running tasks of the job are known, or no longer awaited."""
         return now >= self.deadline or self._all_connected(job)
 
-    def over(self, job: Job, now: float) -> bool:
+    def over(self, job: JobContext, now: float) -> bool:
         if now >= self.deadline:
             return True
         if not self._all_connected(job):
@@ -158,18 +158,18 @@ class Adoption:
             if execution.state in DEPLOYED
         )
 
-    def resume_sinks(self, job: Job) -> list[commands.Command]:
+    def resume_sinks(self, job: JobContext) -> list[commands.Command]:
         """Lets the tasks that collect rows send them, once the attempts are known."""
         return self._collect(job) if self._all_connected(job) else []
 
-    def waiting_for(self, job: Job, now: float) -> str:
+    def waiting_for(self, job: JobContext, now: float) -> str:
         known = sum(e.terminal or e.attempt_id in self._held for e in job.graph.executions())
         return (
             f"its running tasks to report to its new JobMaster: {known} of"
             f" {len(job.graph.attempts)} have (in at most {max(0.0, self.deadline - now):.0f} s)"
         )
 
-    def conclude(self, job: Job, now: float) -> Reconciled:
+    def conclude(self, job: JobContext, now: float) -> Reconciled:
         """Ends the adoption with the tasks that reported. The job is RUNNING."""
         concluded = self._finish_unheard(job, now)
         concluded += self._collect(job)
@@ -206,7 +206,7 @@ class Adoption:
         failure = TasksFailed(failed, self._error or error, self._lost)
         return Reconciled(concluded, failure if failed or self._lost else None, begun)
 
-    def notify(self, job: Job, now: float) -> list[commands.Command]:
+    def notify(self, job: JobContext, now: float) -> list[commands.Command]:
         """Notifies the tasks of the outcome of checkpoints, and resends unanswered requests."""
         live = [e for e in job.graph.executions() if e.state in DEPLOYED]
         heard = {e.attempt_id: self._held[e.attempt_id] for e in live if e.attempt_id in self._held}
@@ -238,19 +238,19 @@ class Adoption:
 
     # ---- inside
 
-    def _all_connected(self, job: Job) -> bool:
+    def _all_connected(self, job: JobContext) -> bool:
         # A finished task may have been restarted: only its TaskExecutor knows.
         unsure = job.lists_tasks and job.graph.count(_S.FINISHED) > 0
         none_missing = job.graph.count(_S.RECONCILING) == 0 and not unsure
         return none_missing or (self._holders is not None and self._holders <= self._connected)
 
-    def _has_answered(self, job: Job, execution: Execution) -> bool:
+    def _has_answered(self, job: JobContext, execution: Execution) -> bool:
         """Whether the task has reported, or has nothing to report."""
         if execution.attempt_id in self._held:
             return True
         return not (job.checkpoints.enabled or job.coordinators.reads_splits(execution))
 
-    def _kept_nowhere(self, job: Job) -> list[ResultPartitionId]:
+    def _kept_nowhere(self, job: JobContext) -> list[ResultPartitionId]:
         """Returns results of finished tasks on TaskExecutors that have not connected."""
         slots = (e.slot for e in job.graph.executions() if e.state is _S.FINISHED)
         gone = {slot.task_executor_id for slot in slots if slot is not None} - self._connected
@@ -258,7 +258,7 @@ class Adoption:
             each for task_executor_id in gone for each in job.partitions.kept_by(task_executor_id)
         ]
 
-    def _collect(self, job: Job) -> list[commands.Command]:
+    def _collect(self, job: JobContext) -> list[commands.Command]:
         if self.collecting:
             return []
         self.collecting = True
@@ -267,7 +267,7 @@ class Adoption:
 
     def _adopt(
         self,
-        job: Job,
+        job: JobContext,
         event: events.TaskExecutorConnected,
         vertex: ExecutionVertex,
         update: events.TaskUpdate,
@@ -312,7 +312,7 @@ class Adoption:
         return adopted
 
     def _finished(
-        self, job: Job, execution: Execution, finished: events.FinishedTask, now: float
+        self, job: JobContext, execution: Execution, finished: events.FinishedTask, now: float
     ) -> list[commands.Command]:
         """Records that it need not run again, unless its splits are unknown to the coordinator."""
         execution.slot = _former_slot(finished)
@@ -321,7 +321,7 @@ class Adoption:
         execution.apply(TaskEvent.REPORTED_FINISHED, job.now_ms(now))
         return []
 
-    def _finish_unheard(self, job: Job, now: float) -> list[commands.Command]:
+    def _finish_unheard(self, job: JobContext, now: float) -> list[commands.Command]:
         """Marks tasks as finished that had finished in the latest checkpoint and are gone."""
         answers: list[commands.Command] = []
         finished = job.completed.finished_vertices(job.graph.by_id.keys())
@@ -334,7 +334,7 @@ class Adoption:
                     )
         return answers
 
-    def _take_over(self, job: Job, execution: Execution) -> str:
+    def _take_over(self, job: JobContext, execution: Execution) -> str:
         """Takes the task over. Returns why it cannot; empty if it can."""
         held = self._held.get(execution.attempt_id)
         if held is None:
@@ -366,7 +366,7 @@ def _former_slot(finished: events.FinishedTask) -> Slot:
 
 
 def _newest(
-    job: Job, event: events.TaskExecutorConnected
+    job: JobContext, event: events.TaskExecutorConnected
 ) -> dict[ExecutionVertex, events.TaskUpdate]:
     """Returns the latest attempt of each subtask that the TaskExecutor reports."""
     newest: dict[ExecutionVertex, events.TaskUpdate] = {}

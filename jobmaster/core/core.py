@@ -47,7 +47,7 @@ from jobmaster.core.execution_graph import Execution
 from jobmaster.core.execution_graph.vertex import DEPLOYED
 from jobmaster.core.failover.restart_strategy import Verdict
 from jobmaster.core.invariants import validate
-from jobmaster.core.job import Job, TasksFailed
+from jobmaster.core.job_context import JobContext, TasksFailed
 from jobmaster.core.phases import Ended, Phase, Step
 from jobmaster.core.settings import JobSettings
 from jobmaster.core.slots.slot import Slot, SlotOffer
@@ -71,7 +71,7 @@ class JobMasterCore:
         only `now` is used. `recovery` is the state that earlier masters of the job left.
         """
         recovery = recovery or Recovery()
-        self.job = job = Job(
+        self.job = job = JobContext(
             job_graph,
             settings,
             ids=ids,

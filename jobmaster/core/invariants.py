@@ -8,12 +8,12 @@ from collections import Counter
 
 from firesteel.common.states import ExecutionState
 from jobmaster.core.execution_graph.vertex import DEPLOYED, Execution
-from jobmaster.core.job import Job
+from jobmaster.core.job_context import JobContext
 from jobmaster.core.phases import Phase
 from jobmaster.core.start import Created
 
 
-def validate(job: Job, phase: Phase) -> None:
+def validate(job: JobContext, phase: Phase) -> None:
     graph, pool = job.graph, job.pool
     assert graph.status in phase.statuses, f"{phase} while the job is {graph}"
     states = Counter(execution.state.name for execution in graph.executions())
@@ -38,7 +38,7 @@ def validate(job: Job, phase: Phase) -> None:
         assert graph.live == 0, f"tasks outlive their job: {graph}"
 
 
-def _validate_execution(job: Job, execution: Execution) -> None:
+def _validate_execution(job: JobContext, execution: Execution) -> None:
     group = execution.vertex.group
     if group is None or execution.terminal:
         return

@@ -40,7 +40,7 @@ from jobmaster.core.commands import (
 )
 from jobmaster.core.execution_graph import Execution, ExecutionVertex
 from jobmaster.core.failover.restart_strategy import Verdict
-from jobmaster.core.job import Job, TasksFailed
+from jobmaster.core.job_context import JobContext, TasksFailed
 from jobmaster.core.slots.slot import Slot
 
 Step: TypeAlias = "tuple[Phase, list[Command]]"  # the next phase, and the commands on the way to it
@@ -68,11 +68,11 @@ class Phase:
         """Returns when to call `tick`."""
         return None
 
-    def waiting_for(self, job: Job, now: float) -> str:
+    def waiting_for(self, job: JobContext, now: float) -> str:
         """Returns what the job waits for, in words for users; empty if it does not wait."""
         return job.slot_wait.describe(now)
 
-    def verdict(self, job: Job) -> Verdict | None:
+    def verdict(self, job: JobContext) -> Verdict | None:
         """Returns the verdict on the job's current failure; None: it is not failing."""
         return None
 
@@ -85,7 +85,7 @@ class Phase:
         """Whether this task will restart while others continue."""
         return False
 
-    def receives(self, job: Job, operator_id: OperatorId) -> bool:
+    def receives(self, job: JobContext, operator_id: OperatorId) -> bool:
         """Whether the operator's coordinator receives messages now; otherwise they are resent."""
         return True
 
@@ -99,14 +99,14 @@ class Phase:
 
     # ---- events
 
-    def start(self, job: Job, event: events.JobStarted, now: float) -> Step:
+    def start(self, job: JobContext, event: events.JobStarted, now: float) -> Step:
         raise AssertionError(f"a job starts once: {job.graph}")
 
-    def cancel(self, job: Job, now: float) -> Step:
+    def cancel(self, job: JobContext, now: float) -> Step:
         """The user cancels the job."""
         return Cancelling.enter(job, now, self.adoption)
 
-    def fail(self, job: Job, error: ErrorInfo, now: float, *, restartable: bool) -> Step:
+    def fail(self, job: JobContext, error: ErrorInfo, now: float, *, restartable: bool) -> Step:
         """Something failed that no restart of single tasks repairs."""
         job.exceptions.failed(error)
         failure = log("error", "job fails", cause=error.summary, task=error.task_name)
@@ -114,19 +114,19 @@ class Phase:
         failing = Failing.enter(job, delay_s, now, cause=error.summary, adoption=self.adoption)
         return after([failure], failing)
 
-    def tasks_failed(self, job: Job, failure: TasksFailed, now: float) -> Step:
+    def tasks_failed(self, job: JobContext, failure: TasksFailed, now: float) -> Step:
         """Regions restart, or the whole job fails."""
         job.partitions.lose(failure.lost)
         if not failure.failed:
             return self, []
         return self.fail(job, failure.error, now, restartable=True)
 
-    def task_finished(self, job: Job, execution: Execution, now: float) -> list[Command]:
+    def task_finished(self, job: JobContext, execution: Execution, now: float) -> list[Command]:
         return []
 
     def move_tasks(
         self,
-        job: Job,
+        job: JobContext,
         leaving: Sequence[ExecutionVertex],
         lost: Sequence[ResultPartitionId],
         cause: str,
@@ -135,29 +135,31 @@ class Phase:
         """Restarts these tasks elsewhere, without these partitions. This is not a failure."""
         return self, []
 
-    def analyzed(self, job: Job, event: events.JobAnalyzed, now: float) -> Step:
+    def analyzed(self, job: JobContext, event: events.JobAnalyzed, now: float) -> Step:
         job.stale_messages += 1
         return self, []
 
-    def connected(self, job: Job, event: events.TaskExecutorConnected, now: float) -> list[Command]:
+    def connected(
+        self, job: JobContext, event: events.TaskExecutorConnected, now: float
+    ) -> list[Command]:
         """A TaskExecutor reports what it holds; its slots are not in the pool yet."""
         return []
 
-    def reconnected(self, job: Job, task_executor_id: TaskExecutorId) -> list[Command]:
+    def reconnected(self, job: JobContext, task_executor_id: TaskExecutorId) -> list[Command]:
         """A stream broke and is open again: messages may have been lost."""
         return []
 
-    def tick(self, job: Job, now: float) -> Step:
+    def tick(self, job: JobContext, now: float) -> Step:
         """A deadline has passed, of this phase or another part."""
         return self, []
 
-    def advance(self, job: Job, now: float) -> Step:
+    def advance(self, job: JobContext, now: float) -> Step:
         """Takes the next step if the facts allow it. Called after every event, until it returns
         `self`.
         """
         return self, []
 
-    def follow(self, job: Job, now: float) -> list[Command]:
+    def follow(self, job: JobContext, now: float) -> list[Command]:
         """Starts or stops checkpoints. Called after every event."""
         otherwise = (
             "some of the job's tasks are being restarted"
@@ -166,11 +168,11 @@ class Phase:
         )
         return job.checkpoints.follow(self.runs and job.all_run, now, otherwise=otherwise)
 
-    def handle_late(self, job: Job, event: events.Event | Tick) -> list[Command] | None:
+    def handle_late(self, job: JobContext, event: events.Event | Tick) -> list[Command] | None:
         """Handles any event after the end of the job. Returns None before it."""
         return None
 
-    def check_analysis(self, job: Job, now: float) -> Step:
+    def check_analysis(self, job: JobContext, now: float) -> Step:
         """Fails the job if its plan cannot resume from the restored checkpoint."""
         if why := job.cannot_resume():
             return self.fail(job, job.error(why, now), now, restartable=False)
@@ -186,11 +188,11 @@ class WaitingForSlots(Phase):
     statuses = frozenset({JobStatus.RUNNING, JobStatus.RESTARTING})
 
     @classmethod
-    def enter(cls, job: Job, now: float) -> Step:
+    def enter(cls, job: JobContext, now: float) -> Step:
         """Schedules all tasks that may start; every task must be CREATED."""
         return cls(), job.schedule(tuple(job.graph.execution_vertices()), now)
 
-    def advance(self, job: Job, now: float) -> Step:
+    def advance(self, job: JobContext, now: float) -> Step:
         if not job.can_deploy:
             return self, []
         if job.graph.status is JobStatus.RESTARTING:
@@ -221,10 +223,10 @@ class Analyzing(Phase):
             AnalyzeJob(task_executor_id=slot.task_executor_id, allocation_id=slot.allocation_id)
         ]
 
-    def waiting_for(self, job: Job, now: float) -> str:
+    def waiting_for(self, job: JobContext, now: float) -> str:
         return job.slot_wait.describe(now) or "the analysis of its plan"
 
-    def analyzed(self, job: Job, event: events.JobAnalyzed, now: float) -> Step:
+    def analyzed(self, job: JobContext, event: events.JobAnalyzed, now: float) -> Step:
         if not self.analyzes_on(event.task_executor_id):
             job.stale_messages += 1
             return self, []
@@ -237,7 +239,7 @@ class Analyzing(Phase):
     def analyzes_in(self, slots: Sequence[Slot]) -> bool:
         return any(slot is self.slot for slot in slots)
 
-    def reconnected(self, job: Job, task_executor_id: TaskExecutorId) -> list[Command]:
+    def reconnected(self, job: JobContext, task_executor_id: TaskExecutorId) -> list[Command]:
         # The request may have been lost with the stream.
         return self.request() if self.analyzes_on(task_executor_id) else []
 
@@ -271,7 +273,7 @@ class Running(Phase):
     def deadline(self) -> float | None:
         return min((r.at for r in self.restarts if r.at is not None), default=None)
 
-    def waiting_for(self, job: Job, now: float) -> str:
+    def waiting_for(self, job: JobContext, now: float) -> str:
         if not self.restarts:
             return job.slot_wait.describe(now)
         tasks = sum(len(restart.vertices) for restart in self.restarts)
@@ -285,7 +287,7 @@ class Running(Phase):
     def restarts_soon(self, vertex: ExecutionVertex) -> bool:
         return any(vertex in restart.vertices for restart in self.restarts)
 
-    def tasks_failed(self, job: Job, failure: TasksFailed, now: float) -> Step:
+    def tasks_failed(self, job: JobContext, failure: TasksFailed, now: float) -> Step:
         error, failed = failure.error, [execution.vertex for execution in failure.failed]
         vertices = job.tasks_to_restart(failed, failure.lost, self.restarting)
         job.partitions.lose(failure.lost)
@@ -310,13 +312,13 @@ class Running(Phase):
         )
         return after([restarted], self._restart(job, vertices, now + delay_s, now))
 
-    def task_finished(self, job: Job, execution: Execution, now: float) -> list[Command]:
+    def task_finished(self, job: JobContext, execution: Execution, now: float) -> list[Command]:
         job.scheduler.schedule(job.strategy.after(execution.vertex), now, job.now_ms(now))
         return job.partitions.read_by(execution, self.restarts_soon)
 
     def move_tasks(
         self,
-        job: Job,
+        job: JobContext,
         leaving: Sequence[ExecutionVertex],
         lost: Sequence[ResultPartitionId],
         cause: str,
@@ -332,7 +334,7 @@ class Running(Phase):
         return after([moved], self._restart(job, vertices, now, now))
 
     def _restart(
-        self, job: Job, vertices: Sequence[ExecutionVertex], at: float, now: float
+        self, job: JobContext, vertices: Sequence[ExecutionVertex], at: float, now: float
     ) -> Step:
         """Cancels these tasks; they restart once they have ended, at `at` or later."""
         cancelled = job.end_tasks(vertices, now)
@@ -347,7 +349,7 @@ class Running(Phase):
             at = max(at, restart.at if restart.at is not None else now)
         return Running(restarts=(*others, RegionRestart(tuple(wanted), at))), cancelled
 
-    def advance(self, job: Job, now: float) -> Step:
+    def advance(self, job: JobContext, now: float) -> Step:
         for restart in self.restarts:
             if restart.at is not None and restart.at <= now:
                 return self._with(restart, replace(restart, at=None)), []
@@ -368,10 +370,10 @@ class Ending(Phase):
     """
 
     @abstractmethod
-    def ended(self, job: Job, now: float) -> Step:
+    def ended(self, job: JobContext, now: float) -> Step:
         """Returns the next phase once all tasks have ended."""
 
-    def cancel_tasks(self, job: Job, now: float) -> list[Command]:
+    def cancel_tasks(self, job: JobContext, now: float) -> list[Command]:
         """Cancels the tasks that are known."""
         known = [
             vertex
@@ -383,15 +385,17 @@ class Ending(Phase):
     def deadline(self) -> float | None:
         return None if self.adoption is None else self.adoption.deadline
 
-    def waiting_for(self, job: Job, now: float) -> str:
+    def waiting_for(self, job: JobContext, now: float) -> str:
         return ""
 
-    def connected(self, job: Job, event: events.TaskExecutorConnected, now: float) -> list[Command]:
+    def connected(
+        self, job: JobContext, event: events.TaskExecutorConnected, now: float
+    ) -> list[Command]:
         if self.adoption is None:
             return []
         return [*self.adoption.connected(job, event, now), *self.cancel_tasks(job, now)]
 
-    def advance(self, job: Job, now: float) -> Step:
+    def advance(self, job: JobContext, now: float) -> Step:
         if self.adoption is not None:
             if not self.adoption.all_known(job, now):
                 return self, []
@@ -408,18 +412,18 @@ class Cancelling(Ending):
     statuses = frozenset({JobStatus.CANCELLING})
 
     @classmethod
-    def enter(cls, job: Job, now: float, adoption: Adoption | None = None) -> Step:
+    def enter(cls, job: JobContext, now: float, adoption: Adoption | None = None) -> Step:
         job.graph.apply(JobEvent.CANCEL, job.now_ms(now))
         phase = cls(adoption=adoption)
         return phase, phase.cancel_tasks(job, now)
 
-    def cancel(self, job: Job, now: float) -> Step:
+    def cancel(self, job: JobContext, now: float) -> Step:
         return self, []
 
-    def fail(self, job: Job, error: ErrorInfo, now: float, *, restartable: bool) -> Step:
+    def fail(self, job: JobContext, error: ErrorInfo, now: float, *, restartable: bool) -> Step:
         return self, []
 
-    def ended(self, job: Job, now: float) -> Step:
+    def ended(self, job: JobContext, now: float) -> Step:
         return Ended.enter(job, JobEvent.CANCELED, now)
 
 
@@ -434,7 +438,7 @@ class Failing(Ending):
     @classmethod
     def enter(
         cls,
-        job: Job,
+        job: JobContext,
         restart_delay_s: float | None,
         now: float,
         *,
@@ -447,14 +451,14 @@ class Failing(Ending):
         phase = cls(adoption=adoption, restart_delay_s=restart_delay_s)
         return phase, [*listings, *phase.cancel_tasks(job, now)]
 
-    def verdict(self, job: Job) -> Verdict | None:
+    def verdict(self, job: JobContext) -> Verdict | None:
         return Verdict(error=job.exceptions.latest, delay_s=self.restart_delay_s)
 
-    def fail(self, job: Job, error: ErrorInfo, now: float, *, restartable: bool) -> Step:
+    def fail(self, job: JobContext, error: ErrorInfo, now: float, *, restartable: bool) -> Step:
         job.exceptions.also_failed(error)
         return self, []
 
-    def ended(self, job: Job, now: float) -> Step:
+    def ended(self, job: JobContext, now: float) -> Step:
         if not job.checkpoints.settled:
             return self, []
         if self.restart_delay_s is None:
@@ -474,10 +478,10 @@ class Restarting(Phase):
     def deadline(self) -> float | None:
         return self.at
 
-    def waiting_for(self, job: Job, now: float) -> str:
+    def waiting_for(self, job: JobContext, now: float) -> str:
         return f"its restart (in {max(0.0, self.at - now):.0f} s)"
 
-    def tick(self, job: Job, now: float) -> Step:
+    def tick(self, job: JobContext, now: float) -> Step:
         """Creates new attempts of all tasks after the delay; the job then waits for its slots."""
         if now < self.at:
             return self, []
@@ -495,7 +499,7 @@ class Ended(Phase):
     cause: str  # sent to TaskExecutors
 
     @classmethod
-    def enter(cls, job: Job, event: JobEvent, now: float, *, cause: str = "") -> Step:
+    def enter(cls, job: JobContext, event: JobEvent, now: float, *, cause: str = "") -> Step:
         """Withdraws the requirements, returns all slots and reports the status."""
         job.graph.apply(event, job.now_ms(now), cause)
         phase = cls(cause=f"the job is {job.graph.status.name}")
@@ -513,17 +517,17 @@ class Ended(Phase):
         return phase, commands
 
     @classmethod
-    def suspend(cls, job: Job, now: float) -> Step:
+    def suspend(cls, job: JobContext, now: float) -> Step:
         """Ends the job for this master only: it continues under another master, or is over."""
         job.scheduler.forget()
         job.tasks.abandon(now, job.now_ms(now))
         phase, commands = cls.enter(job, JobEvent.SUSPEND, now)
         return phase, [*commands, Exit()]
 
-    def waiting_for(self, job: Job, now: float) -> str:
+    def waiting_for(self, job: JobContext, now: float) -> str:
         return ""
 
-    def handle_late(self, job: Job, event: events.Event | Tick) -> list[Command]:
+    def handle_late(self, job: JobContext, event: events.Event | Tick) -> list[Command]:
         match event:
             case events.CheckpointStored():  # the next master restores it; tasks are not notified
                 return job.checkpoints.late_answer(event.checkpoint_id)

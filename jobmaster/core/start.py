@@ -11,7 +11,7 @@ from jobmaster.core.adoption import Adoption, can_adopt
 from jobmaster.core.commands import Command, log
 from jobmaster.core.execution_graph import ExecutionVertex
 from jobmaster.core.failover.restart_strategy import Verdict
-from jobmaster.core.job import Job, TasksFailed
+from jobmaster.core.job_context import JobContext, TasksFailed
 from jobmaster.core.phases import Ended, Failing, Phase, Running, Step, WaitingForSlots, after
 
 
@@ -24,14 +24,14 @@ class Created(Phase):
     verdict_before: Verdict | None  # of the earlier master on the failure that it handled
     adoption_timeout_s: float
 
-    def start(self, job: Job, event: events.JobStarted, now: float) -> Step:
+    def start(self, job: JobContext, event: events.JobStarted, now: float) -> Step:
         latest = job.completed.latest
         restored = [] if latest is None else job.restore_coordinators(job.graph.vertices)
         if event.adopts is not None:
             job.coordinators.take_found(event.found)
         return after(restored, self._start(job, event, now))
 
-    def _start(self, job: Job, event: events.JobStarted, now: float) -> Step:
+    def _start(self, job: JobContext, event: events.JobStarted, now: float) -> Step:
         if job.invalid:
             job.exceptions.failed(job.error(job.invalid, now))
             return Ended.enter(job, JobEvent.REJECT, now, cause=job.invalid)
@@ -67,7 +67,7 @@ class Reconciling(Phase):
     adoption: Adoption
 
     @classmethod
-    def enter(cls, job: Job, event: events.JobStarted, timeout_s: float, now: float) -> Step:
+    def enter(cls, job: JobContext, event: events.JobStarted, timeout_s: float, now: float) -> Step:
         job.take_analysis(event.adopts or ())
         job.take_collected()
         job.graph.apply(JobEvent.ADOPT, job.now_ms(now))
@@ -79,26 +79,28 @@ class Reconciling(Phase):
     def restarts_soon(self, vertex: ExecutionVertex) -> bool:
         return True  # it may: nothing is released until that is known
 
-    def receives(self, job: Job, operator_id: OperatorId) -> bool:
+    def receives(self, job: JobContext, operator_id: OperatorId) -> bool:
         return self.adoption.collecting and job.coordinators.collects(operator_id)
 
     def deadline(self) -> float | None:
         return self.adoption.deadline
 
-    def waiting_for(self, job: Job, now: float) -> str:
+    def waiting_for(self, job: JobContext, now: float) -> str:
         return self.adoption.waiting_for(job, now)
 
-    def tasks_failed(self, job: Job, failure: TasksFailed, now: float) -> Step:
+    def tasks_failed(self, job: JobContext, failure: TasksFailed, now: float) -> Step:
         self.adoption.failed(failure)  # they restart once the other tasks are known
         return self, []
 
-    def connected(self, job: Job, event: events.TaskExecutorConnected, now: float) -> list[Command]:
+    def connected(
+        self, job: JobContext, event: events.TaskExecutorConnected, now: float
+    ) -> list[Command]:
         return self.adoption.connected(job, event, now)
 
-    def reconnected(self, job: Job, task_executor_id: TaskExecutorId) -> list[Command]:
+    def reconnected(self, job: JobContext, task_executor_id: TaskExecutorId) -> list[Command]:
         return self.adoption.ask(job, task_executor_id)  # the request may have been lost
 
-    def advance(self, job: Job, now: float) -> Step:
+    def advance(self, job: JobContext, now: float) -> Step:
         """Ends the adoption once the tasks have reported or time is up."""
         resumed = self.adoption.resume_sinks(job)
         if not self.adoption.over(job, now):

@@ -23,7 +23,7 @@ from jobmaster.core import events
 from jobmaster.core.checkpoints.checkpoint import Kind
 from jobmaster.core.checkpoints.coordinator import Request
 from jobmaster.core.commands import AnswerRequest, Command, log
-from jobmaster.core.job import Job
+from jobmaster.core.job_context import JobContext
 from jobmaster.core.phases import Phase, Step
 from jobmaster.core.slots.slot import Slot
 
@@ -37,7 +37,7 @@ class _Move:
 
 
 class Vacating:
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: JobContext) -> None:
         self._job = job
         self._moves: dict[TaskExecutorId, _Move] = {}
 

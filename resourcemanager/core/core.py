@@ -24,8 +24,8 @@ from resourcemanager.core import commands, events
 from resourcemanager.core.commands import Command
 from resourcemanager.core.events import Connection, Event, WorkerId
 from resourcemanager.core.fence import Fence
-from resourcemanager.core.jobs import Job, LostExecutor, unmet
 from resourcemanager.core.matching import Need, Plan, match_slots
+from resourcemanager.core.registered_jobs import LostExecutor, RegisteredJob, unmet
 from resourcemanager.core.settings import (
     GRACE_AFTER_PAUSE_S,
     HEARTBEATS_MISSED,
@@ -50,7 +50,8 @@ class SlotManager:
     def __init__(self, settings: Settings, ids: IdSource) -> None:
         self.settings = settings
         self.table = SlotTable()
-        self.jobs: dict[JobId, Job] = {}  # served in this order, the order of registration
+        # Served in this order, the order of registration.
+        self.jobs: dict[JobId, RegisteredJob] = {}
         self.workers = Workers(
             initial=settings.initial_workers,
             max_slots=settings.max_slots,
@@ -266,7 +267,7 @@ class SlotManager:
             self._requests.pause(slot, self._now)
         self._unsettled |= result.changed
 
-    def _close(self, peer: TaskExecutor | Job, cause: str) -> None:
+    def _close(self, peer: TaskExecutor | RegisteredJob, cause: str) -> None:
         """Closes the peer's connection, if it has one."""
         if (connection := self.fence.disconnect(peer)) is not None:
             self._commands.append(commands.CloseConnection(connection=connection, cause=cause))
@@ -290,7 +291,7 @@ class SlotManager:
             self._commands.append(commands.ReleaseWorker(worker_id=executor.worker_id, cause=cause))
         self._unsettled = True
 
-    def _judge(self, job: Job, report: events.TaskExecutorReportedLost) -> None:
+    def _judge(self, job: RegisteredJob, report: events.TaskExecutorReportedLost) -> None:
         """Decides on a JobMaster's finding. A TaskExecutor that the SlotManager still hears is
         alive, and only this JobMaster cannot reach it: it loses the job's slots and nothing else.
         """
@@ -378,7 +379,7 @@ class SlotManager:
             return
         job = self.jobs.get(event.job_id)
         if job is None:
-            job = Job(
+            job = RegisteredJob(
                 job_id=event.job_id, name=event.job_name, address=event.address, epoch=event.epoch
             )
             self.jobs[event.job_id] = job
@@ -404,7 +405,7 @@ class SlotManager:
             self._arm(Deadline.HOLDERS, job.job_id, after_s=max(0.0, complete_at - self._now))
         self._unsettled = True
 
-    def _holders(self, job: Job) -> list[TaskExecutor]:
+    def _holders(self, job: RegisteredJob) -> list[TaskExecutor]:
         """Returns the TaskExecutors with slots of the job, requests for them, or results."""
         found = {slot.executor.task_executor_id for slot in self.table.slots_of(job.job_id)}
         executors = self.table.executors
@@ -413,7 +414,7 @@ class SlotManager:
         }
         return [executors[each] for each in sorted(found)]
 
-    def _introduce(self, job: Job, executor: TaskExecutor) -> None:
+    def _introduce(self, job: RegisteredJob, executor: TaskExecutor) -> None:
         """Names the job's JobMaster to the TaskExecutor, which may still know an earlier one."""
         if executor.connection is not None:
             self._commands.append(
@@ -425,7 +426,7 @@ class SlotManager:
                 )
             )
 
-    def _tell_holders(self, job: Job) -> None:
+    def _tell_holders(self, job: RegisteredJob) -> None:
         holders = tuple(executor.task_executor_id for executor in self._holders(job))
         if job.connection is not None and holders != job.told_holders:
             job.told_holders = holders
@@ -433,7 +434,7 @@ class SlotManager:
                 commands.SlotHolders(connection=job.connection, task_executor_ids=holders)
             )
 
-    def _heard_job(self, job: Job, event: events.FromJobMaster) -> None:
+    def _heard_job(self, job: RegisteredJob, event: events.FromJobMaster) -> None:
         match event:
             case events.RequirementsDeclared():
                 job.sequence, job.requirements, job.environment = (
@@ -454,7 +455,7 @@ class SlotManager:
             case _:
                 assert_never(event)
 
-    def _lose_job(self, job: Job, cause: str) -> None:
+    def _lose_job(self, job: RegisteredJob, cause: str) -> None:
         """Drops the job's requirements. Its slots become free once their TaskExecutors report them
         so.
         """

@@ -20,7 +20,7 @@ from resourcemanager.core.events import (
     SlotsReported,
     TaskExecutorRegistered,
 )
-from resourcemanager.core.jobs import Job
+from resourcemanager.core.registered_jobs import RegisteredJob
 from resourcemanager.core.slots import TaskExecutor
 
 EPOCHS_REMEMBERED = 10_000
@@ -87,7 +87,9 @@ class Fence:
             return None
         return executor
 
-    def admit_job(self, event: FromJobMaster, jobs: Mapping[JobId, Job], now: float) -> Job | None:
+    def admit_job(
+        self, event: FromJobMaster, jobs: Mapping[JobId, RegisteredJob], now: float
+    ) -> RegisteredJob | None:
         job_id = self.job_on.get(event.connection)
         if job_id is None or job_id != event.job_id:
             self.drop("JobMaster's connection is superseded or not registered")
@@ -114,11 +116,11 @@ class Fence:
         executor.connection, executor.heard_at, executor.report_sequence = connection, now, 0
         self.executor_on[connection] = executor.task_executor_id
 
-    def connect_job(self, job: Job, connection: Connection, now: float) -> None:
+    def connect_job(self, job: RegisteredJob, connection: Connection, now: float) -> None:
         job.connection, job.heard_at = connection, now
         self.job_on[connection] = job.job_id
 
-    def disconnect(self, peer: TaskExecutor | Job) -> Connection | None:
+    def disconnect(self, peer: TaskExecutor | RegisteredJob) -> Connection | None:
         """Stops admitting events from the peer's connection. Returns that connection, or None if
         the peer had none.
         """
@@ -129,7 +131,7 @@ class Fence:
         return connection
 
     def violations(
-        self, executors: Mapping[TaskExecutorId, TaskExecutor], jobs: Mapping[JobId, Job]
+        self, executors: Mapping[TaskExecutorId, TaskExecutor], jobs: Mapping[JobId, RegisteredJob]
     ) -> list[str]:
         by_executor = {
             x.connection: x.task_executor_id for x in executors.values() if x.connection is not None

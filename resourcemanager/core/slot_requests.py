@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from firesteel.common.ids import AllocationId, JobId, TaskExecutorId
 from resourcemanager.core import commands
 from resourcemanager.core.commands import Command
-from resourcemanager.core.jobs import Job
+from resourcemanager.core.registered_jobs import RegisteredJob
 from resourcemanager.core.settings import (
     REQUEST_TIMEOUT_S,
     REQUESTS_MAX,
@@ -26,7 +26,11 @@ from resourcemanager.core.timers import Timers
 
 class SlotRequests:
     def __init__(
-        self, table: SlotTable, jobs: Mapping[JobId, Job], timers: Timers[Timer], out: list[Command]
+        self,
+        table: SlotTable,
+        jobs: Mapping[JobId, RegisteredJob],
+        timers: Timers[Timer],
+        out: list[Command],
     ) -> None:
         """The SlotManager owns all four arguments; `out` collects its commands."""
         self._table = table
@@ -82,7 +86,7 @@ class SlotRequests:
         self.send(slot, now)
         return False
 
-    def give_up_all(self, job: Job, cause: str, now: float) -> None:
+    def give_up_all(self, job: RegisteredJob, cause: str, now: float) -> None:
         for slot in self._table.slots_of(job.job_id):
             if slot.state is SlotState.PENDING:
                 self._give_up(slot, cause, now)
@@ -92,7 +96,7 @@ class SlotRequests:
             if slot.state is SlotState.PENDING:
                 self._give_up(slot, cause, now)
 
-    def take_back(self, job: Job, executor: TaskExecutor, cause: str, now: float) -> None:
+    def take_back(self, job: RegisteredJob, executor: TaskExecutor, cause: str, now: float) -> None:
         """Abandons the job's requests to a TaskExecutor, and frees its slots there."""
         for slot in self._table.slots_of(job.job_id):
             if slot.executor is not executor:

@@ -20,15 +20,17 @@ from firesteel.common.resources import UNKNOWN
 from resourcemanager.core import commands
 from resourcemanager.core.commands import Command, StopProgress
 from resourcemanager.core.events import Connection, Requirement
-from resourcemanager.core.jobs import Job
 from resourcemanager.core.matching import Need, Plan
+from resourcemanager.core.registered_jobs import RegisteredJob
 from resourcemanager.core.shortage import explain
 from resourcemanager.core.slots import SlotTable, Stop, TaskExecutor
 from resourcemanager.core.workers import Growth, Workers
 
 
 class Stops:
-    def __init__(self, table: SlotTable, jobs: Mapping[JobId, Job], out: list[Command]) -> None:
+    def __init__(
+        self, table: SlotTable, jobs: Mapping[JobId, RegisteredJob], out: list[Command]
+    ) -> None:
         """The SlotManager owns all three arguments; `out` collects its commands."""
         self._table = table
         self._jobs = jobs
@@ -124,7 +126,9 @@ class Stops:
                 self._out.append(progress)
 
 
-def places_of(executor: TaskExecutor, jobs: Iterable[Job], table: SlotTable) -> list[Need]:
+def places_of(
+    executor: TaskExecutor, jobs: Iterable[RegisteredJob], table: SlotTable
+) -> list[Need]:
     """Returns the slots that jobs require elsewhere in place of those on `executor`."""
     needs = []
     for job in jobs:

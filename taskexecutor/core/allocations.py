@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from firesteel.common.ids import AllocationId, JobId
 from taskexecutor.core import commands
-from taskexecutor.core.jobs import FilesEvent, FilesState
+from taskexecutor.core.hosted_jobs import FilesEvent, FilesState
 from taskexecutor.core.slot_table import SlotTable
 from taskexecutor.core.slots import (
     Allocation,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from firesteel.common.ids import Epoch, JobId
 from taskexecutor.core import allocations, commands, events, results
-from taskexecutor.core.jobs import Job
+from taskexecutor.core.hosted_jobs import HostedJob
 from taskexecutor.core.slot_table import SlotTable
 from taskexecutor.core.slots import SlotState
 
@@ -24,7 +24,7 @@ def connect(table: SlotTable, job_id: JobId, address: str, epoch: Epoch, now: fl
         _refuse(table, job, "ConnectJobMaster", epoch)
         return f"job {job_id} has a newer JobMaster (epoch {job.epoch}, not {epoch})"
     if job is None:
-        table.jobs[job_id] = Job(job_id=job_id, address=address, epoch=epoch, heard_at=now)
+        table.jobs[job_id] = HostedJob(job_id=job_id, address=address, epoch=epoch, heard_at=now)
     elif epoch > job.epoch or address != job.address or job.closed:
         job.address, job.epoch, job.connected, job.closed = address, epoch, False, False
         job.heard_at, job.disconnected_at = now, now
@@ -60,7 +60,7 @@ def admit(table: SlotTable, event: events.FromJobMaster, now: float) -> bool:
     return True
 
 
-def _refuse(table: SlotTable, job: Job, what: str, epoch: Epoch) -> None:
+def _refuse(table: SlotTable, job: HostedJob, what: str, epoch: Epoch) -> None:
     table.refusals.refuse(
         what, sender="JobMaster", epoch=epoch, in_force=job.epoch, job_id=job.job_id
     )
@@ -139,7 +139,7 @@ def died(table: SlotTable, event: events.JobMasterDied, now: float) -> None:
         left(table, job.job_id, event.cause, now)
 
 
-def give_up(table: SlotTable, job: Job, cause: str, now: float) -> None:
+def give_up(table: SlotTable, job: HostedJob, cause: str, now: float) -> None:
     job.backlog.clear()
     job.connected, job.closed = False, True
     results.release_all(table, job)
@@ -150,7 +150,7 @@ def give_up(table: SlotTable, job: Job, cause: str, now: float) -> None:
         del table.jobs[job.job_id]
 
 
-def give_up_at(table: SlotTable, job: Job) -> float | None:
+def give_up_at(table: SlotTable, job: HostedJob) -> float | None:
     """Returns when the JobMaster is given up if it stays silent."""
     if job.closed:
         return None

@@ -10,11 +10,11 @@ from collections.abc import Collection
 
 from firesteel.common.job_graph import ResultPartitionId, StoredPartition
 from taskexecutor.core import commands
-from taskexecutor.core.jobs import Job
+from taskexecutor.core.hosted_jobs import HostedJob
 from taskexecutor.core.slot_table import SlotTable
 
 
-def keep(table: SlotTable, job: Job, partitions: tuple[StoredPartition, ...]) -> None:
+def keep(table: SlotTable, job: HostedJob, partitions: tuple[StoredPartition, ...]) -> None:
     new = {each.id: each for each in partitions if each.id not in job.partitions}
     if new:
         job.partitions.update(new)
@@ -23,7 +23,7 @@ def keep(table: SlotTable, job: Job, partitions: tuple[StoredPartition, ...]) ->
         table.command(commands.TakePartitionsOver(job_id=job.job_id, partitions=taken))
 
 
-def release(table: SlotTable, job: Job, partitions: tuple[ResultPartitionId, ...]) -> None:
+def release(table: SlotTable, job: HostedJob, partitions: tuple[ResultPartitionId, ...]) -> None:
     known = [job.partitions.pop(each) for each in partitions if each in job.partitions]
     if known:
         _count(table, known, -1)
@@ -31,7 +31,7 @@ def release(table: SlotTable, job: Job, partitions: tuple[ResultPartitionId, ...
         table.command(commands.DeletePartitions(job_id=job.job_id, partitions=ids))
 
 
-def release_all(table: SlotTable, job: Job) -> None:
+def release_all(table: SlotTable, job: HostedJob) -> None:
     if job.partitions:
         _count(table, job.partitions.values(), -1)
         job.partitions.clear()

@@ -18,7 +18,7 @@ from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, IdS
 from firesteel.common.resources import ResourceProfile, SlotStatus
 from firesteel.common.states import ExecutionState, IllegalTransition
 from taskexecutor.core.commands import CloseJobMaster, Command, ReportSlots, Stored, ToJobMaster
-from taskexecutor.core.jobs import FILES_TRANSITIONS, FilesEvent, FilesState, Job
+from taskexecutor.core.hosted_jobs import FILES_TRANSITIONS, FilesEvent, FilesState, HostedJob
 from taskexecutor.core.settings import Settings
 from taskexecutor.core.slots import (
     PROCESS_TRANSITIONS,
@@ -66,7 +66,7 @@ class SlotTable:
             )
             for index in range(settings.slots)
         ]
-        self.jobs: dict[JobId, Job] = {}
+        self.jobs: dict[JobId, HostedJob] = {}
         self.resource_manager_epoch = Epoch(0)
         self.stopping = False
         self.warm_not_before = 0.0  # processes of free slots start after this; 0: now
@@ -99,7 +99,7 @@ class SlotTable:
             self._about(slot),
         )
 
-    def drive_files(self, job: Job, event: FilesEvent, reason: str = "") -> None:
+    def drive_files(self, job: HostedJob, event: FilesEvent, reason: str = "") -> None:
         job.files = self._driven(
             FILES_TRANSITIONS, job.files, event, reason, "files", (job.job_id,)
         )
@@ -258,7 +258,7 @@ class SlotTable:
         commands, self._commands = self._commands, []
         return commands
 
-    def forget(self, job: Job) -> None:
+    def forget(self, job: HostedJob) -> None:
         if self.jobs.pop(job.job_id, None) is not None and not job.closed:
             self._commands.append(CloseJobMaster(job_id=job.job_id))
 
@@ -325,7 +325,7 @@ class SlotTable:
             return "a task that was not cancelled has a deadline to end"
         return ""
 
-    def _broken_in_job(self, job: Job) -> str:
+    def _broken_in_job(self, job: HostedJob) -> str:
         if job.connected and (job.backlog or job.closed):
             return "its JobMaster is connected, but messages are kept for it or it is given up"
         if job.partitions and job.closed:

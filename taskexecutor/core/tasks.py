@@ -6,7 +6,7 @@ from firesteel.common.ids import AllocationId, AttemptId, ExecutorId, JobId
 from firesteel.common.job_graph import Blob
 from firesteel.common.states import ExecutionState
 from taskexecutor.core import allocations, commands, events, results
-from taskexecutor.core.jobs import FilesEvent, FilesState, Job
+from taskexecutor.core.hosted_jobs import FilesEvent, FilesState, HostedJob
 from taskexecutor.core.slot_table import SlotTable
 from taskexecutor.core.slots import ProcessEvent, ProcessState, Slot, SlotEvent, SlotState, Task
 
@@ -63,7 +63,7 @@ def _over(table: SlotTable, allocation_id: AllocationId) -> str:
 
 def _send_with_files(
     table: SlotTable,
-    job: Job,
+    job: HostedJob,
     slot: Slot,
     item: events.SlotTasks | events.AnalysisRequested,
     blobs: tuple[Blob, ...],
@@ -83,7 +83,7 @@ def _send_with_files(
 
 
 def _deliver(
-    table: SlotTable, job: Job, slot: Slot, item: events.SlotTasks | events.AnalysisRequested
+    table: SlotTable, job: HostedJob, slot: Slot, item: events.SlotTasks | events.AnalysisRequested
 ) -> None:
     held = table.allocation_of(slot)
     executor_id = table.process_in(slot).executor_id

@@ -14,7 +14,6 @@ import sqlalchemy as sa
 from alembic.script import ScriptDirectory
 
 from dispatcher import migrations
-from dispatcher.core.jobs import Job
 from dispatcher.core.records import (
     HandoverChanged,
     JobAdded,
@@ -23,6 +22,7 @@ from dispatcher.core.records import (
     JobForgotten,
     JobStatusChanged,
 )
+from dispatcher.core.submitted_jobs import SubmittedJob
 from dispatcher.job_store import Fenced, JobStore, NotWritten, Superseded
 from firesteel.common.checkpoints.state import CompleteCheckpoint
 from firesteel.common.ids import JobId, JobMasterId
@@ -110,7 +110,7 @@ def test_a_database_without_a_version_is_migrated_with_its_rows(url: str) -> Non
     store = JobStore(url)
     assert store.epoch == 7
     assert store.jobs() == [
-        Job(
+        SubmittedJob(
             job_id=ENDED,
             name="failed",
             graph_id="g",
@@ -120,7 +120,7 @@ def test_a_database_without_a_version_is_migrated_with_its_rows(url: str) -> Non
             epoch=1,
             job_master_id=JobMasterId("n"),
         ),
-        Job(
+        SubmittedJob(
             job_id=JOB,
             name="runs",
             graph_id="g",

@@ -90,14 +90,14 @@ MUTANTS = (
     ),
     Mutant(
         "a task keeps rows that come to another one under the next master",
-        "jobmaster/core/job.py",
+        "jobmaster/core/job_context.py",
         "if self.coordinators.reads_anew(v.current)]",
         "if False]",
         "tests/unit/jobmaster/test_adoption.py",
     ),
     Mutant(
         "a task keeps rows of which another attempt has made others (invariant 18)",
-        "jobmaster/core/job.py",
+        "jobmaster/core/job_context.py",
         "            if not (newly := self._with_other_rows(found) - other_rows):\n",
         "            if not (newly := set[VertexId]()):\n",
         "tests/unit/jobmaster/test_scheduling.py",

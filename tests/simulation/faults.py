@@ -20,7 +20,7 @@ from typing import Any, assert_never
 
 from dispatcher.core.core import DispatcherCore
 from dispatcher.core.events import JobStatusReported
-from dispatcher.core.jobs import Job
+from dispatcher.core.submitted_jobs import SubmittedJob
 from firesteel.common.ids import AllocationId, Epoch, JobId
 from firesteel.common.states import JobStatus
 from resourcemanager.core import events
@@ -475,7 +475,7 @@ def _past_of_the_resource_manager(core: SlotManager) -> Iterator[object]:
             )
 
 
-def _past_of_the_dispatcher(core: DispatcherCore) -> Iterator[tuple[object, Job]]:
+def _past_of_the_dispatcher(core: DispatcherCore) -> Iterator[tuple[object, SubmittedJob]]:
     for process in core.processes:
         job_id = process.job_id
         known = core.jobs.get(job_id) if job_id is not None else None

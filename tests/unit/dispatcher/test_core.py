@@ -43,7 +43,6 @@ from dispatcher.core.events import (
     RemoveJob,
     SubmitJob,
 )
-from dispatcher.core.jobs import Ending, Job
 from dispatcher.core.processes import STARTS_BEFORE_GIVING_UP
 from dispatcher.core.records import (
     HandoverChanged,
@@ -54,6 +53,7 @@ from dispatcher.core.records import (
     JobForgotten,
     JobStatusChanged,
 )
+from dispatcher.core.submitted_jobs import Ending, SubmittedJob
 from firesteel.common.ids import JobId, JobMasterId
 from firesteel.common.service.core import Tick
 from firesteel.common.states import IllegalTransition, JobStatus
@@ -66,7 +66,7 @@ class Harness:
     """A core with its clock, its latest commands and all its commands."""
 
     def __init__(
-        self, *, spares: int = 1, history: int = 100, jobs: list[Job] | None = None
+        self, *, spares: int = 1, history: int = 100, jobs: list[SubmittedJob] | None = None
     ) -> None:
         self.now = 100.0
         self.core = DispatcherCore(spares=spares, history=history, jobs=jobs or [], now=self.now)
@@ -161,7 +161,7 @@ class Harness:
         return out + self.handle(JobMasterDisconnected(connection=number))
 
     @property
-    def job(self) -> Job:
+    def job(self) -> SubmittedJob:
         return self.core.jobs[JOB]
 
 
@@ -452,9 +452,9 @@ def test_only_changes_of_status_are_stored() -> None:
     assert [r.status for r in of(JobStatusChanged, harness.records)] == [JobStatus.RUNNING]
 
 
-def stored(status: JobStatus = JobStatus.RUNNING, *, assigned: bool = True) -> Job:
+def stored(status: JobStatus = JobStatus.RUNNING, *, assigned: bool = True) -> SubmittedJob:
     master = JobMasterId(f"{1:032x}") if assigned else None
-    return Job(
+    return SubmittedJob(
         job_id=JOB,
         name="a job",
         graph_id="g",
@@ -597,7 +597,7 @@ def test_a_report_may_skip_statuses_but_not_go_back() -> None:
 
 
 def test_no_event_ends_a_job_that_has_ended() -> None:
-    job = Job(job_id=JOB, name="a job", graph_id="g", status=JobStatus.FINISHED)
+    job = SubmittedJob(job_id=JOB, name="a job", graph_id="g", status=JobStatus.FINISHED)
     for event in Ending:
         with pytest.raises(IllegalTransition, match="is FINISHED; illegal transition"):
             job.end(event, 1.0)

@@ -17,8 +17,8 @@ import pytest
 
 from dispatcher import job_logs as cluster
 from dispatcher.blob_store import BlobStore
-from dispatcher.core.jobs import Ending
 from dispatcher.core.records import JobAdded, JobEnded
+from dispatcher.core.submitted_jobs import Ending
 from dispatcher.job_logs import cluster_logs
 from dispatcher.job_store import JobStore
 from dispatcher.results import ResultStore

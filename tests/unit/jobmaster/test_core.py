@@ -21,7 +21,7 @@ from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events
 from jobmaster.core.execution_graph import Execution
 from jobmaster.core.failover.restart_strategy import FixedDelay
-from jobmaster.core.job import MAX_WARNINGS
+from jobmaster.core.job_context import MAX_WARNINGS
 from jobmaster.core.settings import JobSettings
 from jobmaster.core.slots.slot import Requirement
 from jobmaster.core.task_executors import PROCESS_ENDED

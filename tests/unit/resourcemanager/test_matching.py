@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from firesteel.common.ids import TaskExecutorId
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from resourcemanager.core.events import Requirement
-from resourcemanager.core.jobs import unmet
 from resourcemanager.core.matching import Need, Offer, Plan, match_slots
+from resourcemanager.core.registered_jobs import unmet
 from tests.slot_manager import GIB, SLOT, job_id
 
 BIG = ResourceProfile(cpu_cores=2.0, heap_bytes=3 * GIB, off_heap_bytes=GIB)

@@ -55,7 +55,7 @@ class TasksFailed(NamedTuple):
     lost: Sequence[ResultPartitionId]
 
 
-class Job:
+class JobContext:
     """Phases and the core change it. Methods return commands in order."""
 
     def __init__(

@@ -65,7 +65,7 @@ REPORTABLE = {status: _reachable(status) for status in JobStatus}
 
 
 @dataclass(slots=True, kw_only=True)
-class Job:
+class SubmittedJob:
     job_id: JobId
     name: str
     graph_id: str
@@ -181,32 +181,32 @@ class JobTable:
     """All jobs of the cluster, oldest first, and the end of jobs that are no longer kept."""
 
     def __init__(
-        self, jobs: Iterable[Job], forgotten: Iterable[ForgottenJob], *, history: int
+        self, jobs: Iterable[SubmittedJob], forgotten: Iterable[ForgottenJob], *, history: int
     ) -> None:
         """`history` is the number of ended jobs to keep."""
         self.by_id = {job.job_id: job for job in sorted(jobs, key=lambda job: job.start_ms)}
         self.forgotten = {job.job_id: job for job in forgotten}
         self._history = history
 
-    def __iter__(self) -> Iterator[Job]:
+    def __iter__(self) -> Iterator[SubmittedJob]:
         return iter(self.by_id.values())
 
-    def find(self, job_id: JobId) -> Job | None:
+    def find(self, job_id: JobId) -> SubmittedJob | None:
         """Returns the job, or None. A job that is no longer kept has only an id and a status."""
         if (forgotten := self.forgotten.get(job_id)) is not None:
-            return Job(job_id=job_id, name="", graph_id="", status=forgotten.status)
+            return SubmittedJob(job_id=job_id, name="", graph_id="", status=forgotten.status)
         return self.by_id.get(job_id)
 
-    def add(self, job: Job) -> None:
+    def add(self, job: SubmittedJob) -> None:
         self.by_id[job.job_id] = job
 
-    def waiting(self) -> list[Job]:
+    def waiting(self) -> list[SubmittedJob]:
         return [job for job in self if job.waiting]
 
-    def assigned_to(self, job_master_id: JobMasterId | None) -> Job | None:
+    def assigned_to(self, job_master_id: JobMasterId | None) -> SubmittedJob | None:
         return next((job for job in self if job.job_master_id == job_master_id), None)
 
-    def forget_oldest(self) -> list[Job]:
+    def forget_oldest(self) -> list[SubmittedJob]:
         """Forgets the oldest ended jobs beyond the limit, and returns them."""
         ended = sorted((job for job in self if job.ended), key=lambda job: job.end_ms)
         dropped = ended[: max(0, len(ended) - self._history)]
@@ -214,7 +214,7 @@ class JobTable:
             self.forget(job)
         return dropped
 
-    def forget(self, job: Job, why: str = "") -> None:
+    def forget(self, job: SubmittedJob, why: str = "") -> None:
         """Forgets all about the job except how it ended."""
         del self.by_id[job.job_id]
         self.forgotten[job.job_id] = ForgottenJob(job.job_id, job.status, why)

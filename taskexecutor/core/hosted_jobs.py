@@ -44,7 +44,7 @@ FILES_TRANSITIONS: dict[FilesState, dict[FilesEvent, FilesState]] = {
 
 
 @dataclass(slots=True, kw_only=True)
-class Job:
+class HostedJob:
     """A job that has slots here, or had them a moment ago, and its JobMaster."""
 
     job_id: JobId

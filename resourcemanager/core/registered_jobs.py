@@ -18,7 +18,7 @@ class LostExecutor(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class Job:
+class RegisteredJob:
     """Exists from its JobMaster's registration to that JobMaster's death. Its slots may outlive it,
     as their TaskExecutors report.
     """
