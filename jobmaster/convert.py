@@ -38,7 +38,7 @@ from firesteel.text import clipped
 from jobmaster.core import commands, events
 from jobmaster.core.checkpoints.checkpoint import Snapshot
 from jobmaster.core.coordinators.base import Json
-from jobmaster.core.execution_graph.history import StatusChange
+from jobmaster.core.execution_graph.vertex import StatusChange
 from jobmaster.core.failover.exceptions import Failure
 from jobmaster.core.failover.restart_strategy import RestartHistory, Verdict
 from jobmaster.core.slots.slot import SlotOffer

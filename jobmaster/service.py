@@ -47,7 +47,7 @@ from jobmaster.convert import (
 )
 from jobmaster.core import events
 from jobmaster.core.checkpoints.recovery import Recovery
-from jobmaster.core.execution_graph.history import StatusChange
+from jobmaster.core.execution_graph.vertex import StatusChange
 from jobmaster.core.settings import JobSettings, settings_from
 from jobmaster.paths import PathLister, list_files
 from jobmaster.recovery import recovery_of

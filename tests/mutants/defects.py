@@ -240,10 +240,9 @@ MUTANTS = (
     ),
     Mutant(
         "an earlier checkpoint than the latest is restored (invariant 6)",
-        "jobmaster/core/checkpoints/coordinator.py",
-        "        self.last_completed = checkpoint\n        self.latest = checkpoint_id\n",
-        "        self.last_completed = checkpoint\n"
-        "        self.latest = self.latest or checkpoint_id\n",
+        "jobmaster/core/checkpoints/completed.py",
+        "        self.latest = self._metadata[checkpoint_id]\n",
+        "        self.latest = self.latest or self._metadata[checkpoint_id]\n",
         SIMULATION,
     ),
     Mutant(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from firesteel.common.checkpoints.metadata import CheckpointMetadata
 from firesteel.common.checkpoints.state import CompleteCheckpoint
 from firesteel.common.ids import AttemptId, OperatorId
-from jobmaster.core.execution_graph.history import StatusChange
+from jobmaster.core.execution_graph.vertex import StatusChange
 from jobmaster.core.failover.exceptions import Failure
 from jobmaster.core.failover.restart_strategy import RestartHistory, Verdict
 

@@ -14,8 +14,7 @@ from firesteel.common.job_graph import Operator
 from jobmaster.core.coordinators.base import BadOptions, Coordinator
 from jobmaster.core.coordinators.collect import CollectCoordinator
 from jobmaster.core.coordinators.file_source import FileSourceEnumerator
-from jobmaster.core.coordinators.listed_splits import ListedSplitsEnumerator
-from jobmaster.core.coordinators.sequence_source import SequenceSourceEnumerator
+from jobmaster.core.coordinators.splits import ListedSplitsEnumerator, SequenceSourceEnumerator
 
 __all__ = [
     "BadOptions",

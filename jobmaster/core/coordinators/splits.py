@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import heapq
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
@@ -14,7 +16,17 @@ from firesteel.common.operator_messages import (
     SplitRequested,
     SplitsExhausted,
 )
-from jobmaster.core.coordinators.base import Answer, Coordinator, Json, Spool, UnexpectedMessage
+from jobmaster.core.coordinators.base import (
+    Answer,
+    BadOptions,
+    Coordinator,
+    Json,
+    Options,
+    Spool,
+    UnexpectedMessage,
+)
+
+LAST = 2**63 - 1  # of a sequence
 
 
 class SplitEnumerator(Coordinator, ABC):
@@ -190,3 +202,101 @@ class SplitEnumerator(Coordinator, ABC):
     def restore(self, snapshot: Json) -> None:
         super().restore(snapshot)
         self._next, self._returned = snapshot["next"], list(snapshot["returned"])
+
+
+class ListedSplitsEnumerator(SplitEnumerator):
+    """splits: splits that a program listed when it was submitted: {"splits": [{...}, ...]}.
+
+    With "one_each", no subtask is assigned a second split, which it would request early: the first
+    may never end, while other subtasks have none.
+
+    It serves custom sources, whose code does not run in the JobMaster.
+    """
+
+    def __init__(self, splits: Sequence[Json], *, one_each: bool = False) -> None:
+        super().__init__()
+        self._splits = splits
+        self._one_each = one_each
+        self._digest = hashlib.sha256(json.dumps(splits, sort_keys=True).encode()).hexdigest()
+
+    @classmethod
+    def from_options(cls, options: Options) -> ListedSplitsEnumerator:
+        splits = options.get("splits")
+        if not isinstance(splits, list) or not all(isinstance(split, dict) for split in splits):
+            raise BadOptions('"splits" must be a list of objects')
+        return cls(splits, one_each=options.get("one_each") is True)
+
+    def receive(
+        self, attempt_id: AttemptId, subtask: int, message: OperatorMessage
+    ) -> Sequence[OperatorMessage | Spool]:
+        if self._one_each and message == SplitRequested(received=1):
+            return (SplitsExhausted(),)
+        return super().receive(attempt_id, subtask, message)
+
+    def split_count(self) -> int:
+        return len(self._splits)
+
+    def split_json(self, number: int) -> str:
+        return json.dumps(self._splits[number])
+
+    def snapshot(self) -> Json:
+        return {**super().snapshot(), "listed": self._digest}
+
+    def mismatch(self, snapshot: Json) -> str:
+        if snapshot["listed"] == self._digest:
+            return ""
+        return "its splits(parallelism) returns different splits than those that were partly read"
+
+
+class SequenceSourceEnumerator(SplitEnumerator):
+    """sequence-source: ranges of numbers in order: {"start": 0, "end": 1000000}. The end is
+    exclusive; null means that the sequence never ends. Splits are computed on request, so that a
+    sequence of any length needs no memory.
+    """
+
+    def __init__(self, *, start: int, end: int | None, split_rows: int) -> None:
+        super().__init__()
+        self._start = start
+        self._end = LAST if end is None else end  # unbounded: LAST is never reached in practice
+        self._own_split_rows = self._split_rows = split_rows
+
+    @classmethod
+    def from_options(cls, options: Options) -> SequenceSourceEnumerator:
+        try:
+            start, split_rows = int(options["start"]), int(options["split_rows"])
+            end = None if options["end"] is None else int(options["end"])
+        except KeyError as error:
+            raise BadOptions(f"{error} is missing") from None
+        if split_rows < 1:
+            raise BadOptions(f'"split_rows" is {split_rows}; it must be at least 1')
+        return cls(start=start, end=end, split_rows=split_rows)
+
+    def split_count(self) -> int:
+        return max(0, -(-(self._end - self._start) // self._split_rows))
+
+    def split_json(self, number: int) -> str:
+        start = self._start + number * self._split_rows
+        return json.dumps({"start": start, "end": min(self._end, start + self._split_rows)})
+
+    def start_over(self) -> None:
+        super().start_over()
+        self._split_rows = self._own_split_rows
+
+    def snapshot(self) -> Json:
+        """Includes the sizes of splits: they are numbered, so a new rate or parallelism keeps
+        them.
+        """
+        cut = {"start": self._start, "end": self._end, "split_rows": self._split_rows}
+        return {**super().snapshot(), **cut}
+
+    def restore(self, snapshot: Json) -> None:
+        super().restore(snapshot)
+        self._split_rows = snapshot["split_rows"]
+
+    def mismatch(self, snapshot: Json) -> str:
+        before, now = (snapshot["start"], snapshot["end"]), (self._start, self._end)
+        return "" if before == now else f"it was {_range(before)} and is now {_range(now)}"
+
+
+def _range(bounds: tuple[int, int]) -> str:
+    return f"from {bounds[0]} to {'no end' if bounds[1] == LAST else bounds[1]}"

@@ -2,11 +2,14 @@
 002).
 """
 
-from jobmaster.core.execution_graph.build import InvalidJobGraph, build
-from jobmaster.core.execution_graph.graph import ExecutionGraph
-from jobmaster.core.execution_graph.result import IntermediateResult, IntermediateResultPartition
-from jobmaster.core.execution_graph.slot_sharing import share_slots
-from jobmaster.core.execution_graph.vertex import Execution, ExecutionJobVertex, ExecutionVertex
+from jobmaster.core.execution_graph.graph import ExecutionGraph, InvalidJobGraph, build, share_slots
+from jobmaster.core.execution_graph.vertex import (
+    Execution,
+    ExecutionJobVertex,
+    ExecutionVertex,
+    IntermediateResult,
+    IntermediateResultPartition,
+)
 
 __all__ = [
     "Execution",

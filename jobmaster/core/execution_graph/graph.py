@@ -1,5 +1,12 @@
 """The ExecutionGraph: the job's status, its vertices and results, and the index of current
-attempts.
+attempts. `build` expands a JobGraph to it: an ExecutionVertex per parallel subtask, an
+IntermediateResult per edge (spec 002).
+
+`share_slots` decides which subtasks share a slot, and how large the slot must be (spec 003, "Share
+Slot"; spec 004). Subtask i of every vertex in one slot sharing group and one resource group runs in
+one slot. So a job needs, per such pair of groups, as many slots as its highest parallelism, and
+tasks of one vertex never share a slot. Vertices of a co-location group are in one slot sharing
+group, so they always share slots.
 """
 
 from __future__ import annotations
@@ -9,11 +16,19 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from firesteel.common.ids import AttemptId, IdSource, ResultId, VertexId
 from firesteel.common.job_graph import JobGraph
+from firesteel.common.resources import UNKNOWN, ResourceProfile
 from firesteel.common.states import ExecutionState, JobEvent, JobStatus, next_job_status
-from jobmaster.core.execution_graph.history import STATES, JobCounts, StateChange, StatusChange
-from jobmaster.core.execution_graph.result import IntermediateResult
-from jobmaster.core.execution_graph.vertex import Execution, ExecutionJobVertex, ExecutionVertex
-from jobmaster.core.slots.slot import ExecutionSlotSharingGroup
+from jobmaster.core.execution_graph.vertex import (
+    STATES,
+    Execution,
+    ExecutionJobVertex,
+    ExecutionVertex,
+    IntermediateResult,
+    JobCounts,
+    StateChange,
+    StatusChange,
+)
+from jobmaster.core.slots.slot import ExecutionSlotSharingGroup, GroupKey
 
 _STORY_STEPS = 64
 
@@ -169,3 +184,140 @@ class ExecutionGraph:
         job = self.job_graph
         steps = ", ".join(self._story)
         return f"{job.name!r} [{job.job_id}] ({steps}; tasks {self.tasks_by_state()})"
+
+
+class InvalidJobGraph(Exception):
+    """The client sent a graph that cannot be expanded; the message names the vertex or edge."""
+
+
+def build(
+    job_graph: JobGraph,
+    ids: IdSource,
+    now_ms: int,
+    *,
+    first_attempt: int = 0,
+    earlier: Sequence[StatusChange] = (),
+) -> ExecutionGraph:
+    """Expands the graph, in O(subtasks) time and memory, and leaves it CREATED. `first_attempt` is
+    the number of each subtask's first attempt; `earlier` has the job's statuses so far. Raises
+    InvalidJobGraph.
+    """
+    check(job_graph)
+    graph = ExecutionGraph(job_graph, now_ms, first_attempt=first_attempt, earlier=earlier)
+    created = StateChange(ExecutionState.CREATED, now_ms)
+    attempts = graph.attempts
+    for vertex in job_graph.vertices:
+        job_vertex = ExecutionJobVertex(vertex, graph.counts)
+        for subtask in range(vertex.parallelism):
+            attempt_id = AttemptId(ids.next())
+            execution_vertex = ExecutionVertex(
+                job_vertex, subtask, attempt_id, created, first_attempt=first_attempt
+            )
+            job_vertex.vertices.append(execution_vertex)
+            attempts[attempt_id] = execution_vertex.current
+        job_vertex.counts[ExecutionState.CREATED.value] = vertex.parallelism
+        graph.vertices.append(job_vertex)
+        graph.by_id[vertex.vertex_id] = job_vertex
+    graph.counts.by_state[ExecutionState.CREATED.value] = graph.counts.live = len(attempts)
+    for edge in job_graph.edges:
+        producer, consumer = graph.by_id[edge.source_vertex_id], graph.by_id[edge.target_vertex_id]
+        graph.add_result(IntermediateResult(edge, producer, consumer))
+    graph.apply(JobEvent.BUILD, now_ms)
+    return graph
+
+
+def check(job_graph: JobGraph) -> None:
+    """Raises InvalidJobGraph unless vertices are unique and in topological order, and edges connect
+    existing vertices.
+    """
+    if not job_graph.vertices:
+        raise InvalidJobGraph(f"the job {job_graph.name!r} has no vertices: nothing would run")
+    position = {vertex.vertex_id: index for index, vertex in enumerate(job_graph.vertices)}
+    if len(position) != len(job_graph.vertices):
+        raise InvalidJobGraph(f"the job {job_graph.name!r} has two vertices with the same id")
+    for vertex in job_graph.vertices:
+        if not 1 <= vertex.parallelism <= vertex.max_parallelism:
+            raise InvalidJobGraph(
+                f"vertex {vertex.name!r} has parallelism {vertex.parallelism}; it must be between "
+                f"1 and its max parallelism {vertex.max_parallelism}"
+            )
+        if not vertex.operators:
+            raise InvalidJobGraph(f"vertex {vertex.name!r} has no operators")
+    for edge in job_graph.edges:
+        for vertex_id in (edge.source_vertex_id, edge.target_vertex_id):
+            if vertex_id not in position:
+                raise InvalidJobGraph(
+                    f"edge {edge.result_id} names vertex {vertex_id}, which is not in the job"
+                )
+        if position[edge.source_vertex_id] >= position[edge.target_vertex_id]:
+            raise InvalidJobGraph(
+                f"edge {edge.result_id} goes backwards: vertices must be in topological order"
+            )
+    if len({edge.result_id for edge in job_graph.edges}) != len(job_graph.edges):
+        raise InvalidJobGraph(f"the job {job_graph.name!r} has two edges with the same result id")
+
+
+def share_slots(graph: ExecutionGraph) -> list[ExecutionSlotSharingGroup]:
+    """Assigns every ExecutionVertex to its group. Raises InvalidJobGraph if a co-location group
+    spans groups.
+    """
+    _check_co_location(graph)
+    families = graph.sharing
+    for job_vertex in graph.vertices:
+        vertex = job_vertex.vertex
+        families.setdefault((vertex.slot_sharing_group, vertex.resource_group), []).append(
+            job_vertex
+        )
+    groups: list[ExecutionSlotSharingGroup] = []
+    for (sharing, resource), job_vertices in families.items():
+        profiles = _Profiles(job_vertices)
+        for subtask in range(max(job_vertex.parallelism for job_vertex in job_vertices)):
+            group = ExecutionSlotSharingGroup(
+                GroupKey(sharing, resource, subtask), profiles(subtask)
+            )
+            for job_vertex in job_vertices:
+                if subtask < job_vertex.parallelism:
+                    job_vertex.vertices[subtask].group = group
+            groups.append(group)
+    return groups
+
+
+class _Profiles:
+    """The slot's profile by subtask. It changes only at the parallelism of a vertex, so it is
+    computed once per range.
+    """
+
+    def __init__(self, job_vertices: list[ExecutionJobVertex]) -> None:
+        self._job_vertices = job_vertices
+        self._cache: dict[int, ResourceProfile] = {}
+
+    def __call__(self, subtask: int) -> ResourceProfile:
+        # The smallest parallelism above the subtask identifies all subtasks with the same set of
+        # vertices.
+        bound = min(v.parallelism for v in self._job_vertices if v.parallelism > subtask)
+        profile = self._cache.get(bound)
+        if profile is None:
+            profile = UNKNOWN
+            for job_vertex in self._job_vertices:
+                if job_vertex.parallelism > subtask:
+                    profile = profile + job_vertex.vertex.resources
+            self._cache[bound] = profile
+        return profile
+
+
+def _check_co_location(graph: ExecutionGraph) -> None:
+    homes: dict[str, ExecutionJobVertex] = {}
+    for job_vertex in graph.vertices:
+        vertex = job_vertex.vertex
+        if not vertex.co_location_group:
+            continue
+        first = homes.setdefault(vertex.co_location_group, job_vertex).vertex
+        if (first.slot_sharing_group, first.resource_group) != (
+            vertex.slot_sharing_group,
+            vertex.resource_group,
+        ):
+            raise InvalidJobGraph(
+                f"co-location group {vertex.co_location_group!r} has {first.name!r} and "
+                f"{vertex.name!r}, which are in different slot sharing or resource groups and so "
+                "can never share a slot; give them the same groups"
+            )

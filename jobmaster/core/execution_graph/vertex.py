@@ -1,25 +1,69 @@
-"""Subtasks: Execution (one attempt to run one), ExecutionVertex (one subtask) and
-ExecutionJobVertex (all subtasks of a JobVertex).
+"""The parts of an ExecutionGraph: Execution (one attempt to run a subtask), ExecutionVertex (one
+subtask), ExecutionJobVertex (all subtasks of a JobVertex), and IntermediateResult (what one vertex
+produces for another along one JobEdge).
 
-Spec 002: "An ExecutionVertex has a current Execution, and prior Executions". They refer to each
-other, so they share a module.
+Spec 002: "An ExecutionVertex has a current Execution, and prior Executions".
+
+Edges between subtasks are never stored. They follow from the pattern: every consumer reads from all
+producers (ALL_TO_ALL), or from a range of neighbours (POINTWISE). So a result takes O(producers)
+memory, not O(producers x consumers).
 """
 
 from __future__ import annotations
 
+# Indexed by number: hashing an Enum member is a Python call, and a job may have 20,000 tasks.
 import itertools
+from enum import Enum
+from typing import NamedTuple
 
 from firesteel.common.ids import AttemptId
-from firesteel.common.job_graph import JobVertex
+from firesteel.common.job_graph import (
+    DistributionPattern,
+    JobEdge,
+    JobVertex,
+    ResultType,
+    pointwise_consumers,
+    pointwise_producers,
+)
 from firesteel.common.states import (
     TASK_TRANSITIONS,
     ExecutionState,
     IllegalTransition,
+    JobStatus,
     TaskEvent,
 )
 from firesteel.errors import ErrorInfo
-from jobmaster.core.execution_graph.history import IS_TERMINAL, STATES, JobCounts, StateChange
 from jobmaster.core.slots.slot import ExecutionSlotSharingGroup, Slot
+
+STATES = tuple(ExecutionState)
+assert [state.value for state in STATES] == list(range(len(STATES)))
+IS_TERMINAL = tuple(state.terminal for state in STATES)
+
+
+class StateChange(NamedTuple):
+    """A change of a task's state."""
+
+    state: ExecutionState
+    at_ms: int  # wall clock
+
+
+class StatusChange(NamedTuple):
+    """A change of the job's status."""
+
+    status: JobStatus
+    timestamp_ms: int  # wall clock
+
+
+class JobCounts:
+    """Counters of a whole job."""
+
+    __slots__ = ("by_state", "live", "version")
+
+    def __init__(self) -> None:
+        self.by_state = [0] * len(STATES)  # by the state's number
+        self.live = 0  # executions that are not terminal
+        self.version = 0  # increases with every change of any state
+
 
 _S = ExecutionState
 CREATED = _S.CREATED
@@ -194,3 +238,68 @@ class ExecutionJobVertex:
         advanced one.
         """
         return next((s for s in _AGGREGATE_ORDER if self.counts[s._value_]), CREATED)
+
+
+class PartitionState(Enum):
+    """The progress of one partition, derived from its producer's current execution."""
+
+    CREATED = 0  # its producer does not run yet
+    CONSUMABLE = 1  # pipelined and being produced, or complete
+    LOST = 2  # its producer ended without completing it, or the complete partition is gone
+
+
+class IntermediateResultPartition:
+    """One producer subtask's contribution to a result (firesteel.common.job_graph)."""
+
+    __slots__ = ("producer", "result")
+
+    def __init__(self, result: IntermediateResult, producer: ExecutionVertex) -> None:
+        self.result = result
+        self.producer = producer
+
+    @property
+    def state(self) -> PartitionState:
+        match self.producer.current.state:
+            case ExecutionState.FINISHED:
+                lost = self.producer.subtask in self.result.lost
+                return PartitionState.LOST if lost else PartitionState.CONSUMABLE
+            case ExecutionState.INITIALIZING | ExecutionState.RUNNING:
+                pipelined = self.result.edge.result_type is ResultType.PIPELINED
+                return PartitionState.CONSUMABLE if pipelined else PartitionState.CREATED
+            case ExecutionState.FAILED | ExecutionState.CANCELED | ExecutionState.CANCELING:
+                return PartitionState.LOST
+            case _:
+                return PartitionState.CREATED
+
+    @property
+    def consumers(self) -> range:
+        return self.result.consumers_of(self.producer.subtask)
+
+
+class IntermediateResult:
+    __slots__ = ("consumer", "edge", "lost", "partitions", "producer")
+
+    def __init__(
+        self, edge: JobEdge, producer: ExecutionJobVertex, consumer: ExecutionJobVertex
+    ) -> None:
+        self.edge = edge
+        self.producer = producer
+        self.consumer = consumer
+        # Producers whose partitions of a BLOCKING result must not be read: they are unreadable or
+        # about to be produced again.
+        self.lost: set[int] = set()
+        self.partitions = [
+            IntermediateResultPartition(self, vertex) for vertex in producer.vertices
+        ]
+
+    def consumers_of(self, producer: int) -> range:
+        """Returns the subtasks that read from this producer subtask."""
+        if self.edge.pattern is DistributionPattern.ALL_TO_ALL:
+            return range(self.consumer.parallelism)
+        return pointwise_consumers(producer, self.producer.parallelism, self.consumer.parallelism)
+
+    def producers_of(self, consumer: int) -> range:
+        """Returns the subtasks that this consumer subtask reads from."""
+        if self.edge.pattern is DistributionPattern.ALL_TO_ALL:
+            return range(self.producer.parallelism)
+        return pointwise_producers(consumer, self.producer.parallelism, self.consumer.parallelism)

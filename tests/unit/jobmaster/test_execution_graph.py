@@ -16,7 +16,7 @@ from firesteel.common.states import (
     TaskEvent,
 )
 from jobmaster.core.execution_graph import ExecutionGraph, InvalidJobGraph, build
-from jobmaster.core.execution_graph.result import PartitionState
+from jobmaster.core.execution_graph.vertex import PartitionState
 from tests.job_master import job, vertex
 
 

@@ -39,7 +39,7 @@ from jobmaster.convert import (
     restart_history_from_json,
     restart_history_to_json,
 )
-from jobmaster.core.execution_graph.history import StatusChange
+from jobmaster.core.execution_graph.vertex import StatusChange
 from jobmaster.core.failover.exceptions import Failure
 from jobmaster.core.failover.restart_strategy import RestartHistory
 from tests.job_master import SLOT_PROFILE, job, operator_id, vertex

@@ -18,7 +18,7 @@ from firesteel.errors import FiresteelError
 from firesteel.operators import SourceSpec
 from firesteel.testing import Journal, OperatorHarness, RecordingSource
 from jobmaster.core.checkpoints.restore import assign
-from jobmaster.core.coordinators.sequence_source import SequenceSourceEnumerator
+from jobmaster.core.coordinators.splits import SequenceSourceEnumerator
 from taskexecutor.executor.connectors.files.stage import FileStage
 from taskexecutor.executor.connectors.sequences.source import BATCH_ROWS, SequenceReader
 from taskexecutor.executor.connectors.split_source import SplitReading
