@@ -96,10 +96,10 @@ class PlanMeter(Protocol):
     def made(self) -> None:
         """Counts a plan that was made, whether it is cached or not."""
 
-    def ran_kept(self) -> None:
+    def ran_cached(self) -> None:
         """Counts a bundle that ran a cached plan."""
 
-    def not_kept(self, reason: str) -> None:
+    def not_cached(self, reason: str) -> None:
         """Records why a plan is made for each bundle, for `firesteel show --full`."""
 
     def files_read_by(self, reader: str) -> None:

@@ -67,7 +67,7 @@ class TaskMetrics:
     spark_converting_ms: float = 0.0
     spark_reading_ms: float = 0.0  # reading files by Arrow
     plans_made: int = 0
-    kept_runs: int = 0  # bundles that a cached plan ran
+    cached_runs: int = 0  # bundles that a cached plan ran
     aligning_ms: float = 0.0  # the part of idle_ms spent in watermark alignment
 
     @property

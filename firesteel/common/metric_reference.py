@@ -173,7 +173,7 @@ GROUPS = (
             "lastBundleRecords": "Rows of the last bundle.",
             "meanBundleRecords": "Mean number of rows of a bundle.",
             "numPlansMade": "Plans made on Spark.",
-            "numKeptPlanRuns": "Runs of plans that were kept.",
+            "numCachedPlanRuns": "Runs of cached plans.",
             "watermarkAlignmentDrift": "How far the source is ahead of its group (ms).",
             "accumulatedPausedTimeMs": "Total time paused for watermark alignment (ms).",
             "pausedTimeMsPerSecond": "Time paused for watermark alignment per second (ms).",

@@ -168,7 +168,7 @@ def test_texts_are_aggregated_without_sorting_all_rows(engine: SparkEngine, most
     finally:
         engine.session.conf.unset(limit)
     assert kept._plan is not None
-    physical = str(kept._plan.kept.physical.toString())
+    physical = str(kept._plan.cached.physical.toString())
     assert physical.count("Aggregate(") == physical.count("ObjectHashAggregate(") == 1
     assert "Sort" not in physical
     rows = [{"k": "abcdef"[x % 6], "x": x, "t": x % 7 * 400_000} for x in range(300)]
@@ -236,9 +236,9 @@ def test_plans_that_may_not_be_kept(engine: SparkEngine, function: Any, reason: 
     assert operator._plans is not None
     assert operator._plans.frame is None
     counts = harness.metrics.plan_counts
-    assert (counts.made, counts.kept_runs) == (2, 0)
-    assert reason in counts.not_kept
-    assert harness.metrics.shown_plan.startswith(f"Planned for each bundle: {counts.not_kept}\n")
+    assert (counts.made, counts.cached_runs) == (2, 0)
+    assert reason in counts.not_cached
+    assert harness.metrics.shown_plan.startswith(f"Planned for each bundle: {counts.not_cached}\n")
 
 
 TWICE = pa.schema([("x", pa.int64()), ("X", pa.int64())])  # one name, by Spark's rules
@@ -300,7 +300,7 @@ def test_the_function_is_not_called_for_every_bundle(engine: SparkEngine) -> Non
     assert len(harness.rows()) == 4
     assert len(calls) == made
     counts = harness.metrics.plan_counts
-    assert (counts.made, counts.kept_runs, counts.not_kept) == (1, 5, "")
+    assert (counts.made, counts.cached_runs, counts.not_cached) == (1, 5, "")
     spent_ns = harness.environment.clock.read_ns()
     assert all(
         spent_ns[kind] > 0 for kind in (TimeKind.PLANNING, TimeKind.SPARK, TimeKind.CONVERTING)
@@ -394,7 +394,7 @@ def test_functions_of_a_time_s_second(engine: SparkEngine) -> None:
     for text, expected in by_second.items():
         plan = made(engine, transforms(lambda df, text=text: df.selectExpr(f"{text} AS c")))
         assert isinstance(plan._plan, ColumnBundles)
-        changed = engine.code.type("FiresteelExpressions").replaced(plan._plan.kept.physical)
+        changed = engine.code.type("FiresteelExpressions").replaced(plan._plan.cached.physical)
         assert ("FiresteelSeconds" in changed.toString()) == expected, text
         plan.close()
 
@@ -423,7 +423,7 @@ def test_products_of_decimals(engine: SparkEngine) -> None:
         kept = made(engine, specs)
         assert run(kept, table, schema) == right, text
         assert isinstance(kept._plan, ColumnBundles)
-        changed = engine.code.type("FiresteelExpressions").replaced(kept._plan.kept.physical)
+        changed = engine.code.type("FiresteelExpressions").replaced(kept._plan.cached.physical)
         assert ("FiresteelProducts" in changed.toString()) == expected, text
         kept.close()
 
@@ -451,6 +451,6 @@ def test_whole_numbers_as_texts(engine: SparkEngine) -> None:
         kept = made(engine, specs)
         assert run(kept, table, schema) == right, text
         assert isinstance(kept._plan, ColumnBundles)
-        changed = engine.code.type("FiresteelExpressions").replaced(kept._plan.kept.physical)
+        changed = engine.code.type("FiresteelExpressions").replaced(kept._plan.cached.physical)
         assert ("FiresteelDigits" in changed.toString()) == expected, text
         kept.close()

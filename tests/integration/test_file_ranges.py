@@ -364,4 +364,4 @@ def test_odd_files_give_their_rows_or_an_error_that_names_them(
         assert str(path) in summary_of(raised.value)
         assert re.search(reason, summary_of(raised.value))
     check(rows_of, split_of(tmp_path / "good.parquet"))
-    assert len(rows_of.rows()) == 6, "the kept plan is as good as before"
+    assert len(rows_of.rows()) == 6, "the cached plan is as good as before"

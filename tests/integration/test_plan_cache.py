@@ -91,7 +91,7 @@ def test_the_same_program_uses_the_plan_again(engine: SparkEngine) -> None:
     second = Job(engine, _added(1))
     assert second.reused and second.plan is plan
     assert second.run() == rows
-    assert first.meter.counts.kept_runs == second.meter.counts.kept_runs == 1
+    assert first.meter.counts.cached_runs == second.meter.counts.cached_runs == 1
     third = Job(engine, _added(1))  # another task is using the plan
     assert not third.reused
     assert third.run() == second.run() == rows
@@ -209,7 +209,7 @@ def test_a_function_that_fails_now_fails(engine: SparkEngine) -> None:
     job.plans.close()
     fails[0] = True
     job = Job(engine, function)
-    assert job.plan is None and "missing" in job.meter.counts.not_kept
+    assert job.plan is None and "missing" in job.meter.counts.not_cached
     job.plans.close()
 
 
@@ -276,7 +276,7 @@ def test_columns_of_files_use_plans_again(engine: SparkEngine, aggregates: list[
         schema = to_arrow(plan.frame.schema)
         found.append([row for each in plan.run(given, schema, "test") for row in each.to_pylist()])
         assert plan.latest_us == 4
-        assert meter.counts.kept_runs == 1
+        assert meter.counts.cached_runs == 1
         made.append(meter.counts.made)
         plans.close()
     assert found[0] == found[1] and len(found[0]) == 3

@@ -137,7 +137,7 @@ def test_rows_grouped_by_arrow_equal_rows_grouped_by_spark(
     engine: SparkEngine, keys: tuple[str, ...], window: WindowSpec | None
 ) -> None:
     kept, spec, plan = kept_plan(engine, keys, window, GROUPED)
-    assert plan.kept.grouping is not None
+    assert plan.cached.grouping is not None
     for rows in (some_rows(1), some_rows(2, 3), some_rows(3, 1)):
         with BundleLoader(engine.session, engine.bundles, ROWS).dataframe(
             table(rows).to_batches()
@@ -167,10 +167,10 @@ def test_sums_of_decimals_have_more_digits_than_these(engine: SparkEngine) -> No
         rows = pa.concat_tables([rows, pa.Table.from_pylist([each] * 300_000, schema=ROWS)])
     aggregates = ["sum(price) AS x", "sum(CAST(n AS DECIMAL(27, 0))) AS y", "avg(price) AS z"]
     kept, _, plan = kept_plan(engine, ("key",), None, aggregates)
-    assert plan.kept.grouping is not None
-    schema = to_arrow(plan.kept.frame.schema)
+    assert plan.cached.grouping is not None
+    schema = to_arrow(plan.cached.frame.schema)
     found = pa.Table.from_batches(kept.run(rows.to_batches(), schema, "test"))
-    merged = merge_partials(found, ["key"], plan.kept.grouping.merges | {"_rows": "sum"})
+    merged = merge_partials(found, ["key"], plan.cached.grouping.merges | {"_rows": "sum"})
     sums = {row["key"]: row for row in merged.to_pylist()}
     for name, value in (("_p0_sum", largest["price"]), ("_p1_sum", largest["n"])):
         assert sums["a"][name] == 300_001 * value
@@ -181,9 +181,9 @@ def test_sums_of_decimals_have_more_digits_than_these(engine: SparkEngine) -> No
 def test_a_row_without_event_time_has_a_pane_without_start(engine: SparkEngine) -> None:
     window = TumblingSpec(size_us=3_000_000)
     kept, _, plan = kept_plan(engine, ("key",), window, ["max(word) AS word"])
-    assert plan.kept.grouping is not None
+    assert plan.cached.grouping is not None
     rows = pa.Table.from_pylist([{"key": "a", "word": "b"}], schema=ROWS)
-    (found,) = kept.run(rows.to_batches(), to_arrow(plan.kept.frame.schema), "test")
+    (found,) = kept.run(rows.to_batches(), to_arrow(plan.cached.frame.schema), "test")
     (row,) = found.to_pylist()
     assert (row["window_start"], row["window_end"], row["_p0_max"]) == (None, None, "b")
     kept.close()

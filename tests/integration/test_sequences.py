@@ -1,4 +1,4 @@
-"""Sequences that Spark generates, by kept plans and by new ones: the same rows as in plain
+"""Sequences that Spark generates, by cached plans and by new ones: the same rows as in plain
 Python.
 """
 
@@ -79,7 +79,7 @@ def test_transforms_run_by_a_kept_plan(engine: SparkEngine) -> None:
     assert sorted(r["d"] for r in read(harness)) == [2 * n for n in NUMBERS if n >= 0 and n % 2]
     assert plan_is_kept(operator)
     counts = harness.metrics.plan_counts
-    assert counts.kept_runs == harness.metrics.bundles - 1, "the last split is a shorter one"
+    assert counts.cached_runs == harness.metrics.bundles - 1, "the last split is a shorter one"
 
 
 def test_a_split_with_fewer_numbers_than_parts_ends(engine: SparkEngine) -> None:
@@ -117,7 +117,7 @@ def test_plans_that_may_not_be_kept(engine: SparkEngine, function: Any, reason: 
     operator, harness = stage(engine, lambda ns: ns.transform(function, per_bundle=True))
     assert sorted(r["n"] for r in read(harness)) == list(NUMBERS)
     assert not plan_is_kept(operator)
-    assert reason in harness.metrics.plan_counts.not_kept
+    assert reason in harness.metrics.plan_counts.not_cached
 
 
 def test_large_results_come_in_parts(engine: SparkEngine, monkeypatch: pytest.MonkeyPatch) -> None:

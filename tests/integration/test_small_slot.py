@@ -41,7 +41,7 @@ def test_the_smallest_heap_filters_groups_and_sorts(slot: Slot) -> None:
     assert engine.is_alive()
 
 
-@pytest.mark.parametrize("kept", [True, False], ids=["a kept plan", "a plan per bundle"])
+@pytest.mark.parametrize("kept", [True, False], ids=["a cached plan", "a plan per bundle"])
 def test_rows_of_any_size_fit_into_half_a_gigabyte(slot: Slot, kept: bool) -> None:
     """Rows of 10 kB to 1 MB in bundles of 64 MB: the heap never holds more than it has room for."""
     schema = pa.schema([("number", pa.int64()), ("text", pa.string())])

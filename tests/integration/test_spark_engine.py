@@ -173,7 +173,7 @@ def test_a_transform_whose_types_depend_on_the_data_fails(engine: SparkEngine) -
     ) == (2, 3, 2)
 
 
-@pytest.mark.parametrize("more", ["true", "rand() >= 0"], ids=["by the kept plan", "by a job"])
+@pytest.mark.parametrize("more", ["true", "rand() >= 0"], ids=["by the cached plan", "by a job"])
 def test_cancellation_ends_what_spark_is_doing(engine: SparkEngine, more: str) -> None:
     schema = pa.schema([("x", pa.int64())])
     # Some 500 µs per row.

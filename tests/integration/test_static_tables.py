@@ -1,4 +1,4 @@
-"""Static tables in transforms: joined on kept plans, read once, and never changed in a bundle."""
+"""Static tables in transforms: joined on cached plans, read once, and never changed in a bundle."""
 
 from __future__ import annotations
 

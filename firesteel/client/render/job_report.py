@@ -176,7 +176,7 @@ def _on_spark(metrics: Sequence[TaskMetrics], *, wide: bool) -> _Cells:
     if wide:
         cells["Last"] = lambda m: short_count(m.last_bundle_records)
     cells["Plans"] = lambda m: short_count(m.plans_made)
-    cells["Kept"] = lambda m: short_count(m.kept_runs)
+    cells["Cached"] = lambda m: short_count(m.cached_runs)
     return cells
 
 

@@ -122,9 +122,9 @@ class TaskMeters:
             "numRecordsOutPerSecond": rates[f"out {operator.operator_id}"],
         }
         plans = operator.plan_counts
-        if plans.made or plans.kept_runs:  # a plan reused from an earlier job is not made here
+        if plans.made or plans.cached_runs:  # a plan reused from an earlier job is not made here
             values["numPlansMade"] = plans.made
-            values["numKeptPlanRuns"] = plans.kept_runs
+            values["numCachedPlanRuns"] = plans.cached_runs
         if operator.bundles:
             values["numBundles"] = operator.bundles
             values["lastBundleRecords"] = operator.last_bundle_records

@@ -51,7 +51,7 @@ class TaskMetrics:
     bundle_records: int  # the records in these runs
     last_bundle_records: int
     plans_made: int
-    kept_runs: int  # bundles that ran a cached plan
+    cached_runs: int  # bundles that ran a cached plan
     plans: Mapping[str, str]  # last Spark plan by operator; first subtask only
 
     @property
@@ -113,7 +113,7 @@ class OperatorMetrics:
         """Returns the plan, preceded by the reason why it is not cached and by the reader of the
         files.
         """
-        reader, why = self.plan_counts.files_read_by, self.plan_counts.not_kept
+        reader, why = self.plan_counts.files_read_by, self.plan_counts.not_cached
         lines = (reader, f"Planned for each bundle: {why}" if why else "", self.plan)
         return "\n".join(filter(None, lines))
 
@@ -184,7 +184,7 @@ class TaskMetricGroup:
             bundle_records=sum(o.bundle_records for o in self.operators),
             last_bundle_records=max((o.last_bundle_records for o in self.operators), default=0),
             plans_made=sum(o.plan_counts.made for o in self.operators),
-            kept_runs=sum(o.plan_counts.kept_runs for o in self.operators),
+            cached_runs=sum(o.plan_counts.cached_runs for o in self.operators),
             plans={o.operator_id: o.shown_plan for o in self.operators if o.shown_plan}
             if self.info.subtask == 0
             else {},

@@ -103,8 +103,8 @@ class PlanCounts:
     """Written by the task's thread; read by any thread."""
 
     made: int = 0
-    kept_runs: int = 0
-    not_kept: str = ""  # the reason; empty while a plan is cached or none was made
+    cached_runs: int = 0
+    not_cached: str = ""  # the reason; empty while a plan is cached or none was made
     files_read_by: str = ""  # a sentence; empty if there is no choice
 
 
@@ -124,12 +124,12 @@ class PlanMeter:
     def made(self) -> None:
         self.counts.made += 1
 
-    def ran_kept(self) -> None:
-        self.counts.kept_runs += 1
-        self.counts.not_kept = ""
+    def ran_cached(self) -> None:
+        self.counts.cached_runs += 1
+        self.counts.not_cached = ""
 
-    def not_kept(self, reason: str) -> None:
-        self.counts.not_kept = reason
+    def not_cached(self, reason: str) -> None:
+        self.counts.not_cached = reason
 
     def files_read_by(self, reader: str) -> None:
         self.counts.files_read_by = reader

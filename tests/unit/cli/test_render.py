@@ -437,7 +437,7 @@ def test_show_lists_fused_plans_and_their_times() -> None:
         bundle_records=4_000,
         last_bundle_records=500,
         plans_made=2,
-        kept_runs=3,
+        cached_runs=3,
     )
     base = details().vertices[0]
     running = replace(attempt(ExecutionState.RUNNING), metrics=metrics)
@@ -452,7 +452,7 @@ def test_show_lists_fused_plans_and_their_times() -> None:
     assert lines == [
         "Task Time Spark Python Busy Idle Back-pressured",  # no exchange: there was none
         "1/2 100 ms 50% 10% 80% 20% 0%",
-        "On Spark Planning Running Converting Files Bundles Mean Last Plans Kept",
+        "On Spark Planning Running Converting Files Bundles Mean Last Plans Cached",
         "1/2 20% 15% 5% 10% 4 1,000 500 2 3",
     ]
 
@@ -474,7 +474,7 @@ def test_the_output_of_show_for_a_task_fits_80_columns() -> None:
         bundle_records=123_456 * 999_999,
         last_bundle_records=4_000_000,
         plans_made=123_456,
-        kept_runs=123_456,
+        cached_runs=123_456,
     )
     running = replace(attempt(ExecutionState.INITIALIZING), metrics=metrics)
     vertex = replace(
@@ -487,7 +487,7 @@ def test_the_output_of_show_for_a_task_fits_80_columns() -> None:
         ["100/128", "#0", "INITIALIZING", "cccccccc/1", "12.3", "G", "9,999,999", "1", "10%"],
         ["Task", "Spark", "Python", "Exchange", "Busy", "Idle", "Blocked"],
         ["100/128", "50%", "10%", "5%", "79%", "20%", "1%"],
-        ["On", "Spark", "Planning", "Running", "Converting", "Files", "Bundles", "Plans", "Kept"],
+        ["On", "Spark", "Planning", "Running", "Converting", "Files", "Bundles", "Plans", "Cached"],
         ["100/128", "0%", "50%", "0%", "0%", "123.5", "k", "123.5", "k", "123.5", "k"],
     ]
 

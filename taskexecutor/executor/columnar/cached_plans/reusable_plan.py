@@ -178,12 +178,12 @@ def attempted(meter: PlanMeter, make: Callable[[], _Plan]) -> _Plan | None:
         with meter.planning:
             plan = make()
     except NotReusable as reason:
-        meter.not_kept(str(reason))
+        meter.not_cached(str(reason))
         return None
     except Exception as error:
         # If it is the program's error, regular planning raises it again.
         _log.info("the plan is not cached", error=repr(error))
-        meter.not_kept(f"making a plan without rows failed: {summary_of(error)}")
+        meter.not_cached(f"making a plan without rows failed: {summary_of(error)}")
         return None
     meter.made()
     return plan
@@ -253,11 +253,11 @@ def _kept(
     return ReusablePlan(frame, frame, plan, tuple(tables.values()), origin)
 
 
-def is_still(session: Any, kept: ReusablePlan, specs: Sequence[Spec]) -> bool:
+def is_still(session: Any, cached: ReusablePlan, specs: Sequence[Spec]) -> bool:
     """Returns whether the functions of the program return the cached plan when they are called
     again. `specs` have the same `cache_keys.cache_key`.
     """
-    origin = kept.origin
+    origin = cached.origin
     if origin is None or not origin.settings.equals(engine_of(session).session_properties()):
         return False
     scheduler = session._jsc.sc().dagScheduler()
@@ -268,10 +268,10 @@ def is_still(session: Any, kept: ReusablePlan, specs: Sequence[Spec]) -> bool:
             jobs_before = scheduler.numTotalJobs()
             again = _rows(origin.leaf, specs)
     return bool(
-        not kept.outdated
-        and set(kept.tables) == set(tables.values())
+        not cached.outdated
+        and set(cached.tables) == set(tables.values())
         # Python may have computed with their rows, and its modules may have changed.
-        and not (kept.tables and _nodes(kept.physical) - _WITHOUT_PYTHON)
+        and not (cached.tables and _nodes(cached.physical) - _WITHOUT_PYTHON)
         and scheduler.numTotalJobs() == jobs_before
         and again.schema == origin.rows.schema
         and _same_result(origin.rows, again)

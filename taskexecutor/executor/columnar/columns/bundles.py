@@ -28,7 +28,7 @@ class ColumnBundles:
 
     def __init__(self, engine: SparkEngine, plan: ReusablePlan, *, whole: bool = False) -> None:
         """`whole`: the plan relates the rows of a bundle, which is not divided."""
-        self.kept = plan
+        self.cached = plan
         self._whole = whole
         self._running = False
         self._passthrough = plan.passthrough
@@ -55,7 +55,7 @@ class ColumnBundles:
     @property
     def reusable(self) -> bool:
         """Whether another job may reuse it: see CachedPlan."""
-        return self.kept.reusable and not self._running
+        return self.cached.reusable and not self._running
 
     def run(
         self, table: pa.Table, schema: pa.Schema, group: str, meter: PlanMeter

@@ -1,8 +1,8 @@
-"""Plans that a slot keeps from one job to the next.
+"""Caches plans from one job to the next.
 
 Making a plan takes Spark a quarter of a second of CPU time, and the JVM's compilers the same. A
 slot's process serves one job after another, and often the same program: restarted after a failure,
-or submitted again. `plans.kept.is_still` decides whether a plan is still valid.
+or submitted again. `reusable_plan.is_still` decides whether a plan is still valid.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class BundlePlans:
     @property
     def frame(self) -> DataFrame | None:
         """The cached plan's DataFrame; None if there is no cached plan."""
-        return self._plan.kept.frame if self._plan is not None else None
+        return self._plan.cached.frame if self._plan is not None else None
 
     @property
     def undecided(self) -> bool:
@@ -80,7 +80,7 @@ class BundlePlans:
 
     def drop_if_outdated(self) -> None:
         """Drops a plan that holds an older read of a static table. Called between bundles."""
-        if self._plan is not None and self._plan.kept.outdated:
+        if self._plan is not None and self._plan.cached.outdated:
             self.close()
             self._attempts = ATTEMPTS
 
@@ -90,7 +90,7 @@ class BundlePlans:
             session, specs = self._engine.session, self._specs
             with self._meter.planning:
                 self._plan = self._engine.plan_cache.take(
-                    self._key, lambda plan: is_still(session, plan.kept, specs)
+                    self._key, lambda plan: is_still(session, plan.cached, specs)
                 )
         self._attempts -= 1
         if self._plan is None:
@@ -105,7 +105,7 @@ class BundlePlans:
             table = pa.Table.from_batches(conforming, self._schema)
             if not self._schema.equals(self._canonical):
                 table = table.cast(self._canonical)
-        self._meter.ran_kept()
+        self._meter.ran_cached()
         assert self._plan is not None
         yield from self._plan.run(table, schema, group, self._meter)
 
@@ -123,7 +123,7 @@ class BundlePlans:
             leaf = rows.frame(engine, self._spark_schema)
             by_arrow = functools.partial(ColumnSink.groups, engine)
             allowed = (WHOLE if self._whole else ROW_BY_ROW) | rows.LEAF
-            kept = keep(
+            cached = keep(
                 engine.session,
                 leaf,
                 leaf,
@@ -132,10 +132,10 @@ class BundlePlans:
                 by_arrow=by_arrow,
                 whole=self._whole,
             )
-            if ColumnSink.suits(engine, kept.rows.schema):
-                return ColumnBundles(engine, kept, whole=self._whole)
+            if ColumnSink.suits(engine, cached.rows.schema):
+                return ColumnBundles(engine, cached, whole=self._whole)
         if self._whole:
             raise NotReusable("its rows have columns that Spark cannot read from Arrow")
         leaf = messages.frame(engine, self._spark_schema)
-        kept = keep(engine.session, leaf, leaf, self._specs, ROW_BY_ROW | messages.LEAF)
-        return MessageBundles(engine, kept)
+        cached = keep(engine.session, leaf, leaf, self._specs, ROW_BY_ROW | messages.LEAF)
+        return MessageBundles(engine, cached)

@@ -62,7 +62,7 @@ class ColumnPlans:
 
     def plan(self) -> SourcePlan | None:
         """Returns the cached plan, or None. Calls functions of the program to make it."""
-        if self._plan is not None and self._plan.kept.outdated:
+        if self._plan is not None and self._plan.cached.outdated:
             self.close()
             self._attempts = ATTEMPTS
         if self._plan is None and self._attempts == ATTEMPTS:
@@ -82,7 +82,7 @@ class ColumnPlans:
         """Returns the plan of an earlier job."""
         session, specs = self._engine.session, self._specs
         plan: SourcePlan | None = self._engine.plan_cache.take(
-            self._key, lambda plan: is_still(session, plan.kept, specs)
+            self._key, lambda plan: is_still(session, plan.cached, specs)
         )
         if plan is not None:
             plan.meter = self._meter
@@ -99,17 +99,17 @@ class ColumnPlans:
             observer = RowObserver(engine)
             leaf = observer.times(leaf, event_time_us(time, 0))
         allowed = ROW_BY_ROW | rows.LEAF
-        kept = keep(engine.session, leaf, leaf, self._specs, allowed, by_arrow=self._by_arrow)
-        if not ColumnSink.suits(engine, kept.rows.schema):
+        cached = keep(engine.session, leaf, leaf, self._specs, allowed, by_arrow=self._by_arrow)
+        if not ColumnSink.suits(engine, cached.rows.schema):
             raise NotReusable("its results do not leave Spark as columns")
-        if engine.code.type("FiresteelTable").asksForFile(kept.physical):
+        if engine.code.type("FiresteelTable").asksForFile(cached.physical):
             raise NotReusable("it reads the name of a row's file")
-        if kept.grouping is not None and self._time_is_plain:
-            given = leaf_columns(engine, kept.physical)
+        if cached.grouping is not None and self._time_is_plain:
+            given = leaf_columns(engine, cached.physical)
             if given is not None:
-                return GroupedColumns(engine, kept, given, time, self._meter)
-        wanted = wanted_rows(kept.physical)
-        return ColumnPlan(ColumnBundles(engine, kept), wanted, observer or time, self._meter)
+                return GroupedColumns(engine, cached, given, time, self._meter)
+        wanted = wanted_rows(cached.physical)
+        return ColumnPlan(ColumnBundles(engine, cached), wanted, observer or time, self._meter)
 
     @property
     def _time_is_plain(self) -> bool:
@@ -135,7 +135,7 @@ class ColumnPlans:
 class SourcePlan(CachedPlan, Protocol):
     """A plan for a source's columns. One run at a time."""
 
-    kept: ReusablePlan
+    cached: ReusablePlan
     meter: PlanMeter  # of the operator that currently has it
     columns: set[str]  # names of the columns that it needs
     takes_dictionaries: bool  # whether texts may be dictionaries
@@ -175,7 +175,7 @@ class ColumnPlan:
         self._bundles = bundles
         self._times = times
         self.meter = meter
-        self.kept = bundles.kept
+        self.cached = bundles.cached
         self._latest_us: int | None = None
         # Names of the columns that it needs.
         self.columns = {*bundles.columns, *([times] if isinstance(times, str) else [])}
@@ -185,7 +185,7 @@ class ColumnPlan:
 
     @property
     def frame(self) -> DataFrame:
-        return self.kept.frame
+        return self.cached.frame
 
     @property
     def runs_spark(self) -> bool:
@@ -211,7 +211,7 @@ class ColumnPlan:
             self._latest_us = latest_us(table.column(self._times))
             if self._wanted_behind_times is not None:
                 table = self._wanted_behind_times.of(table)
-        self.meter.ran_kept()
+        self.meter.ran_cached()
         yield from self._bundles.run(table, schema, group, self.meter)
 
     @property

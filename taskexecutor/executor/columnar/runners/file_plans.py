@@ -90,7 +90,7 @@ class FilePlans:
         there is none. Calls functions of the program to make it.
         """
         if self._obstacle:
-            self._meter.not_kept(self._obstacle)
+            self._meter.not_cached(self._obstacle)
             return None
         if columns in self._plans and self._plans[columns].outdated:
             self._plans.pop(columns).close()
@@ -126,9 +126,9 @@ class FilePlans:
         run = self._run_of(keep(session, leaf, empty, self._specs, _ALLOWED, by_arrow=by_arrow))
         return FilePlan(run, malformed, observer)
 
-    def _run_of(self, kept: ReusablePlan) -> _Run:
+    def _run_of(self, cached: ReusablePlan) -> _Run:
         """Raises NotReusable if the plan has other leaves than the scan, or skips files."""
-        leaves = kept.physical.collectLeaves()
+        leaves = cached.physical.collectLeaves()
         scans = [
             leaf
             for leaf in (leaves.apply(index) for index in range(leaves.size()))
@@ -139,7 +139,7 @@ class FilePlans:
         if not scans[0].partitionFilters().isEmpty():
             raise NotReusable("it chooses among folders by the columns that their names give")
         scan = self._skipped_rows(scans[0])
-        return _Run(self._engine, self._parts, kept, self._meter, scan)
+        return _Run(self._engine, self._parts, cached, self._meter, scan)
 
     def _skipped_rows(self, scan: Any) -> str:
         """Describes which rows the scan's readers skip: see `FilePlan.scan`."""
@@ -171,7 +171,7 @@ class FilePlan:
     @property
     def outdated(self) -> bool:
         """See ReusablePlan."""
-        return self._rows.kept.outdated
+        return self._rows.cached.outdated
 
     def scan(self, *, malformed: bool) -> str:
         """Describes which rows the files' readers skip by themselves. Positions in a split count
@@ -216,7 +216,7 @@ class FilePlan:
         exhausted.
         """
         self._observer.reset()
-        self._rows.meter.ran_kept()
+        self._rows.meter.ran_cached()
         return self._rows.bundle(schema, group, read_s)
 
     def malformed_bundle(self, group: str, read_s: float) -> Generator[pa.RecordBatch, None, None]:
@@ -307,26 +307,26 @@ class _Run:
         self,
         engine: SparkEngine,
         parts: FileParts,
-        kept: ReusablePlan,
+        cached: ReusablePlan,
         meter: PlanMeter,
         scan: str,
     ) -> None:
         self.meter = meter
-        self.frame = kept.frame
-        self.kept = kept
+        self.frame = cached.frame
+        self.cached = cached
         self.scan = scan
-        self.schema = to_arrow(kept.frame.schema)
+        self.schema = to_arrow(cached.frame.schema)
         self.state = ReadState(0, 0, 0)
         self._engine = engine
         self._parts = parts
-        if ColumnSink.suits(engine, kept.rows.schema):
+        if ColumnSink.suits(engine, cached.rows.schema):
             self._sink: ColumnSink | None = ColumnSink(
-                engine, kept.rows.schema, grouping=kept.grouping
+                engine, cached.rows.schema, grouping=cached.grouping
             )
-            self._rdd = self._sink.fuse(kept.physical).execute()
+            self._rdd = self._sink.fuse(cached.physical).execute()
         else:
             self._sink = None
-            self._rdd = kept.frame._jdf.toArrowBatchRdd(kept.physical)
+            self._rdd = cached.frame._jdf.toArrowBatchRdd(cached.physical)
             self._path = engine.bundles.path()
         root = _root_of(self._rdd)
         kind = root.getClass().getSimpleName()

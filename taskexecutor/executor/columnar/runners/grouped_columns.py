@@ -41,15 +41,15 @@ class GroupedColumns:
     def __init__(
         self,
         engine: SparkEngine,
-        kept: ReusablePlan,
+        cached: ReusablePlan,
         given: Sequence[LeafColumn | BySecond | None],
         time: str | None,
         meter: PlanMeter,
     ) -> None:
         """`given` are the columns of the plan's rows. `time` is the column of event times."""
-        assert kept.grouping is not None
-        self.kept = kept
-        self._grouping = kept.grouping
+        assert cached.grouping is not None
+        self.cached = cached
+        self._grouping = cached.grouping
         self._given = [each if isinstance(each, LeafColumn) else None for each in given]
         self._time = time
         self.meter = meter
@@ -61,8 +61,8 @@ class GroupedColumns:
         for seconds in dict.fromkeys(each for each in given if not isinstance(each, LeafColumn)):
             places = [place for place, each in enumerate(given) if each == seconds]
             kind = _Computed if seconds is None else _OfSeconds
-            self._computed.append(kind(engine, kept, places))
-        self.frame = kept.frame
+            self._computed.append(kind(engine, cached, places))
+        self.frame = cached.frame
         self.columns = {name for each in self._given if each is not None for name in each.reads}
         self.columns.update(*(each.reads for each in self._computed))
         self.columns |= {time} if time is not None else set()
@@ -77,7 +77,7 @@ class GroupedColumns:
         self.latest_us = None
         if self._time is not None:
             self.latest_us = latest_us(table.column(self._time))
-        self.meter.ran_kept()
+        self.meter.ran_cached()
         computed = {
             place: column
             for each in self._computed
@@ -120,7 +120,7 @@ class GroupedColumns:
 
     @property
     def reusable(self) -> bool:
-        return self.kept.reusable and all(each.bundles.reusable for each in self._computed)
+        return self.cached.reusable and all(each.bundles.reusable for each in self._computed)
 
     def release_memory(self) -> None:
         for each in self._computed:
@@ -134,10 +134,10 @@ class GroupedColumns:
 class _Computed:
     """Columns that Spark computes for each row, and the columns on which these depend."""
 
-    def __init__(self, engine: SparkEngine, kept: ReusablePlan, places: Sequence[int]) -> None:
+    def __init__(self, engine: SparkEngine, cached: ReusablePlan, places: Sequence[int]) -> None:
         """`places`: indices among the columns of the plan's rows."""
-        names = kept.rows.columns
-        rows = kept.rows.select(*(names[place] for place in places))
+        names = cached.rows.columns
+        rows = cached.rows.select(*(names[place] for place in places))
         physical = rows._jdf.queryExecution().executedPlan()
         self._places = places
         self._schema = to_arrow(rows.schema)

@@ -52,7 +52,7 @@ class MessageBundles:
         """Raises NotReusable."""
         session: Any = engine.session
         jvm = session._jvm
-        self.kept = plan
+        self.cached = plan
         self._engine = engine
         self._schema = to_arrow(plan.frame.schema)  # of the result
         self._rdd = plan.frame._jdf.toArrowBatchRdd(plan.physical)

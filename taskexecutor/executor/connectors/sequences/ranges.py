@@ -109,7 +109,7 @@ class RangePlans:
                 self._meter.made()
                 self._block = block
             except NotReusable as reason:
-                self._meter.not_kept(str(reason))
+                self._meter.not_cached(str(reason))
                 self._attempts -= 1
         return self._rdd is not None
 
@@ -117,7 +117,7 @@ class RangePlans:
         """Yields the result of the next part of the last covered split, as batches of exactly
         `schema`. The JVM completes each part first.
         """
-        self._meter.ran_kept()
+        self._meter.ran_cached()
         first = (self._split * self._parts + self._part) * self._cores
         begun_s = time.monotonic()
         for batch in self._job(range(first, first + self._cores), schema):
@@ -181,14 +181,14 @@ class RangePlans:
         leaf, empty = (
             each.withColumnRenamed("id", column) for each in (numbers, session.range(0, 0, 1, 2))
         )
-        kept = keep(session, leaf, empty, self._specs, _ALLOWED)
-        self._schema = to_arrow(kept.frame.schema)
+        cached = keep(session, leaf, empty, self._specs, _ALLOWED)
+        self._schema = to_arrow(cached.frame.schema)
         self._begin = begin
-        self._kept = kept
+        self._kept = cached
         if self._map_bits is None:
             self._map_bits = self._find_map_bits(begin)
         with temporary_conf(session, _map_settings(self._map_bits)):  # generates the code here
-            self._rdd = kept.frame._jdf.toArrowBatchRdd(kept.physical).toJavaRDD()
+            self._rdd = cached.frame._jdf.toArrowBatchRdd(cached.physical).toJavaRDD()
 
     def _find_map_bits(self, begin: int) -> int:
         """Returns the size of the map. Its columns are allocated in full, and must leave room for
