@@ -15,13 +15,14 @@ from firesteel.common.config import options
 from firesteel.common.high_availability import check_address, elected, election_of
 from firesteel.common.ids import Epoch
 from firesteel.common.leader import LeaderElection, Office
+from firesteel.common.security.roles import Role
 from firesteel.common.service.host import ServiceProcess, service_main
-from firesteel.common.service.platform import SYSTEM, ForkedProcesses
+from firesteel.common.service.platform import ForkedProcesses
 
 log = structlog.get_logger(__name__)
 
 
-@service_main("dispatcher", directory="required", port=options.RPC_PORT)
+@service_main("dispatcher", role=Role.DISPATCHER, directory="required", port=options.RPC_PORT)
 @click.option(
     "--resource-manager",
     default="",
@@ -49,7 +50,7 @@ async def main(process: ServiceProcess, resource_manager: str) -> None:
         claim_storage=lambda: _claim_storage(process),
         host_label=host_label,
         log_path=process.log_path,
-        platform=replace(SYSTEM, processes=ForkedProcesses()),
+        platform=replace(process.platform, processes=ForkedProcesses()),
     )
     process.on_stop(lambda signal_name: dispatcher.stop())
     await dispatcher.start()

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 import tenacity
 from sqlalchemy.engine import Connection
 
-from dispatcher import migrations
+from dispatcher import access_store, migrations
 from dispatcher.core.records import (
     HandoverChanged,
     JobAdded,
@@ -175,6 +175,11 @@ class JobStore:
         with self._engine.connect() as connection:
             found = _find(connection)
         return _next_epoch(found.epoch, elected), found
+
+    @property
+    def access(self) -> access_store.AccessStore:
+        """The tokens and the audit log, in the same database."""
+        return access_store.AccessStore(self._engine.connect, self._transaction)
 
     @staticmethod
     def sqlite_url(directory: Path) -> str:
@@ -425,6 +430,7 @@ def _bring_up_to_date(connection: Connection) -> None:
         return
     if version is None and not sa.inspect(connection).has_table(_jobs.name):
         _metadata.create_all(connection)
+        access_store.metadata.create_all(connection)
         migrations.set_version(connection, migrations.HEAD)
         return
     if version is None:

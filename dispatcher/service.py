@@ -8,9 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import structlog
+from google.protobuf.descriptor import ServiceDescriptor
 
+from dispatcher.access import AccessServicer, AuditLog
 from dispatcher.blob_store import BlobStore
 from dispatcher.chunk_copies import ChunkCopies
 from dispatcher.job_store import JobStore
@@ -18,7 +21,7 @@ from dispatcher.results import ResultStore
 from dispatcher.servicer import DispatcherServicer
 from dispatcher.shared_storage import BLOBS, SPOOL, SharedStorage
 from dispatcher.shell import Shell
-from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
+from firesteel._proto import access_pb2, access_pb2_grpc, dispatcher_pb2, dispatcher_pb2_grpc
 from firesteel.common.config import Configuration, options
 from firesteel.common.fencing import Refusals
 from firesteel.common.high_availability import leaders_of
@@ -63,8 +66,10 @@ class Dispatcher:
         jobs.db in `directory`. `claim_storage` is called first, and raises FiresteelError if this
         Dispatcher must not lead. `log_path` is the log of this process.
         """
-        transport = platform.transport
-        self._server = transport.server([dispatcher_pb2.DESCRIPTOR.services_by_name["Dispatcher"]])
+        transport, services = platform.transport, [_service(dispatcher_pb2, "Dispatcher")]
+        if platform.security is not None:
+            services.append(_service(access_pb2, "Access"))
+        self._server = transport.server(services)
         self.address = transport.bind(self._server, host, port)
         conf.get(options.PAYLOAD_LIMIT)  # a bad value fails the start, not the first submission
         self._conf = conf
@@ -93,6 +98,15 @@ class Dispatcher:
         dispatcher_pb2_grpc.add_DispatcherServicer_to_server(  # type: ignore[no-untyped-call]
             self._gate, self._server
         )
+        self._security = platform.security
+        self._access_gate = Gate(AccessServicer, self._election, peers=(), refusals=refusals)
+        self._audit = AuditLog(directory / "audit.jsonl")
+        self._storing_audit: asyncio.Task[None] | None = None
+        if self._security is not None:
+            self._security.audit = self._audit.record
+            access_pb2_grpc.add_AccessServicer_to_server(  # type: ignore[no-untyped-call]
+                self._access_gate, self._server
+            )
 
     async def start(self) -> None:
         """Starts to answer; an uncontested Dispatcher also leads from now on."""
@@ -118,6 +132,8 @@ class Dispatcher:
             await self._election.close()
             await self._server.stop(grace=0.5)
             await self._leaders.close()
+            if self._storing_audit is not None:
+                self._storing_audit.cancel()
             if self.shell is not None:
                 await self.shell.close()
                 self.shell.store.close()
@@ -157,6 +173,7 @@ class Dispatcher:
             platform=self._platform,
         )
         await self.shell.prepare()
+        await self._open_access(store)
         self._gate.open(DispatcherServicer(self.shell), store.epoch)
         log.info(
             "the Dispatcher leads",
@@ -165,9 +182,23 @@ class Dispatcher:
             epoch=store.epoch,
         )
 
+    async def _open_access(self, store: JobStore) -> None:
+        if self._security is None:
+            return
+        tokens = await asyncio.to_thread(store.access.tokens)
+        self._security.revoked |= {token.token_id for token in tokens if token.revoked_ms}
+        self._storing_audit = asyncio.create_task(self._audit.store(store.access), name="audit")
+        servicer = AccessServicer(store.access, self._security)
+        self._access_gate.open(servicer, store.epoch)
+
     async def _lead(self) -> None:
         assert self.shell is not None, "it has taken office"
         await self.shell.run()
+
+
+def _service(module: Any, name: str) -> ServiceDescriptor:
+    service: ServiceDescriptor = module.DESCRIPTOR.services_by_name[name]
+    return service
 
 
 def job_store_url(conf: Configuration, directory: Path) -> str:

@@ -10,8 +10,8 @@ import structlog
 
 from firesteel.common import logs
 from firesteel.common.high_availability import check_address
+from firesteel.common.security.roles import Role
 from firesteel.common.service.host import ServiceProcess, service_main
-from firesteel.common.service.platform import SYSTEM
 from firesteel.errors import FiresteelError
 from jobmaster.service import JobMasterProcess
 from jobmaster.shell import RunningJob
@@ -19,7 +19,7 @@ from jobmaster.shell import RunningJob
 log = structlog.get_logger(__name__)
 
 
-@service_main("jobmaster")
+@service_main("jobmaster", role=Role.JOB_MASTER)
 @click.option(
     "--dispatcher",
     default="",
@@ -37,7 +37,7 @@ async def main(process: ServiceProcess, dispatcher: str) -> None:
         process.conf,
         dispatcher_address=dispatcher,
         host=process.host,
-        platform=SYSTEM,
+        platform=process.platform,
         registry=process.registry,
         metrics_address=_serve_metrics(process),
         job_built=_job_built,

@@ -10,8 +10,8 @@ import structlog
 from firesteel.common.config import options
 from firesteel.common.high_availability import election_of
 from firesteel.common.leader import Office
+from firesteel.common.security.roles import Role
 from firesteel.common.service.host import ServiceProcess, service_main
-from firesteel.common.service.platform import SYSTEM
 from resourcemanager.epoch import EpochFile
 from resourcemanager.local_driver import LocalDriver
 from resourcemanager.service import ResourceManager
@@ -19,7 +19,9 @@ from resourcemanager.service import ResourceManager
 log = structlog.get_logger(__name__)
 
 
-@service_main("resourcemanager", directory="temporary", port=options.RM_PORT)
+@service_main(
+    "resourcemanager", role=Role.RESOURCE_MANAGER, directory="temporary", port=options.RM_PORT
+)
 @click.option(
     "--driver",
     type=click.Choice(["local", "none"]),
@@ -73,7 +75,7 @@ async def main(process: ServiceProcess, driver: str, task_executors: int) -> Non
             directory=process.directory,
             arguments=arguments,
             logs_kept=process.conf.get(options.LOG_MAX),
-            platform=SYSTEM,
+            platform=process.platform,
         )
     resource_manager = ResourceManager(
         process.conf,
@@ -84,7 +86,7 @@ async def main(process: ServiceProcess, driver: str, task_executors: int) -> Non
         workers=workers,
         initial_workers=task_executors,
         log_path=process.log_path,
-        platform=SYSTEM,
+        platform=process.platform,
     )
     labels = {"host": socket.gethostname()}
     process.registry.add_source(lambda: resource_manager.metrics(labels))

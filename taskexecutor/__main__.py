@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,25 +12,34 @@ from firesteel.common.config import Configuration, options
 from firesteel.common.high_availability import check_address
 from firesteel.common.ids import TaskExecutorId, random_id
 from firesteel.common.process.lock_file import LockFile
+from firesteel.common.security.roles import Role
 from firesteel.common.service.host import ServiceProcess, service_main
-from firesteel.common.service.platform import SYSTEM
 from firesteel.errors import FiresteelError
 from taskexecutor.configuration import settings_from
 from taskexecutor.results import Results, ResultServer
 from taskexecutor.shell import TaskExecutor
 
+if TYPE_CHECKING:
+    from firesteel.common.security.security import Security
 
-def _start_result_server(conf: Configuration, host: str) -> ResultServer:
+
+def _start_result_server(conf: Configuration, security: Security | None, host: str) -> ResultServer:
+    from taskexecutor.executor.exchange.security import ExchangeSecurity
     from taskexecutor.result_server import FlightResultServer
 
+    of_exchange = None
+    if security is not None:
+        certificate = security.certificate() if security.tls else None
+        of_exchange = ExchangeSecurity(key_of=security.job_key, certificate=certificate)
     return FlightResultServer(
         host,
         window_bytes=conf.get(options.CHANNEL_WINDOW),
         batch_rows=conf.get(options.BATCH_ROWS),
+        security=of_exchange,
     )
 
 
-@service_main("taskexecutor", directory="temporary")
+@service_main("taskexecutor", role=Role.TASK_EXECUTOR, directory="temporary")
 @click.option(
     "--resource-manager",
     default="",
@@ -83,11 +93,11 @@ async def main(process: ServiceProcess, resource_manager: str, worker_id: str) -
         directory=process.directory,
         metrics=process.registry,
         metrics_address=process.serve_metrics(scope="taskmanager", labels=labels),
-        platform=SYSTEM,
+        platform=process.platform,
         results=Results(
             process.directory,
             memory_bytes=process.conf.get(options.BLOCKING_MEMORY),
-            start_server=partial(_start_result_server, process.conf),
+            start_server=partial(_start_result_server, process.conf, process.security),
         ),
         log_path=process.log_path,
     )

@@ -321,7 +321,7 @@ _TO_EXECUTOR: Envelope[
 ] = Envelope(
     executor_pb2.TaskExecutorToExecutor,
     {
-        "assign": commands.AssignProcess,
+        "assign": Kind(commands.AssignProcess, unmapped=("job_key",)),
         "cancel": Kind(commands.CancelInProcess, unmapped=("job_master_epoch",)),
         "release": commands.CleanProcess,
     },

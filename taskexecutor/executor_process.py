@@ -191,6 +191,7 @@ class ExecutorProcesses:
 
     def _env(self, command: commands.StartProcess, temp_dir: Path) -> dict[str, str]:
         conf = self._conf.with_overrides(dict(command.shape.environment.spark))
+        security = self._platform.security
         return {
             # With it, gRPC may abort processes that user functions fork.
             "GRPC_ENABLE_FORK_SUPPORT": "0",
@@ -199,6 +200,7 @@ class ExecutorProcesses:
             "PYTHONPATH": import_path(os.environ.get("PYTHONPATH")),
             "TMPDIR": str(temp_dir),  # removed when the process has ended, for whatever reason
             CONFIG_VARIABLE: json.dumps(conf.shown()),
+            **(security.slot_credentials(command.executor_id).to_environment() if security else {}),
         }
 
     async def _watch_memory(self, interval_s: float) -> None:

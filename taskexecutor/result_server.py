@@ -13,17 +13,25 @@ from firesteel.common.job_graph import ResultPartitionId
 from taskexecutor.executor.exchange.blocking import ServedPartition
 from taskexecutor.executor.exchange.partition import PartitionId
 from taskexecutor.executor.exchange.registry import PartitionRegistry
+from taskexecutor.executor.exchange.security import ExchangeSecurity
 from taskexecutor.executor.exchange.server import ExchangeServer
 
 
 class FlightResultServer:
-    def __init__(self, host: str, *, window_bytes: int, batch_rows: int) -> None:
+    def __init__(
+        self,
+        host: str,
+        *,
+        window_bytes: int,
+        batch_rows: int,
+        security: ExchangeSecurity | None = None,
+    ) -> None:
         self._window_bytes = window_bytes
         self._batch_rows = batch_rows
         # A consumer that is deployed with its producers may wait for hours; if they fail, the
         # JobMaster restarts it.
         self._registry = PartitionRegistry(timeout_s=None)
-        self._server = ExchangeServer(self._registry, host)
+        self._server = ExchangeServer(self._registry, host, security)
         self.address: str = self._server.address
         atexit.register(self.stop)  # an interpreter that exits while Flight's threads run hangs
 

@@ -17,6 +17,7 @@ import structlog
 from firesteel._proto import executor_pb2, executor_pb2_grpc
 from firesteel.common.ids import ExecutorId
 from firesteel.common.process import temporary
+from firesteel.common.rpc.bearer import caller
 from firesteel.common.rpc.status import Reason, abort
 from firesteel.common.service.platform import Platform
 from taskexecutor.executor.executor_link import EXECUTOR_ID_KEY
@@ -46,6 +47,7 @@ class ExecutorLinkServicer(executor_pb2_grpc.ExecutorLinkServicer):
         self._received = received
         self._broken = broken
         self._transport = platform.transport
+        self._authenticated = platform.security is not None
         self._links: dict[ExecutorId, _Outgoing] = {}
         self._directory = directory
         self._folder: Path | None = None  # the socket's folder
@@ -84,7 +86,8 @@ class ExecutorLinkServicer(executor_pb2_grpc.ExecutorLinkServicer):
     ) -> AsyncIterator[executor_pb2.TaskExecutorToExecutor]:
         given = dict(context.invocation_metadata() or ()).get(EXECUTOR_ID_KEY, "")
         executor_id = ExecutorId(str(given))
-        if not self._expected(executor_id) or executor_id in self._links:
+        forged = self._authenticated and caller().subject != executor_id
+        if forged or not self._expected(executor_id) or executor_id in self._links:
             await abort(
                 context,
                 Reason.UNKNOWN_PROCESS,

@@ -220,7 +220,10 @@ class TaskExecutor:
                 self._processes.kill(command.executor_id, command.reason)
             case commands.AssignProcess():
                 self._serving[command.executor_id] = command.job_id
-                self._links.send(command.executor_id, convert.to_executor(command))
+                message = convert.to_executor(command)
+                if self._platform.security is not None:
+                    message.assign.job_key = self._platform.security.job_key(command.job_id)
+                self._links.send(command.executor_id, message)
             case commands.CancelInProcess():
                 self._links.send(command.executor_id, convert.to_executor(command))
             case commands.CleanProcess():

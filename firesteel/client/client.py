@@ -23,6 +23,7 @@ import grpc
 import pyarrow as pa
 
 from firesteel._proto import (
+    access_pb2,
     dispatcher_pb2,
     job_logs_pb2,
     job_master_pb2,
@@ -45,6 +46,14 @@ from firesteel.client.job_details import (
 )
 from firesteel.common.config import Configuration, options
 from firesteel.common.job_graph import Blob, JobGraph
+from firesteel.common.rpc.access_messages import (
+    AUDIT_ENTRY,
+    CREATED_TOKEN,
+    TOKEN_DESCRIPTION,
+    AuditEntry,
+    CreatedToken,
+    TokenDescription,
+)
 from firesteel.common.rpc.convert import JOB_GRAPH
 from firesteel.common.rpc.status import Reason, reason_of
 from firesteel.common.states import JobStatus
@@ -455,6 +464,37 @@ class Client:
                 return self._dispatcher.UploadBlob(_upload(of, paths[of]))
 
             self._answered(upload, submitting=True)
+
+    # ---- access
+
+    def who_am_i(self) -> tuple[str, str]:
+        """Returns the name and the role in which this client acts."""
+        answer = self._access("WhoAmI", access_pb2.WhoAmIRequest())
+        return answer.subject, answer.role
+
+    def create_token(self, subject: str, role: str, *, valid_s: int) -> CreatedToken:
+        """Creates a token for `subject`. Raises FiresteelError for a bad name, role or time."""
+        request = access_pb2.CreateTokenRequest(subject=subject, role=role, valid_s=valid_s)
+        return CREATED_TOKEN.decode(self._access("CreateToken", request))
+
+    def tokens(self) -> list[TokenDescription]:
+        """Returns all tokens that were created, the newest first."""
+        answer = self._access("ListTokens", access_pb2.ListTokensRequest())
+        return [TOKEN_DESCRIPTION.decode(each) for each in answer.tokens]
+
+    def revoke_token(self, token_id: str) -> None:
+        """Revokes a token, which is refused from now on."""
+        self._access("RevokeToken", access_pb2.RevokeTokenRequest(token_id=token_id))
+
+    def audit(self, *, limit: int = 100, job_id: str = "") -> list[AuditEntry]:
+        """Returns who has changed something, and whose calls were refused, the newest first."""
+        request = access_pb2.ReadAuditRequest(limit=limit, job_id=job_id)
+        return [AUDIT_ENTRY.decode(each) for each in self._access("ReadAudit", request).entries]
+
+    def _access(self, method: str, request: Any) -> Any:
+        return self._answered(
+            lambda: getattr(self._connection.access, method)(request, timeout=CALL_TIMEOUT_S)
+        )
 
     @property
     def _dispatcher(self) -> Any:

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from firesteel._proto.access_pb2_grpc import AccessStub
 from firesteel._proto.dispatcher_pb2_grpc import DispatcherStub
 from firesteel.common.config import Configuration, ConfigurationError, options
 from firesteel.common.high_availability import ZOOKEEPER
 from firesteel.common.leader import Leader, Office
+from firesteel.common.rpc.bearer import carry_token
 from firesteel.common.rpc.server import channel
+from firesteel.common.security.security import ClientSecurity
 from firesteel.errors import ClusterUnreachable, FiresteelError
 
 if TYPE_CHECKING:
@@ -40,12 +43,16 @@ class Connection:
 
     def __init__(self, address: str, conf: Configuration) -> None:
         self.address = address if address.startswith(ZOOKEEPER) else checked_address(address)
+        self._security: ClientSecurity | None = None
+        if conf.get(options.SECURITY_ENABLED):
+            self._security = ClientSecurity(conf)
         self._leader: Leader | None = None
         self._channel: grpc.Channel | None = None
         self._finder: LeaderFinder | None = None
         self._without_quorum = False
         self.closed = False
         self.stub: Any = None
+        self.access: Any = None
         try:
             if address.startswith(ZOOKEEPER):
                 self._finder = _finder(address, conf)
@@ -88,8 +95,8 @@ class Connection:
             )
         if leader != self._leader:
             self._close_channel()
-            self._leader, self._channel = leader, channel(leader.address)
-            self.stub = DispatcherStub(self._channel)  # type: ignore[no-untyped-call]
+            self._leader, self._channel = leader, self._open(leader.address)
+            self._serve(self._channel)
 
     def close(self) -> None:
         self.closed = True
@@ -99,9 +106,20 @@ class Connection:
 
     def _connect(self, address: str) -> None:
         _check_somebody_listens(address)
-        self._channel = channel(address)
+        self._channel = self._open(address)
         _check_is_dispatcher(self._channel, address)
-        self.stub = DispatcherStub(self._channel)  # type: ignore[no-untyped-call]
+        self._serve(self._channel)
+
+    def _serve(self, channel: grpc.Channel) -> None:
+        self.stub = DispatcherStub(channel)  # type: ignore[no-untyped-call]
+        self.access = AccessStub(channel)  # type: ignore[no-untyped-call]
+
+    def _open(self, address: str) -> grpc.Channel:
+        if self._security is None:
+            return channel(address)
+        opened = channel(address, self._security.channel_credentials(address))
+        carry_token(opened, self._security.token)
+        return opened
 
     def _close_channel(self) -> None:
         if self._channel is not None:

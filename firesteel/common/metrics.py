@@ -15,12 +15,13 @@ import math
 import os
 import re
 import socket
+import ssl
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import psutil
 import structlog
@@ -50,6 +51,14 @@ class Sample(NamedTuple):
 
 Source: TypeAlias = Callable[[], Iterable[Sample]]
 _Labels: TypeAlias = tuple[tuple[str, str], ...]
+
+
+class HttpSecurity(Protocol):
+    """See firesteel.common.security.security.Security."""
+
+    def http_refusal(self, authorization: str | None, certificate: bytes | None) -> str | None: ...
+
+    def http_context(self) -> ssl.SSLContext | None: ...
 
 
 class Gauge:
@@ -188,8 +197,16 @@ class Registry(Collector):
         """Returns the text of a scrape."""
         return bytes(generate_latest(self._exposed))
 
-    def serve(self, host: str, port_option: str, *, first: Sequence[int] = ()) -> int:
-        """Serves /metrics in daemon threads; returns the port.
+    def serve(
+        self,
+        host: str,
+        port_option: str,
+        *,
+        first: Sequence[int] = (),
+        security: HttpSecurity | None = None,
+    ) -> int:
+        """Serves /metrics in daemon threads; returns the port. Without `security`, everybody may
+        read them.
 
         `first` are the allowed ports to try before the others. `port_option` is a port, a range
         such as `9249-9349` of which the first free one is used, or 0 for any free one. Raises
@@ -198,7 +215,7 @@ class Registry(Collector):
         ports = parse_ports(port_option)
         for port in (*(port for port in first if ports == range(1) or port in ports), *ports):
             try:
-                server = _Server((host, port), self._exposed)
+                server = _Server((host, port), self._exposed, security)
             except OSError:
                 continue
             self._server = server
@@ -325,7 +342,13 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128  # the default of 5 makes a burst of connections wait a second each
     block_on_close = False
 
-    def __init__(self, address: tuple[str, int], registry: CollectorRegistry) -> None:
+    def __init__(
+        self,
+        address: tuple[str, int],
+        registry: CollectorRegistry,
+        security: HttpSecurity | None,
+    ) -> None:
+        self.security = security
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
         super().__init__(address, _Handler.factory(registry))
 
@@ -344,7 +367,14 @@ class _Server(ThreadingHTTPServer):
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
+            context = self.security.http_context() if self.security is not None else None
+            if context is not None:
+                request.settimeout(REQUEST_TIMEOUT_S)
+                request = context.wrap_socket(request, server_side=True)
             super().process_request_thread(request, client_address)
+        except OSError as error:  # the client speaks no TLS, or has no certificate
+            log.warning("refused a connection", client=str(client_address), reason=str(error))
+            self.shutdown_request(request)
         finally:
             self._free.release()
 
@@ -356,7 +386,23 @@ class _Handler(MetricsHandler):
     timeout = REQUEST_TIMEOUT_S  # of each read: a silent client is dropped
 
     def do_GET(self) -> None:
-        if self.path.split("?", 1)[0] in ("/", "/metrics"):
-            super().do_GET()
-        else:
+        if self.path.split("?", 1)[0] not in ("/", "/metrics"):
             self.send_error(404)
+        elif (why := self._refusal()) is not None:
+            log.warning("refused a request", client=self.client_address[0], reason=why)
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", "Bearer")
+            self.send_header("Content-Type", "text/plain; charset=utf-8")
+            self.end_headers()
+            self.wfile.write(f"{why}\n".encode())
+        else:
+            super().do_GET()
+
+    def _refusal(self) -> str | None:
+        assert isinstance(self.server, _Server)
+        if self.server.security is None:
+            return None
+        certificate = None
+        if isinstance(self.connection, ssl.SSLSocket):
+            certificate = self.connection.getpeercert(binary_form=True)
+        return self.server.security.http_refusal(self.headers.get("Authorization"), certificate)

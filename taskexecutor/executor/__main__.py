@@ -19,6 +19,7 @@ import click
 from firesteel.common import logs, output
 from firesteel.common.config import Configuration, options
 from firesteel.common.error_report import summary_of
+from firesteel.common.security.credentials import SlotCredentials
 from firesteel.common.service.host import ServiceProcess, service_main
 from taskexecutor.executor import (
     CONFIG_VARIABLE,
@@ -64,6 +65,7 @@ def main(
     signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process at the terminal
     conf = process.conf
+    credentials = SlotCredentials.from_environment()
     if process.log_path is not None:
         os.environ[LOG_VARIABLE] = str(process.log_path)
 
@@ -85,13 +87,16 @@ def main(
     # Imported while Spark starts: with the host, all modules that a job's first task needs.
     from taskexecutor.executor import convert
     from taskexecutor.executor.exchange import Exchange, ResultFolders
+    from taskexecutor.executor.exchange.security import ExchangeSecurity, JobKey
     from taskexecutor.executor.executor_link import ExecutorLink
     from taskexecutor.executor.operators.registry import create_operator
     from taskexecutor.executor.slot_process import Host
 
+    job_key = JobKey()
     connection = ExecutorLink(
         link,
         executor_id,
+        token=credentials.token if credentials else "",
         heartbeat_interval_s=conf.get(options.HEARTBEAT_INTERVAL),
     )
     exchange = Exchange(
@@ -105,9 +110,13 @@ def main(
             buffer_bytes=conf.get(options.BLOCKING_BUFFER),
             codec="lz4" if conf.get(options.COMPRESSION_CODEC) == "LZ4" else None,
         ),
+        security=ExchangeSecurity(key_of=job_key.of, certificate=credentials.certificate)
+        if credentials
+        else None,
     )
     host = Host(
         link=connection,
+        job_key=job_key,
         exchange=exchange,
         engine=engine,
         create_operator=create_operator,

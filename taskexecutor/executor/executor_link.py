@@ -12,6 +12,7 @@ import grpc
 import structlog
 
 from firesteel._proto import common_pb2, executor_pb2, executor_pb2_grpc
+from firesteel.common.rpc.bearer import carry_token
 from firesteel.common.rpc.errors import check_size
 from firesteel.common.rpc.server import channel
 
@@ -28,12 +29,16 @@ class ExecutorLink:
     process and native code that never releases the interpreter's lock.
     """
 
-    def __init__(self, address: str, executor_id: str, *, heartbeat_interval_s: float) -> None:
+    def __init__(
+        self, address: str, executor_id: str, *, token: str = "", heartbeat_interval_s: float
+    ) -> None:
         self._outgoing: queue.SimpleQueue[executor_pb2.ExecutorToTaskExecutor | None] = (
             queue.SimpleQueue()
         )
         self._ended = threading.Event()
         self._channel = channel(address)
+        if token:
+            carry_token(self._channel, lambda: token)
         stub = executor_pb2_grpc.ExecutorLinkStub(self._channel)  # type: ignore[no-untyped-call]
         self._call = stub.Connect(
             iter(self._outgoing.get, None),

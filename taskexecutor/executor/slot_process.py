@@ -33,6 +33,7 @@ from taskexecutor.executor.cleaning import JobSurroundings
 from taskexecutor.executor.columnar.cached_plans.static_tables import StaticTables
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.exchange import Exchange
+from taskexecutor.executor.exchange.security import JobKey
 from taskexecutor.executor.executor_link import ExecutorLink
 from taskexecutor.executor.interpreter import import_pandas, import_pandas_aside
 from taskexecutor.executor.job_threads import JobThreads
@@ -82,9 +83,13 @@ class Host:
         heartbeat_interval_s: float,
         heartbeat_timeout_s: float,
         state_directory: str = "",
+        job_key: JobKey | None = None,
     ) -> None:
-        """`state_directory` is state.backend.rocksdb.localdir."""
+        """`state_directory` is state.backend.rocksdb.localdir. `job_key` holds the key of the job
+        for the exchange.
+        """
         self._link = link
+        self._job_key = job_key or JobKey()
         self._exchange = exchange
         self._engine = engine
         self._create_operator = create_operator
@@ -184,6 +189,7 @@ class Host:
         if assign.python_paths:
             import_pandas()  # before the job's files can hide it
         self._job_id = assign.job_id
+        self._job_key.assign(assign.job_id, assign.job_key)
         self._job_threads = JobThreads()
         self._state_backends = StateBackends(
             managed_bytes=assign.managed_bytes, directory=self._state_directory

@@ -6,7 +6,6 @@ import contextlib
 import os
 import shlex
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,11 +15,13 @@ import yaml
 from firesteel.client.client import Client
 from firesteel.client.cluster import wait_for_slots
 from firesteel.client.cluster.directory import CLUSTER_ID, end_processes
+from firesteel.common.config import Configuration
 from firesteel.common.ids import random_id
 from firesteel.common.metrics_targets import targets
 from firesteel.common.process import BlockingChild, spawn_blocking
 from firesteel.common.states import JobStatus
 from tests.compose import ROOT, commands, services
+from tests.credentials import scrape
 from tests.postgres import Postgres
 
 from .conftest import WARM_S, firesteel
@@ -54,6 +55,7 @@ def test_the_session_profile_runs_the_command_of_its_comment(tmp_path: Path, dat
                         for word in service.arguments
                     ),
                     *("-D", "metrics.reporter.prom.port=0"),
+                    *("-D", "security.tls=always", "-D", f"security.directory={tmp_path / 'keys'}"),
                 ],
                 log_path=tmp_path / f"{service.module}-{number}.log",
                 env={**os.environ, **service.environment, CLUSTER_ID: cluster_id},
@@ -63,7 +65,10 @@ def test_the_session_profile_runs_the_command_of_its_comment(tmp_path: Path, dat
             if service.module in addresses:
                 addresses[service.module] = child.ready["address"]
         address = addresses["dispatcher"]
-        client = stack.enter_context(Client(address))
+        conf = Configuration(
+            {"security.tls": "always", "security.directory": str(tmp_path / "keys")}
+        )
+        client = stack.enter_context(Client(address, conf=conf))
         wait_for_slots(client, 4, logs=tmp_path, timeout_s=WARM_S)
 
         (tmp_path / "examples").symlink_to(ROOT / "examples")
@@ -78,8 +83,7 @@ def test_the_session_profile_runs_the_command_of_its_comment(tmp_path: Path, dat
         served = {target.process: target for target in targets(_folder_of_prometheus(tmp_path))}
         assert served.keys() >= {"dispatcher", "resourcemanager", "taskexecutor", "jobmaster"}
         for target in served.values():
-            with urllib.request.urlopen(f"http://{target.address}/metrics") as answer:
-                assert b"flink_" in answer.read(), target
+            assert "flink_" in scrape(target.address, tmp_path / "keys"), target
 
 
 def _here(word: str, resource_manager: str, database: str) -> str:

@@ -17,6 +17,8 @@ from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc
 from firesteel.common.checkpoints.metadata import COMPLETE_CHECKPOINT
 from firesteel.common.checkpoints.state import CompleteCheckpoint
 from firesteel.common.failpoints import STOP, Failpoint
+from firesteel.common.security.roles import Role
+from tests.credentials import channel_as
 from tests.waiting import eventually
 
 from .chaos import Chaos, orphan
@@ -78,7 +80,7 @@ def test_what_a_master_that_was_replaced_stores_is_refused(
         request = dispatcher_pb2.CommitCheckpointRequest(
             job_id=job.job_id, epoch=epoch, checkpoint=COMPLETE_CHECKPOINT.encode(late)
         )
-        with grpc.insecure_channel(session.address) as channel:
+        with channel_as(Role.JOB_MASTER, session.address) as channel:
             stub: Any = dispatcher_pb2_grpc.DispatcherStub(channel)  # type: ignore[no-untyped-call]
             with pytest.raises(grpc.RpcError, match="FAILED_PRECONDITION.*epoch"):
                 stub.CommitCheckpoint(request)

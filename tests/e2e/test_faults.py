@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from firesteel.common.metrics_targets import targets
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.datastream import DataStream
 from firesteel.errors import JobCanceled, JobFailed
+from tests.credentials import scrape
 from tests.waiting import PATIENCE_S, eventually
 
 from .conftest import (
@@ -60,8 +60,7 @@ def metrics_address(session: Session, process: str, pid: int) -> str:
     """Where Prometheus finds the process, which serves its metrics there."""
     found = targets(session.cluster.directory / "metrics")
     (target,) = (each for each in found if (each.process, each.pid) == (process, pid))
-    with urllib.request.urlopen(f"http://{target.address}/metrics", timeout=PATIENCE_S) as answer:
-        assert b"flink_" in answer.read()
+    assert "flink_" in scrape(target.address)
     assert [each.pid for each in found if each.address == target.address] == [pid]
     return target.address
 

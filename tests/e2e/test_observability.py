@@ -6,10 +6,8 @@ import contextlib
 import queue
 import re
 import threading
-import urllib.request
 from collections.abc import Iterator
 
-import grpc
 import psutil
 import pyarrow as pa
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -19,8 +17,10 @@ from firesteel import Environment
 from firesteel.client.job_details import JobDetails, LogLine
 from firesteel.common.metric_reference import GROUPS
 from firesteel.common.metrics_targets import targets
+from firesteel.common.security.roles import Role
 from firesteel.common.states import ExecutionState
 from firesteel.connectors import DiscardSink, SequenceSource
+from tests.credentials import channel_as, scrape
 from tests.waiting import PATIENCE_S, eventually
 
 from .conftest import SLOTS, Session, firesteel, logs_below, services
@@ -33,10 +33,7 @@ def metrics_of(process: psutil.Process) -> str:
         if connection.status != psutil.CONN_LISTEN:
             continue
         try:
-            with urllib.request.urlopen(
-                f"http://127.0.0.1:{connection.laddr.port}/metrics", timeout=PATIENCE_S
-            ) as answer:
-                return answer.read().decode()
+            return scrape(f"127.0.0.1:{connection.laddr.port}")
         except OSError:
             continue
         except Exception:  # not HTTP: the gRPC port
@@ -55,8 +52,7 @@ def test_every_process_serves_prometheus_metrics(session: Session) -> None:
     assert {"dispatcher", "resourcemanager", "taskexecutor"} <= {each.process for each in found}
     for each in found:
         if each.lives:
-            with urllib.request.urlopen(f"http://{each.address}/metrics") as answer:
-                assert b'cluster="' in answer.read(), each
+            assert 'cluster="' in scrape(each.address), each
     served = metrics_of(manager)
     assert re.search(r"^flink_jobmanager_taskSlotsTotal\S* 4(\.0)?$", served, re.M)
     assert re.search(r"^flink_jobmanager_numRegisteredTaskManagers\S* 2(\.0)?$", served, re.M)
@@ -204,7 +200,7 @@ def test_health_and_reflection(session: Session) -> None:
             "firesteel.v1.ResourceManager",
         ),
     ):
-        with grpc.insecure_channel(address) as channel:
+        with channel_as(Role.VIEWER, address) as channel:
             health = health_pb2_grpc.HealthStub(channel).Check(
                 health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE_S
             )

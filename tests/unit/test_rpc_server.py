@@ -23,20 +23,6 @@ from firesteel.common.rpc.server import AddressTaken, aio_channel, bind, channel
 from firesteel.common.rpc.status import Reason, abort, reason_of
 
 
-@pytest.mark.parametrize(
-    ("host", "warned"), [("127.0.0.1", False), ("localhost", False), ("0.0.0.0", True)]
-)
-async def test_listening_beyond_this_machine_is_a_loud_warning(host: str, warned: bool) -> None:
-    server = new_server([])
-    with capture_logs() as logs:
-        address = bind(server, host, 0)
-    assert address.startswith(f"{host}:")
-    said = [entry["event"] for entry in logs if entry["log_level"] == "warning"]
-    assert bool(said) is warned
-    assert all("WITHOUT ANY CREDENTIALS" in text for text in said)
-    await server.stop(None)
-
-
 async def test_an_address_of_another_machine_cannot_be_listened_on() -> None:
     with pytest.raises(AddressTaken, match=r"cannot listen on 192\.0\.2\.1:0: "):
         bind(new_server([]), "192.0.2.1", 0)

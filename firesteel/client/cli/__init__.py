@@ -14,6 +14,7 @@ from firesteel.client.cli.logs import logs
 from firesteel.client.cli.run import info, run
 from firesteel.client.cli.savepoints import checkpoint, savepoint, stop
 from firesteel.client.cli.task_executors import stop_task_executor
+from firesteel.client.cli.token import audit, token
 from firesteel.client.signals import INTERRUPTED, repeating_lost_interrupts
 from firesteel.errors import FiresteelError
 
@@ -89,6 +90,8 @@ for command in (
     remove,
     stop_task_executor,
     cluster,
+    token,
+    audit,
     service,
 ):
     main.add_command(command)

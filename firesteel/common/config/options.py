@@ -82,6 +82,41 @@ BIND_HOST = _addresses.option(
     "Interface that every server on this machine binds.",
 )
 
+_security = _Section("Security")
+SECURITY_ENABLED = _security.option(
+    "security.enabled",
+    "bool",
+    True,
+    "Callers must prove who they are. With false, every local user can run code as this user.",
+)
+SECURITY_DIRECTORY = _security.option(
+    "security.directory",
+    "string",
+    "",
+    "The folder of keys and of the administrator's token. Empty: ~/.firesteel/security. The same"
+    " on every machine of the cluster.",
+)
+SECURITY_TLS = _security.option(
+    "security.tls",
+    "enum",
+    "auto",
+    "Whether connections use mutual TLS; auto: if taskmanager.bind-host is not a loopback address.",
+    choices=("auto", "always", "never"),
+)
+SECURITY_INSECURE_LISTEN = _security.option(
+    "security.insecure-listen",
+    "bool",
+    False,
+    "Allows processes to listen beyond loopback without authentication or TLS.",
+)
+SECURITY_TOKEN_FILE = _security.option(
+    "security.token-file",
+    "string",
+    "",
+    "The file with the token of a client. Empty: $FIRESTEEL_TOKEN, or that of the administrator in"
+    " security.directory.",
+)
+
 _task_executors = _Section("TaskExecutors and slots")
 TASK_SLOTS = _task_executors.option(
     "taskmanager.numberOfTaskSlots", "int", 2, "Slots per TaskExecutor.", minimum=1

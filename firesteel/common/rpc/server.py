@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import ipaddress
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import structlog
@@ -28,6 +27,9 @@ from firesteel.common.rpc.errors import MAX_MESSAGE_BYTES
 from firesteel.common.rpc.status import Reason, abort
 from firesteel.errors import FiresteelError
 from firesteel.text import text_of
+
+if TYPE_CHECKING:
+    from firesteel.common.rpc.authentication import Authentication
 
 log = structlog.get_logger(__name__)
 
@@ -49,12 +51,16 @@ _OPTIONS: list[tuple[str, int]] = [
 ]
 
 
-def new_server(services: Sequence[ServiceDescriptor]) -> grpc.aio.Server:
-    """An unstarted server that answers health checks and reflection for `services`.
+def new_server(
+    services: Sequence[ServiceDescriptor], *, authentication: Authentication | None = None
+) -> grpc.aio.Server:
+    """An unstarted server that answers health checks and reflection for `services`. Without
+    `authentication`, it answers every caller.
 
     The caller adds the servicers.
     """
-    server = grpc.aio.server(options=_OPTIONS, interceptors=[UnexpectedErrors()])
+    checks = [authentication] if authentication is not None else []
+    server = grpc.aio.server(options=_OPTIONS, interceptors=[*checks, UnexpectedErrors()])
     checker = HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checker, server)
     names = [service.full_name for service in services]
@@ -68,8 +74,15 @@ class AddressTaken(FiresteelError):
     """The port is in use by another process."""
 
 
-def bind(server: grpc.aio.Server, host: str, port: int) -> str:
-    """Binds to a port (0: any free one); returns host:port. Raises AddressTaken with the reason."""
+def bind(
+    server: grpc.aio.Server,
+    host: str,
+    port: int,
+    credentials: grpc.ServerCredentials | None = None,
+) -> str:
+    """Binds to a port (0: any free one); returns host:port. With `credentials`, the port speaks
+    TLS. Raises AddressTaken with the reason.
+    """
     if not 0 <= port <= 65535:
         raise AddressTaken(f"cannot listen on {host}:{port}: ports are 0 to 65535")
     try:
@@ -82,18 +95,15 @@ def bind(server: grpc.aio.Server, host: str, port: int) -> str:
     except OSError as error:
         raise AddressTaken(f"cannot listen on {host}:{port}: {error.strerror}") from error
     try:
-        bound = server.add_insecure_port(f"{host}:{port}")
+        if credentials is None:
+            bound = server.add_insecure_port(f"{host}:{port}")
+        else:
+            bound = server.add_secure_port(f"{host}:{port}", credentials)
     except RuntimeError as error:
         raise AddressTaken(f"cannot listen on {host}:{port}: {error}") from error
     if bound == 0:
         raise AddressTaken(
             f"cannot listen on {host}:{port}: it is in use or not an address of this machine"
-        )
-    if not is_loopback(str(target[0])):
-        log.warning(
-            "LISTENING BEYOND THIS MACHINE WITHOUT ANY CREDENTIALS: anybody who reaches this port"
-            " can run code as this user; bind 127.0.0.1 (taskmanager.bind-host), or use a firewall",
-            address=f"{host}:{bound}",
         )
     return f"{host}:{bound}"
 
@@ -109,12 +119,13 @@ def bind_unix(server: grpc.aio.Server, path: Path) -> str:
     return address
 
 
-def is_loopback(ip: str) -> bool:
-    return ipaddress.ip_address(ip.partition("%")[0]).is_loopback
-
-
-def aio_channel(address: str) -> grpc.aio.Channel:
-    return grpc.aio.insecure_channel(address, options=_channel_options())
+def aio_channel(
+    address: str, credentials: grpc.ChannelCredentials | None = None
+) -> grpc.aio.Channel:
+    """Returns a channel to host:port; with `credentials`, over TLS."""
+    if credentials is None:
+        return grpc.aio.insecure_channel(address, options=_channel_options())
+    return grpc.aio.secure_channel(address, credentials, options=_channel_options())
 
 
 async def refuses(address: str) -> bool:
@@ -133,11 +144,14 @@ async def refuses(address: str) -> bool:
     return False
 
 
-def channel(address: str) -> grpc.Channel:
+def channel(address: str, credentials: grpc.ChannelCredentials | None = None) -> grpc.Channel:
+    """As `aio_channel`, for threads."""
     # Channels would otherwise share a connection to one address, and a new one would report the
     # failure of an attempt of an earlier one.
     options = [*_channel_options(), ("grpc.use_local_subchannel_pool", 1)]
-    return grpc.insecure_channel(address, options=options)
+    if credentials is None:
+        return grpc.insecure_channel(address, options=options)
+    return grpc.secure_channel(address, credentials, options=options)
 
 
 def _channel_options() -> list[tuple[str, int]]:

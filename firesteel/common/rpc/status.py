@@ -67,6 +67,10 @@ class Reason(Enum):
     PEER_TOO_SLOW = auto()
     OVERLOADED = auto()
     INTERNAL_ERROR = auto()
+    NO_CREDENTIAL = auto()
+    CREDENTIAL_INVALID = auto()
+    CREDENTIAL_EXPIRED = auto()
+    NOT_ALLOWED = auto()
 
 
 # Generic clients retry UNAVAILABLE, and only that.
@@ -105,6 +109,10 @@ STATUS_CODES: Final[Mapping[Reason, grpc.StatusCode]] = MappingProxyType(
         Reason.PEER_TOO_SLOW: grpc.StatusCode.RESOURCE_EXHAUSTED,
         Reason.OVERLOADED: grpc.StatusCode.RESOURCE_EXHAUSTED,
         Reason.INTERNAL_ERROR: grpc.StatusCode.INTERNAL,
+        Reason.NO_CREDENTIAL: grpc.StatusCode.UNAUTHENTICATED,
+        Reason.CREDENTIAL_INVALID: grpc.StatusCode.UNAUTHENTICATED,
+        Reason.CREDENTIAL_EXPIRED: grpc.StatusCode.UNAUTHENTICATED,
+        Reason.NOT_ALLOWED: grpc.StatusCode.PERMISSION_DENIED,
     }
 )
 

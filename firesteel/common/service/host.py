@@ -28,6 +28,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec
 
@@ -37,10 +38,14 @@ from firesteel.common import logs, metrics_targets, output
 from firesteel.common.config import Configuration, ConfigurationError, options, parse_definitions
 from firesteel.common.process import announce_ready, temporary, watch_lifeline
 from firesteel.common.process.log_files import keep_short
+from firesteel.common.security.listening import check_listens_securely
+from firesteel.common.security.roles import Role
+from firesteel.common.service.platform import SYSTEM, GrpcTransport, Platform
 from firesteel.errors import FiresteelError
 
 if TYPE_CHECKING:
     from firesteel.common.metrics import Registry
+    from firesteel.common.security.security import Security
 
 log = logs.get_logger(__name__)
 
@@ -61,8 +66,10 @@ class ServiceProcess:
         port: int,
         directory: Path | None,
         log_path: Path | None = None,
+        role: Role | None = None,
     ) -> None:
         self.name = name
+        self._role = role
         self.conf = conf
         self.host = host  # interface to bind
         self.port = port  # port to bind; 0: any free one
@@ -86,6 +93,21 @@ class ServiceProcess:
             self._registry = Registry.from_configuration(self.conf)
         return self._registry
 
+    @functools.cached_property
+    def platform(self) -> Platform:
+        """This machine, on which the process authenticates itself."""
+        return replace(SYSTEM, transport=GrpcTransport(self.security), security=self.security)
+
+    @functools.cached_property
+    def security(self) -> Security | None:
+        """Of this process; None if it is disabled, or if the process has no role."""
+        if self._role is None:
+            return None
+        # Imported only where needed: cryptography.
+        from firesteel.common.security.security import Security
+
+        return Security.of_process(self.conf, self._role, self.host)
+
     def serve_metrics(self, *, scope: str, labels: Mapping[str, str]) -> str:
         """Serves the registry, including this process's own metrics; returns host:port.
 
@@ -96,7 +118,9 @@ class ServiceProcess:
         add_process_metrics(self.registry, scope=scope, labels=labels)
         folder = os.environ.get(metrics_targets.FOLDER)
         first = metrics_targets.ports_of_dead(Path(folder), self.name) if folder else ()
-        port = self.registry.serve(self.host, self.conf.get(options.METRICS_PORT), first=first)
+        port = self.registry.serve(
+            self.host, self.conf.get(options.METRICS_PORT), first=first, security=self.security
+        )
         address = f"{self.host}:{port}"
         if folder:
             try:
@@ -127,6 +151,7 @@ class ServiceProcess:
 def service_main(
     name: str,
     *,
+    role: Role | None = None,
     directory: DirectoryUse = "none",
     port: options.Option[int] | None = None,
     configuration: Callable[[], Configuration] | None = None,
@@ -135,7 +160,8 @@ def service_main(
 ]:
     """Makes a function the command of a service's process.
 
-    `name` is the process's name in its logs; `{option}` in it stands for an option's value.
+    `name` is the process's name in its logs; `{option}` in it stands for an option's value. `role`
+    is its role in the cluster, in which it authenticates itself.
     `directory` decides whether there is a --dir, and whether a temporary one replaces it. `port` is
     the option that --port overrides; without it there is no --port. `configuration` replaces
     --config and -D as the source of the configuration.
@@ -163,6 +189,9 @@ def service_main(
                     conf = Configuration.load(config, parse_definitions(definitions))
                     for warning in conf.warnings:
                         log.warning(warning)
+                    if host is not None:
+                        conf = conf.with_overrides({options.BIND_HOST.key: host})
+                    check_listens_securely(conf)
                     os.environ.update(conf.to_environment())
             except ConfigurationError as error:
                 print(f"{process_name}: {error}", file=sys.stderr)
@@ -176,10 +205,11 @@ def service_main(
                 process = ServiceProcess(
                     process_name,
                     conf,
-                    host=host or conf.get(options.BIND_HOST),
+                    host=conf.get(options.BIND_HOST),
                     port=port_number or 0,
                     directory=path,
                     log_path=log_path,
+                    role=role,
                 )
                 _run(process, functools.partial(main, process, **own))
 

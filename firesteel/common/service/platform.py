@@ -15,14 +15,18 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
 from firesteel.common.process import Child, spawn
 from firesteel.common.process.forked import ForkServer
+from firesteel.common.rpc.bearer import carry_token
 from firesteel.common.rpc.server import aio_channel, bind, bind_unix, new_server, refuses
+
+if TYPE_CHECKING:
+    from firesteel.common.security.security import Security
 
 
 class Clock(Protocol):
@@ -98,6 +102,7 @@ class Platform:
     clock: Clock
     transport: Transport
     processes: Processes
+    security: Security | None = None  # of this process; None: disabled
 
 
 class _SystemClock:
@@ -105,12 +110,36 @@ class _SystemClock:
     time = staticmethod(time.time)
 
 
-class _Grpc:
-    channel = staticmethod(aio_channel)
+class GrpcTransport:
+    """The machine's network. With `security`, servers authenticate their callers, and channels
+    carry the token of this process.
+    """
+
     refuses = staticmethod(refuses)
-    server = staticmethod(new_server)
-    bind = staticmethod(bind)
     bind_unix = staticmethod(bind_unix)
+
+    def __init__(self, security: Security | None = None) -> None:
+        self._security = security
+
+    def channel(self, address: str) -> grpc.aio.Channel:
+        if self._security is None:
+            return aio_channel(address)
+        channel = aio_channel(address, self._security.channel_credentials())
+        carry_token(channel, self._security.token)
+        return channel
+
+    def server(self, services: Sequence[ServiceDescriptor]) -> grpc.aio.Server:
+        security = self._security
+        if security is None:
+            return new_server(services)
+        from firesteel.common.rpc.authentication import Authentication
+
+        checks = Authentication(security.verifier, lambda call: security.audit(call))
+        return new_server(services, authentication=checks)
+
+    def bind(self, server: grpc.aio.Server, host: str, port: int) -> str:
+        credentials = self._security.server_credentials() if self._security else None
+        return bind(server, host, port, credentials)
 
 
 class _SystemProcesses:
@@ -150,4 +179,4 @@ class ForkedProcesses(_SystemProcesses):
         return await self._servers[key].spawn(log_path=log_path, ready_timeout_s=ready_timeout_s)
 
 
-SYSTEM = Platform(clock=_SystemClock(), transport=_Grpc(), processes=_SystemProcesses())
+SYSTEM = Platform(clock=_SystemClock(), transport=GrpcTransport(), processes=_SystemProcesses())

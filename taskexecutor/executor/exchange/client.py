@@ -24,6 +24,7 @@ from taskexecutor.executor.exchange.errors import (
     RemoteProtocolError,
 )
 from taskexecutor.executor.exchange.gate import InputGate
+from taskexecutor.executor.exchange.security import ExchangeSecurity, open_client
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +38,8 @@ class _Connection:
 class Connections:
     """Connections and streams of this process to the processes that it reads from."""
 
-    def __init__(self) -> None:
+    def __init__(self, security: ExchangeSecurity | None = None) -> None:
+        self._security = security
         self._lock = threading.Lock()
         self._clients: dict[str, _Connection] = {}  # by address
         # By address, job and result: the streams to which channels can be added.
@@ -74,10 +76,14 @@ class Connections:
         with self._lock:
             connection = self._clients.get(address)
             if connection is None:
-                connection = _Connection(flight.FlightClient(f"grpc://{address}"))
+                connection = _Connection(open_client(self._security, address))
                 self._clients[address] = connection
             connection.streams += 1
             return connection.client
+
+    def call_options(self, job_id: str) -> Any:
+        """Returns the options of a call that reads partitions of the job."""
+        return None if self._security is None else self._security.call_options(job_id)
 
     def ended(self, stream: ConsumerStream, connected: bool) -> None:
         """Removes a stream whose thread ends; the last stream closes the connection."""
@@ -193,7 +199,10 @@ class ConsumerStream(threading.Thread):
             client = self._connections.client(self.address)
             connected = True
             descriptor = wire.encode_descriptor(self.job_id, self.result_id)
-            writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(descriptor))
+            writer, reader = client.do_exchange(
+                flight.FlightDescriptor.for_command(descriptor),
+                self._connections.call_options(self.job_id),
+            )
             self._began(writer, reader)
             while True:
                 try:

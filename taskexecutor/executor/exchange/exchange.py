@@ -24,6 +24,7 @@ from taskexecutor.executor.exchange.partition import (
 )
 from taskexecutor.executor.exchange.partitioning import Routing, make_routing
 from taskexecutor.executor.exchange.registry import PartitionRegistry
+from taskexecutor.executor.exchange.security import ExchangeSecurity
 from taskexecutor.executor.exchange.server import ExchangeServer
 
 
@@ -50,18 +51,21 @@ class Exchange:
         batch_rows: int,
         partition_timeout_s: float,
         folders: ResultFolders | None = None,
+        security: ExchangeSecurity | None = None,
     ) -> None:
-        """Starts serving on a free port of `host`. `folders` are for BLOCKING results."""
+        """Starts serving on a free port of `host`. `folders` are for BLOCKING results. Without
+        `security`, it serves every caller.
+        """
         self._window_bytes = window_bytes
         self._batch_rows = batch_rows
         self._registry = PartitionRegistry(timeout_s=partition_timeout_s)
-        self._connections = Connections()
+        self._connections = Connections(security)
         self._lock = threading.Lock()
         self._gates: set[InputGate] = set()
         self._folders = folders
         self._written: set[BlockingPartition] = set()  # partitions that are not closed
         self._closed = False
-        self._server = ExchangeServer(self._registry, host)
+        self._server = ExchangeServer(self._registry, host, security)
         self.address: str = self._server.address
         # An interpreter that exits while Flight's threads run would hang.
         atexit.register(self.close)

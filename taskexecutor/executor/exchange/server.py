@@ -29,6 +29,7 @@ from taskexecutor.executor.exchange.errors import (
 from taskexecutor.executor.exchange.partition import AttachedPartition, PartitionId, Wakeup
 from taskexecutor.executor.exchange.registry import PartitionRegistry
 from taskexecutor.executor.exchange.schema import different_schema
+from taskexecutor.executor.exchange.security import ExchangeSecurity, server_arguments
 
 log = structlog.get_logger(__name__)
 
@@ -38,9 +39,13 @@ MAX_METADATA_BYTES = 64 * 2**10  # limit of records combined into one message
 class ExchangeServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
     """Serves this process's partitions, from its construction until `stop`."""
 
-    def __init__(self, registry: PartitionRegistry, host: str) -> None:
+    def __init__(
+        self, registry: PartitionRegistry, host: str, security: ExchangeSecurity | None = None
+    ) -> None:
+        """Without `security`, it serves every caller."""
         self._registry = registry  # set before the first call
-        super().__init__(f"grpc://{host}:0")
+        self._security = security
+        super().__init__(**server_arguments(security, host))
         self.address = f"{host}:{self.port}"
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
@@ -48,6 +53,8 @@ class ExchangeServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow 
             job_id, result_id = wire.decode_descriptor(descriptor.command)
         except RemoteProtocolError as error:
             raise flight.FlightServerError(str(error)) from None
+        if self._security is not None:
+            self._security.check(context, job_id)
         ProducerStream(self._registry, job_id, result_id, writer).run(reader)
 
     def stop(self, timeout_s: float = 5.0) -> None:

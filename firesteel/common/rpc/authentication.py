@@ -1,0 +1,186 @@
+"""Authenticates the caller of each gRPC call, and checks the call against the table of access.
+
+A caller is who its token says (`authorization: Bearer ...`), or else, over mutual TLS, who its
+certificate says. Messages have no say in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import structlog
+
+from firesteel.common.rpc.bearer import AUTHORIZATION, CALL_KINDS, answering
+from firesteel.common.rpc.status import Reason, abort
+from firesteel.common.security.access import Access, access_of
+from firesteel.common.security.authority import identity_of
+from firesteel.common.security.credentials import BEARER
+from firesteel.common.security.roles import Identity
+from firesteel.common.security.tokens import ExpiredToken, TokenVerifier
+from firesteel.errors import FiresteelError
+
+log = structlog.get_logger(__name__)
+
+_HOW_TO = (
+    "the command line finds the token of a cluster that this user has started; for another one, set"
+    " security.token-file or FIRESTEEL_TOKEN"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A call, for the audit log."""
+
+    method: str  # /package.Service/Method
+    identity: Identity | None  # None: the caller did not prove who it is
+    peer: str
+    job_id: str
+    outcome: str  # OK, or the reason of the refusal
+
+
+class Authentication(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Refuses calls whose callers are unknown, or not allowed. `audit` is called for each refused
+    call, and after each call that the table of access wants audited.
+    """
+
+    def __init__(
+        self, verifier: TokenVerifier, audit: Callable[[Call], None] | None = None
+    ) -> None:
+        self._verifier = verifier
+        self._audit = audit
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler = await continuation(handler_call_details)
+        if handler is None:  # unknown method
+            return None
+        name = str(handler_call_details.method)  # type: ignore[attr-defined]
+        access = access_of(name)
+        if access.public:
+            return handler
+        wrapped = {kind: self._wrapped(getattr(handler, kind), name, access) for kind in CALL_KINDS}
+        return handler._replace(**wrapped)
+
+    def _wrapped(self, method: Any, name: str, access: Access) -> Any:
+        if method is None:  # the handler is of another kind
+            return None
+        if inspect.isasyncgenfunction(method):
+
+            async def streaming(request: Any, context: Any) -> AsyncIterator[Any]:
+                async with (
+                    self._checked(name, access, request, context),
+                    contextlib.aclosing(method(request, context)) as answers,
+                ):
+                    async for answer in answers:
+                        yield answer
+
+            return streaming
+
+        async def plain(request: Any, context: Any) -> Any:
+            async with self._checked(name, access, request, context):
+                return await method(request, context)
+
+        return plain
+
+    @contextlib.asynccontextmanager
+    async def _checked(
+        self, name: str, access: Access, request: Any, context: Any
+    ) -> AsyncIterator[None]:
+        """Surrounds a call that is allowed; ends another one."""
+        job_id = _job_of(request)
+        try:
+            identity = self._identity(context)
+            _check(identity, name, access, job_id)
+        except _Refused as refused:
+            log.warning("refused a call", peer=context.peer(), method=name, reason=str(refused))
+            self._record(name, context, refused.identity, job_id, refused.reason.name)
+            await abort(context, refused.reason, str(refused), **refused.metadata)
+        answering.set(identity)
+        outcome = grpc.StatusCode.CANCELLED.name
+        try:
+            yield
+            outcome = grpc.StatusCode.OK.name
+        except grpc.aio.AbortError:
+            outcome = context.code().name
+            raise
+        finally:
+            if access.audited:
+                self._record(name, context, identity, job_id, outcome)
+
+    def _identity(self, context: Any) -> Identity:
+        """Returns who calls. Raises _Refused if that is not proved."""
+        given = dict(context.invocation_metadata() or ()).get(AUTHORIZATION)
+        certificates = (context.auth_context() or {}).get("x509_pem_cert", ())
+        try:
+            if given is not None:
+                return self._verifier.verify(str(given).removeprefix(BEARER))
+            if certificates:
+                return identity_of(certificates[0])
+        except ExpiredToken as error:
+            raise _Refused(Reason.CREDENTIAL_EXPIRED, str(error)) from None
+        except FiresteelError as error:
+            raise _Refused(Reason.CREDENTIAL_INVALID, f"{error}; {_HOW_TO}") from None
+        raise _Refused(Reason.NO_CREDENTIAL, f"the call carries no credential; {_HOW_TO}")
+
+    def _record(
+        self, name: str, context: Any, identity: Identity | None, job_id: str, outcome: str
+    ) -> None:
+        if self._audit is not None:
+            self._audit(
+                Call(
+                    method=name,
+                    identity=identity,
+                    peer=context.peer(),
+                    job_id=job_id,
+                    outcome=outcome,
+                )
+            )
+
+
+class _Refused(Exception):
+    def __init__(
+        self,
+        reason: Reason,
+        message: str,
+        identity: Identity | None = None,
+        **metadata: object,
+    ) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.identity = identity  # None: not proved
+        self.metadata = metadata
+
+
+def _check(identity: Identity, name: str, access: Access, job_id: str) -> None:
+    """Raises _Refused unless the caller may call the method for the job."""
+    role = identity.role.value
+    if not access.allows(identity):
+        raise _Refused(
+            Reason.NOT_ALLOWED,
+            f"{identity} may not call {name.rpartition('/')[2]}, which is for: {access}",
+            identity,
+            role=role,
+            needed=access.least.value if access.least else "",
+        )
+    if identity.job_id and job_id and identity.job_id != job_id:
+        raise _Refused(
+            Reason.NOT_ALLOWED,
+            f"{identity} may not access the job {job_id}",
+            identity,
+            role=role,
+            job_id=job_id,
+        )
+
+
+def _job_of(request: Any) -> str:
+    """Returns the id of the job that a request is about; empty: of none, or a stream."""
+    graph = getattr(request, "job_graph", None)
+    return str(getattr(request if graph is None else graph, "job_id", ""))

@@ -1,0 +1,1 @@
+"""Roles, tokens, keys, and the cluster's certificate authority."""

@@ -1,0 +1,110 @@
+"""The table of access: which roles may call each method of every gRPC service.
+
+A method that is missing here is denied to everybody. Tests enumerate all methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from firesteel.common.security.roles import PEOPLE, Identity, Role
+
+_PACKAGE = "firesteel.v1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """`least`: the least role of a person who may; None: no person may. `processes`: the roles of
+    processes that may. `public`: everybody may, without a credential.
+    """
+
+    least: Role | None = None
+    processes: frozenset[Role] = frozenset()
+    public: bool = False
+
+    @property
+    def audited(self) -> bool:
+        """Whether the audit log records each call: those by which people change something, or run
+        code.
+        """
+        return self.least is not None and self.least is not Role.VIEWER
+
+    def allows(self, identity: Identity) -> bool:
+        if identity.role in self.processes:
+            return True
+        return self.least is not None and identity.role.includes(self.least)
+
+    def __str__(self) -> str:
+        people = [role.value for role in PEOPLE if self.least and role.includes(self.least)]
+        return ", ".join([*people, *sorted(role.value for role in self.processes)]) or "nobody"
+
+
+def _people(least: Role, *processes: Role) -> Access:
+    return Access(least=least, processes=frozenset(processes))
+
+
+def _processes(*roles: Role) -> Access:
+    return Access(processes=frozenset(roles))
+
+
+_PUBLIC = Access(public=True)
+_DENIED = Access()
+
+METHODS: Final[Mapping[str, Access]] = {
+    f"/{service}/{method}": access
+    for service, methods in {
+        f"{_PACKAGE}.Dispatcher": {
+            "ListJobs": _people(Role.VIEWER),
+            "GetJobDetails": _people(Role.VIEWER),
+            "WatchJob": _people(Role.VIEWER),
+            "FetchLogs": _people(Role.VIEWER),
+            "GetClusterOverview": _people(Role.VIEWER),
+            "CancelJob": _people(Role.OPERATOR),
+            "TakeCheckpoint": _people(Role.OPERATOR),
+            "DisposeSavepoint": _people(Role.OPERATOR),
+            "RemoveJob": _people(Role.OPERATOR),
+            "FetchResults": _people(Role.OPERATOR),
+            "SubmitJob": _people(Role.SUBMITTER),
+            "MissingBlobs": _people(Role.SUBMITTER),
+            "UploadBlob": _people(Role.SUBMITTER),
+            "StopTaskExecutor": _people(Role.ADMIN),
+            "DownloadBlob": _processes(Role.JOB_MASTER, Role.TASK_EXECUTOR),
+            "ConnectJobMaster": _processes(Role.JOB_MASTER),
+            "AppendResults": _processes(Role.JOB_MASTER),
+            "CommitCheckpoint": _processes(Role.JOB_MASTER),
+        },
+        f"{_PACKAGE}.Access": {
+            "WhoAmI": _people(Role.VIEWER),
+            "CreateToken": _people(Role.ADMIN),
+            "ListTokens": _people(Role.ADMIN),
+            "RevokeToken": _people(Role.ADMIN),
+            "ReadAudit": _people(Role.ADMIN),
+        },
+        f"{_PACKAGE}.ResourceManager": {
+            "ConnectTaskExecutor": _processes(Role.TASK_EXECUTOR),
+            "ConnectJobMaster": _processes(Role.JOB_MASTER),
+            "GetOverview": _processes(Role.DISPATCHER),
+            "StopTaskExecutor": _processes(Role.DISPATCHER),
+        },
+        f"{_PACKAGE}.JobMaster": {
+            "ConnectTaskExecutor": _processes(Role.TASK_EXECUTOR),
+            "CancelJob": _processes(Role.DISPATCHER),
+            "TakeCheckpoint": _processes(Role.DISPATCHER),
+            "GetJobDetails": _processes(Role.DISPATCHER),
+        },
+        f"{_PACKAGE}.JobLogs": {"ReadJobLogs": _processes(Role.DISPATCHER)},
+        f"{_PACKAGE}.ExecutorLink": {"Connect": _processes(Role.SLOT)},
+        "grpc.health.v1.Health": {"Check": _PUBLIC, "Watch": _PUBLIC},
+        "grpc.reflection.v1alpha.ServerReflection": {
+            "ServerReflectionInfo": _people(Role.VIEWER),
+        },
+    }.items()
+    for method, access in methods.items()
+}
+
+
+def access_of(method: str) -> Access:
+    """The access of a method, `/package.Service/Method`."""
+    return METHODS.get(method, _DENIED)

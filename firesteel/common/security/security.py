@@ -1,0 +1,238 @@
+"""The security of one process: how it proves who it is, and how it finds out who calls it.
+
+On loopback addresses, calls carry tokens. As soon as the cluster listens on any other address, all
+connections use mutual TLS as well. Tokens and certificates of a process are short-lived, and
+replaced while it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from firesteel.common.config import Configuration, options
+from firesteel.common.security.authority import identity_of
+from firesteel.common.security.credentials import BEARER, Certificate, SlotCredentials
+from firesteel.common.security.folder import SecurityFolder
+from firesteel.common.security.listening import is_loopback_host, uses_tls
+from firesteel.common.security.roles import Role
+from firesteel.common.security.tokens import TokenVerifier
+from firesteel.errors import FiresteelError
+
+TOKEN_VARIABLE = "FIRESTEEL_TOKEN"
+VALID_S = 86_400.0
+SLOT_STARTS_WITHIN_S = 600.0
+SLOT_LIVES_S = 365 * 86_400.0
+_RENEW_BEFORE_S = VALID_S / 2
+_LOOK_EVERY_S = 3600.0
+
+
+class Security:
+    """Thread-safe."""
+
+    def __init__(
+        self,
+        folder: SecurityFolder,
+        *,
+        subject: str,
+        role: Role,
+        tls: bool,
+        hosts: tuple[str, ...] = (),
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        """`hosts`: the names under which others reach this process."""
+        self.tls = tls
+        self._folder = folder
+        self._subject = subject
+        self._role = role
+        self._hosts = hosts
+        self._now_s = now_s
+        self._lock = threading.Lock()
+        self._token = ""
+        self._token_expires_s = 0.0
+        self._certificate: Certificate | None = None
+        # Called for calls that are refused, and for those that the table of access wants audited.
+        self.audit: Callable[[Any], None] = lambda call: None
+        self.revoked: set[str] = set()  # the ids of tokens that this process refuses
+        self._verifier = folder.verifier(self.revoked.__contains__)
+        self._renew_at_s = 0.0
+
+    @classmethod
+    def of_process(cls, conf: Configuration, role: Role, host: str) -> Security | None:
+        """Returns the security of a service that binds `host`; None if it is disabled."""
+        if not conf.get(options.SECURITY_ENABLED):
+            return None
+        folder = SecurityFolder.open(security_directory(conf))
+        folder.renew()
+        return cls(
+            folder,
+            subject=f"{role.value}-{os.getpid()}",
+            role=role,
+            tls=uses_tls(conf),
+            hosts=(host, socket.gethostname(), "localhost", "127.0.0.1", "::1"),
+        )
+
+    def token(self) -> str:
+        """Returns a token of this process that is valid for hours."""
+        with self._lock:
+            now_s = self._now_s()
+            if self._token_expires_s - now_s < _RENEW_BEFORE_S:
+                self._token = self._folder.issuer().issue(
+                    self._subject, self._role, valid_s=VALID_S
+                )
+                self._token_expires_s = now_s + VALID_S
+            return self._token
+
+    def slot_credentials(self, executor_id: str) -> SlotCredentials:
+        """Returns the credentials of a slot's process, which this process starts now. The slot
+        uses the token once, for its link, and its certificate as long as it lives.
+        """
+        token = self._folder.issuer().issue(executor_id, Role.SLOT, valid_s=SLOT_STARTS_WITHIN_S)
+        certificate = None
+        if self.tls:
+            certificate = self._folder.authority().certify(
+                executor_id, Role.SLOT, hosts=self._hosts, valid_s=SLOT_LIVES_S
+            )
+        return SlotCredentials(token=token, certificate=certificate)
+
+    def token_for(self, subject: str, role: Role, *, valid_s: float) -> str:
+        """Returns a token for somebody else."""
+        return self._folder.issuer().issue(subject, role, valid_s=valid_s)
+
+    def client_certificate(self, subject: str, role: Role, valid_s: float) -> Certificate:
+        """Returns a certificate for a client, with which it connects over TLS."""
+        return self._folder.authority().certify(subject, role, hosts=(), valid_s=valid_s)
+
+    def job_key(self, job_id: str) -> bytes:
+        """Returns the key of a job, for the slots that work for it."""
+        return self._folder.job_key(job_id)
+
+    @property
+    def verifier(self) -> TokenVerifier:
+        return self._verifier
+
+    def certificate(self) -> Certificate:
+        """Returns a certificate of this process that is valid for hours."""
+        with self._lock:
+            current = self._certificate
+            if current is None or current.expires_s - self._now_s() < _RENEW_BEFORE_S:
+                self._certificate = current = self._folder.authority().certify(
+                    self._subject, self._role, hosts=self._hosts, valid_s=VALID_S
+                )
+            return current
+
+    def server_credentials(self) -> grpc.ServerCredentials | None:
+        """Returns the credentials of a server, whose certificate is renewed; None without TLS."""
+        if not self.tls:
+            return None
+        return grpc.dynamic_ssl_server_credentials(
+            self._server_configuration(),
+            self._server_configuration,
+            require_client_authentication=True,
+        )
+
+    def channel_credentials(self) -> grpc.ChannelCredentials | None:
+        """Returns the credentials of a channel that is opened now; None without TLS."""
+        if not self.tls:
+            return None
+        own = self.certificate()
+        return grpc.ssl_channel_credentials(own.authority, own.key, own.certificate)
+
+    def http_refusal(self, authorization: str | None, certificate: bytes | None) -> str | None:
+        """Returns why a viewer's HTTP request is refused; None: it is not. `certificate`: of the
+        peer, in DER, as TLS has verified it.
+        """
+        with self._lock:
+            now_s = self._now_s()
+            if now_s >= self._renew_at_s:
+                self._folder.renew()
+                self._renew_at_s = now_s + _LOOK_EVERY_S
+        try:
+            if authorization is not None:
+                token = authorization.removeprefix(BEARER)
+                identity = self._verifier.verify(token)
+            elif certificate is not None:
+                identity = identity_of(certificate)
+            else:
+                return "the request carries no credential"
+        except FiresteelError as error:
+            return str(error)
+        if identity.role.is_person or certificate is not None:
+            return None
+        return f"{identity} may not see this"
+
+    def http_context(self) -> ssl.SSLContext | None:
+        """Returns the context of an HTTPS server with the certificate of now; None without TLS."""
+        if not self.tls:
+            return None
+        own = self.certificate()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_verify_locations(cadata=own.authority.decode())
+        context.verify_mode = ssl.CERT_REQUIRED
+        with tempfile.NamedTemporaryFile() as chain:  # 0600; ssl reads files only
+            chain.write(own.certificate + own.key)
+            chain.flush()
+            context.load_cert_chain(chain.name)
+        return context
+
+    def _server_configuration(self) -> grpc.ServerCertificateConfiguration:
+        own = self.certificate()
+        return grpc.ssl_server_certificate_configuration(
+            [(own.key, own.certificate)], own.authority
+        )
+
+
+class ClientSecurity:
+    """The security of a client: its token, and a certificate where it connects beyond loopback.
+
+    A user who has the keys of the cluster needs nothing else. Another one gets a folder with a
+    token, and a certificate, from an administrator.
+    """
+
+    def __init__(self, conf: Configuration) -> None:
+        self._conf = conf
+        self._certificate: Certificate | None = None
+
+    def token(self) -> str:
+        """Returns the client's token. Raises FiresteelError if it cannot be read."""
+        if given := os.environ.get(TOKEN_VARIABLE, "").strip():
+            return given
+        if path := self._conf.get(options.SECURITY_TOKEN_FILE):
+            try:
+                return Path(path).expanduser().read_text().strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise FiresteelError(
+                    f"the token cannot be read ({options.SECURITY_TOKEN_FILE.key}): {error}"
+                ) from None
+        folder = SecurityFolder.open(security_directory(self._conf))
+        return folder.token("client.token" if folder.is_clients else "admin.token")
+
+    def channel_credentials(self, address: str) -> grpc.ChannelCredentials | None:
+        """Returns the credentials of a channel to HOST:PORT; None without TLS."""
+        mode = self._conf.get(options.SECURITY_TLS)
+        if mode == "never" or (mode == "auto" and is_loopback_host(address.rpartition(":")[0])):
+            return None
+        own = SecurityFolder.open(security_directory(self._conf)).client_certificate()
+        return grpc.ssl_channel_credentials(own.authority, own.key, own.certificate)
+
+
+def security_directory(conf: Configuration) -> Path:
+    """Returns the folder of keys: as configured, or in the user's home."""
+    if configured := conf.get(options.SECURITY_DIRECTORY):
+        return Path(configured)
+    try:
+        return Path.home() / ".firesteel" / "security"
+    except RuntimeError:  # a user id that the system does not know, as containers may have
+        raise FiresteelError(
+            "this user has no home directory, which would hold the keys of the cluster; name a"
+            f" folder with {options.SECURITY_DIRECTORY.key}"
+        ) from None

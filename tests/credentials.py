@@ -1,0 +1,50 @@
+"""The credentials with which tests call services and read metrics."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import urllib.request
+from pathlib import Path
+
+import grpc
+
+from firesteel.common.config import Configuration
+from firesteel.common.rpc.bearer import carry_token
+from firesteel.common.rpc.server import channel
+from firesteel.common.security.folder import SecurityFolder
+from firesteel.common.security.roles import Role
+from firesteel.common.security.security import security_directory
+
+PATIENCE_S = 60.0
+
+
+def folder() -> SecurityFolder:
+    """The keys of the clusters that tests start."""
+    return SecurityFolder.open(security_directory(Configuration.load()))
+
+
+def scrape(address: str, keys: Path | None = None) -> str:
+    """Returns the metrics that a process serves at host:port, as Prometheus reads them: with `keys`,
+    over TLS.
+    """
+    context = None
+    if keys is not None:
+        context = ssl.create_default_context(cafile=keys / "authority.pem")
+        context.load_cert_chain(keys / "metrics.pem", keys / "metrics.key")
+    token = SecurityFolder(keys or folder().path).token("metrics.token")
+    request = urllib.request.Request(
+        f"{'http' if keys is None else 'https'}://{address}/metrics",
+        headers={"Authorization": f"Bearer {token}"},
+    )
+    with urllib.request.urlopen(request, timeout=PATIENCE_S, context=context) as answer:
+        text: str = answer.read().decode()
+        return text
+
+
+def channel_as(role: Role, address: str) -> grpc.Channel:
+    """Returns a channel to host:port whose calls have the role of a person, or of a process."""
+    token = folder().issuer().issue(f"test-{os.getpid()}", role, valid_s=600)
+    opened = channel(address)
+    carry_token(opened, lambda: token)
+    return opened

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+import firesteel._proto
+from firesteel._proto import dispatcher_pb2, dispatcher_pb2_grpc, job_master_pb2
+from firesteel.common.rpc.authentication import Authentication
+from firesteel.common.rpc.bearer import caller, carry_token
+from firesteel.common.rpc.server import aio_channel, bind, new_server
+from firesteel.common.rpc.status import Reason, reason_of
+from firesteel.common.security.access import METHODS, access_of
+from firesteel.common.security.roles import PEOPLE, Role
+from firesteel.common.security.tokens import TokenIssuer, TokenVerifier
+
+
+class Clock:
+    now_s = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Answers(dispatcher_pb2_grpc.DispatcherServicer):
+    """Answers every call with the caller."""
+
+    async def ListJobs(self, request, context):
+        jobs = [dispatcher_pb2.JobOverview(name=str(caller()))]
+        return dispatcher_pb2.ListJobsResponse(jobs=jobs)
+
+    async def CommitCheckpoint(self, request, context):
+        return dispatcher_pb2.CommitCheckpointResponse()
+
+    async def WatchJob(self, request, context):
+        yield job_master_pb2.JobDetails(name=str(caller()))
+
+    async def ConnectJobMaster(self, request_iterator, context):
+        async for _ in request_iterator:
+            yield dispatcher_pb2.DispatcherToJobMaster()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def key() -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.generate()
+
+
+@pytest.fixture
+def issuer(key, clock) -> TokenIssuer:
+    return TokenIssuer(key, now_s=clock)
+
+
+@pytest.fixture
+async def address(key, clock) -> AsyncIterator[str]:
+    server = new_server(
+        [dispatcher_pb2.DESCRIPTOR.services_by_name["Dispatcher"]],
+        authentication=Authentication(TokenVerifier(key.public_key(), now_s=clock)),
+    )
+    dispatcher_pb2_grpc.add_DispatcherServicer_to_server(Answers(), server)
+    address = bind(server, "127.0.0.1", 0)
+    await server.start()
+    yield address
+    await server.stop(None)
+
+
+def _stub(channel: grpc.aio.Channel, token: str | None) -> dispatcher_pb2_grpc.DispatcherStub:
+    if token is not None:
+        carry_token(channel, lambda: token)
+    return dispatcher_pb2_grpc.DispatcherStub(channel)
+
+
+async def _list(address: str, token: str | None) -> str | Reason | None:
+    async with aio_channel(address) as channel:
+        try:
+            answer = await _stub(channel, token).ListJobs(dispatcher_pb2.ListJobsRequest())
+        except grpc.aio.AioRpcError as error:
+            return reason_of(error)
+        return str(answer.jobs[0].name)
+
+
+def test_every_method_of_every_service_is_in_the_table():
+    methods = {
+        f"/{service.full_name}/{method.name}"
+        for module in pkgutil.iter_modules(firesteel._proto.__path__)
+        if module.name.endswith("_pb2")
+        for service in importlib.import_module(
+            f"firesteel._proto.{module.name}"
+        ).DESCRIPTOR.services_by_name.values()
+        for method in service.methods
+    }
+    others = {name for name in METHODS if not name.startswith("/firesteel.")}
+    assert methods == METHODS.keys() - others
+    assert {name.split("/")[1] for name in others} == {
+        health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
+        reflection.SERVICE_NAME,
+    }
+
+
+def test_only_health_is_public():
+    public = {name for name, access in METHODS.items() if access.public}
+    assert public == {"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"}
+
+
+def test_an_unknown_method_is_for_nobody(issuer, key, clock):
+    access = access_of("/firesteel.v1.Dispatcher/SomethingNew")
+    verifier = TokenVerifier(key.public_key(), now_s=clock)
+    for role in Role:
+        assert not access.allows(verifier.verify(issuer.issue("x", role, valid_s=1)))
+    assert str(access) == "nobody"
+
+
+@pytest.mark.parametrize("role", Role)
+async def test_a_call_is_for_the_roles_in_the_table(role: Role, address, issuer):
+    answer = await _list(address, issuer.issue("ada", role, valid_s=60))
+    assert answer == (f"ada ({role.value})" if role in PEOPLE else Reason.NOT_ALLOWED)
+
+
+async def test_callers_without_a_valid_token_are_refused(address, issuer, clock):
+    other = TokenIssuer(Ed25519PrivateKey.generate(), now_s=clock)
+    token = issuer.issue("ada", Role.ADMIN, valid_s=60)
+    assert await _list(address, None) is Reason.NO_CREDENTIAL
+    assert await _list(address, "") is Reason.CREDENTIAL_INVALID
+    assert await _list(address, other.issue("eve", Role.ADMIN, valid_s=60)) is (
+        Reason.CREDENTIAL_INVALID
+    )
+    clock.now_s += 60
+    assert await _list(address, token) is Reason.CREDENTIAL_EXPIRED
+
+
+async def test_a_channel_carries_the_token_of_its_time(address, issuer, clock):
+    tokens = [issuer.issue("ada", Role.ADMIN, valid_s=60)]
+    async with aio_channel(address) as channel:
+        carry_token(channel, lambda: tokens[-1])
+        stub = dispatcher_pb2_grpc.DispatcherStub(channel)
+        await stub.ListJobs(dispatcher_pb2.ListJobsRequest())
+        clock.now_s += 60
+        tokens.append(issuer.issue("ada", Role.ADMIN, valid_s=60))
+        await stub.ListJobs(dispatcher_pb2.ListJobsRequest())
+
+
+async def test_a_process_of_a_job_may_access_that_job_only(address, issuer):
+    token = issuer.issue("jm", Role.JOB_MASTER, valid_s=60, job_id="mine", epoch=1)
+    async with aio_channel(address) as channel:
+        stub = _stub(channel, token)
+        await stub.CommitCheckpoint(dispatcher_pb2.CommitCheckpointRequest(job_id="mine"))
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await stub.CommitCheckpoint(dispatcher_pb2.CommitCheckpointRequest(job_id="other"))
+        assert reason_of(error.value) is Reason.NOT_ALLOWED
+        assert "may not access the job other" in str(error.value.details())
+
+
+async def test_streams_are_checked_before_they_begin(address, issuer):
+    async with aio_channel(address) as channel:
+        stub = _stub(channel, issuer.issue("ada", Role.VIEWER, valid_s=60))
+        details = [one async for one in stub.WatchJob(job_master_pb2.JobDetailsRequest())]
+        assert [one.name for one in details] == ["ada (viewer)"]
+        call = stub.ConnectJobMaster(iter([dispatcher_pb2.JobMasterToDispatcher()]))
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await call.read()
+        assert reason_of(error.value) is Reason.NOT_ALLOWED
+
+
+async def test_health_answers_everybody(address):
+    async with aio_channel(address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        answer = await stub.Check(health_pb2.HealthCheckRequest())
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
