@@ -33,6 +33,7 @@ from taskexecutor.executor.state import CreateKeyedState, HashMapKeyedStateBacke
 from taskexecutor.executor.state.files import write_snapshot
 from taskexecutor.executor.state.keyed import SnapshotTarget
 from tests.backends import creator
+from tests.batches import batch_of
 
 TIME = pa.timestamp("us", "UTC")
 IN = pa.schema([("shop", pa.string()), ("n", pa.int32()), ("at", TIME)])
@@ -44,10 +45,7 @@ def moment(us: int) -> datetime.datetime:
 
 
 def rows(*found: tuple[str, int, int]) -> pa.RecordBatch:
-    columns = zip(*found, strict=True)
-    return pa.RecordBatch.from_arrays(
-        [pa.array(list(c), t) for c, t in zip(columns, IN.types, strict=True)], schema=IN
-    )
+    return batch_of(IN, found)
 
 
 ROWS = rows(("a", 1, 10), ("b", 2, 20), ("a", 3, 30))

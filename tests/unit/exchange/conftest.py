@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -187,6 +188,16 @@ class Outcome:
         self.thread.join(PATIENCE_S)
         assert not self.thread.is_alive(), "it still runs"
         return self.error
+
+
+def values_of(elements: list[tuple[int, StreamElement]], column: str = "n") -> list[Any]:
+    """The values of the elements that are batches."""
+    return [
+        value
+        for _, element in elements
+        if isinstance(element, pa.RecordBatch)
+        for value in element.column(column).to_pylist()
+    ]
 
 
 def exchange_threads() -> list[str]:

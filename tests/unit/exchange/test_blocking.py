@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from taskexecutor.executor.exchange.blocking.partition_file import PartitionFile
 from taskexecutor.executor.exchange.partition import PartitionId
 from taskexecutor.executor.exchange.registry import PartitionRegistry
 from taskexecutor.executor.exchange.server import ExchangeServer
+from tests.unit.exchange.conftest import values_of
 
 WINDOW_BYTES = 64 * 1024
 JOB, RESULT = "job", "result"
@@ -128,11 +128,6 @@ def new_writer(
     return new_exchange(folders=folders), folders
 
 
-def rows(elements: list[tuple[int, Any]]) -> list[int]:
-    batches = [element for _, element in elements if isinstance(element, pa.RecordBatch)]
-    return list(itertools.chain.from_iterable(batch.column("n").to_pylist() for batch in batches))
-
-
 @pytest.mark.parametrize("codec", [None, "lz4"])
 def test_every_consumer_gets_its_rows_in_order_from_many_regions(
     new_exchange: Any, new_pair: Any, store: Store, consuming: Exchange, tmp_path: Path, codec: Any
@@ -162,7 +157,7 @@ def test_every_consumer_gets_its_rows_in_order_from_many_regions(
         )
         elements = reader.drain()
         assert [element for _, element in elements[-3:]] == ENDS
-        got = rows(elements)
+        got = values_of(elements)
         assert got == sorted(got)
         assert len(got) > 5000
         seen += got
@@ -191,7 +186,7 @@ def test_it_is_read_again_and_again_also_when_its_writer_is_gone(
         reader = new_pair(consuming, consuming).consumer(
             partitioner=Partitioner.REBALANCE, address=store.server.address
         )
-        assert rows(reader.drain()) == list(range(20))
+        assert values_of(reader.drain()) == list(range(20))
     half = new_pair(consuming, consuming).consumer(
         partitioner=Partitioner.REBALANCE, address=store.server.address
     )
@@ -200,7 +195,7 @@ def test_it_is_read_again_and_again_also_when_its_writer_is_gone(
     reader = new_pair(consuming, consuming).consumer(
         partitioner=Partitioner.REBALANCE, address=store.server.address
     )
-    assert rows(reader.drain()) == list(range(20))
+    assert values_of(reader.drain()) == list(range(20))
 
 
 def test_what_all_consumers_get_is_written_once(
@@ -219,7 +214,7 @@ def test_what_all_consumers_get_is_written_once(
             consumers=5,
             address=store.server.address,
         )
-        assert rows(reader.drain()) == list(range(100_000))
+        assert values_of(reader.drain()) == list(range(100_000))
 
 
 def test_an_early_consumer_waits_and_one_without_rows_gets_the_end(
@@ -246,10 +241,10 @@ def test_what_waits_for_a_slow_consumer_is_bounded_by_its_window(
     quick = new_pair(consuming, consuming).consumer(
         partitioner=Partitioner.REBALANCE, address=store.server.address
     )
-    assert rows(quick.drain()) == list(range(800_000)), "the slow one does not hold it up"
+    assert values_of(quick.drain()) == list(range(800_000)), "the slow one does not hold it up"
     queued = sum(batch.nbytes for batch in slow.gate.queued(0))
     assert queued <= max(WINDOW_BYTES, 2 * 2**20)
-    assert rows([first, *slow.drain()]) == list(range(800_000))
+    assert values_of([first, *slow.drain()]) == list(range(800_000))
 
 
 @pytest.mark.parametrize("damage", ["bytes", "index", "cut off", "missing", "another's"])

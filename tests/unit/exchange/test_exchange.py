@@ -27,6 +27,7 @@ from taskexecutor.executor.exchange import (
     SchemaChanged,
     wire,
 )
+from tests.unit.exchange.conftest import values_of
 from tests.waiting import eventually
 
 WINDOW_BYTES = 64 * 1024  # as in conftest
@@ -45,15 +46,6 @@ def finish(partition: ResultPartition) -> None:
     partition.emit_event(EndOfPartition())
     partition.finish()
     partition.close()
-
-
-def rows(elements: list[Any], column: str = "n") -> list[Any]:
-    return [
-        value
-        for _, e in elements
-        if isinstance(e, pa.RecordBatch)
-        for value in e.column(column).to_pylist()
-    ]
 
 
 def test_batches_and_events_arrive_in_order(
@@ -75,7 +67,7 @@ def test_batches_and_events_arrive_in_order(
     producer = in_thread(task)
     elements = consumer.drain()
     assert producer.wait() is None
-    assert rows(elements) == list(range(30_000))
+    assert values_of(elements) == list(range(30_000))
     events = [e for _, e in elements if not isinstance(e, pa.RecordBatch)]
     assert events == [
         Watermark(0),
@@ -121,7 +113,9 @@ def test_every_partitioner_delivers_every_row(
     assert [task.wait() for task in tasks] == [None] * len(tasks)
     copies = consumers if partitioner is Partitioner.BROADCAST else 1
     together = sorted(
-        (n, p) for elements in got for n, p in zip(rows(elements), rows(elements, "p"), strict=True)
+        (n, p)
+        for elements in got
+        for n, p in zip(values_of(elements), values_of(elements, "p"), strict=True)
     )
     assert together == sorted(
         (n, p) for n in range(20_000) for p in range(producers) for _ in range(copies)
@@ -133,7 +127,7 @@ def test_every_partitioner_delivers_every_row(
             assert {
                 p for e in own if isinstance(e, pa.RecordBatch) for p in e.column("p").to_pylist()
             } <= {producer.subtask}
-            assert rows([(0, e) for e in own]) == sorted(rows([(0, e) for e in own])), (
+            assert values_of([(0, e) for e in own]) == sorted(values_of([(0, e) for e in own])), (
                 "order within a channel"
             )
 
@@ -232,7 +226,7 @@ def test_streams_share_one_connection(
         )
 
     eventually(lambda: connections() == 1, "there is one connection for all of them")
-    assert sum(len(rows(reader.drain())) for reader in readers) == 4
+    assert sum(len(values_of(reader.drain())) for reader in readers) == 4
     assert connections() <= 1
 
 
@@ -256,7 +250,7 @@ def test_a_producer_blocks_at_its_window_and_continues_with_credit(
     assert partition.bytes_out == emitted <= WINDOW_BYTES, "it must wait now"
     assert partition.blocked
     assert partition.blocked_ns >= blocked_ns + 50_000_000, "a wait that is not over counts too"
-    assert rows(consumer.drain()) == list(range(100_000))
+    assert values_of(consumer.drain()) == list(range(100_000))
     assert producer.wait() is None
     assert not partition.blocked
     assert partition.blocked_ns >= 50_000_000
@@ -275,7 +269,7 @@ def test_a_batch_larger_than_the_window_arrives(
         finish(partition)
 
     producer = in_thread(task)
-    assert len(rows(consumer.drain())) == 150_003
+    assert len(values_of(consumer.drain())) == 150_003
     assert producer.wait() is None
 
 
@@ -292,13 +286,13 @@ def test_a_slow_consumer_does_not_stop_its_neighbours(
         finish(partition)
 
     slow_producer, fast_producer = in_thread(lambda: task(slow)), in_thread(lambda: task(fast))
-    assert rows(fast_consumer.drain()) == list(range(200_000)), (
+    assert values_of(fast_consumer.drain()) == list(range(200_000)), (
         "25 windows pass beside the full one"
     )
     assert fast_producer.wait() is None
     assert slow.bytes_out <= WINDOW_BYTES
     assert slow_producer.thread.is_alive()
-    assert rows(slow_consumer.drain()) == list(range(200_000))
+    assert values_of(slow_consumer.drain()) == list(range(200_000))
 
 
 def test_a_full_channel_does_not_hold_back_the_rest_of_a_batch(

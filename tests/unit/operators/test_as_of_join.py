@@ -17,6 +17,7 @@ from firesteel.operators import AsOfSpec, EventTimes, JoinSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.joins import as_of_join, waiting_rows
 from taskexecutor.executor.operators.joins.as_of_join import AsOfJoin
+from tests.batches import batch_of
 
 TIME = pa.timestamp("us", "UTC")
 NAN = float("nan")
@@ -50,28 +51,18 @@ def opened(
 
 def left(rows: list[tuple[int, int]], first: int = 0) -> pa.RecordBatch:
     """Each with the place of its key and its time."""
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(range(first, first + len(rows)), pa.int64()),
-            pa.array([KEYS[key][0] for key, _ in rows], pa.float64()),
-            pa.array([KEYS[key][1] for key, _ in rows], pa.string()),
-            pa.array([at for _, at in rows], TIME),
-        ],
-        schema=LEFT,
-    )
+    return batch_of(LEFT, [(n, *KEYS[key], at) for n, (key, at) in enumerate(rows, first)])
 
 
 def right(rows: list[tuple[int, int, bool]], first: int = 0) -> pa.RecordBatch:
     """Each with the place of its key, its time, and whether it is a deletion."""
-    return pa.RecordBatch.from_arrays(
+    numbered = enumerate(rows, first)
+    return batch_of(
+        RIGHT,
         [
-            pa.array([KEYS[key][0] for key, *_ in rows], pa.float64()),
-            pa.array(["delete" if gone else "insert" for *_, gone in rows], pa.string()),
-            pa.array([KEYS[key][1] for key, *_ in rows], pa.string()),
-            pa.array([time for _, time, _ in rows], TIME),
-            pa.array(range(first, first + len(rows)), pa.int64()),
+            (KEYS[key][0], "delete" if gone else "insert", KEYS[key][1], time, number)
+            for number, (key, time, gone) in numbered
         ],
-        schema=RIGHT,
     )
 
 

@@ -18,6 +18,7 @@ from firesteel.operators import BroadcastProcessSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.broadcast_process import BroadcastProcess
 from taskexecutor.executor.operators.function_checks import check_function
+from tests.batches import batch_of
 from tests.unit.task.checkpoints.vertices import Vertex
 
 ROWS = pa.schema([("key", pa.string()), ("amount", pa.int64())])
@@ -71,11 +72,11 @@ def harness_of(function: Any, keys: tuple[str, ...] | None = ("key",)) -> Operat
 
 
 def rows(*values: tuple[str, int]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([{"key": k, "amount": n} for k, n in values], schema=ROWS)
+    return batch_of(ROWS, values)
 
 
 def rules(*values: tuple[str, int | None]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([{"rule": r, "least": n} for r, n in values], schema=RULES)
+    return batch_of(RULES, values)
 
 
 def emitted(harness: OperatorHarness) -> list[tuple[Any, ...]]:

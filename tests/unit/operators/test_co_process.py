@@ -23,6 +23,7 @@ from firesteel.testing import OperatorHarness, restored_from
 from taskexecutor.executor.operators.co_process import CoProcess
 from taskexecutor.executor.operators.function_checks import check_function
 from taskexecutor.executor.state import RestoredOperatorState
+from tests.batches import batch_of
 
 ORDERS = pa.schema([("id", pa.string()), ("amount", pa.int64()), ("due_ms", pa.int64())])
 PAYMENTS = pa.schema([("order", pa.string()), ("paid", pa.int64())])
@@ -125,24 +126,10 @@ def test_any_batches_and_watermarks_give_what_rows_one_by_one_give(
     harness, oracle = harness_of(Match()), Oracle()
     for kind, what in events:
         if kind == "order":
-            columns = list(zip(*what, strict=True)) or [[], [], []]
-            harness.process(
-                pa.RecordBatch.from_arrays(
-                    [pa.array(c, f.type) for c, f in zip(columns, ORDERS, strict=True)],
-                    schema=ORDERS,
-                ),
-                0,
-            )
+            harness.process(batch_of(ORDERS, what), 0)
             oracle.orders(what)
         elif kind == "payment":
-            columns = list(zip(*what, strict=True)) or [[], []]
-            harness.process(
-                pa.RecordBatch.from_arrays(
-                    [pa.array(c, f.type) for c, f in zip(columns, PAYMENTS, strict=True)],
-                    schema=PAYMENTS,
-                ),
-                1,
-            )
+            harness.process(batch_of(PAYMENTS, what), 1)
             oracle.payments(what)
         else:
             harness.watermark(what * 1000)

@@ -14,6 +14,7 @@ from firesteel.errors import FiresteelError
 from firesteel.operators import DropDuplicatesSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.drop_duplicates import DropDuplicates
+from tests.batches import batch_of
 
 SCHEMA = pa.schema(
     [("key", pa.float64()), ("other", pa.string()), ("at", pa.timestamp("us")), ("n", pa.int64())]
@@ -33,11 +34,7 @@ def opened(within_us: int, **settings: Any) -> OperatorHarness:
 
 def batch(*rows: tuple[int, int, int]) -> pa.RecordBatch:
     """Rows of (key, time, number)."""
-    columns = [[KEYS[key][0] for key, _, _ in rows], [KEYS[key][1] for key, _, _ in rows]]
-    columns += [[time for _, time, _ in rows], [number for _, _, number in rows]]
-    return pa.record_batch(
-        [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
-    )
+    return batch_of(SCHEMA, [(*KEYS[key], time, number) for key, time, number in rows])
 
 
 def kept(harness: OperatorHarness) -> list[int]:

@@ -28,6 +28,7 @@ from taskexecutor.executor.operators.joins import rows_by_key, stream_join
 from taskexecutor.executor.operators.joins.joined_columns import JoinedColumns
 from taskexecutor.executor.operators.joins.stream_join import StreamJoin
 from tests.backends import creator, databases
+from tests.batches import batch_of
 
 TIME = pa.timestamp("us", "UTC")
 NAN = float("nan")
@@ -58,13 +59,9 @@ def opened(join: JoinSpec, **settings: Any) -> OperatorHarness:
 
 
 def batch(side: int, rows: list[Row], first: int) -> pa.RecordBatch:
-    numbers = list(range(first, first + len(rows)))
-    one, two = [KEYS[key][0] for key, _ in rows], [KEYS[key][1] for key, _ in rows]
-    at = [time for _, time in rows]
-    columns = [one, two, at, numbers] if side else [numbers, one, two, at]
-    schema = RIGHT if side else LEFT
-    arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
-    return pa.record_batch(arrays, schema=schema)
+    if side:
+        return batch_of(RIGHT, [(*KEYS[key], at, n) for n, (key, at) in enumerate(rows, first)])
+    return batch_of(LEFT, [(n, *KEYS[key], at) for n, (key, at) in enumerate(rows, first)])
 
 
 def there(harness: OperatorHarness) -> Counter[tuple[int | None, int | None]]:
@@ -360,10 +357,7 @@ def test_what_goes_from_a_side_goes_from_the_result(flow: list[Any], how: Any) -
                 rows[side][key, value] += 1 if comes else -1
                 kinds.append("insert" if comes else "delete")
             columns = [[key for key, *_ in changes], [values[v] for _, v, _ in changes], kinds]
-            batch = pa.RecordBatch.from_arrays(
-                [pa.array(c, f.type) for c, f in zip(columns, CHANGED[side], strict=True)],
-                schema=CHANGED[side],
-            )
+            batch = batch_of(CHANGED[side], zip(*columns, strict=True))
             before = len(harness.rows())
             harness.process(batch, side)
             harness.flush()

@@ -38,6 +38,7 @@ from taskexecutor.executor.operators.function_checks import check_function
 from taskexecutor.executor.operators.process import Process
 from taskexecutor.executor.state import CreateKeyedState
 from tests.backends import BACKENDS, creator, databases
+from tests.batches import batch_of
 from tests.unit.task.checkpoints.vertices import Vertex
 
 ROWS = pa.schema([("key", pa.string()), ("n", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
@@ -57,11 +58,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def rows(*values: tuple[str, int, int]) -> pa.RecordBatch:
     """Key, number, and event time in milliseconds."""
-    columns = list(zip(*values, strict=True)) or [[], [], []]
-    at = pa.array([ms * 1000 for ms in columns[2]], pa.int64()).cast(ROWS.field("at").type)
-    return pa.RecordBatch.from_arrays(
-        [pa.array(columns[0], pa.string()), pa.array(columns[1], pa.int64()), at], schema=ROWS
-    )
+    return batch_of(ROWS, [(key, number, ms * 1000) for key, number, ms in values])
 
 
 def spec_of(function: Any, *, keyed: bool = True, **settings: Any) -> ProcessSpec:

@@ -41,6 +41,7 @@ from taskexecutor.executor.operators.windows.triggered_windows import TriggeredW
 from taskexecutor.executor.state import RestoredOperatorState
 from taskexecutor.executor.state.files import encoded
 from taskexecutor.executor.state.keyed_rows import _key_groups
+from tests.batches import batch_of
 
 TIME = pa.timestamp("us", "UTC")
 ROWS = pa.schema([("k", pa.string()), ("at", TIME), ("n", pa.int64())])
@@ -69,12 +70,7 @@ class Rows:
 
 def batch(*rows: tuple[str | None, int, int]) -> pa.RecordBatch:
     """Makes a batch of keys, times in milliseconds and numbers."""
-    columns = [list(column) for column in zip(*rows, strict=True)]
-    columns[1] = [at * MS for at in columns[1]]
-    return pa.record_batch(
-        [pa.array(column, field.type) for column, field in zip(columns, ROWS, strict=True)],
-        schema=ROWS,
-    )
+    return batch_of(ROWS, [(key, at * MS, number) for key, at, number in rows])
 
 
 def halves(harness: OperatorHarness) -> list[RestoredOperatorState]:
