@@ -16,7 +16,7 @@ ifeq ($(wildcard firesteel/_proto/common_pb2.py),)
 .PHONY: $(READY)
 endif
 ARCHIVED := taskexecutor/executor/columnar/warm_up.py $(addprefix taskexecutor/executor/columnar/jvm/,archive.py code.py) \
-	$(wildcard taskexecutor/executor/columnar/jvm/java/*.java)
+	$(wildcard taskexecutor/executor/columnar/jvm/java/org/apache/spark/unsafe/*.java)
 $(READY): pyproject.toml requirements.lock setup.py scripts/setup.sh $(wildcard proto/*.proto) $(ARCHIVED)
 	@PYTHON="$(PYTHON)" scripts/setup.sh
 

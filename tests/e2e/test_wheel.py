@@ -53,7 +53,8 @@ def test_the_wheel_has_the_services_the_stubs_and_nothing_else(wheel: Path) -> N
     assert services == set(PACKAGES) - {"firesteel"}
     assert "firesteel/_proto/dispatcher_pb2_grpc.py" in names
     assert "firesteel/py.typed" in names
-    assert "firesteel/_services/taskexecutor/executor/columnar/jvm/java/FiresteelTask.java" in names
+    java = "firesteel/_services/taskexecutor/executor/columnar/jvm/java"
+    assert f"{java}/org/apache/spark/unsafe/FiresteelLocalTask.java" in names
 
 
 def required(distribution: Distribution) -> dict[str, Distribution]:

@@ -395,7 +395,7 @@ def test_functions_of_a_time_s_second(engine: SparkEngine) -> None:
         plan = made(engine, transforms(lambda df, text=text: df.selectExpr(f"{text} AS c")))
         assert isinstance(plan._plan, ColumnBundles)
         changed = engine.code.type("FiresteelExpressions").replaced(plan._plan.cached.physical)
-        assert ("FiresteelSeconds" in changed.toString()) == expected, text
+        assert ("FiresteelTimeOfDayCache" in changed.toString()) == expected, text
         plan.close()
 
 
@@ -424,7 +424,7 @@ def test_products_of_decimals(engine: SparkEngine) -> None:
         assert run(kept, table, schema) == right, text
         assert isinstance(kept._plan, ColumnBundles)
         changed = engine.code.type("FiresteelExpressions").replaced(kept._plan.cached.physical)
-        assert ("FiresteelProducts" in changed.toString()) == expected, text
+        assert ("FiresteelDecimalProducts" in changed.toString()) == expected, text
         kept.close()
 
 
@@ -452,5 +452,5 @@ def test_whole_numbers_as_texts(engine: SparkEngine) -> None:
         assert run(kept, table, schema) == right, text
         assert isinstance(kept._plan, ColumnBundles)
         changed = engine.code.type("FiresteelExpressions").replaced(kept._plan.cached.physical)
-        assert ("FiresteelDigits" in changed.toString()) == expected, text
+        assert ("FiresteelIntegerTexts" in changed.toString()) == expected, text
         kept.close()

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from taskexecutor.executor.columnar.jvm.archive import archived_start
-from taskexecutor.executor.columnar.jvm.code import PACKAGE, SOURCES, Code
+from taskexecutor.executor.columnar.jvm.code import PACKAGE, Code, sources
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.jvm.launch import OWN_JAR
 from taskexecutor.executor.columnar.jvm.local_tasks import singleton
@@ -74,40 +74,42 @@ def test_generated_code_finds_our_classes(engine: SparkEngine) -> None:
     """Which Spark looks for in the class loader of the thread."""
     jvm: Any = engine.session._jvm
     loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
-    assert loader.loadClass(f"{PACKAGE}.FiresteelTask") is not None
-    Code(engine.session._sc._gateway).load("FiresteelTask")  # it is there: not defined again
+    assert loader.loadClass(f"{PACKAGE}.FiresteelLocalTask") is not None
+    again = Code(engine.session._sc._gateway)
+    assert again.type("FiresteelLocalTask") is not None, "it is there: not defined again"
 
 
 def test_our_java_is_compiled_into_a_jar(tmp_path: Path) -> None:
     compile_jar(tmp_path)
     names = set(zipfile.ZipFile(tmp_path / OWN_JAR).namelist())
     folder = PACKAGE.replace(".", "/")
-    assert {f"{folder}/{source}.class" for source in SOURCES} <= names
-    assert f"{folder}/FiresteelSlab.class" in names
+    assert {f"{folder}/{name}.class" for name in sources()} <= names
 
 
 @pytest.mark.skipif(archived_start() is None, reason="`make setup` makes the jar")
 def test_slots_take_our_java_from_the_jar(engine: SparkEngine) -> None:
     jvm: Any = engine.session._jvm
-    for source in SOURCES:
-        engine.code.load(source)
-        found = jvm.java.lang.Class.forName(f"{PACKAGE}.{source}")
+    for name in sources():
+        found = jvm.java.lang.Class.forName(f"{PACKAGE}.{name}")
         place = found.getProtectionDomain().getCodeSource().getLocation()
         assert str(place).endswith(OWN_JAR)
 
 
-def test_tasks_that_load_a_class_at_the_same_time_define_it_once(
-    engine: SparkEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_tasks_that_need_a_class_at_the_same_time_define_it_once(
+    engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("taskexecutor.executor.columnar.jvm.code._FOLDER", tmp_path)
-    source = f"package {PACKAGE};\npublic class LoadedOnce {{}}\n"
-    (tmp_path / "LoadedOnce.java").write_text(source)
+    texts = {
+        "LoadedOnce": f"package {PACKAGE};\npublic class LoadedOnce extends LoadedParent {{}}\n",
+        "LoadedParent": f"package {PACKAGE};\npublic class LoadedParent {{}}\n",
+    }
+    monkeypatch.setattr("taskexecutor.executor.columnar.jvm.code.sources", lambda: texts)
+    code = Code(engine.session._sc._gateway)
     loaders = 4
     together = threading.Barrier(loaders)
 
     def load() -> None:
         together.wait()
-        engine.code.load("LoadedOnce")
+        assert code.type("LoadedOnce")() is not None
 
     with ThreadPoolExecutor(loaders) as threads:
         for done in [threads.submit(load) for _ in range(loaders)]:

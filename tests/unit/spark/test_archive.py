@@ -79,7 +79,7 @@ def settings(content: bytes) -> list[dict[str, str | None]]:
 def test_an_archive_is_for_one_version_of_our_java(tmp_path: Path, monkeypatch) -> None:
     before = archive.folder()
     assert archive.folder() == before
-    monkeypatch.setattr(archive, "source_text", lambda source: f"class {source} {{}}")
+    monkeypatch.setattr(archive, "sources", lambda: {"A": "class A {}"})
     assert archive.folder() != before
 
 

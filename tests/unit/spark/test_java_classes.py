@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from importlib.resources import files
+from xml.etree import ElementTree
 
-from taskexecutor.executor.columnar.jvm.code import SOURCES
+import pyspark
 
-
-def test_each_class_is_in_one_file() -> None:
-    """All are in one package, so the second one of a name could not be defined."""
-    folder = files("taskexecutor.executor.columnar.jvm") / "java"
-    names = Counter(
-        name
-        for source in folder.iterdir()
-        for name in re.findall(r"^[a-z ]*class (\w+)", source.read_text(), re.MULTILINE)
-    )
-    assert names["FiresteelTask"]
-    assert not [name for name, count in names.items() if count > 1]
+from taskexecutor.executor.columnar.jvm.code import PACKAGE, sources
 
 
-def test_every_source_goes_into_the_jar() -> None:
-    folder = files("taskexecutor.executor.columnar.jvm") / "java"
-    assert sorted(f"{source}.java" for source in SOURCES) == sorted(
-        source.name for source in folder.iterdir()
-    )
+def test_each_file_has_the_class_of_its_name() -> None:
+    texts = sources()
+    assert "FiresteelLocalTask" in texts
+    for name, text in texts.items():
+        assert re.findall(r"^[a-z ]*(?:class|interface) (\w+)", text, re.MULTILINE) == [name]
+        assert text.startswith(f"package {PACKAGE};\n")
+
+
+def test_an_ide_resolves_the_spark_that_slots_run() -> None:
+    pom = files("taskexecutor.executor.columnar.jvm") / "java" / "pom.xml"
+    (version,) = ElementTree.fromstring(pom.read_text()).findall(".//{*}dependency/{*}version")
+    assert version.text == pyspark.__version__

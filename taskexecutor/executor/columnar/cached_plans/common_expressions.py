@@ -20,7 +20,7 @@ from taskexecutor.executor.columnar.jvm.local_tasks import singleton
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_CLASS = "FiresteelOnce"
+_CLASS = "FiresteelCommonExpressions"
 
 
 def evaluated_once(session: Any, frame: DataFrame) -> DataFrame:
@@ -32,7 +32,6 @@ def evaluated_once(session: Any, frame: DataFrame) -> DataFrame:
     engine = engine_of(session)
     if not engine.is_local:
         return frame
-    engine.code.load(_CLASS)
     plan = engine.code.type(_CLASS).rewritten(frame._jdf.queryExecution().analyzed())
     if plan is None:
         return frame

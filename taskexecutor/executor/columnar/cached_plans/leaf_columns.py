@@ -96,8 +96,7 @@ def _by_second(
         if _kind(made) != "AttributeReference":
             return None
         return _by_second(engine, made, projections[1:], names)
-    engine.code.load("FiresteelExpressions")
-    found = engine.code.type("FiresteelSeconds").timeOf(made)
+    found = engine.code.type("FiresteelTimeOfDayCache").timeOf(made)
     return None if found is None else BySecond(names[found.exprId().id()])
 
 

@@ -94,7 +94,6 @@ class RowObserver:
 
     def __init__(self, engine: SparkEngine) -> None:
         session: Any = engine.session
-        engine.code.load(_CLASS)
         type_ = engine.code.type(_CLASS)
         self._session = session
         self._rows = type_()

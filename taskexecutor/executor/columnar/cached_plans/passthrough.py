@@ -27,7 +27,7 @@ from taskexecutor.executor.columnar.jvm.local_tasks import singleton
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_CLASS = "FiresteelPassing"
+_CLASS = "FiresteelPassthrough"
 _SMALL_BATCH_ROWS = 4_096  # selections from smaller batches are concatenated
 
 _Columns = list[pa.Array]  # of one batch
@@ -118,8 +118,6 @@ def passthrough_of(session: Any, frame: DataFrame) -> tuple[Passthrough, DataFra
     from pyspark.sql import DataFrame
 
     engine = engine_of(session)
-    engine.code.load("FiresteelScan")
-    engine.code.load(_CLASS)
     java = engine.code.type(_CLASS).of(frame._jdf.queryExecution().analyzed())
     if java is None:
         return None

@@ -109,7 +109,7 @@ class _RunPlan:
         self._sink = ColumnSink(engine, plan.rows.schema, grouping=plan.grouping)
         self.schema = self._sink.schema
         self._rows = SharedRows()
-        self._java = engine.code.type("FiresteelBundles")(
+        self._java = engine.code.type("FiresteelBundleRuns")(
             self._sink.fuse(plan.physical).execute(),
             self._sink.java,
             engine.session_properties(),

@@ -1,8 +1,8 @@
 """Passes rows into a cached plan: Spark reads Arrow columns in place, in shared memory.
 
-The plan's leaf is a table whose column vectors are Arrow buffers (`jvm/java/FiresteelScan.java`). A
-bundle's buffers are copied into shared memory, without conversion, and a new partition of the leaf
-describes their locations.
+The plan's leaf is a table whose column vectors are Arrow buffers (FiresteelScan). A bundle's
+buffers are copied into shared memory, without conversion, and a new partition of the leaf describes
+their locations.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NOWHERE = -(2**63)  # marks a missing buffer
 
 def frame(engine: SparkEngine, schema: StructType, spool: Any = None) -> DataFrame:
     """Returns a DataFrame over bundles of this schema, without rows until there is a bundle; or
-    over the rows of a FiresteelSpool.
+    over the rows of a FiresteelSpoolPartition.
 
     The columns' names must be distinct.
     """
@@ -47,16 +47,14 @@ def frame(engine: SparkEngine, schema: StructType, spool: Any = None) -> DataFra
 
     session: Any = engine.session
     jvm = session._jvm
-    engine.code.load("FiresteelScan")
-    engine.code.load("FiresteelPassing")
-    table = engine.code.type("FiresteelTable")(
+    table = engine.code.type("FiresteelArrowTable")(
         jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json()), spool
     )
     none = singleton(jvm, "scala.None")
     relation = singleton(
         jvm, "org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation"
     ).create(table, none, none)
-    shown = engine.code.type("FiresteelPassing").shown(relation)
+    shown = engine.code.type("FiresteelPassthrough").shown(relation)
     dataset = singleton(jvm, "org.apache.spark.sql.classic.Dataset")
     return DataFrame(dataset.ofRows(session._jsparkSession, shown), session)
 
@@ -70,7 +68,7 @@ def columns_read(engine: SparkEngine, physical: Any) -> list[str]:
     scans = [leaf for leaf in scans if _kind(leaf) == "BatchScanExec"]
     if len(scans) != 1 or not is_scan(scans[0]):
         raise NotReusable("it does not read its input, or reads other data as well")
-    return list(engine.code.type("FiresteelTable").columnsRead(scans[0].scan()))
+    return list(engine.code.type("FiresteelArrowTable").columnsRead(scans[0].scan()))
 
 
 def rows_read(engine: SparkEngine, scanning: Any) -> int | None:
@@ -79,7 +77,7 @@ def rows_read(engine: SparkEngine, scanning: Any) -> int | None:
     """
     if not is_scan(scanning):
         return None
-    count = int(engine.code.type("FiresteelTable").rowsRead(scanning.scan()))
+    count = int(engine.code.type("FiresteelArrowTable").rowsRead(scanning.scan()))
     return count if count >= 0 else None
 
 
@@ -97,7 +95,9 @@ def _kind(node: Any) -> str:
 
 
 class Placed(ABC):
-    """The location to which Arrow buffers are copied, without conversion, for a FiresteelReader."""
+    """The location to which Arrow buffers are copied, without conversion, for the
+    FiresteelBatchReader.
+    """
 
     @abstractmethod
     def _copy(self, buffer: pa.Buffer | None, start: int, size: int) -> int:
@@ -112,7 +112,7 @@ class Placed(ABC):
 
     def _column(self, array: pa.Array, places: list[int]) -> None:
         """Appends for each column: its validity bits, their shift, its values, its offsets, and
-        FiresteelVector's `first`.
+        FiresteelArrowVector's `first`.
         """
         kind, count, offset = array.type, len(array), array.offset
         buffers = array.buffers()
@@ -172,7 +172,7 @@ class SharedRows(Placed):
 
     def put(self, batches: Sequence[pa.RecordBatch], columns: Sequence[str]) -> str:
         """Replaces the bundle by these columns. Returns their locations, in the form that
-        FiresteelReader reads, as base64: Py4J transfers strings much faster than bytes.
+        FiresteelBatchReader reads, as base64: Py4J transfers strings much faster than bytes.
         """
         if self._used > _KEPT_BYTES:
             self.release_memory()

@@ -3,7 +3,7 @@
 The plan gets an additional filter, whose condition writes a row's values into the columns of a
 batch and is true only at the end of the batch. So values are copied from the variables of the
 generated code to shared memory, and no row object is created. The other half is
-`jvm/java/FiresteelSink.java`.
+FiresteelColumnSink.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ class ColumnSink:
         """Returns whether rows of this schema are supported: all types except month intervals,
         variants, geometries, user-defined types and void; at least one column.
         """
-        engine.code.load("FiresteelSink")
-        java = engine.code.type("FiresteelSink")
+        java = engine.code.type("FiresteelColumnSink")
         return bool(schema.fields) and bool(java.suits(_in_java(engine, schema)))
 
     @staticmethod
@@ -65,8 +64,6 @@ class ColumnSink:
         has at most `batch_rows` rows, unless one input row produces more. `grouping` is applied to
         each batch, which is larger then.
         """
-        engine.code.load("FiresteelSink")
-        engine.code.load("FiresteelExpressions")
         self._expressions = engine.code.type("FiresteelExpressions")
         self._session: Any = engine.session
         self.schema = to_arrow(schema)
@@ -75,7 +72,7 @@ class ColumnSink:
         batch_rows = batch_rows if grouping is None else _GROUPED_ROWS
         rows = min(batch_rows, max(_LEAST_ROWS, _FIXED_BYTES // (sum(widths) + 1)))
         texts = max(1, widths.count(0))
-        self.java = engine.code.type("FiresteelSink")(
+        self.java = engine.code.type("FiresteelColumnSink")(
             _in_java(engine, schema), rows, _TEXT_BYTES // texts
         )
         self._next = gateway.without_conversion(self.java.next)
@@ -103,7 +100,7 @@ class ColumnSink:
         converting: AbstractContextManager[Any] = nullcontext(),  # noqa: B008 - it has no state
     ) -> Generator[pa.RecordBatch, None, None]:
         """Yields the batches that these calls write into the slab of the given number; the calls
-        return the result of FiresteelSink.next().
+        return the result of FiresteelColumnSink.next().
         """
         fill, last = first, False
         while not last:

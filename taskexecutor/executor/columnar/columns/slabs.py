@@ -23,7 +23,7 @@ from firesteel.common.units import MIB
 MOST = 4  # slabs of a sink; if all are in use, batches are copied
 KEPT_BYTES = 32 * MIB  # a slab that has grown larger is not reused
 _COPIED_BYTES = 64 * 1024  # smaller batches are copied, because keeping one should not keep a slab
-_ROOM_BITS = 32  # room in the file for each buffer; as in FiresteelSink.java
+_ROOM_BITS = 32  # room in the file for each buffer; as in FiresteelColumnSink.java
 _LEAST_MAPPED = 64 * 1024
 
 
@@ -209,7 +209,7 @@ class _Reading:
 
 
 def _buffers(kind: pa.DataType) -> int:
-    """Returns the number of a column's buffers in a slab; as in FiresteelSink.java."""
+    """Returns the number of a column's buffers in a slab; as in FiresteelColumnSink.java."""
     if pa.types.is_struct(kind):
         return 1 + sum(_buffers(kind.field(index).type) for index in range(kind.num_fields))
     if pa.types.is_map(kind):

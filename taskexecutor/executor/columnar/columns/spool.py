@@ -50,7 +50,7 @@ class Spool(Placed):
             self._write()
 
     def java(self, engine: SparkEngine) -> Any:
-        """Returns the FiresteelSpool of all rows so far; no rows may be added afterwards."""
+        """Returns the FiresteelSpoolPartition of all rows so far; none may be added afterwards."""
         self._write()
         self._finish()
         gateway: Any = engine.session.sparkContext._gateway
@@ -60,8 +60,7 @@ class Spool(Placed):
         places, sizes = (gateway.new_array(gateway.jvm.long, count) for _ in range(2))
         for index, (path, begin, size) in enumerate(self._written):
             paths[index], places[index], sizes[index] = str(path), begin, size
-        engine.code.load("FiresteelScan")
-        return engine.code.type("FiresteelSpool")(paths, places, sizes, self.rows)
+        return engine.code.type("FiresteelSpoolPartition")(paths, places, sizes, self.rows)
 
     def close(self) -> None:
         """Removes the files. Idempotent."""

@@ -32,7 +32,7 @@ import pyspark
 
 from firesteel.common.process.java import java_home
 from firesteel.common.process.lock_file import LockFile
-from taskexecutor.executor.columnar.jvm.code import SOURCES, source_text
+from taskexecutor.executor.columnar.jvm.code import sources
 from taskexecutor.executor.columnar.jvm.launch import class_path, jvm_options, spark_home
 
 COMMAND = "python -m taskexecutor.executor.columnar.jvm.archive"
@@ -81,7 +81,7 @@ def folder() -> Path:
         str(_LEFT_OUT),
         _OWN_FORMAT,
         _WARM_UP.read_text(),  # decides which classes are loaded while recording
-        *map(source_text, SOURCES),
+        *sources().values(),
     ]
     key = hashlib.sha256("\0".join(facts).encode()).hexdigest()[:16]
     return cache / "firesteel" / f"spark-{pyspark.__version__}-{key}"

@@ -3,13 +3,14 @@ in the JVM).
 
 They provide what Spark's code expects from its task: memory accounting, the session's settings,
 locks on broadcasts, a completion that frees everything, and interruption. Spark has no public API
-for this, so `java/FiresteelTask.java` creates them.
+for this, so FiresteelLocalTask creates them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 from taskexecutor.executor.columnar.jvm.code import Code
@@ -20,8 +21,7 @@ class LocalTasks:
 
     def __init__(self, session: Any, code: Code) -> None:
         jvm = session._jvm
-        code.load("FiresteelTask")
-        self._type = code.type("FiresteelTask")
+        self._code = code
         # Through fields: SparkEnv's methods use types that PySpark's jars lack, so reflection on
         # them fails.
         environment = _field(jvm, "org.apache.spark.SparkContext", "_env").get(session._jsc.sc())
@@ -30,6 +30,10 @@ class LocalTasks:
         self._locks = _field(jvm, "org.apache.spark.storage.BlockManager", "blockInfoManager").get(
             blocks
         )
+
+    @cached_property
+    def _type(self) -> Any:
+        return self._code.type("FiresteelLocalTask")
 
     @contextmanager
     def task(self, group: str, properties: Any) -> Iterator[LocalTask]:
@@ -50,7 +54,7 @@ class LocalTasks:
 
     @property
     def resources(self) -> tuple[Any, Any]:
-        """The last argument of FiresteelTask's constructor."""
+        """The last argument of FiresteelLocalTask's constructor."""
         return self._memory, self._locks
 
     def interrupt(self, group: str) -> bool:

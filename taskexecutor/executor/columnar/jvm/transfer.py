@@ -226,8 +226,7 @@ def collect_in_files(
     Raises the plan's error, with the file's name if the disk is full.
     """
     with meter.planning:
-        code.load("FiresteelSpill")
-        spill = code.type("FiresteelSpill")(str(folder))
+        spill = code.type("FiresteelResultFiles")(str(folder))
         rows = in_arrow(frame, _FILE_BATCH_ROWS).toJavaRDD()
         written = rows.mapPartitionsWithIndex(spill, False)
     with unwrapped():

@@ -130,10 +130,9 @@ class Compression:
     def _check_blocks(self, codec: Any, name: str, path: str) -> None:
         from py4j.protocol import Py4JJavaError
 
-        self._engine.code.load("FiresteelBlocks")
         cause: Exception | None = None
         try:
-            if self._engine.code.type("FiresteelBlocks").whole(codec, path):
+            if self._engine.code.type("FiresteelBlockCompression").whole(codec, path):
                 return
         except Py4JJavaError as error:
             cause = error

@@ -50,8 +50,7 @@ class FileParts:
         self._schema = to_arrow(schema)
         self._folders: dict[str, Folder] = {}
         self._scalars: dict[str, dict[str, pa.Scalar]] = {}  # by folder
-        engine.code.load("FiresteelFiles")
-        self._type = engine.code.type("FiresteelFiles")
+        self._type = engine.code.type("FiresteelFilePartitions")
         self.compression = Compression(engine, source)
 
     def compressed(self, path: str) -> bool:

@@ -72,10 +72,9 @@ def _of_footer(engine: SparkEngine, source: FileSource, paths: list[str]) -> Str
     merges = str(engine.session.conf.get("spark.sql.parquet.mergeSchema")).lower() == "true"
     if merges or any(option.lower() == "mergeschema" for option in source.options):
         return None
-    engine.code.load("FiresteelFooter")
     try:
         files: Any = _without_columns(engine, source).load(paths)
-        schema = engine.code.type("FiresteelFooter").schema(files._jdf)
+        schema = engine.code.type("FiresteelParquetFooter").schema(files._jdf)
     except (PySparkException, Py4JJavaError):
         return None
     return StructType.fromJson(json.loads(schema)) if schema is not None else None

@@ -102,7 +102,7 @@ class ColumnPlans:
         cached = keep(engine.session, leaf, leaf, self._specs, allowed, by_arrow=self._by_arrow)
         if not ColumnSink.suits(engine, cached.rows.schema):
             raise NotReusable("its results do not leave Spark as columns")
-        if engine.code.type("FiresteelTable").asksForFile(cached.physical):
+        if engine.code.type("FiresteelArrowTable").asksForFile(cached.physical):
             raise NotReusable("it reads the name of a row's file")
         if cached.grouping is not None and self._time_is_plain:
             given = leaf_columns(engine, cached.physical)

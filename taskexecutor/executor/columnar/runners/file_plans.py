@@ -241,7 +241,6 @@ class FileRows:
         schema: StructType,
         parts: FileParts,
     ) -> None:
-        engine.code.load("FiresteelFileRDD")
         self._engine = engine
         self._source = source
         self._schema = schema
@@ -332,8 +331,7 @@ class _Run:
         kind = root.getClass().getSimpleName()
         if kind != "FileScanRDD":
             raise NotReusable(f"its rows come from a {kind}")
-        engine.code.load("FiresteelSplit")
-        self._split = engine.code.type("FiresteelSplit")(
+        self._split = engine.code.type("FiresteelFileSplit")(
             root, engine.session_properties(), *engine.local_tasks.resources
         )
 

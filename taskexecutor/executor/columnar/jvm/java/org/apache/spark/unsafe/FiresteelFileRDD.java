@@ -6,7 +6,7 @@ import org.apache.spark.TaskContext;
 import org.apache.spark.rdd.RDD;
 import scala.reflect.ClassTag$;
 
-/** The rows that a plan over files makes from different files; see files/plans.py. */
+/** The rows that a plan over files makes from different files; see runners/file_plans.py. */
 public final class FiresteelFileRDD extends RDD {
     private final RDD plan;  // its root is a scan
     private final Partition[] files;

@@ -15,14 +15,14 @@ import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
-/** Finds the results of a plan that are unchanged columns of its input: see plans/passthrough.py. */
-public final class FiresteelPassing {
+/** Finds the results of a plan that are unchanged columns of its input: see cached_plans/passthrough.py. */
+public final class FiresteelPassthrough {
     private final LogicalPlan whole;
     private final DataSourceV2Relation leaf;
     private final boolean filtered;
     private final int[] sources;  // for each result: the index of a column of the leaf, or -1
 
-    private FiresteelPassing(LogicalPlan whole, DataSourceV2Relation leaf, boolean filtered) {
+    private FiresteelPassthrough(LogicalPlan whole, DataSourceV2Relation leaf, boolean filtered) {
         this.whole = whole;
         this.leaf = leaf;
         this.filtered = filtered;
@@ -41,7 +41,7 @@ public final class FiresteelPassing {
     }
 
     /** Returns null if the plan does more than filter and project. */
-    public static FiresteelPassing of(LogicalPlan whole) {
+    public static FiresteelPassthrough of(LogicalPlan whole) {
         LogicalPlan node = whole;
         boolean filtered = false;
         while (!(node instanceof DataSourceV2Relation)) {
@@ -53,8 +53,8 @@ public final class FiresteelPassing {
             else return null;
         }
         DataSourceV2Relation leaf = (DataSourceV2Relation) node;
-        if (!(leaf.table() instanceof FiresteelTable)) return null;
-        return new FiresteelPassing(whole, leaf, filtered);
+        if (!(leaf.table() instanceof FiresteelArrowTable)) return null;
+        return new FiresteelPassthrough(whole, leaf, filtered);
     }
 
     public boolean filtered() { return filtered; }
@@ -63,7 +63,7 @@ public final class FiresteelPassing {
     public String sources() { return Arrays.toString(sources); }
 
     /** Returns the names of the leaf's columns. */
-    public String[] columns() { return ((FiresteelTable) leaf.table()).schema().fieldNames(); }
+    public String[] columns() { return ((FiresteelArrowTable) leaf.table()).schema().fieldNames(); }
 
     /** Returns the plan of the other results, with their row numbers if rows are filtered. */
     public LogicalPlan rest() {

@@ -7,8 +7,8 @@ import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.execution.datasources.FilePartition;
 import org.apache.spark.sql.execution.datasources.PartitionedFile;
 
-/** Parts of files, in the form for Spark's scans; see files/parts.py. */
-public final class FiresteelFiles {
+/** Parts of files, in the form for Spark's scans; see readers/parts.py. */
+public final class FiresteelFilePartitions {
     /**
      * Returns a partition of a scan: parts of files, read in this order. `parts` holds for each part
      * its path, start, length, the file's size and modification time in ms, and the index of its row

@@ -12,7 +12,7 @@ import org.apache.spark.memory.TaskMemoryManager;
 import org.apache.spark.storage.BlockInfoManager;
 
 /** A Spark task without a scheduler; see jvm/local_tasks.py. */
-public final class FiresteelTask {
+public final class FiresteelLocalTask {
     /** The scheduler's ids are not negative, and a few ids down to -1024 have a meaning. */
     private static final AtomicLong IDS = new AtomicLong(-1_000_000L);
     /** By group: its running tasks, the innermost last. Guarded by itself. */
@@ -24,7 +24,7 @@ public final class FiresteelTask {
     private final TaskContextImpl context;
     private boolean ended;
 
-    public FiresteelTask(
+    public FiresteelLocalTask(
             String group, Properties properties, MemoryManager allMemory, BlockInfoManager blocks) {
         long id = IDS.getAndDecrement();
         this.group = group;
@@ -88,7 +88,7 @@ public final class FiresteelTask {
         synchronized (RUNNING) {
             ArrayDeque tasks = (ArrayDeque) RUNNING.get(group);
             if (tasks == null) return false;
-            ((FiresteelTask) tasks.getLast()).context.markInterrupted("the task was cancelled");
+            ((FiresteelLocalTask) tasks.getLast()).context.markInterrupted("the task was cancelled");
             return true;
         }
     }

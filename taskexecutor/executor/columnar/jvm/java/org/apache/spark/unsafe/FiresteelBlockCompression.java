@@ -8,8 +8,8 @@ import java.io.IOException;
 import org.apache.hadoop.io.compress.CompressionCodec;
 import org.apache.hadoop.io.compress.Decompressor;
 
-/** Files in the block format of Hadoop's codecs for LZ4 and Snappy; see files/compression.py. */
-public final class FiresteelBlocks {
+/** Files in the block format of Hadoop's codecs for LZ4 and Snappy; see readers/compression.py. */
+public final class FiresteelBlockCompression {
     private static final int MOST = 16 * 1024 * 1024;  // size of a chunk: codecs' buffers have 256 KiB
 
     /**

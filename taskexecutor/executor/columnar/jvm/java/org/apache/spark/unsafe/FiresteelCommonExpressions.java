@@ -23,9 +23,9 @@ import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * Evaluates costly expressions that a condition refers to, such as regular expressions, once:
- * see plans/common_expressions.py.
+ * see cached_plans/common_expressions.py.
  */
-public final class FiresteelOnce implements java.io.Serializable {
+public final class FiresteelCommonExpressions implements java.io.Serializable {
     private static final Set COSTLY = new HashSet(Arrays.asList(new Object[] {
         "RegExpExtract", "RegExpExtractAll", "RegExpReplace", "RegExpInStr", "RegExpCount",
         "RegExpSubStr", "StringSplit", "StringSplitSQL", "SplitPart", "ParseUrl", "Levenshtein",
@@ -139,7 +139,7 @@ public final class FiresteelOnce implements java.io.Serializable {
 
     private static Alias barrier() {
         Expression call = new Invoke(
-            new Literal(new FiresteelOnce(), new ObjectType(FiresteelOnce.class)), "always",
+            new Literal(new FiresteelCommonExpressions(), new ObjectType(FiresteelCommonExpressions.class)), "always",
             DataTypes.BooleanType, seq(new ArrayList()), seq(new ArrayList()), true, false,
             false);  // not deterministic
         return new Alias(

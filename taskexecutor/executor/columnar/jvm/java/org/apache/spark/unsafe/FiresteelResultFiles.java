@@ -6,11 +6,11 @@ import java.util.Collections;
 import java.util.Iterator;
 import org.apache.spark.api.java.function.Function2;
 
-/** Writes the bytes of each partition of an RDD to a separate file; see result_files.py. */
-public final class FiresteelSpill implements Function2 {
+/** Writes the bytes of each partition of an RDD to a separate file; see jvm/transfer.py. */
+public final class FiresteelResultFiles implements Function2 {
     private final String folder;
 
-    public FiresteelSpill(String folder) {
+    public FiresteelResultFiles(String folder) {
         this.folder = folder;
     }
 

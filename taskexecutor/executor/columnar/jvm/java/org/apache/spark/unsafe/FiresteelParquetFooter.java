@@ -21,7 +21,7 @@ import org.apache.spark.sql.types.StructType;
 
 /** The schema of Parquet files without a declared one, which Spark infers in a job that reads one
     footer. */
-public final class FiresteelFooter {
+public final class FiresteelParquetFooter {
     /**
      * Returns the schema that Spark would infer, as JSON, or null if that takes more than the footer.
      * `files` comes from a reader with a schema without columns.

@@ -20,26 +20,12 @@ import org.apache.spark.util.SerializableConfiguration;
 import scala.Function1;
 import scala.collection.Iterator;
 
-/** The rows of one part of a file, up to the end of the bundle. */
-final class FiresteelPart extends scala.collection.AbstractIterator {
-    private final FiresteelSplit split;
-    private final int number;
-
-    FiresteelPart(FiresteelSplit split, int number) {
-        this.split = split;
-        this.number = number;
-    }
-
-    public boolean hasNext() { return split.hasNext(number); }
-    public Object next() { return split.next(); }
-}
-
 /**
  * Reads the files of a split bundle by bundle: for a run of the plan, its files end where the bundle
  * does, and the next run continues there. Replaces the function with which the plan's scan opens a
- * part of a file. See files/plans.py.
+ * part of a file. See runners/file_plans.py.
  */
-public final class FiresteelSplit extends scala.runtime.AbstractFunction1 {
+public final class FiresteelFileSplit extends scala.runtime.AbstractFunction1 {
     private static final int CHECK_ROWS = 16;  // between reads of the clock
     private static final int CANCEL_ROWS = 1024;
     private static final int WRAPPED = 3;  // maximum number of Spark's wrappers around the reading function
@@ -48,8 +34,8 @@ public final class FiresteelSplit extends scala.runtime.AbstractFunction1 {
     private final Properties properties;
     private final MemoryManager memory;
     private final BlockInfoManager blocks;
-    private FiresteelTask owner;    // of the open file, beyond a run of the plan
-    private FiresteelTask run;
+    private FiresteelLocalTask owner;    // of the open file, beyond a run of the plan
+    private FiresteelLocalTask run;
     private PartitionedFile[] files;
     private int part;               // the first part that has not been read completely
     private long rows;              // number of its rows that have been read
@@ -60,7 +46,7 @@ public final class FiresteelSplit extends scala.runtime.AbstractFunction1 {
     private IllegalStateException problem;
 
     /** `scan` is a FileScanRDD, which this split owns from now on. */
-    public FiresteelSplit(
+    public FiresteelFileSplit(
             RDD scan, Properties properties, MemoryManager memory, BlockInfoManager blocks)
             throws IllegalAccessException {
         this.properties = properties;
@@ -99,7 +85,7 @@ public final class FiresteelSplit extends scala.runtime.AbstractFunction1 {
 
     /** Starts at the given part, after its first rows. `group` differs from that of the plan's runs. */
     public void begin(FilePartition split, int part, long rows, String group) {
-        owner = new FiresteelTask(group, properties, memory, blocks);
+        owner = new FiresteelLocalTask(group, properties, memory, blocks);
         files = split.files();
         this.part = part;
         this.rows = 0;
@@ -109,10 +95,10 @@ public final class FiresteelSplit extends scala.runtime.AbstractFunction1 {
     }
 
     /** Starts a bundle, which ends with the rows that are read in that time, and returns its task. */
-    public FiresteelTask bundle(String group, long nanos) {
+    public FiresteelLocalTask bundle(String group, long nanos) {
         over = false;
         deadline = System.nanoTime() + nanos;
-        run = new FiresteelTask(group, properties, memory, blocks);
+        run = new FiresteelLocalTask(group, properties, memory, blocks);
         return run;
     }
 
@@ -124,7 +110,7 @@ public final class FiresteelSplit extends scala.runtime.AbstractFunction1 {
             return plan.iterator(
                 new FilePartition(0, (PartitionedFile[]) rest), run.context());
         } finally {
-            FiresteelTask.leave();
+            FiresteelLocalTask.leave();
         }
     }
 
@@ -150,9 +136,9 @@ public final class FiresteelSplit extends scala.runtime.AbstractFunction1 {
 
     /** Called by the scan, which continues with its next part. */
     public Object apply(Object file) {
-        if (over) return new FiresteelPart(this, -1);
+        if (over) return new FiresteelFilePart(this, -1);
         if (reader == null) open(file);
-        return new FiresteelPart(this, part);
+        return new FiresteelFilePart(this, part);
     }
 
     private void open(Object file) {

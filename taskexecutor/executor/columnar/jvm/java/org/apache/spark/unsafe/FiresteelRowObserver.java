@@ -2,7 +2,7 @@ package org.apache.spark.unsafe;
 
 /**
  * Observes the rows of a plan. The generated code calls its methods, as the condition of a filter
- * that every row passes. See plans/row_observer.py.
+ * that every row passes. See cached_plans/observations.py.
  */
 public final class FiresteelRowObserver implements java.io.Serializable {
     public static final long NO_TIME = Long.MIN_VALUE;
