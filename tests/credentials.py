@@ -12,16 +12,16 @@ import grpc
 from firesteel.common.config import Configuration
 from firesteel.common.rpc.bearer import carry_token
 from firesteel.common.rpc.server import channel
-from firesteel.common.security.folder import SecurityFolder
+from firesteel.common.security.folder import security_directory
+from firesteel.common.security.keys import Keys
 from firesteel.common.security.roles import Role
-from firesteel.common.security.security import security_directory
 
 PATIENCE_S = 60.0
 
 
-def folder() -> SecurityFolder:
+def folder() -> Keys:
     """The keys of the clusters that tests start."""
-    return SecurityFolder.open(security_directory(Configuration.load()))
+    return Keys.open(security_directory(Configuration.load()))
 
 
 def scrape(address: str, keys: Path | None = None) -> str:
@@ -32,7 +32,7 @@ def scrape(address: str, keys: Path | None = None) -> str:
     if keys is not None:
         context = ssl.create_default_context(cafile=keys / "authority.pem")
         context.load_cert_chain(keys / "metrics.pem", keys / "metrics.key")
-    token = SecurityFolder(keys or folder().path).token("metrics.token")
+    token = Keys(keys or folder().path).token("metrics.token")
     request = urllib.request.Request(
         f"{'http' if keys is None else 'https'}://{address}/metrics",
         headers={"Authorization": f"Bearer {token}"},

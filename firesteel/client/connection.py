@@ -17,7 +17,7 @@ from firesteel.common.high_availability import ZOOKEEPER
 from firesteel.common.leader import Leader, Office
 from firesteel.common.rpc.bearer import carry_token
 from firesteel.common.rpc.server import channel
-from firesteel.common.security.security import ClientSecurity
+from firesteel.common.security.client import ClientSecurity
 from firesteel.errors import ClusterUnreachable, FiresteelError
 
 if TYPE_CHECKING:

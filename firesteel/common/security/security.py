@@ -14,7 +14,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -22,13 +21,13 @@ import grpc
 from firesteel.common.config import Configuration, options
 from firesteel.common.security.authority import identity_of
 from firesteel.common.security.credentials import BEARER, Certificate, SlotCredentials
-from firesteel.common.security.folder import SecurityFolder
-from firesteel.common.security.listening import is_loopback_host, uses_tls
+from firesteel.common.security.folder import security_directory
+from firesteel.common.security.keys import Keys
+from firesteel.common.security.listening import uses_tls
 from firesteel.common.security.roles import Role
 from firesteel.common.security.tokens import TokenVerifier
 from firesteel.errors import FiresteelError
 
-TOKEN_VARIABLE = "FIRESTEEL_TOKEN"
 VALID_S = 86_400.0
 SLOT_STARTS_WITHIN_S = 600.0
 SLOT_LIVES_S = 365 * 86_400.0
@@ -41,7 +40,7 @@ class Security:
 
     def __init__(
         self,
-        folder: SecurityFolder,
+        folder: Keys,
         *,
         subject: str,
         role: Role,
@@ -71,7 +70,7 @@ class Security:
         """Returns the security of a service that binds `host`; None if it is disabled."""
         if not conf.get(options.SECURITY_ENABLED):
             return None
-        folder = SecurityFolder.open(security_directory(conf))
+        folder = Keys.open(security_directory(conf))
         folder.renew()
         return cls(
             folder,
@@ -189,50 +188,3 @@ class Security:
         return grpc.ssl_server_certificate_configuration(
             [(own.key, own.certificate)], own.authority
         )
-
-
-class ClientSecurity:
-    """The security of a client: its token, and a certificate where it connects beyond loopback.
-
-    A user who has the keys of the cluster needs nothing else. Another one gets a folder with a
-    token, and a certificate, from an administrator.
-    """
-
-    def __init__(self, conf: Configuration) -> None:
-        self._conf = conf
-        self._certificate: Certificate | None = None
-
-    def token(self) -> str:
-        """Returns the client's token. Raises FiresteelError if it cannot be read."""
-        if given := os.environ.get(TOKEN_VARIABLE, "").strip():
-            return given
-        if path := self._conf.get(options.SECURITY_TOKEN_FILE):
-            try:
-                return Path(path).expanduser().read_text().strip()
-            except (OSError, UnicodeDecodeError) as error:
-                raise FiresteelError(
-                    f"the token cannot be read ({options.SECURITY_TOKEN_FILE.key}): {error}"
-                ) from None
-        folder = SecurityFolder.open(security_directory(self._conf))
-        return folder.token("client.token" if folder.is_clients else "admin.token")
-
-    def channel_credentials(self, address: str) -> grpc.ChannelCredentials | None:
-        """Returns the credentials of a channel to HOST:PORT; None without TLS."""
-        mode = self._conf.get(options.SECURITY_TLS)
-        if mode == "never" or (mode == "auto" and is_loopback_host(address.rpartition(":")[0])):
-            return None
-        own = SecurityFolder.open(security_directory(self._conf)).client_certificate()
-        return grpc.ssl_channel_credentials(own.authority, own.key, own.certificate)
-
-
-def security_directory(conf: Configuration) -> Path:
-    """Returns the folder of keys: as configured, or in the user's home."""
-    if configured := conf.get(options.SECURITY_DIRECTORY):
-        return Path(configured)
-    try:
-        return Path.home() / ".firesteel" / "security"
-    except RuntimeError:  # a user id that the system does not know, as containers may have
-        raise FiresteelError(
-            "this user has no home directory, which would hold the keys of the cluster; name a"
-            f" folder with {options.SECURITY_DIRECTORY.key}"
-        ) from None

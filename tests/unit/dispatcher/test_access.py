@@ -16,9 +16,10 @@ from dispatcher.service import Dispatcher
 from firesteel.client.client import Client
 from firesteel.common.config import Configuration
 from firesteel.common.metrics import Registry
-from firesteel.common.security.folder import SecurityFolder
+from firesteel.common.security.client import TOKEN_VARIABLE
+from firesteel.common.security.keys import Keys
 from firesteel.common.security.roles import PEOPLE, Role
-from firesteel.common.security.security import TOKEN_VARIABLE, Security
+from firesteel.common.security.security import Security
 from firesteel.common.service.platform import SYSTEM, GrpcTransport
 from firesteel.errors import FiresteelError, JobNotFound
 
@@ -128,7 +129,7 @@ async def test_an_unknown_token_cannot_be_revoked(dispatcher, conf) -> None:
 
 
 async def test_the_audit_log_has_changes_and_refusals(dispatcher, conf, tmp_path) -> None:
-    folder = SecurityFolder(tmp_path / "security")
+    folder = Keys(tmp_path / "security")
     viewer = folder.token("metrics.token")
     await _as(None, dispatcher, conf, Client.list_jobs)  # changes nothing
     with pytest.raises(JobNotFound):

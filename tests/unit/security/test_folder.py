@@ -6,17 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from firesteel.common.security.folder import (
-    TOKENS_VALID_S,
-    SecurityFolder,
-    UnusableSecurityFolder,
-)
+from firesteel.common.security.folder import UnusableSecurityFolder
+from firesteel.common.security.keys import TOKENS_VALID_S, Keys
 from firesteel.common.security.roles import Role
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> SecurityFolder:
-    return SecurityFolder.open(tmp_path / "security")
+def folder(tmp_path: Path) -> Keys:
+    return Keys.open(tmp_path / "security")
 
 
 def test_only_its_user_can_read_the_folder(folder):
@@ -45,14 +42,14 @@ def test_its_tokens_are_an_administrators_and_a_viewers(folder, role):
 
 
 def test_it_keeps_what_it_has(folder):
-    again = SecurityFolder.open(folder.path)
+    again = Keys.open(folder.path)
     assert again.token() == folder.token()
     assert again.authority().certificate == folder.authority().certificate
 
 
 def test_its_tokens_are_renewed_in_time(tmp_path):
     now_s = [1_000_000.0]
-    folder = SecurityFolder.open(tmp_path, now_s=lambda: now_s[0])
+    folder = Keys.open(tmp_path, now_s=lambda: now_s[0])
     first = folder.token()
     now_s[0] += TOKENS_VALID_S / 2 - 1
     folder.renew()
@@ -85,11 +82,11 @@ def test_a_missing_file_is_named(name, folder):
 def test_a_folder_that_cannot_be_created_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UnusableSecurityFolder, match="Not a directory; name another one"):
-        SecurityFolder.open(tmp_path / "file" / "security")
+        Keys.open(tmp_path / "file" / "security")
 
 
 def _token_of(path: Path) -> str:
-    return SecurityFolder.open(path).token()
+    return Keys.open(path).token()
 
 
 def test_processes_that_start_together_share_one_folder(tmp_path):

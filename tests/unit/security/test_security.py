@@ -19,15 +19,11 @@ from firesteel.common.metrics import Registry
 from firesteel.common.rpc.bearer import caller
 from firesteel.common.rpc.server import aio_channel
 from firesteel.common.rpc.status import Reason, reason_of
-from firesteel.common.security.folder import SecurityFolder
+from firesteel.common.security.client import TOKEN_VARIABLE, ClientSecurity
+from firesteel.common.security.keys import Keys
 from firesteel.common.security.listening import check_listens_securely, uses_tls
 from firesteel.common.security.roles import Role
-from firesteel.common.security.security import (
-    TOKEN_VARIABLE,
-    VALID_S,
-    ClientSecurity,
-    Security,
-)
+from firesteel.common.security.security import VALID_S, Security
 from firesteel.common.service.platform import GrpcTransport
 from firesteel.errors import FiresteelError
 
@@ -53,11 +49,11 @@ class Answers(dispatcher_pb2_grpc.DispatcherServicer):
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> SecurityFolder:
-    return SecurityFolder.open(tmp_path / "security")
+def folder(tmp_path: Path) -> Keys:
+    return Keys.open(tmp_path / "security")
 
 
-def _security(folder: SecurityFolder, role: Role, *, tls: bool, clock=time.time) -> Security:
+def _security(folder: Keys, role: Role, *, tls: bool, clock=time.time) -> Security:
     return Security(folder, subject=role.value, role=role, tls=tls, hosts=(HOST,), now_s=clock)
 
 
@@ -101,7 +97,7 @@ async def test_a_certificate_alone_proves_the_role(folder) -> None:
 
 async def test_tls_accepts_nobody_without_a_certificate_of_the_cluster(folder, tmp_path) -> None:
     async with _serving(_security(folder, Role.DISPATCHER, tls=True)) as address:
-        other = SecurityFolder.open(tmp_path / "other")
+        other = Keys.open(tmp_path / "other")
         strangers = [
             None,
             grpc.ssl_channel_credentials(folder.authority().certificate),

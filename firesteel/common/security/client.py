@@ -1,0 +1,67 @@
+"""The security of a client: its token, and its certificate."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import grpc
+
+from firesteel.common.config import Configuration, options
+from firesteel.common.security.folder import SecurityFolder, security_directory
+from firesteel.common.security.listening import is_loopback_host
+from firesteel.errors import FiresteelError
+
+if TYPE_CHECKING:
+    from firesteel.common.security.credentials import Certificate
+    from firesteel.common.security.keys import Keys
+
+TOKEN_VARIABLE = "FIRESTEEL_TOKEN"
+
+
+class ClientSecurity:
+    """The security of a client: its token, and a certificate where it connects beyond loopback.
+
+    A user who has the keys of the cluster needs nothing else. Another one gets a folder with a
+    token, and a certificate, from an administrator.
+    """
+
+    def __init__(self, conf: Configuration) -> None:
+        self._conf = conf
+
+    def token(self) -> str:
+        """Returns the client's token. Raises FiresteelError if it cannot be read."""
+        if given := os.environ.get(TOKEN_VARIABLE, "").strip():
+            return given
+        if path := self._conf.get(options.SECURITY_TOKEN_FILE):
+            try:
+                return Path(path).expanduser().read_text().strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise FiresteelError(
+                    f"the token cannot be read ({options.SECURITY_TOKEN_FILE.key}): {error}"
+                ) from None
+        folder = SecurityFolder(security_directory(self._conf))
+        if folder.is_clients:
+            return folder.token("client.token")
+        if not (folder.path / "admin.token").exists():
+            self._keys()
+        return folder.token()
+
+    def channel_credentials(self, address: str) -> grpc.ChannelCredentials | None:
+        """Returns the credentials of a channel to HOST:PORT; None without TLS."""
+        mode = self._conf.get(options.SECURITY_TLS)
+        if mode == "never" or (mode == "auto" and is_loopback_host(address.rpartition(":")[0])):
+            return None
+        folder = SecurityFolder(security_directory(self._conf))
+        own = folder.client_certificate() if folder.is_clients else self._certificate()
+        return grpc.ssl_channel_credentials(own.authority, own.key, own.certificate)
+
+    def _certificate(self) -> Certificate:
+        return self._keys().certificate_of_client()
+
+    def _keys(self) -> Keys:
+        # Imported only where needed: cryptography, which commands on loopback do without.
+        from firesteel.common.security.keys import Keys
+
+        return Keys.open(security_directory(self._conf))
