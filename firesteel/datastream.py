@@ -34,10 +34,8 @@ from firesteel.operators import (
     SinkSpec,
     Spec,
     TopNSpec,
-    side_output_tags,
 )
 from firesteel.plan import frame_methods
-from firesteel.plan.event_time import result_times
 from firesteel.plan.frame_methods import with_session_gap
 from firesteel.plan.stream_graph import StreamEdge, StreamNode
 from firesteel.program import Program
@@ -139,7 +137,7 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
                 f"side_output({tag!r}) belongs to the operator that was just added:"
                 " call it directly after the operator, not after key_by() or union()"
             )
-        known = side_output_tags(node.spec)
+        known = node.spec.side_output_tags
         if tag not in known:
             raise InvalidProgram(
                 f"{node} has no side output {tag!r}; it has: {', '.join(sorted(known)) or 'none'}"
@@ -457,7 +455,7 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         spec = joins.interval_join_spec(on, how, between, found)
         title = name or f"IntervalJoin({spec.how}, {_shown(spec)})"
         return self._joined("interval_join", other, spec, title, uid)._with_time_columns(
-            *result_times(spec)
+            *(spec.result_times or ())
         )
 
     def window_join(
@@ -677,10 +675,8 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
 
     # -- inside
 
-    def _add(
-        self, name: str, spec: Spec, *, uid: str = "", runs_on_spark: bool = False
-    ) -> DataStream:
-        node = self._program.graph.add_node(name, spec, inputs=1, runs_on_spark=runs_on_spark)
+    def _add(self, name: str, spec: Spec, *, uid: str = "") -> DataStream:
+        node = self._program.graph.add_node(name, spec, inputs=1)
         node.uid = uid
         self._connect_to(node, 0)
         return self._from(node)
@@ -984,10 +980,8 @@ class _WholeStream(DataStream):
         )
         self._divided = stream._exchanged_as(None)
 
-    def _add(
-        self, name: str, spec: Spec, *, uid: str = "", runs_on_spark: bool = False
-    ) -> DataStream:
-        added = super()._add(name, spec, uid=uid, runs_on_spark=runs_on_spark)
+    def _add(self, name: str, spec: Spec, *, uid: str = "") -> DataStream:
+        added = super()._add(name, spec, uid=uid)
         node = added._operator()
         node.parallelism, node.whole = 1, True
         return added
@@ -1009,7 +1003,7 @@ def _partial_half(
 ) -> DataStream:
     """Adds the partial aggregate before the shuffle."""
     partial_uid = f"{uid}-partial" if uid else ""
-    half = stream._add(f"{title} partial", spec, uid=partial_uid, runs_on_spark=True)
+    half = stream._add(f"{title} partial", spec, uid=partial_uid)
     half._operator().follows_producer = True
     return half
 

@@ -10,7 +10,6 @@ from firesteel.common.config import options
 from firesteel.common.job_graph import JobGraph, Partitioner
 from firesteel.common.resources import ResourceProfile
 from firesteel.connectors import SequenceSource, Source
-from firesteel.connectors.source import SparkRead
 from firesteel.datastream import DataStream, Upstream
 from firesteel.durations import Duration
 from firesteel.errors import InvalidProgram
@@ -142,7 +141,6 @@ class Environment(metaclass=_WithHints):
         )
         node = self._program.graph.add_node(title, spec, inputs=0 if planning is None else 1)
         node.parallelism = source.fixed_parallelism
-        node.runs_on_spark = source.spark_read is SparkRead.ALWAYS
         node.uid = uid
         if planning is not None:
             self._program.graph.add_edge(

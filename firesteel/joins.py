@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from firesteel.connectors import PythonSource
 from firesteel.durations import Duration, duration_us, positive_us
 from firesteel.errors import InvalidProgram
 from firesteel.operators import (
     AsOfSpec,
-    AssignWatermarksSpec,
-    CustomSpec,
     EventTimes,
     IntervalSpec,
     JoinSpec,
-    RowsBetweenSpec,
     SameWindowSpec,
-    SourceSpec,
     TimeToLiveSpec,
     TumblingSpec,
 )
 from firesteel.operators.joins import How
-from firesteel.plan.runtime_mode import is_bounded, is_watched
-from firesteel.plan.stream_graph import StreamGraph, StreamNode
 from firesteel.windowed_stream import time_column_of
 from firesteel.windows import Tumbling, Window
 
@@ -119,110 +112,6 @@ def event_times(
         for side, columns in zip(("the left stream", "the right stream"), found, strict=True)
     )
     return EventTimes(columns=(left, right), shifts_us=(left_us, right_us))
-
-
-def growing_joins(graph: StreamGraph) -> Iterable[str]:
-    """Yields warnings about joins in a stream, and `rows_between`, that keep a growing number of
-    rows.
-    """
-    for node in graph.nodes:
-        match node.spec:
-            case JoinSpec(within=None):
-                instead = (
-                    'join(..., ttl="1 day"), or join rows that are close in time:'
-                    " interval_join(...), window_join(...)"
-                )
-            case RowsBetweenSpec():
-                instead = "windows: key_by(...).window(...).aggregate(...)"
-            case JoinSpec(within=IntervalSpec() | SameWindowSpec() | AsOfSpec()):
-                if without := _without_watermarks(graph, node):
-                    yield (
-                        f"{node} keeps rows until the watermarks of both its streams have passed"
-                        f" them, and {without[0]}, which {_end_of(without[0])}, has none;"
-                        f" {_GIVE_WATERMARKS}"
-                    )
-                continue
-            case _:
-                continue
-        endless = [source for source in graph.leading_to([node]).nodes if _may_not_end(source)]
-        if endless := sorted(endless, key=_may_end):
-            yield (
-                f"{node} keeps all rows of its streams forever, and {endless[0]}"
-                f" {_end_of(endless[0])}; bound what it keeps with {instead}"
-            )
-
-
-def check_event_times(graph: StreamGraph) -> None:
-    """Checks that operators that wait for watermarks get some. Raises InvalidProgram for joins
-    whose rows, or those without a match, would never be emitted.
-    """
-    for node in graph.nodes:
-        match node.spec:
-            case JoinSpec(within=AsOfSpec()):
-                waiting = "its rows"
-            case JoinSpec(within=IntervalSpec() | SameWindowSpec()) if any(node.spec.keeps):
-                waiting = "its rows without a match"
-            case _:
-                continue
-        # A watched folder is idle at times, and then does not hold back the other stream's
-        # watermarks.
-        timed = any(map(_has_watermarks, graph.leading_to([node]).nodes))
-        for source in _without_watermarks(graph, node):
-            assert isinstance(source.spec, SourceSpec)
-            if not _may_end(source) and not (timed and is_watched(source.spec.source)):
-                raise InvalidProgram(
-                    f"{node}: {waiting} are emitted when the watermarks of both its streams have"
-                    f" passed them, and {source}, which {_end_of(source)}, has none, so they would"
-                    f" never be emitted; {_GIVE_WATERMARKS}"
-                )
-
-
-_GIVE_WATERMARKS = (
-    "assign watermarks: from_source(..., watermarks=Watermarks.bounded(...)), or"
-    " assign_timestamps_and_watermarks(...) before the join"
-)
-
-
-def _without_watermarks(graph: StreamGraph, join: StreamNode) -> list[StreamNode]:
-    """Returns the sources of a join's streams that have no watermarks and may not end; first those
-    that certainly do not end.
-    """
-    found: list[StreamNode] = []
-    waiting, seen = [edge.source for edge in graph.in_edges(join)], set()
-    while waiting:
-        node = waiting.pop(0)
-        # Custom operators emit their own watermarks.
-        if node in seen or _has_watermarks(node) or isinstance(node.spec, CustomSpec):
-            continue
-        seen.add(node)
-        waiting += [edge.source for edge in graph.in_edges(node)]
-        if _may_not_end(node):
-            found.append(node)
-    return sorted(found, key=_may_end)
-
-
-def _has_watermarks(node: StreamNode) -> bool:
-    if isinstance(node.spec, SourceSpec):
-        return node.spec.watermarks is not None
-    return isinstance(node.spec, AssignWatermarksSpec)
-
-
-def _may_not_end(node: StreamNode) -> bool:
-    """Whether it is a source that does not or may not end."""
-    return isinstance(node.spec, SourceSpec) and (
-        isinstance(node.spec.source, PythonSource) or not is_bounded(node.spec.source)
-    )
-
-
-def _may_end(source: StreamNode) -> bool:
-    """Whether a source that may not end is known to end only at run time."""
-    return isinstance(source.spec, SourceSpec) and is_bounded(source.spec.source)
-
-
-def _end_of(source: StreamNode) -> str:
-    if _may_end(source):
-        return "never ends unless its reader has a method isFinished()"
-    return "never ends"
 
 
 def _signed_us(duration: Duration, what: str) -> int:

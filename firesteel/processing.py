@@ -15,15 +15,12 @@ from firesteel.broadcast_functions import (
 from firesteel.errors import InvalidProgram
 from firesteel.functions import CoProcessFunction, KeyedProcessFunction, ProcessFunction
 from firesteel.operators import (
-    AssignWatermarksSpec,
     BroadcastProcessSpec,
-    CustomSpec,
     ProcessSpec,
     RowTimeSpec,
     SourceSpec,
     TransformWithStateSpec,
 )
-from firesteel.plan.runtime_mode import is_bounded
 from firesteel.plan.stream_graph import StreamGraph, StreamNode
 
 
@@ -216,7 +213,7 @@ def _check_initial_state(
             " so they would wait for each other forever"
         )
     for node in initial_upstream:
-        if isinstance(node.spec, SourceSpec) and not is_bounded(node.spec.source):
+        if isinstance(node.spec, SourceSpec) and not node.spec.bounded:
             raise InvalidProgram(
                 f"{where}(): initial_state must end before the stream starts, and {node} never ends"
             )
@@ -236,21 +233,12 @@ def _upstream(graph: StreamGraph, nodes: Sequence[StreamNode]) -> list[StreamNod
 
 def _has_event_time(nodes: Iterable[StreamNode]) -> bool:
     """Whether there is event time; custom operators may emit watermarks."""
-    return any(
-        isinstance(node.spec, CustomSpec)
-        or getattr(node.spec, "watermarks", None) is not None
-        or "Watermark" in node.kind
-        for node in nodes
-    )
+    return any(node.spec.emits_watermarks is not False for node in nodes)
 
 
 def _alignment_groups(nodes: Iterable[StreamNode]) -> set[str]:
-    aligned = (
-        node.spec for node in nodes if isinstance(node.spec, SourceSpec | AssignWatermarksSpec)
-    )
-    return {
-        spec.watermark_alignment.group for spec in aligned if spec.watermark_alignment is not None
-    }
+    alignments = (node.spec.watermark_alignment for node in nodes)
+    return {alignment.group for alignment in alignments if alignment is not None}
 
 
 def checked_names(names: tuple[Any, ...]) -> tuple[str, ...]:

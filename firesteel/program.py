@@ -22,15 +22,14 @@ from firesteel.common.job_graph import JobGraph, ResultType
 from firesteel.common.resources import ResourceProfile
 from firesteel.connectors.table_source import TableSource
 from firesteel.errors import InvalidProgram
-from firesteel.joins import check_event_times, growing_joins
+from firesteel.plan.event_time import check_event_times, growing_states
 from firesteel.plan.job_graph_generator import build_job_graph, operator_id_of
 from firesteel.plan.local_modules import local_modules
 from firesteel.plan.local_rows import LocalTable, written
-from firesteel.plan.runtime_mode import BATCH, check_ends, is_batch
+from firesteel.plan.runtime_mode import BATCH, check_ends, due_at_the_end, is_batch
 from firesteel.plan.shipping import Shipment
 from firesteel.plan.source_lines import place_of_call
 from firesteel.plan.stream_graph import StreamGraph, StreamNode
-from firesteel.plan.timers import due_at_the_end
 
 if TYPE_CHECKING:
     from firesteel.client.collected import BatchKind
@@ -266,7 +265,7 @@ def _listed(nodes: list[StreamNode]) -> str:
 
 def _warn_of_growth(graph: JobGraph, pending: StreamGraph) -> None:
     if not graph.batch:  # or all sources end
-        for growing in growing_joins(pending):
+        for growing in growing_states(pending):
             _warn(growing)
 
 

@@ -43,9 +43,7 @@ class RowOperations(Generic[Stream]):
     if TYPE_CHECKING:
         _time_columns: frozenset[str]
 
-        def _add(
-            self, name: str, spec: Spec, *, uid: str = "", runs_on_spark: bool = False
-        ) -> Stream:
+        def _add(self, name: str, spec: Spec, *, uid: str = "") -> Stream:
             """Returns the stream after a new operator."""
 
     def transform(
@@ -69,7 +67,6 @@ class RowOperations(Generic[Stream]):
             name or titled("Transform", function),
             TransformSpec(function=function, per_bundle=per_bundle),
             uid=uid,
-            runs_on_spark=True,
         )
 
     def map_in_arrow(
@@ -270,9 +267,7 @@ class RowOperations(Generic[Stream]):
     # -- inside
 
     def _on_spark(self, method: FrameMethod, name: str | None, uid: str) -> Stream:
-        return self._add(
-            name or method.title, TransformSpec(function=method), uid=uid, runs_on_spark=True
-        )
+        return self._add(name or method.title, TransformSpec(function=method), uid=uid)
 
     def _map_rows(
         self,

@@ -40,6 +40,7 @@ from firesteel.operators.process import (
     RowTimeSpec,
 )
 from firesteel.operators.rows_between import RowsBetweenSpec
+from firesteel.operators.spec import NeededTime, Spec
 from firesteel.operators.top_n import TopNSpec
 from firesteel.operators.transform_with_state import TransformWithStateSpec
 from firesteel.operators.watermarks import (
@@ -79,6 +80,7 @@ __all__ = [
     "MapInArrowSpec",
     "MapInPandasSpec",
     "MapRowsSpec",
+    "NeededTime",
     "PartialWindowAggregateSpec",
     "ProcessSpec",
     "RowPartial",
@@ -102,47 +104,4 @@ __all__ = [
     "WindowApplySpec",
     "WindowSpec",
     "WindowTopNSpec",
-    "side_output_tags",
 ]
-
-Spec = (
-    SourceSpec
-    | TransformSpec
-    | MapInArrowSpec
-    | AssignWatermarksSpec
-    | MapInPandasSpec
-    | MapRowsSpec
-    | MapAsyncSpec
-    | FilterSpec
-    | ApplySpec
-    | CoMapInArrowSpec
-    | ProcessSpec
-    | CoProcessSpec
-    | BroadcastProcessSpec
-    | PartialWindowAggregateSpec
-    | WindowAggregateSpec
-    | TransformWithStateSpec
-    | RunningAggregateSpec
-    | WindowApplySpec
-    | WindowTopNSpec
-    | DropDuplicatesSpec
-    | TopNSpec
-    | RowsBetweenSpec
-    | JoinSpec
-    | SinkSpec
-    | CustomSpec
-)
-
-
-def side_output_tags(spec: Spec) -> frozenset[str]:
-    """Returns the tags that an operator may use with `Output.emit_side`."""
-    match spec:
-        case SourceSpec():
-            tags: frozenset[str] = spec.source.side_output_tags
-            return tags
-        case CustomSpec() | ProcessSpec() | CoProcessSpec() | BroadcastProcessSpec():
-            return frozenset(spec.side_outputs)
-        case WindowApplySpec(late_tag=tag) | WindowTopNSpec(late_tag=tag) if tag:
-            return frozenset({tag})
-        case _:
-            return frozenset()

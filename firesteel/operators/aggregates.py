@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from firesteel.operators.spec import NeededTime, Spec
 from firesteel.operators.windows import WindowSpec
 
 
@@ -52,7 +53,7 @@ class AggregateExpression:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartialWindowAggregateSpec:
+class PartialWindowAggregateSpec(Spec):
     """The partial half: assigns panes or sessions, groups and aggregates within a bundle, on Spark.
 
     Output: key columns, `window_start`, `window_end` (timestamp[us, UTC], only for event-time
@@ -68,13 +69,28 @@ class PartialWindowAggregateSpec:
     time_shift_us: int = 0
     whole_rows: bool = False
 
+    uses_pandas = False
+    counts_rows = True
+
     @property
     def in_event_time(self) -> bool:
         return self.window is not None and not self.window.processing_time
 
+    @property
+    def runs_on_spark(self) -> bool:
+        return True
+
+    @property
+    def applies_changes(self) -> bool:
+        return self.window is None
+
+    @property
+    def needed_times(self) -> list[NeededTime]:
+        return [NeededTime(0, self.time_column)] if self.in_event_time else []
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunningAggregateSpec:
+class RunningAggregateSpec(Spec):
     """The keyed half without windows: emits the new values of the changed keys, as an upsert
     stream.
 
@@ -85,3 +101,6 @@ class RunningAggregateSpec:
     key_columns: tuple[str, ...]
     aggregates: tuple[AggregateExpression, ...]
     changes: bool = False  # a key's earlier values are retracted before the new ones are emitted
+
+    uses_pandas = False
+    state_in_columns = True

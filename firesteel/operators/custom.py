@@ -6,12 +6,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from firesteel.operators.spec import Spec
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CustomSpec:
+class CustomSpec(Spec):
     """Calls `factory()` once per subtask to create a firesteel.operator.StreamOperator."""
 
     factory: Callable[[], Any]
     inputs: int = 1
     schema: Any = None
     side_outputs: dict[str, Any] = field(default_factory=dict)  # tag -> schema
+
+    sets_times = True
+
+    @property
+    def sees_each_update(self) -> bool:
+        return True
+
+    @property
+    def emits_watermarks(self) -> None:
+        return None

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from firesteel.operators.spec import Spec
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransformSpec:
+class TransformSpec(Spec):
     """Runs `function(DataFrame) -> DataFrame` on the slot's Spark. It treats each row
     independently, or is meant for each bundle alone (`per_bundle`).
     """
@@ -16,9 +18,15 @@ class TransformSpec:
     function: Callable[[Any], Any]
     per_bundle: bool = False
 
+    uses_pandas = False
+
+    @property
+    def runs_on_spark(self) -> bool:
+        return True
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApplySpec:
+class ApplySpec(Spec):
     """Runs `function(DataFrame, ...) -> DataFrame` over all rows of one or two inputs, on the
     slot's Spark: the rows of the subtask's keys or, without key columns, all rows.
     """
@@ -26,3 +34,14 @@ class ApplySpec:
     function: Callable[..., Any]
     key_columns: tuple[tuple[str, ...], ...]  # per input
     across_keys: bool = False  # the function may relate rows of different keys
+
+    waits_for_end = True
+    counts_rows = True
+    sets_times = True
+
+    @property
+    def begins_event_time(self) -> bool:
+        return True
+
+    def time_advances(self, before: bool) -> bool:
+        return False

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
+from firesteel.operators.spec import NeededTime, Spec
 from firesteel.operators.windows import TumblingSpec
 
 How = Literal["inner", "left", "right", "full"]
@@ -57,7 +58,7 @@ class TimeToLiveSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinSpec:
+class JoinSpec(Spec):
     """Joins the rows of two streams whose keys are equal and not null.
 
     Output: keys that have the same name in both, the other columns of the left and of the right
@@ -77,6 +78,10 @@ class JoinSpec:
     # In a stream: the minimum delay of the watermark that downstream operators see.
     held_us: int = 0
 
+    uses_pandas = False
+    counts_rows = True
+    state_in_columns = True
+
     @property
     def keeps(self) -> tuple[bool, bool]:
         """Whether rows of the left and of the right stream are emitted without a match."""
@@ -85,3 +90,67 @@ class JoinSpec:
     @property
     def retracts(self) -> bool:
         return any(self.keeps) and (self.within is None or isinstance(self.within, TimeToLiveSpec))
+
+    @property
+    def applies_changes(self) -> bool:
+        return self.within is None
+
+    def instead_of_changes(self, input_index: int) -> str:
+        if input_index == 1 and isinstance(self.within, AsOfSpec):
+            return "join the rows upstream of it: as_of_join finds the latest of them itself"
+        return ""
+
+    @property
+    def needed_times(self) -> list[NeededTime]:
+        if not isinstance(self.within, IntervalSpec | SameWindowSpec | AsOfSpec):
+            return []
+        return [NeededTime(side, column) for side, column in enumerate(self.within.times.columns)]
+
+    @property
+    def waits_for_watermarks(self) -> str:
+        if isinstance(self.within, AsOfSpec):
+            return "its rows"
+        timed = isinstance(self.within, IntervalSpec | SameWindowSpec)
+        return "its rows without a match" if timed and any(self.keeps) else ""
+
+    @property
+    def keeps_until_watermark(self) -> bool:
+        return isinstance(self.within, IntervalSpec | SameWindowSpec | AsOfSpec)
+
+    @property
+    def instead_of_growing(self) -> str:
+        if self.within is not None:
+            return ""
+        return (
+            'join(..., ttl="1 day"), or join rows that are close in time:'
+            " interval_join(...), window_join(...)"
+        )
+
+    @property
+    def result_times(self) -> tuple[str, ...] | None:
+        """For an interval join, the column of the stream whose rows are all in the result,
+        otherwise the later one of each pair, if that is always the same one.
+        """
+        if isinstance(self.within, SameWindowSpec):
+            return ("window_end",)
+        if not isinstance(self.within, IntervalSpec):
+            return None
+        times = self.within.times
+        if any(times.shifts_us) or self.how == "full":
+            return ()
+        if any(self.keeps):
+            return times.columns[:1] if self.how == "left" else times.columns[1:]
+        if self.within.upper_us <= 0:
+            return times.columns[:1]
+        return times.columns[1:] if self.within.lower_us >= 0 else ()
+
+    def with_delayed_watermark(self) -> Self:
+        """The delay is that of the earlier row of a pair."""
+        if isinstance(self.within, SameWindowSpec):
+            return replace(self, held_us=self.within.window.size_us)
+        assert isinstance(self.within, IntervalSpec)
+        return replace(self, held_us=max(self.within.upper_us, -self.within.lower_us, 0))
+
+    def in_batch(self) -> Self:
+        within = None if isinstance(self.within, TimeToLiveSpec) else self.within
+        return replace(self, within=within, whole=True)

@@ -11,9 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from firesteel.operators.spec import Spec
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MapInArrowSpec:
+class MapInArrowSpec(Spec):
     """PySpark's mapInArrow contract: an iterator of batches to an iterator of batches."""
 
     function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -21,7 +23,7 @@ class MapInArrowSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CoMapInArrowSpec:
+class CoMapInArrowSpec(Spec):
     """Calls one function per input; both yield batches of `schema`."""
 
     first: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -30,7 +32,7 @@ class CoMapInArrowSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MapInPandasSpec:
+class MapInPandasSpec(Spec):
     """PySpark's mapInPandas contract: an iterator of DataFrames to an iterator of DataFrames."""
 
     function: Callable[[Iterator[Any]], Iterator[Any]]
@@ -38,7 +40,7 @@ class MapInPandasSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MapRowsSpec:
+class MapRowsSpec(Spec):
     """Calls `function(Row)`, which returns one row or, if `flat` is set, any number of rows."""
 
     function: Callable[[Any], Any]
@@ -47,7 +49,7 @@ class MapRowsSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FilterSpec:
+class FilterSpec(Spec):
     """Calls `function(batch)`, which returns one boolean per row: whether to keep it."""
 
     function: Callable[[pa.RecordBatch], Any]

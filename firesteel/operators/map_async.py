@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from firesteel.operators.spec import Spec
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MapAsyncSpec:
+class MapAsyncSpec(Spec):
     """Calls `function`, a coroutine function of a Row, or a firesteel.AsyncFunction. A call returns
     one row, or a list of rows.
     """

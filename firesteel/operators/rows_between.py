@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from firesteel.operators.aggregates import AggregateExpression
+from firesteel.operators.spec import Spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowsBetweenSpec:
+class RowsBetweenSpec(Spec):
     """Keeps all rows of each key in the order of the columns `by`, and aggregates, for each row,
     the rows at relative positions `start` to `end`: -9 and 0 select the nine rows before it and
     itself.
@@ -23,3 +24,13 @@ class RowsBetweenSpec:
     start: int  # not positive
     end: int  # not negative
     aggregates: tuple[AggregateExpression, ...]
+
+    state_in_columns = True
+
+    @property
+    def applies_changes(self) -> bool:
+        return True
+
+    @property
+    def instead_of_growing(self) -> str:
+        return "windows: key_by(...).window(...).aggregate(...)"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from firesteel.operators.spec import Spec
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopNSpec:
+class TopNSpec(Spec):
     """Keeps the first `n` rows of each key in the order of the columns `by`, and emits the changes
     of each bundle.
 
@@ -21,3 +23,11 @@ class TopNSpec:
     ascending: tuple[bool, ...]  # per column
     ranked: bool = True
     latest_first: bool = False
+
+    uses_pandas = False
+    counts_rows = True
+    state_in_columns = True
+
+    @property
+    def applies_changes(self) -> bool:
+        return True

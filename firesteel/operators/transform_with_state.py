@@ -5,15 +5,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from firesteel.operators.code_names import reads_watermark
+from firesteel.operators.spec import NeededTime, Spec
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransformWithStateSpec:
+class TransformWithStateSpec(Spec):
     """Runs PySpark's `StatefulProcessor` over Rows or pandas DataFrames."""
 
     processor: Any
     key_columns: tuple[str, ...]
     output_schema: Any  # never None
     output_mode: str = "append"  # append | update: for sinks, the processor does not see it
-    time_mode: str = "none"  # None: no second input (initial state)
+    time_mode: str = "none"  # none | processing_time | event_time
     pandas: bool = False
     initial_key_columns: tuple[str, ...] | None = None  # None: no second input (initial state)
+
+    @property
+    def sees_each_update(self) -> bool:
+        return True
+
+    @property
+    def sets_event_timers(self) -> bool:
+        return self.time_mode == "event_time"
+
+    @property
+    def needed_times(self) -> list[NeededTime]:
+        # Without reading the watermark, it treats rows as late as its timers are early.
+        late = self.sets_event_timers and not reads_watermark(self.processor)
+        return [NeededTime(0, "")] if late else []

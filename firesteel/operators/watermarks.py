@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import pyarrow as pa
+
+from firesteel.connectors.source import CoordinatorOptions
+from firesteel.operators.spec import Spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +30,7 @@ class WatermarkAlignmentSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AssignWatermarksSpec:
+class AssignWatermarksSpec(Spec):
     """Emits watermarks for the rows that pass through.
 
     The time comes from a column, as in WatermarkSpec, or from `function(batch)`, which returns the
@@ -43,3 +46,23 @@ class AssignWatermarksSpec:
     idle_us: int | None = None
     held: bool = False
     watermark_alignment: WatermarkAlignmentSpec | None = None
+
+    uses_pandas = False
+    sets_times = True
+
+    @property
+    def begins_event_time(self) -> bool:
+        return True
+
+    @property
+    def emits_watermarks(self) -> bool:
+        return True
+
+    def time_advances(self, before: bool) -> bool:
+        return True
+
+    def in_batch(self) -> Self:
+        return replace(self, watermark_alignment=None)
+
+    def coordinator(self, parallelism: int, *, read_by_spark: bool) -> CoordinatorOptions | None:
+        return CoordinatorOptions("alignment") if self.watermark_alignment is not None else None

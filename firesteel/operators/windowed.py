@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from firesteel.operators.aggregates import AggregateExpression
+from firesteel.operators.spec import NeededTime, Spec
 from firesteel.operators.windows import CountSpec, GlobalSpec, SessionSpec, WindowSpec
 from firesteel.triggers import EventTimeTrigger, ProcessingTimeTrigger, PurgingTrigger, Trigger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowAggregateSpec:
+class WindowAggregateSpec(Spec):
     """The keyed half: merges partial results per key and window, and emits a window when the
     watermark, or the clock in processing time, passes its end.
 
@@ -24,6 +25,14 @@ class WindowAggregateSpec:
     aggregates: tuple[AggregateExpression, ...]
     allowed_lateness_us: int = 0
 
+    uses_pandas = False
+    state_in_columns = True
+    sets_times = True
+
+    @property
+    def begins_event_time(self) -> bool:
+        return not self.window.processing_time
+
     @property
     def retracts(self) -> bool:
         """Whether rows may be retracted: late records change a session's start and end."""
@@ -31,7 +40,7 @@ class WindowAggregateSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowTopNSpec:
+class WindowTopNSpec(Spec):
     """Keeps the first `n` rows of each key and window in the order of the columns `by`.
 
     Input: the rows. Output: the rows, with `window_start`, `window_end`, `rank` (int32, from 1) and
@@ -48,6 +57,23 @@ class WindowTopNSpec:
     allowed_lateness_us: int = 0
     late_tag: str = ""
 
+    uses_pandas = False
+    counts_rows = True
+    state_in_columns = True
+    sets_times = True
+
+    @property
+    def side_output_tags(self) -> frozenset[str]:
+        return frozenset({self.late_tag} - {""})
+
+    @property
+    def begins_event_time(self) -> bool:
+        return not self.window.processing_time
+
+    @property
+    def needed_times(self) -> list[NeededTime]:
+        return [NeededTime(0, self.time_column)] if self.begins_event_time else []
+
     @property
     def retracts(self) -> bool:
         """Whether rows may be retracted: a late record replaces another."""
@@ -55,7 +81,7 @@ class WindowTopNSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WindowApplySpec:
+class WindowApplySpec(Spec):
     """Keeps the rows of each window and, when it fires, runs `function` or the aggregates on them.
 
     Input: the rows. Output: the result of `function` (and `row_kind`), or as for
@@ -73,6 +99,25 @@ class WindowApplySpec:
     across_keys: bool = False  # `function` may relate rows of different keys
     aggregates: tuple[AggregateExpression, ...] = ()
     late_tag: str = ""
+
+    counts_rows = True
+    state_in_columns = True
+    sets_times = True
+
+    @property
+    def side_output_tags(self) -> frozenset[str]:
+        return frozenset({self.late_tag} - {""})
+
+    @property
+    def begins_event_time(self) -> bool:
+        return not self.window.processing_time
+
+    @property
+    def needed_times(self) -> list[NeededTime]:
+        return [NeededTime(0, self.time_column)] if self.begins_event_time else []
+
+    def in_batch(self) -> Self:
+        return replace(self, at_end=self.trigger is not None)
 
     @property
     def fires_repeatedly(self) -> bool:

@@ -1,4 +1,4 @@
-"""Decides which operators need event time, from which column, and how joins before them provide it.
+"""Checks and adapts operators to the event time of their inputs.
 
 A pair that a join emits has the times of two rows, and the earlier one is behind the watermark by
 as much as the join's bounds allow. A downstream operator takes the event time of the pair from one
@@ -7,78 +7,11 @@ column: from the one that is never behind, or else the join delays its watermark
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
 
-from firesteel.operators import (
-    ApplySpec,
-    AsOfSpec,
-    AssignWatermarksSpec,
-    BroadcastProcessSpec,
-    CoProcessSpec,
-    DropDuplicatesSpec,
-    IntervalSpec,
-    JoinSpec,
-    PartialWindowAggregateSpec,
-    ProcessSpec,
-    SameWindowSpec,
-    SourceSpec,
-    Spec,
-    TransformWithStateSpec,
-    WindowAggregateSpec,
-    WindowApplySpec,
-    WindowTopNSpec,
-)
+from firesteel.errors import InvalidProgram
+from firesteel.operators import SourceSpec
 from firesteel.plan.stream_graph import StreamGraph, StreamNode
-from firesteel.plan.timers import depends_on_lateness
-
-_WINDOW_END = "window_end"
-
-
-class NeededTime(NamedTuple):
-    """An input whose rows must not be behind the watermark."""
-
-    input: int
-    column: str  # the event-time column; empty: only the program's function knows it
-
-
-def needed_times(spec: Spec) -> list[NeededTime]:
-    match spec:
-        case PartialWindowAggregateSpec() if spec.in_event_time:
-            return [NeededTime(0, spec.time_column)]
-        case WindowApplySpec() | WindowTopNSpec() if not spec.window.processing_time:
-            return [NeededTime(0, spec.time_column)]
-        case DropDuplicatesSpec() if spec.within_us:
-            return [NeededTime(0, spec.time_column)]
-        case JoinSpec(within=IntervalSpec() | SameWindowSpec() | AsOfSpec() as within):
-            return [NeededTime(side, column) for side, column in enumerate(within.times.columns)]
-        case TransformWithStateSpec() | ProcessSpec() | BroadcastProcessSpec() if (
-            depends_on_lateness(spec)
-        ):
-            return [NeededTime(0, "")]
-        case CoProcessSpec() if depends_on_lateness(spec):
-            return [NeededTime(0, ""), NeededTime(1, "")]
-        case _:
-            return []
-
-
-def result_times(spec: JoinSpec) -> tuple[str, ...]:
-    """Returns the event-time column of the result of a join with bounds in event time, if there is
-    one. For an interval join, this is the column of the stream whose rows are all in the result,
-    otherwise the later one of each pair, if that is always the same one.
-    """
-    if isinstance(spec.within, SameWindowSpec):
-        return (_WINDOW_END,)
-    assert isinstance(spec.within, IntervalSpec)
-    times = spec.within.times
-    if any(times.shifts_us) or spec.how == "full":
-        return ()
-    if any(spec.keeps):
-        return times.columns[:1] if spec.how == "left" else times.columns[1:]
-    if spec.within.upper_us <= 0:
-        return times.columns[:1]
-    return times.columns[1:] if spec.within.lower_us >= 0 else ()
 
 
 def hold_watermarks_back(graph: StreamGraph) -> None:
@@ -86,44 +19,108 @@ def hold_watermarks_back(graph: StreamGraph) -> None:
     than the one that is never behind the watermark.
     """
     for node in graph.nodes:
-        for needed in needed_times(node.spec):
-            for join in _joins_before(graph, node, needed.input):
-                assert isinstance(join.spec, JoinSpec)
-                times = result_times(join.spec)
+        for needed in node.spec.needed_times:
+            for join, times in _joins_before(graph, node, needed.input):
                 if not (needed.column in times if needed.column else times):
-                    join.spec = dataclasses.replace(join.spec, held_us=most_behind_us(join.spec))
+                    join.spec = join.spec.with_delayed_watermark()
 
 
-def most_behind_us(spec: JoinSpec) -> int:
-    """Returns how far the earlier row of a pair may be behind the watermark."""
-    if isinstance(spec.within, SameWindowSpec):
-        return spec.within.window.size_us
-    assert isinstance(spec.within, IntervalSpec)
-    return max(spec.within.upper_us, -spec.within.lower_us, 0)
-
-
-def _joins_before(graph: StreamGraph, node: StreamNode, number: int) -> Iterator[StreamNode]:
-    """Yields joins with bounds in event time whose watermarks reach this input of the node."""
+def _joins_before(
+    graph: StreamGraph, node: StreamNode, number: int
+) -> Iterator[tuple[StreamNode, tuple[str, ...]]]:
+    """Yields joins with bounds in event time whose watermarks reach this input of the node, and
+    their event-time columns.
+    """
     waiting = [edge.source for edge in graph.in_edges(node) if edge.target_input == number]
     seen = set()
     while waiting:
         producer = waiting.pop()
-        if producer in seen or _begins_event_time(producer.spec):
+        if producer in seen or producer.spec.begins_event_time:
             continue
         seen.add(producer)
-        match producer.spec:
-            case JoinSpec(within=IntervalSpec() | SameWindowSpec()):
-                yield producer
-            case _:
-                waiting += [edge.source for edge in graph.in_edges(producer)]
+        times = producer.spec.result_times
+        if times is not None:
+            yield producer, times
+        else:
+            waiting += [edge.source for edge in graph.in_edges(producer)]
 
 
-def _begins_event_time(spec: Spec) -> bool:
-    """Whether its watermarks are independent of the times of its input rows."""
-    match spec:
-        case SourceSpec() | AssignWatermarksSpec() | ApplySpec():
-            return True
-        case WindowAggregateSpec() | WindowApplySpec() | WindowTopNSpec():
-            return not spec.window.processing_time
-        case _:
-            return False
+def growing_states(graph: StreamGraph) -> Iterable[str]:
+    """Yields warnings about operators of a stream that keep a growing number of rows."""
+    for node in graph.nodes:
+        if node.spec.keeps_until_watermark:
+            if without := _without_watermarks(graph, node):
+                yield (
+                    f"{node} keeps rows until the watermarks of both its streams have passed"
+                    f" them, and {without[0]}, which {_end_of(without[0])}, has none;"
+                    f" {_GIVE_WATERMARKS}"
+                )
+        elif instead := node.spec.instead_of_growing:
+            endless = [source for source in graph.leading_to([node]).nodes if _may_not_end(source)]
+            if endless := sorted(endless, key=_may_end):
+                yield (
+                    f"{node} keeps all rows of its streams forever, and {endless[0]}"
+                    f" {_end_of(endless[0])}; bound what it keeps with {instead}"
+                )
+
+
+def check_event_times(graph: StreamGraph) -> None:
+    """Checks that operators that wait for watermarks get some. Raises InvalidProgram for joins
+    whose rows, or those without a match, would never be emitted.
+    """
+    for node in graph.nodes:
+        waiting = node.spec.waits_for_watermarks
+        if not waiting:
+            continue
+        # A watched folder is idle at times, and then does not hold back the other stream's
+        # watermarks.
+        timed = any(each.spec.emits_watermarks for each in graph.leading_to([node]).nodes)
+        for source in _without_watermarks(graph, node):
+            assert isinstance(source.spec, SourceSpec)
+            if not source.spec.ends_at_run_time and not (timed and source.spec.watched):
+                raise InvalidProgram(
+                    f"{node}: {waiting} are emitted when the watermarks of both its streams have"
+                    f" passed them, and {source}, which {_end_of(source)}, has none, so they would"
+                    f" never be emitted; {_GIVE_WATERMARKS}"
+                )
+
+
+_GIVE_WATERMARKS = (
+    "assign watermarks: from_source(..., watermarks=Watermarks.bounded(...)), or"
+    " assign_timestamps_and_watermarks(...) before the join"
+)
+
+
+def _without_watermarks(graph: StreamGraph, join: StreamNode) -> list[StreamNode]:
+    """Returns the sources of a join's streams that have no watermarks and may not end; first those
+    that certainly do not end.
+    """
+    found: list[StreamNode] = []
+    waiting, seen = [edge.source for edge in graph.in_edges(join)], set()
+    while waiting:
+        node = waiting.pop(0)
+        if node in seen or node.spec.emits_watermarks is not False:
+            continue
+        seen.add(node)
+        waiting += [edge.source for edge in graph.in_edges(node)]
+        if _may_not_end(node):
+            found.append(node)
+    return sorted(found, key=_may_end)
+
+
+def _may_not_end(node: StreamNode) -> bool:
+    """Whether it is a source that does not or may not end."""
+    return isinstance(node.spec, SourceSpec) and (
+        node.spec.ends_at_run_time or not node.spec.bounded
+    )
+
+
+def _may_end(source: StreamNode) -> bool:
+    """Whether a source that may not end is known to end only at run time."""
+    return isinstance(source.spec, SourceSpec) and source.spec.bounded
+
+
+def _end_of(source: StreamNode) -> str:
+    if _may_end(source):
+        return "never ends unless its reader has a method isFinished()"
+    return "never ends"

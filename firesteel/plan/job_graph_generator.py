@@ -24,12 +24,7 @@ from firesteel.common.resources import MINIMUM_HEAP_BYTES, UNKNOWN, ResourceProf
 from firesteel.common.units import mib
 from firesteel.connectors.source import CoordinatorOptions, SparkRead
 from firesteel.errors import FiresteelError, InvalidProgram
-from firesteel.operators import (
-    AssignWatermarksSpec,
-    SinkSpec,
-    SourceSpec,
-    WatermarkAlignmentSpec,
-)
+from firesteel.operators import SourceSpec
 from firesteel.plan.chaining import chains
 from firesteel.plan.event_time import hold_watermarks_back
 from firesteel.plan.runtime_mode import as_batch, check_exchanges
@@ -210,29 +205,18 @@ def _job_edge(
     )
 
 
-ALIGNMENT = CoordinatorOptions("alignment")  # of an operator that only has an alignment group
-
-
 def assign_coordinators(graph: StreamGraph, chains: Sequence[Sequence[StreamNode]]) -> None:
     """Decides, in a resolved graph, which sources Spark reads, and assigns coordinators to the
     operators that need them.
     """
     for chain in chains:
         for node in chain:
-            match node.spec:
-                case SourceSpec(source=source, watermark_alignment=alignment):
-                    if source.spark_read is SparkRead.IF_FOLLOWED:
-                        node.runs_on_spark = _only_spark_follows(graph, chain)
-                    coordinator = source.coordinator(
-                        node.parallelism or 1, read_by_spark=node.runs_on_spark
-                    )
-                    _assign(node, coordinator, alignment)
-                case AssignWatermarksSpec(watermark_alignment=alignment) if alignment is not None:
-                    _assign(node, ALIGNMENT, alignment)
-                case SinkSpec(sink=sink):
-                    _assign(node, sink.coordinator, None)
-                case _:
-                    pass
+            spec = node.spec
+            if isinstance(spec, SourceSpec) and spec.source.spark_read is SparkRead.IF_FOLLOWED:
+                node.runs_on_spark = _only_spark_follows(graph, chain)
+            coordinator = spec.coordinator(node.parallelism or 1, read_by_spark=node.runs_on_spark)
+            if coordinator is not None:
+                _assign(node, coordinator)
 
 
 def _only_spark_follows(graph: StreamGraph, chain: Sequence[StreamNode]) -> bool:
@@ -245,16 +229,10 @@ def _only_spark_follows(graph: StreamGraph, chain: Sequence[StreamNode]) -> bool
     )
 
 
-def _assign(
-    node: StreamNode,
-    coordinator: CoordinatorOptions | None,
-    alignment: WatermarkAlignmentSpec | None,
-) -> None:
-    if coordinator is None:
-        return
+def _assign(node: StreamNode, coordinator: CoordinatorOptions) -> None:
     options = dict(coordinator.options)
-    if alignment is not None:
-        options["alignment"] = asdict(alignment)
+    if node.spec.watermark_alignment is not None:
+        options["alignment"] = asdict(node.spec.watermark_alignment)
     try:
         node.coordinator_options_json = json.dumps(options)
     except (TypeError, ValueError) as error:

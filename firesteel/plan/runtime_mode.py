@@ -7,40 +7,17 @@ they are complete, so that a failure repeats only the failed part. It takes no c
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
 
 from firesteel.common.config import Configuration, options
 from firesteel.common.ids import VertexId
 from firesteel.common.job_graph import JobEdge, JobVertex, ResultType
-from firesteel.connectors import PythonSource
-from firesteel.connectors.python_source import PartitionPlan
 from firesteel.errors import InvalidProgram
-from firesteel.operators import (
-    ApplySpec,
-    AssignWatermarksSpec,
-    BroadcastProcessSpec,
-    JoinSpec,
-    SourceSpec,
-    TimeToLiveSpec,
-    WindowApplySpec,
-)
+from firesteel.operators import SourceSpec
 from firesteel.plan.stream_graph import StreamGraph, StreamNode
 
 BATCH, AUTOMATIC = "BATCH", "AUTOMATIC"
-_BY_PYTHON = (PythonSource, PartitionPlan)  # whether one ends is known at run time
-
-
-def is_bounded(source: Any) -> bool:
-    endless = getattr(source, "end", 0) is None
-    return not is_watched(source) and not endless and bool(getattr(source, "bounded", True))
-
-
-def is_watched(source: Any) -> bool:
-    """Whether the source waits for more files: it is idle while it waits."""
-    return getattr(source, "watch_s", None) is not None
 
 
 def is_batch(graph: StreamGraph, conf: Configuration) -> bool:
@@ -48,17 +25,11 @@ def is_batch(graph: StreamGraph, conf: Configuration) -> bool:
     source never ends, or the job would start from a savepoint.
     """
     mode = conf.get(options.RUNTIME_MODE)
-    endless = [
-        node
-        for node in graph.nodes
-        if isinstance(node.spec, SourceSpec) and not is_bounded(node.spec.source)
-    ]
+    sources = [(node, node.spec) for node in graph.nodes if isinstance(node.spec, SourceSpec)]
+    endless = [node for node, spec in sources if not spec.bounded]
     if mode == AUTOMATIC:
-        by_python = any(
-            isinstance(node.spec, SourceSpec) and isinstance(node.spec.source, _BY_PYTHON)
-            for node in graph.nodes
-        )
-        return not (endless or by_python or conf.get(options.RECOVERY_PATH))
+        undecided = any(spec.ends_at_run_time for _, spec in sources)
+        return not (endless or undecided or conf.get(options.RECOVERY_PATH))
     if mode != BATCH:
         return False
     if endless:
@@ -82,9 +53,8 @@ def check_ends(graph: StreamGraph) -> None:
     for node in graph.nodes:  # producers come first
         before = [endless[e.source] for e in graph.in_edges(node) if e.source in endless]
         if isinstance(node.spec, SourceSpec):
-            source = node.spec.source
-            before = [node] if not is_bounded(source) or isinstance(source, _BY_PYTHON) else []
-        if before and isinstance(node.spec, ApplySpec):
+            before = [node] if not node.spec.bounded or node.spec.ends_at_run_time else []
+        if before and node.spec.waits_for_end:
             raise InvalidProgram(
                 f"{node}: apply() of a whole stream waits for its end, and {before[0]} may never"
                 f" end: bound the source, run the program as a batch ({options.RUNTIME_MODE.key}:"
@@ -92,6 +62,24 @@ def check_ends(graph: StreamGraph) -> None:
             )
         if before:
             endless[node] = before[0]
+
+
+def due_at_the_end(graph: StreamGraph, result_type: ResultType) -> Iterable[str]:
+    """Yields warnings about operators of a batch whose timers are due after all rows, because
+    blocking results have no watermarks. `result_type` applies to edges for which the program sets
+    none.
+    """
+    for node in graph.nodes:
+        if not node.spec.sets_event_timers:
+            continue
+        types = [edge.result_type or result_type for edge in graph.in_edges(node)]
+        if ResultType.BLOCKING in types:
+            yield (
+                f"{node} may set timers in event time: in a batch, they are due when all rows have"
+                " been processed, not between them, so its rows may differ from those of a stream;"
+                f" make sure that they do not, or run it as a stream ({options.RUNTIME_MODE.key}:"
+                " STREAMING)"
+            )
 
 
 def check_exchanges(
@@ -157,17 +145,9 @@ def as_batch(graph: StreamGraph) -> None:
     of the other stream. Raises InvalidProgram if both read from one source.
     """
     for node in graph.nodes:
-        spec = node.spec
-        if isinstance(spec, SourceSpec | AssignWatermarksSpec):
-            node.spec = dataclasses.replace(spec, watermark_alignment=None)
-        elif isinstance(spec, BroadcastProcessSpec):
+        node.spec = node.spec.in_batch()
+        if node.spec.broadcast_first:
             _check_own_source(graph, node)
-            node.spec = dataclasses.replace(spec, broadcast_first=True)
-        elif isinstance(spec, JoinSpec):
-            within = None if isinstance(spec.within, TimeToLiveSpec) else spec.within
-            node.spec = dataclasses.replace(spec, within=within, whole=True)
-        elif isinstance(spec, WindowApplySpec) and spec.trigger is not None:
-            node.spec = dataclasses.replace(spec, at_end=True)
 
 
 def _check_own_source(graph: StreamGraph, node: StreamNode) -> None:

@@ -10,7 +10,7 @@ from enum import Enum
 from firesteel.common.job_graph import Partitioner, ResultType
 from firesteel.common.resources import UNKNOWN, ResourceProfile
 from firesteel.errors import InvalidProgram
-from firesteel.operators import SinkSpec, Spec
+from firesteel.operators import Spec
 from firesteel.plan.source_lines import Place, place_of_call
 
 DEFAULT_GROUP = "default"
@@ -56,11 +56,11 @@ class StreamNode:
 
     @property
     def is_sink(self) -> bool:
-        return isinstance(self.spec, SinkSpec)
+        return self.spec.is_sink
 
     @property
     def kind(self) -> str:
-        return type(self.spec).__name__.removesuffix("Spec")
+        return self.spec.kind
 
     def __str__(self) -> str:
         """Returns its name for messages, with its uid, if it has one, and its place in the
@@ -90,11 +90,9 @@ class StreamGraph:
         self._in_edges: dict[StreamNode, list[StreamEdge]] = {}
         self._out_edges: dict[StreamNode, list[StreamEdge]] = {}
 
-    def add_node(
-        self, name: str, spec: Spec, *, inputs: int, runs_on_spark: bool = False
-    ) -> StreamNode:
-        place = place_of_call()
-        node = StreamNode(len(self.nodes), name, spec, inputs, place, runs_on_spark=runs_on_spark)
+    def add_node(self, name: str, spec: Spec, *, inputs: int) -> StreamNode:
+        node = StreamNode(len(self.nodes), name, spec, inputs, place_of_call())
+        node.runs_on_spark = spec.runs_on_spark
         self.nodes.append(node)
         return node
 

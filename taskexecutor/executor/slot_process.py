@@ -12,7 +12,7 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -27,6 +27,7 @@ from firesteel.common.rpc.convert import JOB_GRAPH, OPERATOR_EVENT
 from firesteel.common.rpc.errors import RemoteProtocolError
 from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
+from firesteel.operator import StreamOperator
 from taskexecutor.executor import ABANDONED_THREAD_EXIT_CODE, JVM_LOST_EXIT_CODE, convert
 from taskexecutor.executor.analysis.analyze import analyze
 from taskexecutor.executor.cleaning import JobSurroundings
@@ -37,7 +38,7 @@ from taskexecutor.executor.exchange.security import JobKey
 from taskexecutor.executor.executor_link import ExecutorLink
 from taskexecutor.executor.interpreter import import_pandas, import_pandas_aside
 from taskexecutor.executor.job_threads import JobThreads
-from taskexecutor.executor.operator_factory import CreateOperator
+from taskexecutor.executor.operator_factory import CreateOperator, OpenedOperator
 from taskexecutor.executor.running_tasks import MetricsReporter, RunningTasks
 from taskexecutor.executor.state import StateBackends
 from taskexecutor.executor.task import MetricSample, StreamTask, TaskConfig, TaskEnd, TaskServices
@@ -47,24 +48,6 @@ log = structlog.get_logger(__name__)
 
 JOIN_TIMEOUT_S = 5.0
 FLUSH_TIMEOUT_S = 2.0
-# Operators that run no Python function of the program in this process. Functions of transforms run
-# in Spark's workers.
-_WITHOUT_PANDAS = frozenset(
-    {
-        "AssignWatermarks",
-        "DropDuplicates",
-        "Join",
-        "PartialWindowAggregate",
-        "RunningAggregate",
-        "Sink",
-        "Source",
-        "TopN",
-        "Transform",
-        "WindowAggregate",
-        "WindowTopN",
-    }
-)
-
 _JVM_STATUS = "flink_taskmanager_Status_JVM_"
 _STATIC_TABLE = "flink_taskmanager_job_staticTable_"
 
@@ -277,7 +260,7 @@ class Host:
         services = TaskServices(
             exchange=self._exchange,
             engine=self._engine,
-            create_operator=self._create_operator,
+            create_operator=self._created,
             report_state=self._report_state,
             send_event=self._send_event,
             checkpoints=None
@@ -290,10 +273,12 @@ class Host:
         )
         for config in configs:
             self._start_task(config, services)
-        operators = (operator for config in configs for operator in config.vertex.operators)
-        if any(operator.kind not in _WITHOUT_PANDAS for operator in operators):
-            import_pandas_aside()
         self._metrics.wake()
+
+    def _created(self, group: Sequence[OpenedOperator]) -> StreamOperator:
+        if any(opened.spec.uses_pandas for opened in group):
+            import_pandas_aside()
+        return self._create_operator(group)
 
     def _start_task(self, config: TaskConfig, services: TaskServices) -> None:
         name = config.info.task_name_with_subtask

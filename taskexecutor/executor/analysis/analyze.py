@@ -24,14 +24,8 @@ from firesteel.connectors import FileSink
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
 from firesteel.operators import (
-    BroadcastProcessSpec,
-    CoProcessSpec,
-    CustomSpec,
-    ProcessSpec,
     SinkSpec,
     Spec,
-    TransformSpec,
-    side_output_tags,
 )
 from firesteel.plan.fusion import fused
 from taskexecutor.executor.analysis.analyzers import ANALYZERS
@@ -45,7 +39,6 @@ from taskexecutor.executor.analysis.event_time import (
 from taskexecutor.executor.analysis.random_numbers import is_repeatable
 from taskexecutor.executor.analysis.row_kinds import (
     behind,
-    check_last_update,
     check_not_aggregating,
     check_order,
     keeps_settled,
@@ -53,7 +46,7 @@ from taskexecutor.executor.analysis.row_kinds import (
     united_changes,
     updating,
 )
-from taskexecutor.executor.analysis.states import IN_COLUMNS, states_in_columns
+from taskexecutor.executor.analysis.states import states_in_columns
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.cached_plans.static_tables import schemas_only
@@ -96,7 +89,7 @@ def analyze(
             plan=output.plan,
             side_schemas=output.sides,
             states=output.states,
-            repeatable=output.repeatable,
+            repeatable=output.repeatable is not False,
         )
         for vertex in graph.vertices
         for operator, output in zip(
@@ -149,20 +142,20 @@ class _Analysis:
             _check_union(operator.name, producers)
         step = AnalysisStep(
             operator_name=operator.name,
+            place=operator.place,
             inputs=[_united(producers) for producers in inputs],
             engine=self._engine,
             checkpoints=self._checkpoints,
             batch=self._graph.batch,
         )
         check_not_aggregating(step, spec)
-        check_last_update(step, spec)
         check_event_time(step, spec)
         output = ANALYZERS[type(spec)](step, spec)
         output.retracting = retracting(step, spec, output)
-        output.updating = updating(step, spec, operator.place)
+        output.updating = updating(step, spec, output)
         output.settled |= keeps_settled(step, output)
         output.time_advances = time_advances(step, spec)
-        output.old_times = old_times(step, spec)
+        output.old_times = old_times(step, spec, output)
         _declare_side_outputs(step, spec, output)
         if isinstance(spec, SinkSpec) and isinstance(spec.sink, FileSink):
             self._check_files(operator, spec.sink, step.input_schema)
@@ -170,12 +163,12 @@ class _Analysis:
         ends_plan = self._plan_of[vertex.vertex_id, index][-1] == index
         if ends_plan and self._checkpoints:
             created = self._checkpointed(vertex, self._plan_of[vertex.vertex_id, index])
-            if isinstance(spec, IN_COLUMNS):
+            if spec.state_in_columns:
                 output.states = states_in_columns(created, operator.name, step, output.schema)
         if output.frame is not None and ends_plan and not output.plan:
             output.plan = composed.analyzed_plan(output.frame.frame, output.frame.leaf)
-        if output.frame is not None and ends_plan and isinstance(spec, TransformSpec):
-            output.repeatable &= is_repeatable(output.frame.frame)
+        if output.frame is not None and ends_plan and output.repeatable is None:
+            output.repeatable = is_repeatable(output.frame.frame)
 
     def _checkpointed(self, vertex: JobVertex, plan: Sequence[int]) -> StreamOperator:
         """Returns the operator that runs this plan. Raises FiresteelError if it cannot take part in
@@ -290,14 +283,10 @@ def _check_union(operator_name: str, producers: Sequence[AnalyzedOutput]) -> Non
             )
 
 
-_DECLARES_SIDES = CustomSpec | ProcessSpec | CoProcessSpec | BroadcastProcessSpec
-
-
 def _declare_side_outputs(step: AnalysisStep, spec: Spec, output: AnalyzedOutput) -> None:
     """Adds the side outputs that the analyzer has not found itself."""
-    declared = spec.side_outputs if isinstance(spec, _DECLARES_SIDES) else {}
-    for tag in side_output_tags(spec) - output.sides.keys():
-        schema = step.declared(declared.get(tag), step.input_schema)
+    for tag in spec.side_output_tags - output.sides.keys():
+        schema = step.declared(spec.side_outputs.get(tag), step.input_schema)
         if schema is None:
             raise FiresteelError(
                 f"{step.operator_name}: the schema of its side output {tag!r} is unknown; "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from firesteel.operators import SinkSpec, SourceSpec
 from taskexecutor.executor.analysis.checks import check_time_column
+from taskexecutor.executor.analysis.row_kinds import check_last_update
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, Frame
 from taskexecutor.executor.columnar.cached_plans.composed import unread_frame
 from taskexecutor.executor.connectors.runtime import sink_runtime, source_runtime
@@ -22,6 +23,7 @@ def analyze_source(step: AnalysisStep, spec: SourceSpec) -> AnalyzedOutput:
 
 
 def analyze_sink(step: AnalysisStep, spec: SinkSpec) -> AnalyzedOutput:
+    check_last_update(step, spec.sink)
     runtime = sink_runtime(spec.sink)
     runtime.checkpoints = step.checkpoints
     return AnalyzedOutput(schema=runtime.analyze(step.input_schema))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from firesteel.plan.timers import names_in
+from firesteel.operators.code_names import names_in
 from firesteel.row_kind import ROW_KIND
 from taskexecutor.executor.analysis.plans import analyzed, items, kind_of
 from taskexecutor.executor.analysis.step import DroppedChanges

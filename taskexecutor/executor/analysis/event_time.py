@@ -13,21 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from firesteel.errors import FiresteelError
-from firesteel.operators import (
-    ApplySpec,
-    AsOfSpec,
-    AssignWatermarksSpec,
-    CustomSpec,
-    JoinSpec,
-    SourceSpec,
-    Spec,
-    TimeToLiveSpec,
-    WindowAggregateSpec,
-    WindowApplySpec,
-    WindowTopNSpec,
-)
-from firesteel.plan.event_time import needed_times
-from firesteel.plan.runtime_mode import is_bounded
+from firesteel.operators import Spec
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, OldTimes
 
 
@@ -35,58 +21,16 @@ def time_advances(step: AnalysisStep, spec: Spec) -> bool:
     """Returns whether event time may advance downstream of the operator before its rows have
     ended.
     """
-    match spec:
-        case SourceSpec():
-            # An unbounded source may become idle.
-            return spec.watermarks is not None or not is_bounded(spec.source)
-        case AssignWatermarksSpec():
-            return True
-        case ApplySpec():
-            return False
-        case _:
-            return any(given.time_advances for given in step.inputs)
+    return spec.time_advances(any(given.time_advances for given in step.inputs))
 
 
-def old_times(step: AnalysisStep, spec: Spec) -> OldTimes | None:
-    """Returns which times in the operator's rows may be far behind its watermark."""
-    match spec:
-        case (
-            SourceSpec()
-            | AssignWatermarksSpec()
-            | ApplySpec()
-            | CustomSpec()  # may emit its own watermarks
-            | WindowAggregateSpec()
-            | WindowApplySpec()
-            | WindowTopNSpec()
-        ):
-            return None
-        case JoinSpec() if not step.batch:
-            return united([_of_join(step, spec), *(given.old_times for given in step.inputs)])
-        case _:
-            return united(given.old_times for given in step.inputs)
-
-
-def _of_join(step: AnalysisStep, spec: JoinSpec) -> OldTimes | None:
-    left, right = step.inputs
-    who = step.operator_name
-    if isinstance(spec.within, AsOfSpec):
-        return OldTimes(who=who, columns=_columns(right) - _columns(left))
-    if not isinstance(spec.within, TimeToLiveSpec | None):
+def old_times(step: AnalysisStep, spec: Spec, output: AnalyzedOutput) -> OldTimes | None:
+    """Returns which times in the operator's rows may be far behind its watermark. Those that it
+    adds are in `output`.
+    """
+    if spec.sets_times:
         return None
-    if left.time_advances and right.time_advances:
-        return OldTimes(who=who, columns=None)
-    # While one input has no event time, the join's output has none. Once that input has ended, each
-    # pair is emitted because a row of the other input has arrived.
-    if left.time_advances:
-        return OldTimes(who=who, columns=_columns(right) - _columns(left))
-    if right.time_advances:
-        return OldTimes(who=who, columns=_columns(left) - _columns(right))
-    return None
-
-
-def _columns(given: AnalyzedOutput) -> frozenset[str]:
-    assert given.schema is not None, "the schemas of joined streams are known"
-    return frozenset(name.lower() for name in given.schema.names)
+    return united([output.old_times, *(given.old_times for given in step.inputs)])
 
 
 def united(several: Iterable[OldTimes | None]) -> OldTimes | None:
@@ -103,7 +47,7 @@ def united(several: Iterable[OldTimes | None]) -> OldTimes | None:
 
 def check_event_time(step: AnalysisStep, spec: Spec) -> None:
     """Raises FiresteelError for an operator that would drop rows of a join as late."""
-    for needed in needed_times(spec):
+    for needed in spec.needed_times:
         old = step.inputs[needed.input].old_times
         if old is None:
             continue

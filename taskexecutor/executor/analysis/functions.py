@@ -86,6 +86,7 @@ def analyze_transform(step: AnalysisStep, spec: TransformSpec) -> AnalyzedOutput
             step.operator_name, frame, result, lambda: composed.transform(frame.frame, spec)
         )
         output = AnalyzedOutput.on_spark(frame.with_plan(result))
+        output.repeatable = None
     output.dropped = dropped
     return output
 

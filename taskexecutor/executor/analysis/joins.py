@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from firesteel.errors import FiresteelError
-from firesteel.operators import AsOfSpec, IntervalSpec, JoinSpec, SameWindowSpec
+from firesteel.operators import AsOfSpec, IntervalSpec, JoinSpec, SameWindowSpec, TimeToLiveSpec
 from firesteel.row_kind import ROW_KIND
 from taskexecutor.executor.analysis.checks import (
     KeyedInput,
@@ -13,7 +13,7 @@ from taskexecutor.executor.analysis.checks import (
     check_same_key_types,
     check_time_column,
 )
-from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, Retracting
+from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, OldTimes, Retracting
 from taskexecutor.executor.operators.joins.joined_columns import JoinedColumns, without_kind
 from taskexecutor.executor.operators.joins.whole_join import joins_whole
 
@@ -36,12 +36,14 @@ def analyze_join(step: AnalysisStep, spec: JoinSpec) -> AnalyzedOutput:
         columns = JoinedColumns(spec, *inputs)
     except FiresteelError as error:
         raise FiresteelError(f"{step.operator_name}: {error}") from None
+    old = None if step.batch else _old_times(step, spec)
     if not columns.retracts:
-        return AnalyzedOutput(schema=columns.schema)
+        return AnalyzedOutput(schema=columns.schema, old_times=old)
     if joins_whole(spec, columns.schema):
-        return AnalyzedOutput(schema=columns.schema, settled=True)
+        return AnalyzedOutput(schema=columns.schema, settled=True, old_times=old)
     return AnalyzedOutput(
         schema=columns.schema,
+        old_times=old,
         retracting=Retracting(
             who=step.operator_name,
             because="an unmatched row is retracted when it is matched",
@@ -49,6 +51,29 @@ def analyze_join(step: AnalysisStep, spec: JoinSpec) -> AnalyzedOutput:
             " interval_join(...), window_join(...)",
         ),
     )
+
+
+def _old_times(step: AnalysisStep, spec: JoinSpec) -> OldTimes | None:
+    left, right = step.inputs
+    who = step.operator_name
+    if isinstance(spec.within, AsOfSpec):
+        return OldTimes(who=who, columns=_columns(right) - _columns(left))
+    if not isinstance(spec.within, TimeToLiveSpec | None):
+        return None
+    if left.time_advances and right.time_advances:
+        return OldTimes(who=who, columns=None)
+    # While one input has no event time, the join's output has none. Once that input has ended, each
+    # pair is emitted because a row of the other input has arrived.
+    if left.time_advances:
+        return OldTimes(who=who, columns=_columns(right) - _columns(left))
+    if right.time_advances:
+        return OldTimes(who=who, columns=_columns(left) - _columns(right))
+    return None
+
+
+def _columns(given: AnalyzedOutput) -> frozenset[str]:
+    assert given.schema is not None, "the schemas of joined streams are known"
+    return frozenset(name.lower() for name in given.schema.names)
 
 
 def _known(step: AnalysisStep, given: AnalyzedOutput, *, versions: bool = False) -> pa.Schema:

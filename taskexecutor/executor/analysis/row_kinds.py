@@ -22,28 +22,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from firesteel.common.job_graph import JobEdge, Partitioner
-from firesteel.connectors import PostgresSink
+from firesteel.connectors import PostgresSink, Sink
 from firesteel.errors import FiresteelError
-from firesteel.operators import (
-    ApplySpec,
-    AsOfSpec,
-    BroadcastProcessSpec,
-    CoProcessSpec,
-    CustomSpec,
-    DropDuplicatesSpec,
-    JoinSpec,
-    PartialWindowAggregateSpec,
-    ProcessSpec,
-    RowsBetweenSpec,
-    RunningAggregateSpec,
-    SinkSpec,
-    Spec,
-    TopNSpec,
-    TransformWithStateSpec,
-    WindowAggregateSpec,
-    WindowApplySpec,
-    WindowTopNSpec,
-)
+from firesteel.operators import Spec
 from firesteel.row_kind import DELETE, ROW_KIND
 from taskexecutor.executor.analysis.dropped_changes import later
 from taskexecutor.executor.analysis.step import (
@@ -57,38 +38,27 @@ from taskexecutor.executor.analysis.step import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_AGGREGATING = (
-    ApplySpec,
-    PartialWindowAggregateSpec,
-    WindowApplySpec,
-    WindowTopNSpec,
-    DropDuplicatesSpec,
-    TopNSpec,
-    JoinSpec,
-)
-
 
 def check_not_aggregating(step: AnalysisStep, spec: Spec) -> None:
     """Raises FiresteelError for an operator that would count a deletion, or an update of a row, as
     an additional row.
     """
-    if not isinstance(spec, _AGGREGATING):
+    if not spec.counts_rows:
         return
     name = step.operator_name.removesuffix(" partial")
     for number, given in enumerate(step.inputs):
         dropped = given.retracting and given.retracting.dropped
-        if given.retracting and dropped and _takes_changes(spec):
+        if given.retracting and dropped and spec.applies_changes:
             raise FiresteelError(
                 f"{name}: it would not see all changes of {given.retracting.who!r}, because"
                 f" the condition of {dropped.who!r} drops some of them: {dropped.why}; filter "
                 f"after {name!r} instead, or, {_OWN_ROWS}"
             )
-        if given.retracting and not _takes_changes(spec):
+        if given.retracting and not spec.applies_changes:
             instead = given.retracting.instead
             if dropped and dropped.one_kind:
                 instead += f"; or, {_OWN_ROWS}"
-            if number == 1 and isinstance(spec, JoinSpec) and isinstance(spec.within, AsOfSpec):
-                instead = "join the rows upstream of it: as_of_join finds the latest of them itself"
+            instead = spec.instead_of_changes(number) or instead
             raise FiresteelError(
                 f"{name}: it would count rows of {given.retracting.who!r} that are no longer"
                 f" valid: those are rows {_why(given.retracting)}; {instead}"
@@ -106,65 +76,11 @@ _OWN_ROWS = (
 )
 
 
-def _takes_changes(spec: Spec) -> bool:
-    """Returns whether the operator applies deletions. Joins that keep all rows, aggregates without
-    windows, aggregates over neighbouring rows, and the first rows of keys can undo what a row has
-    contributed.
-    """
-    match spec:
-        case JoinSpec():
-            return spec.within is None
-        case PartialWindowAggregateSpec():
-            return spec.window is None
-        case RowsBetweenSpec() | TopNSpec():
-            return True
-        case _:
-            return False
-
-
-def updating(step: AnalysisStep, spec: Spec, place: str) -> Updating | None:
-    """Returns the operator whose updates this one, at `place` in the program, emits."""
-    who = f"{step.operator_name!r} ({place})" if place else repr(step.operator_name)
-    match spec:
-        case RunningAggregateSpec() if step.batch:
-            return None  # each key has one row
-        case RunningAggregateSpec() if spec.changes or step.inputs[0].retracting:
-            return None  # marked by the column `row_kind`
-        case RunningAggregateSpec():
-            return Updating(
-                who=who,
-                when="a row for a key again whenever its values change",
-                instead="make it emit changes that can be retracted: aggregate(..., changes=True),"
-                f" give it windows: key_by(...).window(...).aggregate(...), {_UPSERT}",
-            )
-        case WindowApplySpec() if spec.fires_repeatedly:
-            return Updating(
-                who=who,
-                when="the results of a window again each time it fires (trigger)",
-                instead="have the window drop its rows there (PurgingTrigger.of(trigger)), "
-                f"{_UPSERT}",
-            )
-        case WindowAggregateSpec() | WindowApplySpec() if spec.allowed_lateness_us:
-            return Updating(
-                who=who,
-                when="the row of a window again for late records (allowed_lateness)",
-                instead="omit allowed_lateness there (side_output_late keeps late records), "
-                f"{_UPSERT}",
-            )
-        case (
-            SinkSpec()
-            | ProcessSpec(key_columns=tuple())
-            | CoProcessSpec()
-            | BroadcastProcessSpec()
-            | CustomSpec()
-            | TransformWithStateSpec()
-        ):
-            return None  # a function with state sees each update and decides how to treat it
-        case _:
-            return next((given.updating for given in step.inputs if given.updating), None)
-
-
-_UPSERT = 'or write it to a table by key (PostgresSink(mode="upsert", ...)) and aggregate the table'
+def updating(step: AnalysisStep, spec: Spec, output: AnalyzedOutput) -> Updating | None:
+    """Returns the operator whose updates this one emits: this one, or an upstream one."""
+    if output.updating is not None or spec.sees_each_update:
+        return output.updating
+    return next((given.updating for given in step.inputs if given.updating), None)
 
 
 def retracting(step: AnalysisStep, spec: Spec, output: AnalyzedOutput) -> Retracting | None:
@@ -175,7 +91,7 @@ def retracting(step: AnalysisStep, spec: Spec, output: AnalyzedOutput) -> Retrac
     has left rows of one kind only: these are independent rows.
     """
     for given in step.inputs:
-        if not given.retracting or output.settled or isinstance(spec, SinkSpec):
+        if not given.retracting or output.settled or spec.is_sink:
             continue
         dropped = later(given.retracting.dropped, output.dropped)
         schema = output.schema
@@ -231,11 +147,11 @@ def behind(edge: JobEdge, consumers: int, output: AnalyzedOutput) -> Updating | 
     return replace(output.updating, spread=(*output.updating.spread, found))
 
 
-def check_last_update(step: AnalysisStep, spec: Spec) -> None:
+def check_last_update(step: AnalysisStep, sink: Sink) -> None:
     """Raises FiresteelError if a table's row could keep an update that is not the last one."""
-    if not (isinstance(spec, SinkSpec) and isinstance(spec.sink, PostgresSink) and spec.sink.key):
+    if not (isinstance(sink, PostgresSink) and sink.key):
         return
-    key = {column.lower() for column in spec.sink.key}
+    key = {column.lower() for column in sink.key}
     for updating in (given.updating for given in step.inputs if given.updating is not None):
         for spread in updating.spread:
             if not spread.keys or not key.issuperset(map(str.lower, spread.keys)):
@@ -244,7 +160,7 @@ def check_last_update(step: AnalysisStep, spec: Spec) -> None:
                     "newer one in its table, because updates of one row can overtake each other "
                     "after "
                     f"{spread.what}; remove that, or use key_by with columns of the table's key "
-                    f"there: {', '.join(spec.sink.key)}"
+                    f"there: {', '.join(sink.key)}"
                 )
 
 

@@ -6,35 +6,14 @@ import pyarrow as pa
 
 from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.operator import StreamOperator
-from firesteel.operators import (
-    DropDuplicatesSpec,
-    JoinSpec,
-    RowsBetweenSpec,
-    RunningAggregateSpec,
-    TopNSpec,
-    WindowAggregateSpec,
-    WindowApplySpec,
-    WindowTopNSpec,
-)
 from taskexecutor.executor.analysis.step import AnalysisStep
 from taskexecutor.executor.harness import OperatorHarness
-
-IN_COLUMNS = (
-    DropDuplicatesSpec,
-    JoinSpec,
-    RowsBetweenSpec,
-    RunningAggregateSpec,
-    TopNSpec,
-    WindowAggregateSpec,
-    WindowApplySpec,
-    WindowTopNSpec,
-)
 
 
 def states_in_columns(
     operator: StreamOperator, name: str, step: AnalysisStep, output: pa.Schema | None
 ) -> StateDescriptions:
-    """Returns the states of an operator with one of the specs `IN_COLUMNS`."""
+    """Returns the states of an operator whose spec has `state_in_columns`."""
     harness = OperatorHarness(
         operator,
         [producer.schema for producer in step.inputs],

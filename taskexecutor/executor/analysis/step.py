@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+_UPSERT = 'or write it to a table by key (PostgresSink(mode="upsert", ...)) and aggregate the table'
 BUNDLE = "Bundle"  # the leaf of a plan that does not start with a source
 
 
@@ -108,7 +109,9 @@ class AnalyzedOutput:
     time_advances: bool = False  # whether event time may advance before its rows have ended
     old_times: OldTimes | None = None  # None: no join puts rows behind the watermark
     states: StateDescriptions | None = None  # None: unknown before it runs
-    repeatable: bool = True  # another attempt produces the same rows from the same input
+    # Whether another attempt produces the same rows from the same input. None: the plan of
+    # `frame` decides, where it ends.
+    repeatable: bool | None = True
     # Side outputs by tag, if the analyzer knows them.
     sides: dict[str, pa.Schema] = field(default_factory=dict)
 
@@ -122,6 +125,7 @@ class AnalysisStep:
     """One operator, with the output that feeds each of its inputs (for a union: the first one)."""
 
     operator_name: str
+    place: str = ""  # in the program
     inputs: Sequence[AnalyzedOutput]
     engine: SparkEngine
     checkpoints: bool = False  # whether the job takes checkpoints
@@ -135,6 +139,15 @@ class AnalysisStep:
     def input_schema(self) -> pa.Schema | None:
         """The schema of the first input; None if it is unknown or there is no input."""
         return self.inputs[0].schema if self.inputs else None
+
+    def updating(self, *, when: str, instead: str) -> Updating:
+        """Returns this operator as one that emits rows again when their values change."""
+        name = repr(self.operator_name)
+        return Updating(
+            who=f"{name} ({self.place})" if self.place else name,
+            when=when,
+            instead=f"{instead}, {_UPSERT}",
+        )
 
     def frame(self) -> Frame:
         """The DataFrame to which the operator is applied: its producer's plan, or a new one where a

@@ -38,6 +38,7 @@ from taskexecutor.executor.analysis.step import (
     AnalyzedOutput,
     Frame,
     Retracting,
+    Updating,
 )
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.grouping.retraction import kept_of
@@ -85,30 +86,57 @@ def analyze_partial_aggregate(
     return output
 
 
-def analyze_keyed_aggregate(
-    step: AnalysisStep, spec: WindowAggregateSpec | RunningAggregateSpec
-) -> AnalyzedOutput:
+def analyze_running_aggregate(step: AnalysisStep, spec: RunningAggregateSpec) -> AnalyzedOutput:
+    schema = _finished(step)
+    if spec.changes or step.inputs[0].retracting:
+        return AnalyzedOutput(
+            schema=_with_kind(schema),
+            retracting=Retracting(
+                who=step.operator_name,
+                because="a key's row is replaced when its values change",
+                instead="aggregate its input instead, or in windows:"
+                " key_by(...).window(...).aggregate(...)",
+            ),
+        )
+    updating = None
+    if not step.batch:  # where each key has one row
+        updating = step.updating(
+            when="a row for a key again whenever its values change",
+            instead="make it emit changes that can be retracted: aggregate(..., changes=True),"
+            " give it windows: key_by(...).window(...).aggregate(...)",
+        )
+    return AnalyzedOutput(schema=schema, updating=updating)
+
+
+def analyze_window_aggregate(step: AnalysisStep, spec: WindowAggregateSpec) -> AnalyzedOutput:
+    schema = _finished(step)
+    return AnalyzedOutput(
+        schema=_with_kind(schema) if spec.retracts else schema,
+        retracting=Retracting.of_window(step.operator_name) if spec.retracts else None,
+        updating=_for_late_records(step, spec),
+    )
+
+
+def _finished(step: AnalysisStep) -> pa.Schema:
+    """Returns the schema of the keyed half of an aggregate."""
     if step.inputs[0].final is None:
         raise FiresteelError(f"{step.operator_name}: an aggregate must follow its partial half")
-    schema = step.inputs[0].final
-    with_kind = schema.append(pa.field(ROW_KIND, pa.string()))
-    match spec:
-        case WindowAggregateSpec(retracts=True):
-            return AnalyzedOutput(
-                schema=with_kind, retracting=Retracting.of_window(step.operator_name)
-            )
-        case RunningAggregateSpec() if spec.changes or step.inputs[0].retracting:
-            return AnalyzedOutput(
-                schema=with_kind,
-                retracting=Retracting(
-                    who=step.operator_name,
-                    because="a key's row is replaced when its values change",
-                    instead="aggregate its input instead, or in windows:"
-                    " key_by(...).window(...).aggregate(...)",
-                ),
-            )
-        case _:
-            return AnalyzedOutput(schema=schema)
+    return step.inputs[0].final
+
+
+def _with_kind(schema: pa.Schema) -> pa.Schema:
+    return schema.append(pa.field(ROW_KIND, pa.string()))
+
+
+def _for_late_records(
+    step: AnalysisStep, spec: WindowAggregateSpec | WindowApplySpec
+) -> Updating | None:
+    if not spec.allowed_lateness_us:
+        return None
+    return step.updating(
+        when="the row of a window again for late records (allowed_lateness)",
+        instead="omit allowed_lateness there (side_output_late keeps late records)",
+    )
 
 
 def analyze_window_apply(step: AnalysisStep, spec: WindowApplySpec) -> AnalyzedOutput:
@@ -135,8 +163,15 @@ def analyze_window_apply(step: AnalysisStep, spec: WindowApplySpec) -> AnalyzedO
             each_run="window that fires",
         )
     schema = to_arrow(result.schema)
+    updating = _for_late_records(step, spec)
+    if spec.fires_repeatedly:
+        updating = step.updating(
+            when="the results of a window again each time it fires (trigger)",
+            instead="have the window drop its rows there (PurgingTrigger.of(trigger))",
+        )
     return AnalyzedOutput(
-        schema=schema.append(pa.field(ROW_KIND, pa.string())) if spec.retracts else schema,
+        schema=_with_kind(schema) if spec.retracts else schema,
+        updating=updating,
         plan=composed.analyzed_plan(result, "Window"),
         sides={spec.late_tag: rows} if spec.late_tag else {},
         retracting=Retracting.of_window(step.operator_name) if spec.retracts else None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -22,7 +21,6 @@ from firesteel.operators import (
     TimeToLiveSpec,
     TumblingSpec,
 )
-from firesteel.plan.event_time import most_behind_us
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.joins import rows_by_key, stream_join
 from taskexecutor.executor.operators.joins.joined_columns import JoinedColumns
@@ -175,7 +173,7 @@ def test_rows_join_those_near_in_time_and_are_forgotten(
 ) -> None:
     join = spec(within=within, how=how)
     if held:
-        join = replace(join, held_us=most_behind_us(join))
+        join = join.with_delayed_watermark()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream_join, "LEAST_ROWS", 4)
         if few:

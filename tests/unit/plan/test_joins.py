@@ -16,8 +16,8 @@ from firesteel.client.execution_context import ExecutionContext, StopProgram, ac
 from firesteel.connectors import DiscardSink, FileSource, PythonSource, SequenceSource, Source
 from firesteel.datastream import DataStream
 from firesteel.errors import InvalidProgram
-from firesteel.joins import growing_joins
 from firesteel.operators import AsOfSpec, EventTimes, IntervalSpec, JoinSpec, TimeToLiveSpec
+from firesteel.plan.event_time import growing_states
 
 
 def streams(**settings: Any) -> tuple[DataStream, DataStream]:
@@ -156,7 +156,7 @@ def test_a_join_that_keeps_an_endless_stream_is_warned_of() -> None:
         one.join(other, "id", name="Pairs", **settings).sink_to(DiscardSink())
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            return list(growing_joins(one._program.graph))
+            return list(growing_states(one._program.graph))
 
     assert said(*streams()) == []
     assert said(*streams(watch="1 s"), ttl="1 day") == []
@@ -238,7 +238,7 @@ def test_a_join_that_waits_for_watermarks_gets_some(how: str, left: str, right: 
     endless = [text for text in (left, right) if not text.startswith("ends")]
     without = [text for text in endless if " " not in text]
     blind = endless if how == "any time" else without
-    said = list(growing_joins(env._program.graph))
+    said = list(growing_states(env._program.graph))
     assert len(said) == (1 if blind else 0)
     if blind:
         ends = "never ends unless its reader" if blind == ["python"] else "never ends"
@@ -276,7 +276,7 @@ def test_rows_with_those_around_them_grow_too() -> None:
     endless = env.from_source(SequenceSource(0, column="id"))
     around = endless.key_by("id").rows_between(-1, 0, by="id").aggregate("count(*) AS n")
     around.sink_to(DiscardSink())
-    (text,) = growing_joins(env._program.graph)
+    (text,) = growing_states(env._program.graph)
     assert re.match(r"'RowsBetween\(-1, 0 by id\)' .*keeps all rows .* windows: key_by", text)
 
 
@@ -306,4 +306,4 @@ def test_an_endless_stream_of_one_side_is_enough() -> None:
     env = Environment()
     endless = env.from_source(SequenceSource(0, column="id"))
     endless.join(env.from_sequence(0, 3, column="id"), "id").sink_to(DiscardSink())
-    assert len(list(growing_joins(env._program.graph))) == 1
+    assert len(list(growing_states(env._program.graph))) == 1

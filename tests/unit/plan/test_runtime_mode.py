@@ -22,7 +22,7 @@ from firesteel import (
 from firesteel.common.job_graph import JobGraph, ResultType
 from firesteel.connectors import DiscardSink, FileSource, SequenceSource
 from firesteel.errors import InvalidProgram
-from firesteel.plan.runtime_mode import is_bounded
+from firesteel.operators import SourceSpec
 
 
 def graph(env: Environment, end: int | None = 10, **overrides: str) -> JobGraph:
@@ -212,10 +212,9 @@ def test_sources_of_a_batch_do_not_wait_for_each_others_watermarks() -> None:
 
 def test_a_watched_folder_never_ends() -> None:
     source = FileSource("/data", format="csv", schema="t timestamp")
-    assert is_bounded(source)
-    assert not is_bounded(
-        FileSource("/data", format="csv", schema="t timestamp", watch="1 s").resolved()
-    )
+    assert SourceSpec(source=source).bounded
+    watched = FileSource("/data", format="csv", schema="t timestamp", watch="1 s").resolved()
+    assert not SourceSpec(source=watched).bounded
 
 
 def test_a_function_of_a_whole_stream_needs_one_that_ends() -> None:

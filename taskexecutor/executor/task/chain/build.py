@@ -10,7 +10,7 @@ import cloudpickle
 import pyarrow as pa
 
 from firesteel.common.job_graph import JobEdge, JobVertex
-from firesteel.operators import AssignWatermarksSpec, SourceSpec, WatermarkAlignmentSpec
+from firesteel.operators import WatermarkAlignmentSpec
 from firesteel.plan.fusion import chained_consumers, group_operators
 from taskexecutor.executor.operator_factory import CreateOperator, OpenedOperator
 from taskexecutor.executor.task.chain.chain import OperatorChain
@@ -100,13 +100,8 @@ def _watermark_alignment(opened: Sequence[OpenedOperator]) -> WatermarkAlignment
     """Returns the spec of the last operator that has one: its watermarks are those that leave the
     node.
     """
-    for spec in (operator.spec for operator in reversed(opened)):
-        if (
-            isinstance(spec, SourceSpec | AssignWatermarksSpec)
-            and spec.watermark_alignment is not None
-        ):
-            return spec.watermark_alignment
-    return None
+    alignments = (operator.spec.watermark_alignment for operator in reversed(opened))
+    return next((alignment for alignment in alignments if alignment is not None), None)
 
 
 def _input_count(vertex: JobVertex, operator: int, in_edges: Sequence[JobEdge]) -> int:
