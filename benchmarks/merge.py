@@ -18,7 +18,7 @@ from firesteel.operators import RunningAggregateSpec, TumblingSpec, WindowAggreg
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.running_aggregate import RunningAggregate
-from taskexecutor.executor.operators.windows.window_operator import window_operator
+from taskexecutor.executor.operators.windows import window_operator
 
 BATCH_ROWS = 65_536
 ITEMS = parse_aggregates(["count(*) AS n", "sum(x) AS s"])

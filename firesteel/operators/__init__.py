@@ -11,7 +11,15 @@ from firesteel.operators.aggregates import (
     AggregateExpression,
     PartialWindowAggregateSpec,
     RowPartial,
-    RunningAggregateSpec,
+)
+from firesteel.operators.assigners import (
+    CountSpec,
+    DynamicSessionSpec,
+    GlobalSpec,
+    SessionSpec,
+    SlidingSpec,
+    TumblingSpec,
+    WindowSpec,
 )
 from firesteel.operators.connectors import SinkSpec, SourceSpec
 from firesteel.operators.custom import CustomSpec
@@ -40,24 +48,15 @@ from firesteel.operators.process import (
     RowTimeSpec,
 )
 from firesteel.operators.rows_between import RowsBetweenSpec
-from firesteel.operators.spec import NeededTime, Spec
+from firesteel.operators.running_aggregate import RunningAggregateSpec
+from firesteel.operators.spec import NeededTime, Spec, WatermarkAlignmentSpec
 from firesteel.operators.top_n import TopNSpec
 from firesteel.operators.transform_with_state import TransformWithStateSpec
 from firesteel.operators.watermarks import (
     AssignWatermarksSpec,
-    WatermarkAlignmentSpec,
     WatermarkSpec,
 )
-from firesteel.operators.windowed import WindowAggregateSpec, WindowApplySpec, WindowTopNSpec
-from firesteel.operators.windows import (
-    CountSpec,
-    DynamicSessionSpec,
-    GlobalSpec,
-    SessionSpec,
-    SlidingSpec,
-    TumblingSpec,
-    WindowSpec,
-)
+from firesteel.operators.windows import WindowAggregateSpec, WindowApplySpec, WindowTopNSpec
 
 __all__ = [
     "AggregateExpression",

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from firesteel.operators.assigners import WindowSpec
 from firesteel.operators.spec import NeededTime, Spec
-from firesteel.operators.windows import WindowSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,20 +87,3 @@ class PartialWindowAggregateSpec(Spec):
     @property
     def needed_times(self) -> list[NeededTime]:
         return [NeededTime(0, self.time_column)] if self.in_event_time else []
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningAggregateSpec(Spec):
-    """The keyed half without windows: emits the new values of the changed keys, as an upsert
-    stream.
-
-    Output: key columns, one column per aggregate, and `row_kind` if its rows are `changes`, or
-    those of its input are.
-    """
-
-    key_columns: tuple[str, ...]
-    aggregates: tuple[AggregateExpression, ...]
-    changes: bool = False  # a key's earlier values are retracted before the new ones are emitted
-
-    uses_pandas = False
-    state_in_columns = True

@@ -8,8 +8,8 @@ from typing import Self
 from firesteel.connectors.python_source import PythonSource
 from firesteel.connectors.sink import Sink
 from firesteel.connectors.source import CoordinatorOptions, Source, SparkRead
-from firesteel.operators.spec import Spec
-from firesteel.operators.watermarks import WatermarkAlignmentSpec, WatermarkSpec
+from firesteel.operators.spec import Spec, WatermarkAlignmentSpec
+from firesteel.operators.watermarks import WatermarkSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, Self
 
+from firesteel.operators.assigners import TumblingSpec
 from firesteel.operators.spec import NeededTime, Spec
-from firesteel.operators.windows import TumblingSpec
 
 How = Literal["inner", "left", "right", "full"]
 

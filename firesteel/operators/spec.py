@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from firesteel.connectors.source import CoordinatorOptions
-
-if TYPE_CHECKING:
-    from firesteel.operators.watermarks import WatermarkAlignmentSpec
 
 
 class NeededTime(NamedTuple):
@@ -17,6 +14,15 @@ class NeededTime(NamedTuple):
 
     input: int
     column: str  # the event-time column; empty: only the program's function knows it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatermarkAlignmentSpec:
+    """A source pauses while it is more than `max_drift_us` ahead of the slowest of its group."""
+
+    group: str
+    max_drift_us: int
+    update_interval_us: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from firesteel.connectors.source import CoordinatorOptions
-from firesteel.operators.spec import Spec
+from firesteel.operators.spec import Spec, WatermarkAlignmentSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,15 +18,6 @@ class WatermarkSpec:
 
     column: str
     max_out_of_orderness_us: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatermarkAlignmentSpec:
-    """A source pauses while it is more than `max_drift_us` ahead of the slowest of its group."""
-
-    group: str
-    max_drift_us: int
-    update_interval_us: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

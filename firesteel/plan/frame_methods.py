@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from firesteel.column_names import same
 from firesteel.errors import InvalidProgram
-from firesteel.operators.windows import SESSION_GAP
+from firesteel.operators.assigners import SESSION_GAP
 from firesteel.plan.column_sql import shippable, shown
 from firesteel.plan.deferred_columns import Call, Member, deferred, is_column
 

@@ -89,6 +89,7 @@ def main(
     from taskexecutor.executor.exchange import Exchange, ResultFolders
     from taskexecutor.executor.exchange.security import ExchangeSecurity, JobKey
     from taskexecutor.executor.executor_link import ExecutorLink
+    from taskexecutor.executor.operators import aggregates, connectors, dataframes  # noqa: F401
     from taskexecutor.executor.operators.registry import create_operator
     from taskexecutor.executor.slot_process import Host
 

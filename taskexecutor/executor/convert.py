@@ -28,7 +28,7 @@ from firesteel.common.states import ExecutionState
 from firesteel.elements import CheckpointBarrier
 from firesteel.errors import ErrorInfo, FiresteelError
 from firesteel.text import clipped, valid_text
-from taskexecutor.executor.analysis.analyze import AnalyzedOperator
+from taskexecutor.executor.analyze import AnalyzedOperator
 from taskexecutor.executor.exchange import Locations
 from taskexecutor.executor.state import RestoredOperatorState
 from taskexecutor.executor.state.files import read_snapshot

@@ -29,7 +29,7 @@ from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
 from firesteel.operator import StreamOperator
 from taskexecutor.executor import ABANDONED_THREAD_EXIT_CODE, JVM_LOST_EXIT_CODE, convert
-from taskexecutor.executor.analysis.analyze import analyze
+from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.cleaning import JobSurroundings
 from taskexecutor.executor.columnar.cached_plans.static_tables import StaticTables
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine

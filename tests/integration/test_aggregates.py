@@ -38,7 +38,7 @@ from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.jvm.transfer import BundleLoader
 from taskexecutor.executor.columnar.schemas import to_arrow
 from taskexecutor.executor.operators.running_aggregate import RunningAggregate
-from taskexecutor.executor.operators.windows.window_operator import window_operator
+from taskexecutor.executor.operators.windows import window_operator
 
 TIME = pa.timestamp("us", "UTC")
 ROWS = pa.schema(

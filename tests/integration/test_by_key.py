@@ -13,7 +13,7 @@ from pyspark.sql import functions as sql
 from firesteel import DataStream, Environment, Session, Tumbling, Watermarks
 from firesteel.connectors import FileSource
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.analysis.analyze import analyze
+from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 
 KEY = ["shop", "window_start"]

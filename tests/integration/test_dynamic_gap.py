@@ -21,7 +21,7 @@ from firesteel.testing import OperatorHarness
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.schemas import to_spark
-from taskexecutor.executor.operators.windows.window_operator import window_operator
+from taskexecutor.executor.operators.windows import window_operator
 from tests.integration.conftest import Slot
 
 TIME = pa.timestamp("us", "UTC")

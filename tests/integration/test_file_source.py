@@ -28,7 +28,7 @@ from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.testing import OperatorHarness
 from firesteel.windows import Window
 from jobmaster.paths import PathProblem, list_files
-from taskexecutor.executor.analysis.analyze import analyze
+from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.schemas import from_ddl, to_arrow
 from taskexecutor.executor.connectors.runtime import sink_runtime

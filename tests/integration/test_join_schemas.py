@@ -22,7 +22,7 @@ from firesteel import (
 )
 from firesteel.connectors import CollectSink, FileSource
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.analysis.analyze import analyze
+from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 
 

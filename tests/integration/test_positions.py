@@ -24,7 +24,7 @@ from firesteel.datastream import DataStream
 from firesteel.errors import FiresteelError
 from firesteel.operator import SourceOperator
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.analysis.analyze import analyze
+from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.readers import csv_blocks, parquet_groups
 from taskexecutor.executor.connectors import spark_source

@@ -21,8 +21,8 @@ from firesteel.errors import FiresteelError
 from firesteel.operators import TransformSpec
 from firesteel.plan import frame_methods
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.analysis.analyze import analyze
 from taskexecutor.executor.analysis.random_numbers import is_repeatable
+from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.stages.transform_stage import SparkTransformStage
 from taskexecutor.executor.connectors.foreach_batch import ForeachBatch

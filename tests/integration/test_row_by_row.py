@@ -15,7 +15,7 @@ from pyspark.sql import functions as sql
 from firesteel import DataStream, Environment
 from firesteel.connectors import FileSource
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.analysis.analyze import analyze
+from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 
 

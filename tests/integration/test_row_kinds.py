@@ -15,7 +15,7 @@ from firesteel import DataStream, Environment, Session, Sliding, Tumbling, Water
 from firesteel.connectors import CollectSink, FileSource, PostgresSink
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
-from taskexecutor.executor.analysis.analyze import analyze
+from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 
 Environment()  # makes functions of PySpark work without a session

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from firesteel import DataStream, Environment
 from firesteel.connectors import FileSource
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.analysis.analyze import analyze
+from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 
 # Columns of a program, which has no session: made before the engine starts.

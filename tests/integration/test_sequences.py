@@ -16,7 +16,7 @@ from firesteel import Environment
 from firesteel.connectors import SequenceSource
 from firesteel.datastream import DataStream
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.analysis.analyze import analyze
+from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.columnar.cached_plans.reusable_plan import keep
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.connectors.sequences import ranges

@@ -29,7 +29,7 @@ from firesteel.errors import FiresteelError
 from firesteel.operator import TaskCancelled
 from firesteel.operators import TransformSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.analysis.analyze import analyze
+from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.cleaning import JobSurroundings
 from taskexecutor.executor.columnar.jvm import heartbeat
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine, SparkLost

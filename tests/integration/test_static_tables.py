@@ -21,7 +21,7 @@ from firesteel.operators import (
     TumblingSpec,
 )
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.analysis.analyze import analyze
+from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.columnar.cached_plans import static_tables
 from taskexecutor.executor.columnar.cached_plans.static_tables import StaticTables
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine

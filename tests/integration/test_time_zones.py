@@ -64,15 +64,17 @@ from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.schemas import conform, from_ddl, to_arrow
 from taskexecutor.executor.connectors.python.data_source import check_sink
 from taskexecutor.executor.connectors.runtime import sink_runtime, source_runtime
-from taskexecutor.executor.operators.asynchronous.map_async import MapAsync
-from taskexecutor.executor.operators.co_process import CoProcess
-from taskexecutor.executor.operators.filter import Filter
-from taskexecutor.executor.operators.map_in_arrow import CoMapInArrow, MapInArrow
-from taskexecutor.executor.operators.map_in_pandas import MapInPandas
-from taskexecutor.executor.operators.map_rows import MapRows
-from taskexecutor.executor.operators.process import Process
-from taskexecutor.executor.operators.stateful import TransformWithState
-from taskexecutor.executor.operators.windows.window_operator import window_operator
+from taskexecutor.executor.operators.map.batches import (
+    CoMapInArrow,
+    Filter,
+    MapInArrow,
+    MapInPandas,
+)
+from taskexecutor.executor.operators.map.rows import MapRows
+from taskexecutor.executor.operators.map_async.map_async import MapAsync
+from taskexecutor.executor.operators.process.process import CoProcess, Process
+from taskexecutor.executor.operators.transform_with_state import TransformWithState
+from taskexecutor.executor.operators.windows import window_operator
 from tests.long import long_after
 from tests.unit.checkpoints.savepoints import Written
 

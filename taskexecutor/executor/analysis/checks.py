@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from firesteel.column_names import column_index
+from firesteel.column_names import column_index, same
 from firesteel.errors import FiresteelError
+from firesteel.operators import PartialWindowAggregateSpec, WindowApplySpec, WindowTopNSpec
+from taskexecutor.executor.columnar.grouping.ordering import sorted_rows
 from taskexecutor.executor.columnar.schemas import missing_column, spark_name
 from taskexecutor.executor.exchange.errors import UnsupportedKey
 from taskexecutor.executor.exchange.partitioning import hash_columns
@@ -102,3 +104,35 @@ def check_same_key_types(operator_name: str, one: KeyedInput, other: KeyedInput)
                 f"{operator_name}: the key {key!r} of {one.name} is {kind} and the key "
                 f"{other_key!r} of {other.name} is {other_kind}; cast one of them"
             )
+
+
+def check_order(what: str, schema: pa.Schema, by: Sequence[str], taken: Sequence[str]) -> None:
+    """`taken`: the columns that are added to the rows."""
+    for name in by:
+        index = column_index(schema, name)
+        if index < 0:
+            raise missing_column(f"{what}: column {name!r}", name, schema.names)
+        try:
+            sorted_rows([(pa.array([], schema.field(index).type), True)])
+        except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
+            kind = spark_name(schema.field(index).type)
+            raise FiresteelError(
+                f"{what}: column {name!r} is {kind}, which cannot be ordered; order by a plain "
+                "column, computed in an upstream transform"
+            ) from None
+    for name in schema.names:
+        if any(same(name, one) for one in taken):
+            raise FiresteelError(
+                f"{what}: the stream has a column {name!r}, but the results add a column of this "
+                f"name; rename it: with_column_renamed({name!r}, ...)"
+            )
+
+
+def check_window_columns(
+    step: AnalysisStep,
+    spec: PartialWindowAggregateSpec | WindowApplySpec | WindowTopNSpec,
+    schema: pa.Schema,
+) -> None:
+    check_keys(schema, spec.key_columns)
+    if spec.time_column:
+        check_time_column(step, "window", spec.time_column, schema, argument="on=")

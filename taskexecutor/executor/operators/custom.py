@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
@@ -10,8 +10,11 @@ from firesteel.elements import StreamStatus, Watermark
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext, StreamOperator
 from firesteel.operators import CustomSpec
+from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
 from taskexecutor.executor.columnar.schemas import declared
-from taskexecutor.executor.operators.map_in_arrow import fit
+from taskexecutor.executor.operator_factory import OpenedOperator
+from taskexecutor.executor.operators.map.batches import fit
+from taskexecutor.executor.operators.registry import OperatorKind
 
 
 def custom_operator(spec: CustomSpec, name: str) -> StreamOperator:
@@ -80,3 +83,16 @@ class DeclaredOutput:
             if schema is None
             else fit(batch, schema, self._name, f"the operator emits{where}")
         )
+
+
+def _analyze(step: AnalysisStep, spec: CustomSpec) -> AnalyzedOutput:
+    return AnalyzedOutput(schema=step.declared(spec.schema, step.input_schema))
+
+
+def _create(group: Sequence[OpenedOperator]) -> StreamOperator:
+    (opened,) = group
+    assert isinstance(opened.spec, CustomSpec)
+    return custom_operator(opened.spec, opened.operator.name)
+
+
+KINDS = (OperatorKind(CustomSpec, _analyze, _create),)

@@ -14,13 +14,16 @@ from firesteel.column_names import column_index
 from firesteel.elements import Watermark
 from firesteel.operator import OperatorState, Output, RuntimeContext, StreamOperator
 from firesteel.operators import DropDuplicatesSpec
+from taskexecutor.executor.analysis.checks import check_time_column
+from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
 from taskexecutor.executor.columnar.grouping.columns import as_table
 from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.columnar.grouping.grouping import group as grouped
 from taskexecutor.executor.columnar.grouping.key_index import KeyIndex, hashable
 from taskexecutor.executor.columnar.grouping.row_log import RowLog
 from taskexecutor.executor.numbers import as_numpy
-from taskexecutor.executor.operators.windows.contents import event_times
+from taskexecutor.executor.operators.columns import event_times
+from taskexecutor.executor.operators.registry import OperatorKind, alone
 
 # Kept rows expire in groups; `within` spans this many groups.
 _GROUPS = 16
@@ -193,3 +196,12 @@ class DropDuplicates(StreamOperator):
         self._kept.clear()
         self._ending.clear()
         self._logs.clear()
+
+
+def _analyze(step: AnalysisStep, spec: DropDuplicatesSpec) -> AnalyzedOutput:
+    if spec.time_column and step.input_schema is not None:
+        check_time_column(step, "drop_duplicates", spec.time_column, step.input_schema)
+    return AnalyzedOutput(schema=step.input_schema)
+
+
+KINDS = (OperatorKind(DropDuplicatesSpec, _analyze, alone(DropDuplicates)),)

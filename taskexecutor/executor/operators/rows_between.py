@@ -13,6 +13,8 @@ from firesteel.operator import OperatorState
 from firesteel.operators import RowsBetweenSpec
 from firesteel.plan.aggregates.finals import evaluate
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
+from taskexecutor.executor.analysis.checks import check_order
+from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, Retracting
 from taskexecutor.executor.columnar.grouping.columns import described
 from taskexecutor.executor.columnar.grouping.distinct_counts import DISTINCT
 from taskexecutor.executor.columnar.grouping.grouping import Groups, Ints, group
@@ -26,6 +28,7 @@ from taskexecutor.executor.columnar.grouping.ordered_rows import (
 from taskexecutor.executor.columnar.grouping.ranked_rows import Flags, Ranked, ranges
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.changelog_rows import ChangelogRows, changed_by
+from taskexecutor.executor.operators.registry import OperatorKind, alone
 
 PART_ROWS = 65_536  # rows whose results are compared at a time
 AT_ONCE = 1_048_576  # rows aggregated at a time, counted once for each neighbour
@@ -151,3 +154,28 @@ def _differ(one: list[pa.Array], other: list[pa.Array]) -> Flags:
     codes = group([pa.concat_arrays(both) for both in zip(one, other, strict=True)]).codes
     different: Flags = codes[:rows] != codes[rows:]
     return different
+
+
+def _analyze(step: AnalysisStep, spec: RowsBetweenSpec) -> AnalyzedOutput:
+    given = step.inputs[0]
+    assert given.schema is not None and given.final is not None, "it follows its partial half"
+    partials = {name for item in spec.aggregates for name in item.merge}
+    rows = [field for field in given.schema if field.name not in {*partials, ROW_KIND}]
+    results = [given.final.field(item.name) for item in spec.aggregates]
+    check_order(
+        "rows_between",
+        pa.schema(rows),
+        spec.by,
+        [field.name for field in results] + [ROW_KIND] * (not given.retracting),
+    )
+    return AnalyzedOutput(
+        schema=pa.schema([*rows, *results, pa.field(ROW_KIND, pa.string())]),
+        retracting=Retracting(
+            who=step.operator_name,
+            because="rows inserted between others change their results",
+            instead="aggregate in windows: key_by(...).window(...).aggregate(...)",
+        ),
+    )
+
+
+KINDS = (OperatorKind(RowsBetweenSpec, _analyze, alone(RowsBetween)),)

@@ -11,6 +11,7 @@ from firesteel.common.units import MIB
 from firesteel.operator import OperatorState, StreamOperator
 from firesteel.operators import RunningAggregateSpec
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
+from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, Retracting
 from taskexecutor.executor.columnar.grouping.columns import as_table
 from taskexecutor.executor.columnar.grouping.dense_partials import DensePartials
 from taskexecutor.executor.columnar.grouping.distinct_counts import DISTINCT, DistinctCounts
@@ -23,6 +24,9 @@ from taskexecutor.executor.columnar.grouping.merging import (
     merges_of,
 )
 from taskexecutor.executor.columnar.grouping.retraction import LastResults, Retraction
+from taskexecutor.executor.operators.aggregates import finished_schema
+from taskexecutor.executor.operators.columns import with_kind
+from taskexecutor.executor.operators.registry import OperatorKind, alone
 from taskexecutor.executor.runtime_mode import is_batch
 
 # Waiting partial rows; if all state is in memory, at least twice the number of keys.
@@ -180,3 +184,28 @@ class RunningAggregate(StreamOperator):
 class _Results(NamedTuple):
     keys: pa.RecordBatch  # that have changed
     results: pa.RecordBatch  # of those that have rows
+
+
+def _analyze(step: AnalysisStep, spec: RunningAggregateSpec) -> AnalyzedOutput:
+    schema = finished_schema(step)
+    if spec.changes or step.inputs[0].retracting:
+        return AnalyzedOutput(
+            schema=with_kind(schema),
+            retracting=Retracting(
+                who=step.operator_name,
+                because="a key's row is replaced when its values change",
+                instead="aggregate its input instead, or in windows:"
+                " key_by(...).window(...).aggregate(...)",
+            ),
+        )
+    updating = None
+    if not step.batch:  # where each key has one row
+        updating = step.updating(
+            when="a row for a key again whenever its values change",
+            instead="make it emit changes that can be retracted: aggregate(..., changes=True),"
+            " give it windows: key_by(...).window(...).aggregate(...)",
+        )
+    return AnalyzedOutput(schema=schema, updating=updating)
+
+
+KINDS = (OperatorKind(RunningAggregateSpec, _analyze, alone(RunningAggregate)),)

@@ -10,11 +10,15 @@ import pyarrow as pa
 from firesteel.operator import OperatorState
 from firesteel.operators import TopNSpec
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
+from taskexecutor.executor.analysis.checks import check_keys, check_order
+from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput, Retracting
 from taskexecutor.executor.columnar.grouping.columns import described
 from taskexecutor.executor.columnar.grouping.ordered_rows import Changed, OrderedRows
 from taskexecutor.executor.columnar.grouping.ranked_rows import Ranked, RankedRows
+from taskexecutor.executor.columnar.schemas import to_arrow
 from taskexecutor.executor.operators.changelog_rows import ChangelogRows, changed_by
-from taskexecutor.executor.operators.windows.contents import RANK
+from taskexecutor.executor.operators.columns import RANK, without_kind
+from taskexecutor.executor.operators.registry import OperatorKind, alone
 
 
 class TopN(ChangelogRows):
@@ -89,3 +93,24 @@ class TopN(ChangelogRows):
         if self._spec.ranked:
             rows = rows.append_column(RANK, pa.array((ranked.ranks + 1).astype(np.int32)))
         self.output.emit(rows.append_column(ROW_KIND, pa.repeat(kind, rows.num_rows)))
+
+
+def _analyze(step: AnalysisStep, spec: TopNSpec) -> AnalyzedOutput:
+    what = "top_n" if spec.ranked else "drop_duplicates"
+    schema, given = to_arrow(step.frame().frame.schema), step.inputs[0]
+    if given.retracting or given.settled:
+        schema = without_kind(schema)
+    check_keys(schema, spec.key_columns)
+    added = [pa.field(RANK, pa.int32())] * spec.ranked + [pa.field(ROW_KIND, pa.string())]
+    check_order(what, schema, spec.by, [field.name for field in added])
+    return AnalyzedOutput(
+        schema=pa.schema([*schema, *added]),
+        retracting=Retracting(
+            who=step.operator_name,
+            because="later rows replace them",
+            instead="give it windows: key_by(...).window(...).top_n(...)",
+        ),
+    )
+
+
+KINDS = (OperatorKind(TopNSpec, _analyze, alone(TopN)),)

@@ -27,8 +27,8 @@ from firesteel.operators import (
 )
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.columnar.schemas import columns_of_key
-from taskexecutor.executor.operators.stateful import TransformWithState
-from taskexecutor.executor.operators.stateful.checks import check_processor
+from taskexecutor.executor.operators.transform_with_state import TransformWithState
+from taskexecutor.executor.operators.transform_with_state.analysis import check_processor
 from taskexecutor.executor.state import CreateKeyedState, HashMapKeyedStateBackend
 from taskexecutor.executor.state.files import write_snapshot
 from taskexecutor.executor.state.keyed import SnapshotTarget

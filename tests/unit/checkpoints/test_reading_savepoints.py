@@ -23,10 +23,10 @@ from firesteel.operators import (
 )
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.operators.co_process import CoProcess
 from taskexecutor.executor.operators.drop_duplicates import DropDuplicates
+from taskexecutor.executor.operators.process.process import CoProcess
 from taskexecutor.executor.operators.running_aggregate import RunningAggregate
-from taskexecutor.executor.operators.windows.window_operator import window_operator
+from taskexecutor.executor.operators.windows import window_operator
 from tests.backends import BACKENDS
 from tests.unit.checkpoints.savepoints import (
     IN,

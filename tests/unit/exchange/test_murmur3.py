@@ -20,7 +20,7 @@ from taskexecutor.executor.exchange.errors import UnsupportedKey
 from taskexecutor.executor.exchange.partitioning import murmur3
 from taskexecutor.executor.exchange.partitioning.murmur3 import hash_array, hash_columns
 from taskexecutor.executor.nested_keys import comparable
-from taskexecutor.executor.operators.stateful.grouping import by_key
+from taskexecutor.executor.operators.transform_with_state.grouping import by_key
 
 
 def h(key: bytes) -> int:

@@ -16,7 +16,7 @@ from firesteel import Environment, Watermarks
 from firesteel.elements import MAX_TIMESTAMP_US, StreamStatus
 from firesteel.errors import FiresteelError, InvalidProgram
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.operators.assign_watermarks import AssignWatermarks
+from taskexecutor.executor.operators.watermarks import AssignWatermarks
 
 SCHEMA = pa.schema([("at", pa.timestamp("us", "UTC"))])
 

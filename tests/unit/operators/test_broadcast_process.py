@@ -16,8 +16,8 @@ from firesteel.errors import FiresteelError
 from firesteel.functions import FunctionContext
 from firesteel.operators import BroadcastProcessSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.operators.broadcast_process import BroadcastProcess
-from taskexecutor.executor.operators.function_checks import check_function
+from taskexecutor.executor.operators.process.analysis import check_function
+from taskexecutor.executor.operators.process.broadcast import BroadcastProcess
 from tests.batches import batch_of
 from tests.unit.task.checkpoints.vertices import Vertex
 

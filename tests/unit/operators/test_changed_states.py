@@ -17,8 +17,8 @@ from firesteel.common.checkpoints.evolution import changed_states, kept_states
 from firesteel.errors import FiresteelError
 from firesteel.operators import TransformWithStateSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.operators.stateful import TransformWithState
-from taskexecutor.executor.operators.stateful.checks import check_processor
+from taskexecutor.executor.operators.transform_with_state import TransformWithState
+from taskexecutor.executor.operators.transform_with_state.analysis import check_processor
 from taskexecutor.executor.state import CreateKeyedState, HashMapKeyedStateBackend
 from tests.backends import BACKENDS, creator, databases
 

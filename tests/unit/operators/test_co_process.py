@@ -20,8 +20,8 @@ from firesteel.errors import FiresteelError
 from firesteel.functions import FunctionContext, ProcessContext
 from firesteel.operators import CoProcessSpec
 from firesteel.testing import OperatorHarness, restored_from
-from taskexecutor.executor.operators.co_process import CoProcess
-from taskexecutor.executor.operators.function_checks import check_function
+from taskexecutor.executor.operators.process.analysis import check_function
+from taskexecutor.executor.operators.process.process import CoProcess
 from taskexecutor.executor.state import RestoredOperatorState
 from tests.batches import batch_of
 

@@ -23,8 +23,8 @@ from firesteel.errors import FiresteelError
 from firesteel.operator import TaskCancelled
 from firesteel.operators import MapAsyncSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.operators.asynchronous import calls as calls_module
-from taskexecutor.executor.operators.asynchronous.map_async import ITEM_ROWS, MapAsync
+from taskexecutor.executor.operators.map_async import calls as calls_module
+from taskexecutor.executor.operators.map_async.map_async import ITEM_ROWS, MapAsync
 from taskexecutor.executor.state import RestoredOperatorState
 from tests.waiting import PATIENCE_S
 

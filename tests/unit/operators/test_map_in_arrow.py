@@ -11,7 +11,7 @@ import pytest
 from firesteel.errors import FiresteelError
 from firesteel.operators import CoMapInArrowSpec, MapInArrowSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.operators.map_in_arrow import CoMapInArrow, MapInArrow
+from taskexecutor.executor.operators.map.batches import CoMapInArrow, MapInArrow
 
 SCHEMA = pa.schema([("x", pa.int64()), ("y", pa.string())])
 BATCH = pa.record_batch([[1, 2, 3], ["a", "b", None]], schema=SCHEMA)

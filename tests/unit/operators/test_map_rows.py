@@ -13,7 +13,7 @@ from pyspark.sql import Row
 from firesteel.errors import FiresteelError
 from firesteel.operators import MapRowsSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.operators.map_rows import MapRows
+from taskexecutor.executor.operators.map.rows import MapRows
 
 SCHEMA = pa.schema([("x", pa.int64()), ("y", pa.string())])
 BATCH = pa.record_batch([[1, 2, 3], ["a", "b", None]], schema=SCHEMA)

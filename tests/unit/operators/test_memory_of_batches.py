@@ -39,8 +39,7 @@ from taskexecutor.executor.operators.drop_duplicates import DropDuplicates
 from taskexecutor.executor.operators.rows_between import RowsBetween
 from taskexecutor.executor.operators.running_aggregate import RunningAggregate
 from taskexecutor.executor.operators.top_n import TopN
-from taskexecutor.executor.operators.windows import panes, sessions
-from taskexecutor.executor.operators.windows.window_operator import window_operator
+from taskexecutor.executor.operators.windows import panes, sessions, window_operator
 from taskexecutor.executor.state import HashMapKeyedStateBackend
 
 ROWS, KEYS, BATCH_ROWS = 100_000, 30_000, 2_500

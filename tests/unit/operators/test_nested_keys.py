@@ -22,8 +22,8 @@ from firesteel.operators import (
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.operators.drop_duplicates import DropDuplicates
 from taskexecutor.executor.operators.joins.stream_join import StreamJoin
-from taskexecutor.executor.operators.stateful import TransformWithState
 from taskexecutor.executor.operators.top_n import TopN
+from taskexecutor.executor.operators.transform_with_state import TransformWithState
 from tests.backends import creator, databases
 
 NAN = float("nan")

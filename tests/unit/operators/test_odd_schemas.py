@@ -20,10 +20,8 @@ from firesteel.operator import StreamOperator
 from firesteel.operators import CoProcessSpec, FilterSpec, MapInArrowSpec, MapInPandasSpec
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.exchange.partitioning.routing import make_routing
-from taskexecutor.executor.operators.co_process import CoProcess
-from taskexecutor.executor.operators.filter import Filter
-from taskexecutor.executor.operators.map_in_arrow import MapInArrow
-from taskexecutor.executor.operators.map_in_pandas import MapInPandas
+from taskexecutor.executor.operators.map.batches import Filter, MapInArrow, MapInPandas
+from taskexecutor.executor.operators.process.process import CoProcess
 
 FLAT: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.bool_(): st.booleans(),

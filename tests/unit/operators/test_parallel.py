@@ -30,8 +30,8 @@ from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.exchange.partitioning.routing import make_routing
 from taskexecutor.executor.operators.running_aggregate import RunningAggregate
-from taskexecutor.executor.operators.stateful import TransformWithState
-from taskexecutor.executor.operators.windows.window_operator import window_operator
+from taskexecutor.executor.operators.transform_with_state import TransformWithState
+from taskexecutor.executor.operators.windows import window_operator
 from taskexecutor.executor.task.chain import NodeTarget
 from tests.unit.operators import stateful_processors as examples
 

@@ -34,8 +34,8 @@ from firesteel.functions import FunctionContext, ProcessContext
 from firesteel.operators import ProcessSpec, RowTimeSpec
 from firesteel.state import StateDescriptor
 from firesteel.testing import OperatorHarness, restored_from
-from taskexecutor.executor.operators.function_checks import check_function
-from taskexecutor.executor.operators.process import Process
+from taskexecutor.executor.operators.process.analysis import check_function
+from taskexecutor.executor.operators.process.process import Process
 from taskexecutor.executor.state import CreateKeyedState
 from tests.backends import BACKENDS, creator, databases
 from tests.batches import batch_of

@@ -17,9 +17,7 @@ from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
 from firesteel.operators import FilterSpec, MapInArrowSpec, MapInPandasSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.operators.filter import Filter
-from taskexecutor.executor.operators.map_in_arrow import MapInArrow
-from taskexecutor.executor.operators.map_in_pandas import MapInPandas
+from taskexecutor.executor.operators.map.batches import Filter, MapInArrow, MapInPandas
 
 SCHEMA = pa.schema([("x", pa.int64()), ("y", pa.string())])
 BATCH = pa.record_batch([[1, 2, None], ["a", "b", None]], schema=SCHEMA)

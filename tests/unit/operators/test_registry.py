@@ -1,27 +1,39 @@
-"""Every spec has an operator and an analyser."""
+"""Every spec has an analysis and a runtime, in the module of the same name."""
 
 from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
 
 import pytest
 
 from firesteel import operators
-from firesteel.operators import CustomSpec, SinkSpec, Spec
-from taskexecutor.executor.analysis.analyzers import ANALYZERS
-from taskexecutor.executor.operators.registry import OPERATORS, RUN_ON_SPARK, operator_class
+from firesteel.errors import FiresteelError
+from firesteel.operators import Spec
+from taskexecutor.executor.operators.registry import kind_of
+
+SPECS = sorted(
+    {
+        each
+        for module in pkgutil.iter_modules(operators.__path__, f"{operators.__name__}.")
+        for each in vars(import_module(module.name)).values()
+        if isinstance(each, type) and issubclass(each, Spec) and each is not Spec
+    },
+    key=lambda spec: spec.__name__,
+)
 
 
-def test_every_spec_has_an_operator_and_an_analyser() -> None:
-    kinds = {each for each in vars(operators).values() if isinstance(each, type)}
-    specs = {each for each in kinds if issubclass(each, Spec) and each is not Spec}
-    assert specs == set(ANALYZERS)
-    assert specs == {
-        *OPERATORS,
-        *RUN_ON_SPARK,
-        SinkSpec,
-        CustomSpec,
-    }
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_spec_has_a_slot_half(spec: type[Spec]) -> None:
+    kind = kind_of(spec)
+    assert kind.spec is spec
+    assert callable(kind.analyze) and callable(kind.create)
+    assert getattr(operators, spec.__name__) is spec
 
 
-@pytest.mark.parametrize("spec", OPERATORS)
-def test_registered_operators_exist(spec: type[Spec]) -> None:
-    assert callable(operator_class(spec))
+def test_a_slot_half_without_the_kind_is_named() -> None:
+    class MySpec(Spec):
+        slot_half = "taskexecutor.executor.operators.top_n"
+
+    with pytest.raises(FiresteelError, match=r"top_n\.KINDS has no operator kind for .*MySpec"):
+        kind_of(MySpec)

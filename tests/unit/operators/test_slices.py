@@ -13,10 +13,10 @@ from firesteel import KeyedProcessFunction
 from firesteel.operator import TaskCancelled
 from firesteel.operators import MapRowsSpec, ProcessSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.operators import slices
-from taskexecutor.executor.operators.map_rows import MapRows
-from taskexecutor.executor.operators.process import Process
-from taskexecutor.executor.operators.slices import Slices
+from taskexecutor.executor.operators.map.rows import MapRows
+from taskexecutor.executor.operators.process.process import Process
+from taskexecutor.executor.operators.python_rows import slices
+from taskexecutor.executor.operators.python_rows.slices import Slices
 
 SCHEMA = pa.schema([("x", pa.int64())])
 ROWS = 10_000

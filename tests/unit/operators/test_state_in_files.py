@@ -40,8 +40,7 @@ from taskexecutor.executor.columnar.grouping import (
 from taskexecutor.executor.columnar.grouping.key_index import HashIndex, KeyIndex, TextIndex
 from taskexecutor.executor.columnar.grouping.keyed_partials import KeyedPartials
 from taskexecutor.executor.columnar.grouping.row_log import RowLog
-from taskexecutor.executor.operators.windows import panes
-from taskexecutor.executor.operators.windows.window_operator import window_operator
+from taskexecutor.executor.operators.windows import panes, window_operator
 from taskexecutor.executor.state import (
     CreateKeyedState,
     HashMapKeyedStateBackend,

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.tws_tester import TwsTester
 from firesteel.operators import TransformWithStateSpec
 from firesteel.testing import OperatorHarness, restored_from
 from taskexecutor.executor.columnar.schemas import to_arrow
-from taskexecutor.executor.operators.stateful import TransformWithState
+from taskexecutor.executor.operators.transform_with_state import TransformWithState
 from taskexecutor.executor.state import RestoredOperatorState
 from tests.unit.operators import stateful_processors as examples
 

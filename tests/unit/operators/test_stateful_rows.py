@@ -23,9 +23,9 @@ from pyspark.sql.streaming import StatefulProcessor
 from firesteel.errors import FiresteelError
 from firesteel.operators import TransformWithStateSpec
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.operators.stateful import TransformWithState
-from taskexecutor.executor.operators.stateful.grouping import by_key
-from taskexecutor.executor.operators.stateful.rows import row_maker, to_python
+from taskexecutor.executor.operators.python_rows.rows import row_maker, to_python
+from taskexecutor.executor.operators.transform_with_state import TransformWithState
+from taskexecutor.executor.operators.transform_with_state.grouping import by_key
 
 UTC = datetime.UTC
 COLUMNS: list[pa.Array] = [

@@ -24,8 +24,8 @@ from firesteel.common.ids import OperatorId
 from firesteel.errors import FiresteelError
 from firesteel.operators import TransformWithStateSpec
 from firesteel.testing import OperatorHarness, restored_from
-from taskexecutor.executor.operators.stateful import TransformWithState
-from taskexecutor.executor.operators.stateful.checks import check_processor
+from taskexecutor.executor.operators.transform_with_state import TransformWithState
+from taskexecutor.executor.operators.transform_with_state.analysis import check_processor
 from taskexecutor.executor.state import CreateKeyedState
 from taskexecutor.executor.state.files import read_snapshot, write_snapshot
 from taskexecutor.executor.state.keyed import SnapshotTarget

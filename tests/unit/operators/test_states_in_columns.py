@@ -21,11 +21,11 @@ from firesteel.operators import (
     WindowTopNSpec,
 )
 from firesteel.plan.aggregates.parse import parse_aggregates
-from taskexecutor.executor.analysis.states import states_in_columns
 from taskexecutor.executor.analysis.step import AnalysisStep, AnalyzedOutput
+from taskexecutor.executor.analyze import states_in_columns
 from taskexecutor.executor.operators.drop_duplicates import DropDuplicates
 from taskexecutor.executor.operators.running_aggregate import RunningAggregate
-from taskexecutor.executor.operators.windows.window_operator import window_operator
+from taskexecutor.executor.operators.windows import window_operator
 
 TIME = pa.timestamp("us", "UTC")
 ROWS = pa.schema([("k", pa.string()), ("n", pa.int64()), ("at", TIME)])

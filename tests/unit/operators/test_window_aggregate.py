@@ -13,8 +13,7 @@ from firesteel.elements import Watermark
 from firesteel.operators import TumblingSpec, WindowAggregateSpec
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.operators.windows import panes
-from taskexecutor.executor.operators.windows.window_operator import window_operator
+from taskexecutor.executor.operators.windows import panes, window_operator
 from taskexecutor.executor.state import RestoredOperatorState, RowsSlice
 from taskexecutor.executor.task.chain import NodeTarget
 

@@ -22,10 +22,9 @@ from firesteel.operators import (
 from firesteel.plan.aggregates.parse import parse_aggregates
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.columnar.grouping import grouping
-from taskexecutor.executor.operators.windows import partial_contents, sessions
+from taskexecutor.executor.operators.windows import partial_contents, sessions, window_operator
 from taskexecutor.executor.operators.windows.partial_contents import PartialContents
 from taskexecutor.executor.operators.windows.sessions import SessionWindows
-from taskexecutor.executor.operators.windows.window_operator import window_operator
 
 TIME = pa.timestamp("us", "UTC")
 ITEMS = parse_aggregates(["count(*) AS n", "collect_list(x) AS xs"])

@@ -33,7 +33,7 @@ from jobmaster.recovery import recovery_of
 from taskexecutor import convert as of_task_executor
 from taskexecutor.core import events as slot_events
 from taskexecutor.executor import convert
-from taskexecutor.executor.analysis.analyze import analyze
+from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.exchange import Exchange
 from taskexecutor.executor.operators.registry import create_operator
 from taskexecutor.executor.slot_process import Host

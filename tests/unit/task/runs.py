@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
@@ -14,6 +15,7 @@ from firesteel.common.job_graph import JobEdge, JobVertex, Operator, Partitioner
 from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
 from firesteel.operator import StreamOperator
+from firesteel.operators import Spec
 from firesteel.testing import MemoryExchange
 from taskexecutor.executor.state import RestoredOperatorState
 from taskexecutor.executor.task import StreamTask, TaskConfig, TaskServices
@@ -31,15 +33,20 @@ def batch(*values: int) -> pa.RecordBatch:
     return pa.record_batch([pa.array(values, pa.int64())], schema=SCHEMA)
 
 
+@dataclass(frozen=True)
+class Named(Spec):
+    name: str
+
+
 def operator(
     name: str, *inputs: tuple[int, ...], spark: bool = False, coordinator_kind: str = ""
 ) -> Operator:
-    """Returns an operator whose spec is its name: `operators` of `run` maps it to a builder."""
+    """Returns an operator whose spec has its name: `operators` of `run` maps it to a builder."""
     return Operator(
         operator_id=OperatorId(stable_id(name)),
         name=name,
         kind="Custom",
-        spec=cloudpickle.dumps(name),
+        spec=cloudpickle.dumps(Named(name)),
         inputs=inputs,
         runs_on_spark=spark,
         coordinator_kind=coordinator_kind,
@@ -140,8 +147,9 @@ class Run:
         self.thread = threading.Thread(target=self.task.run, name="task under test")
 
     def _build(self, group: Sequence[Any]) -> StreamOperator:
-        self.groups.append(tuple(opened.spec for opened in group))
-        return self.operators[group[0].spec]
+        keys = [getattr(opened.spec, "name", opened.spec) for opened in group]
+        self.groups.append(tuple(keys))
+        return self.operators[keys[0]]
 
     def _report(
         self, attempt_id: str, state: ExecutionState, error: ErrorInfo | None, end: Any

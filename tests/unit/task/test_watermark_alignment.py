@@ -29,7 +29,7 @@ from firesteel.elements import (
 )
 from firesteel.operators import AssignWatermarksSpec, SourceSpec, WatermarkAlignmentSpec
 from firesteel.testing import Journal, OperatorHarness, RecordingOperator, RecordingSource
-from taskexecutor.executor.operators.assign_watermarks import AssignWatermarks
+from taskexecutor.executor.operators.watermarks import AssignWatermarks
 from taskexecutor.executor.timing.watermark_alignment import WatermarkAlignment
 from tests.unit.task.runs import Run, batch, in_edge, operator, out_edge, vertex
 from tests.waiting import PATIENCE_S

@@ -11,11 +11,12 @@ from firesteel.operator import RuntimeContext
 from firesteel.operators import AsOfSpec, JoinSpec, SameWindowSpec
 from firesteel.row_kind import INSERT, ROW_KIND
 from taskexecutor.executor.columnar.grouping.grouping import Ints
-from taskexecutor.executor.operators.windows.contents import (
+from taskexecutor.executor.operators.columns import (
     TIME,
     WINDOW_END,
     WINDOW_START,
     as_timestamps,
+    without_kind,
 )
 
 NO_WINDOWS: Ints = np.empty(0, np.int64)  # for rows without windows
@@ -90,12 +91,6 @@ class JoinedColumns:
         if self.retracts:
             columns.append(pa.repeat(kind, rows))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
-
-
-def without_kind(schema: pa.Schema) -> pa.Schema:
-    """Returns the schema without `row_kind`."""
-    place = schema.get_field_index(ROW_KIND)
-    return schema if place < 0 else schema.remove(place)
 
 
 def _check_names(fields: list[pa.Field]) -> None:

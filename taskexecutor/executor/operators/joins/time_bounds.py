@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from firesteel.operators import AsOfSpec, IntervalSpec, JoinSpec, SameWindowSpec, TimeToLiveSpec
 from taskexecutor.executor.columnar.grouping.grouping import Ints
-from taskexecutor.executor.operators.windows.contents import event_times
+from taskexecutor.executor.operators.columns import event_times
 
 _LEAST, _MOST = -(2**63), 2**63 - 1
 

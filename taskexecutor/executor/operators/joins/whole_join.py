@@ -21,7 +21,8 @@ from firesteel.operators import AsOfSpec, IntervalSpec, JoinSpec
 from firesteel.row_kind import DELETE, INSERT, ROW_KIND
 from taskexecutor.executor.columnar.schemas import conformed, fits_parquet, to_arrow, to_spark
 from taskexecutor.executor.columnar.stages.whole_rows import WholeRows
-from taskexecutor.executor.operators.joins.joined_columns import JoinedColumns, without_kind
+from taskexecutor.executor.operators.columns import without_kind
+from taskexecutor.executor.operators.joins.joined_columns import JoinedColumns
 from taskexecutor.executor.operators.joins.time_bounds import time_bounds
 from taskexecutor.executor.timing.clock import wall_clock_ms
 

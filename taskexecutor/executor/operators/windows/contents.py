@@ -10,17 +10,9 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
-from firesteel.column_names import column_index
 from firesteel.operator import Output, RuntimeContext
 from firesteel.row_kind import INSERT
 from taskexecutor.executor.columnar.grouping.grouping import Ints
-from taskexecutor.executor.numbers import as_numpy
-from taskexecutor.executor.timing.watermarks import MissingTime
-
-WINDOW_START, WINDOW_END = "window_start", "window_end"
-WINDOW_ID = "window_id"  # of windows without times: the window's number within its key, from 0
-RANK = "rank"
-TIME = pa.timestamp("us", "UTC")
 
 
 class Bounds(NamedTuple):
@@ -85,23 +77,3 @@ class Contents(Protocol):
         Contents that retract results mark them with `kind`: DELETE for emitted results that are no
         longer valid.
         """
-
-
-def as_int64(times: pa.Array) -> Ints:
-    """Returns the times in microseconds since the epoch."""
-    values: Ints = as_numpy(times.cast(pa.timestamp("us", times.type.tz)).view(pa.int64()))
-    return values
-
-
-def event_times(batch: pa.RecordBatch, column: str, what: str) -> Ints:
-    """Returns event times in microseconds since the epoch. Raises MissingTime if a row has
-    none.
-    """
-    times = batch.column(column_index(batch.schema, column))
-    if times.null_count:
-        raise MissingTime(column, operator=what)
-    return as_int64(times)
-
-
-def as_timestamps(times_us: Ints) -> pa.Array:
-    return pa.array(times_us).view(TIME)

@@ -18,7 +18,7 @@ from taskexecutor.executor.columnar.grouping.columns import as_table, described
 from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.columnar.grouping.row_log import RowLog, taken
 from taskexecutor.executor.numbers import as_numpy
-from taskexecutor.executor.operators.windows.contents import WINDOW_ID
+from taskexecutor.executor.operators.columns import WINDOW_ID
 from taskexecutor.executor.operators.windows.fired_rows import (
     MOST_ROWS,
     Keys,

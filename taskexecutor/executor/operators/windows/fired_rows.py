@@ -14,7 +14,7 @@ from firesteel.column_names import column_index
 from firesteel.operator import ColumnMemory, Output, RuntimeContext
 from taskexecutor.executor.columnar.grouping.grouping import Ints, group, one_group
 from taskexecutor.executor.columnar.grouping.key_index import KeyIndex
-from taskexecutor.executor.operators.windows.contents import TIME, WINDOW_ID
+from taskexecutor.executor.operators.columns import TIME, WINDOW_ID
 
 MOST_ROWS = 262_144  # approximate rows of windows that are computed together
 

@@ -22,14 +22,13 @@ from taskexecutor.executor.columnar.grouping.merging import (
     merges_of,
 )
 from taskexecutor.executor.numbers import as_numpy
-from taskexecutor.executor.operators.windows.contents import (
+from taskexecutor.executor.operators.columns import (
     WINDOW_END,
     WINDOW_START,
-    Bounds,
-    Combined,
     as_int64,
     as_timestamps,
 )
+from taskexecutor.executor.operators.windows.contents import Bounds, Combined
 
 LARGE_ROWS = 16_384  # windows of at least this average size are merged one by one
 _NUMBER = "_window"

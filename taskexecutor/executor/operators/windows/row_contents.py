@@ -11,12 +11,8 @@ from firesteel.operator import Output, RuntimeContext
 from firesteel.operators import WindowApplySpec
 from firesteel.row_kind import INSERT
 from taskexecutor.executor.columnar.grouping.grouping import Ints
-from taskexecutor.executor.operators.windows.contents import (
-    WINDOW_END,
-    WINDOW_START,
-    Combined,
-    as_timestamps,
-)
+from taskexecutor.executor.operators.columns import WINDOW_END, WINDOW_START, as_timestamps
+from taskexecutor.executor.operators.windows.contents import Combined
 from taskexecutor.executor.operators.windows.fired_rows import with_window
 from taskexecutor.executor.operators.windows.spark_windows import SparkWindows
 from taskexecutor.executor.operators.windows.stored_rows import StoredRows

@@ -11,11 +11,12 @@ from firesteel.operators import (
     WindowApplySpec,
     WindowTopNSpec,
 )
-from firesteel.operators.windows import SESSION_GAP
+from firesteel.operators.assigners import SESSION_GAP
 from taskexecutor.executor.columnar.grouping.columns import described
 from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.numbers import as_numpy
-from taskexecutor.executor.operators.windows.contents import Bounds, event_times
+from taskexecutor.executor.operators.columns import event_times
+from taskexecutor.executor.operators.windows.contents import Bounds
 
 
 class StoredRows:

@@ -10,14 +10,14 @@ from firesteel.row_kind import INSERT, ROW_KIND
 from taskexecutor.executor.columnar.grouping.columns import as_array
 from taskexecutor.executor.columnar.grouping.grouping import Ints, group, one_group
 from taskexecutor.executor.columnar.grouping.ordering import ranks_of, sorted_rows
-from taskexecutor.executor.operators.windows.contents import (
+from taskexecutor.executor.operators.columns import (
     RANK,
     TIME,
     WINDOW_END,
     WINDOW_START,
-    Combined,
     as_timestamps,
 )
+from taskexecutor.executor.operators.windows.contents import Combined
 from taskexecutor.executor.operators.windows.stored_rows import StoredRows
 
 

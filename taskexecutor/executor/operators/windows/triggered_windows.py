@@ -42,13 +42,13 @@ from taskexecutor.executor.columnar.grouping.columns import as_table, described
 from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.columnar.grouping.row_log import RowLog, taken
 from taskexecutor.executor.columnar.jvm.session import session_zone
-from taskexecutor.executor.operators.stateful.rows import rows_of
-from taskexecutor.executor.operators.windows.contents import (
+from taskexecutor.executor.operators.columns import (
     WINDOW_END,
     WINDOW_ID,
     WINDOW_START,
     as_timestamps,
 )
+from taskexecutor.executor.operators.python_rows.rows import rows_of
 from taskexecutor.executor.operators.windows.fired_rows import (
     MOST_ROWS,
     Keys,

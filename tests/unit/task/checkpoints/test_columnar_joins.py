@@ -20,8 +20,7 @@ from firesteel.operators import (
     TimeToLiveSpec,
     TumblingSpec,
 )
-from taskexecutor.executor.operators.joins import as_of_join, stream_join
-from taskexecutor.executor.operators.joins.join_operator import join_operator
+from taskexecutor.executor.operators.joins import as_of_join, join_operator, stream_join
 from taskexecutor.executor.operators.joins.stream_join import StreamJoin
 from tests.unit.task.checkpoints.vertices import Vertex
 

@@ -37,7 +37,7 @@ from taskexecutor.executor.operators.drop_duplicates import DropDuplicates
 from taskexecutor.executor.operators.rows_between import RowsBetween
 from taskexecutor.executor.operators.running_aggregate import RunningAggregate
 from taskexecutor.executor.operators.top_n import TopN
-from taskexecutor.executor.operators.windows.window_operator import window_operator
+from taskexecutor.executor.operators.windows import window_operator
 from taskexecutor.executor.state.files import encoded
 from tests.backends import BACKENDS, creator, databases
 from tests.unit.task.checkpoints.vertices import Vertex

@@ -1,1 +1,0 @@
-"""Concurrent calls of coroutine functions: `map_async` (Flink's AsyncWaitOperator)."""

@@ -1,0 +1,1 @@
+"""Arrow batches as Python objects for functions of the program, and their results as batches."""
