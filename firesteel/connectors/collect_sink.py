@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from firesteel.connectors.sink import Sink
 from firesteel.connectors.source import CoordinatorOptions
@@ -12,8 +11,6 @@ from firesteel.connectors.source import CoordinatorOptions
 @dataclass(frozen=True, slots=True)
 class CollectSink(Sink):
     """Sends the rows to the client that runs the job: see `DataStream.execute_and_collect`."""
-
-    runtime: ClassVar[str] = "taskexecutor.executor.connectors.collect_sink:CollectSinkRuntime"
 
     @property
     def coordinator(self) -> CoordinatorOptions:

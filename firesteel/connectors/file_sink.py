@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from firesteel.connectors.checks import absolute_path, duration_s, option_texts, size_bytes
 from firesteel.connectors.sink import Sink
@@ -36,8 +35,6 @@ class FileSink(Sink):
 
     Raises InvalidProgram if a size or an interval is invalid, or the path is not local.
     """
-
-    runtime: ClassVar[str] = "taskexecutor.executor.connectors.files.sink:FileSinkRuntime"
 
     path: str
     format: str = "parquet"

@@ -81,7 +81,6 @@ class FileSource(Source):
     the format has no such option.
     """
 
-    runtime: ClassVar[str] = "taskexecutor.executor.connectors.files.source:FileSourceRuntime"
     finds_event_time: ClassVar[bool] = True
 
     paths: tuple[str, ...]

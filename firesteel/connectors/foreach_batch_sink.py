@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from firesteel.connectors.sink import Sink
 
@@ -15,7 +15,5 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class ForeachBatchSink(Sink):
     """The sink of `DataStream.foreach_batch`."""
-
-    runtime: ClassVar[str] = "taskexecutor.executor.connectors.foreach_batch:ForeachBatchRuntime"
 
     function: Callable[[DataFrame, int], None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 from firesteel.connectors.checks import check_at_least_one, check_choice
 from firesteel.connectors.sink import Sink
@@ -39,8 +39,6 @@ class PostgresSink(Sink):
 
     Raises InvalidProgram for an invalid mode or key.
     """
-
-    runtime: ClassVar[str] = "taskexecutor.executor.connectors.postgres.sink:PostgresSinkRuntime"
 
     url: str = field(repr=False)
     table: str

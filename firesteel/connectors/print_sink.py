@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from firesteel.connectors.sink import Sink
 
@@ -11,7 +10,5 @@ from firesteel.connectors.sink import Sink
 @dataclass(frozen=True, slots=True)
 class PrintSink(Sink):
     """Prints the rows, one line each, as `DataStream.print` describes."""
-
-    runtime: ClassVar[str] = "taskexecutor.executor.connectors.print_sink:PrintSinkRuntime"
 
     prefix: str = ""

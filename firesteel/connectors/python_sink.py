@@ -7,7 +7,7 @@ PythonCommit in one subtask, which commits their messages.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from firesteel.connectors.checks import duration_s, option_texts
 from firesteel.connectors.python_data_source import check_data_source, overrides
@@ -40,8 +40,6 @@ class PythonSink(Sink):
 
     Raises InvalidProgram if the class has no stream writer or the interval is invalid.
     """
-
-    runtime: ClassVar[str] = "taskexecutor.executor.connectors.python.sink:PythonSinkRuntime"
 
     data_source: type[DataSource]
     options: dict[str, str] = field(default_factory=dict)
@@ -80,7 +78,5 @@ class PythonSink(Sink):
 @dataclass(frozen=True, slots=True)
 class PythonCommit(Sink):
     """The committing half of a PythonSink, a separate operator."""
-
-    runtime: ClassVar[str] = "taskexecutor.executor.connectors.python.sink:PythonCommitRuntime"
 
     sink: PythonSink

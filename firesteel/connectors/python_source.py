@@ -7,7 +7,7 @@ in one subtask plans the partitions, which the subtasks of the PythonSource read
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from firesteel.connectors.checks import duration_s, option_texts
 from firesteel.connectors.python_data_source import check_data_source, overrides
@@ -35,8 +35,6 @@ class PythonSource(Source):
     `schema` (DDL string or StructType) overrides that of the class. Raises InvalidProgram if the
     class has no stream reader.
     """
-
-    runtime: ClassVar[str] = "taskexecutor.executor.connectors.python.source:PythonSourceRuntime"
 
     data_source: type[DataSource]
     options: dict[str, str] = field(default_factory=dict)
@@ -86,8 +84,6 @@ class PythonSource(Source):
 @dataclass(frozen=True, slots=True)
 class PartitionPlan(Source):
     """The planning half of a PythonSource, a separate operator."""
-
-    runtime: ClassVar[str] = "taskexecutor.executor.connectors.python.source:PartitionPlanRuntime"
 
     source: PythonSource
     marked: bool = False  # watermarks, counted from 1, follow the partitions of each call

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from firesteel.column_names import check_valid
 from firesteel.connectors.source import CoordinatorOptions, Source, SparkRead
@@ -33,8 +33,6 @@ class SequenceSource(Source):
     `split_rows` is the number of rows per split, which one subtask reads at a time; None: 1 M, or
     up to 10 M where Spark generates them.
     """
-
-    runtime: ClassVar[str] = "taskexecutor.executor.connectors.sequences.source:SequenceRuntime"
 
     start: int
     end: int | None = None

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from firesteel.connectors.source import CoordinatorOptions
 from firesteel.errors import InvalidProgram
@@ -97,10 +97,6 @@ class Sink:
     A custom sink implements `create_writer`, and `create_committer` if its writer prepares
     committables. The members at the end are for built-in sinks.
     """
-
-    # The slots' implementation of the sink, as "module:Class"; a string, because programs do not
-    # import the task runtime.
-    runtime: ClassVar[str] = "taskexecutor.executor.connectors.writer_sink:WriterSink"
 
     @property
     def display_name(self) -> str:

@@ -100,9 +100,6 @@ class Source:
     are for built-in sources, whose splits the JobMaster lists or Spark reads.
     """
 
-    # The slots' implementation of the source, as "module:Class"; a string, because programs do not
-    # import the task runtime.
-    runtime: ClassVar[str] = "taskexecutor.executor.connectors.split_source:SplitSource"
     # False if its splits never end, so that operators that would wait for the end, or keep all
     # rows, are refused or cause a warning.
     bounded: ClassVar[bool] = True

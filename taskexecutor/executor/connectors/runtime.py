@@ -13,9 +13,21 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from firesteel.connectors.sink import Sink
-from firesteel.connectors.source import Source
-from firesteel.errors import FiresteelError
+from firesteel.connectors import (
+    CollectSink,
+    FileSink,
+    FileSource,
+    ForeachBatchSink,
+    PostgresSink,
+    PrintSink,
+    PythonSink,
+    PythonSource,
+    SequenceSource,
+    Sink,
+    Source,
+)
+from firesteel.connectors.python_sink import PythonCommit
+from firesteel.connectors.python_source import PartitionPlan
 from firesteel.operator import StreamOperator
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.operator_factory import OpenedOperator
@@ -71,19 +83,35 @@ class SinkRuntime(ABC, Generic[AnySink]):
         """Creates the operator that writes."""
 
 
+# The runtimes of connectors, as names in this package. A connector of a program has that of its
+# nearest base class.
+_RUNTIMES: dict[type[Source] | type[Sink], str] = {
+    Source: "split_source:SplitSource",
+    FileSource: "files.source:FileSourceRuntime",
+    PartitionPlan: "python.source:PartitionPlanRuntime",
+    PythonSource: "python.source:PythonSourceRuntime",
+    SequenceSource: "sequences.source:SequenceRuntime",
+    Sink: "writer_sink:WriterSink",
+    CollectSink: "collect_sink:CollectSinkRuntime",
+    FileSink: "files.sink:FileSinkRuntime",
+    ForeachBatchSink: "foreach_batch:ForeachBatchRuntime",
+    PostgresSink: "postgres.sink:PostgresSinkRuntime",
+    PrintSink: "print_sink:PrintSinkRuntime",
+    PythonCommit: "python.sink:PythonCommitRuntime",
+    PythonSink: "python.sink:PythonSinkRuntime",
+}
+
+
 def source_runtime(source: Source) -> SourceRuntime[Any]:
-    runtime = resolve_name(source.runtime)(source)
-    if not isinstance(runtime, SourceRuntime):
-        raise FiresteelError(
-            f"{source.runtime}, the runtime of {source.display_name}, is not a SourceRuntime"
-        )
+    runtime: SourceRuntime[Any] = runtime_class(type(source))(source)
     return runtime
 
 
 def sink_runtime(sink: Sink) -> SinkRuntime[Any]:
-    runtime = resolve_name(sink.runtime)(sink)
-    if not isinstance(runtime, SinkRuntime):
-        raise FiresteelError(
-            f"{sink.runtime}, the runtime of {sink.display_name}, is not a SinkRuntime"
-        )
+    runtime: SinkRuntime[Any] = runtime_class(type(sink))(sink)
     return runtime
+
+
+def runtime_class(connector: type[Source] | type[Sink]) -> Any:
+    name = next(_RUNTIMES[base] for base in connector.__mro__ if base in _RUNTIMES)
+    return resolve_name(f"{__package__}.{name}")
