@@ -107,7 +107,7 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
     def operator(
         self,
         name: str,
-        factory: Callable[[], StreamOperator],
+        factory: Callable[[], StreamOperator] | Spec,
         schema: Any = None,
         *,
         side_outputs: Mapping[str, Any] | None = None,
@@ -117,12 +117,11 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
 
         `schema` is the schema of its output; the default is the input's. `side_outputs` maps the
         tags that the operator passes to `output.emit_side` to their schemas (None: the input's).
+
+        Instead of a factory, `firesteel.operators.Spec` describes an operator with a separate
+        analysis, which determines its schemas.
         """
-        checked_function("operator", factory, 0)
-        spec = CustomSpec(
-            factory=factory, inputs=1, schema=schema, side_outputs=_side_outputs(side_outputs)
-        )
-        return self._add(name, spec, uid=uid)
+        return self._add(name, _custom_spec(factory, 1, schema, side_outputs), uid=uid)
 
     def side_output(self, tag: str) -> DataStream:
         """Returns the side output `tag` of the operator that was just added.
@@ -1122,7 +1121,7 @@ class ConnectedStreams:
     def operator(
         self,
         name: str,
-        factory: Callable[[], StreamOperator],
+        factory: Callable[[], StreamOperator] | Spec,
         schema: Any = None,
         *,
         side_outputs: Mapping[str, Any] | None = None,
@@ -1132,11 +1131,7 @@ class ConnectedStreams:
 
         It works like `DataStream.operator`; the default schema is that of the first input.
         """
-        checked_function("operator", factory, 0)
-        spec = CustomSpec(
-            factory=factory, inputs=2, schema=schema, side_outputs=_side_outputs(side_outputs)
-        )
-        return self._add(name, spec, uid)
+        return self._add(name, _custom_spec(factory, 2, schema, side_outputs), uid)
 
     def _add(self, name: str, spec: Spec, uid: str) -> DataStream:
         program = self._first._program
@@ -1218,6 +1213,24 @@ def _row_time(stream: DataStream) -> RowTimeSpec | None:
         return None
     column, shift_us = time_column_of(stream._time_columns, "", "")
     return RowTimeSpec(column=column, shift_us=shift_us)
+
+
+def _custom_spec(
+    factory: Callable[[], StreamOperator] | Spec,
+    inputs: int,
+    schema: Any,
+    side_outputs: Mapping[str, Any] | None,
+) -> Spec:
+    if not isinstance(factory, Spec):
+        checked_function("operator", factory, 0)
+        sides = _side_outputs(side_outputs)
+        return CustomSpec(factory=factory, inputs=inputs, schema=schema, side_outputs=sides)
+    if schema is not None or side_outputs is not None:
+        raise InvalidProgram(
+            f"operator(): {type(factory).__name__} determines its schemas; omit schema and"
+            " side_outputs"
+        )
+    return factory
 
 
 def _side_outputs(side_outputs: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -425,6 +425,13 @@ def test_odd_columns_by_every_way(session: Session) -> None:
     assert sorted(map(repr, table.to_pylist())) == sorted(map(repr, expected.to_pylist()))
 
 
+def test_a_kind_of_operator_from_outside_of_firesteel(session: Session) -> None:
+    """Its package travels with the program, which has it in its folder."""
+    run = firesteel("run", "-m", session.address, "tests/outside/number.py")
+    assert run.returncode == 0, run.stderr
+    assert "[('a', 1), ('a', 2), ('a', 3), ('b', 1), ('b', 2)]" in run.stdout
+
+
 def test_show_lists_what_was_fused_and_what_ran(session: Session) -> None:
     env = Environment(parallelism=1)
     source = env.from_sequence(0, 3_000).map_in_arrow(lambda batches: batches, name="Mine")
