@@ -29,7 +29,6 @@ from firesteel.operators import (
     CustomSpec,
     DropDuplicatesSpec,
     JoinSpec,
-    PartialWindowAggregateSpec,
     RowTimeSpec,
     SinkSpec,
     Spec,
@@ -746,9 +745,7 @@ class KeyedStream(DataStream):
         self.key_columns = key_columns
         self._unkeyed = stream._exchanged_as(None)
 
-    def _add_in_two_halves(
-        self, title: str, partial: PartialWindowAggregateSpec, final: Spec, *, uid: str
-    ) -> DataStream:
+    def _add_in_two_halves(self, title: str, partial: Spec, final: Spec, *, uid: str) -> DataStream:
         """Adds the partial aggregate before the shuffle, and the keyed half after it."""
         before = _partial_half(self._unkeyed, title, partial, uid)
         before = before._exchanged_as(self._upstreams[0].result_type)
@@ -985,9 +982,7 @@ class _WholeStream(DataStream):
         node.parallelism, node.whole = 1, True
         return added
 
-    def _add_in_two_halves(
-        self, title: str, partial: PartialWindowAggregateSpec, final: Spec, *, uid: str
-    ) -> DataStream:
+    def _add_in_two_halves(self, title: str, partial: Spec, final: Spec, *, uid: str) -> DataStream:
         before = _partial_half(self._divided, title, partial, uid)
         before = before._exchanged_as(self._upstreams[0].result_type)
         return _WholeStream(before)._add(title, final, uid=uid)
@@ -997,9 +992,7 @@ class _WholeStream(DataStream):
         return _WholeStream(before._exchanged_as(self._upstreams[0].result_type))
 
 
-def _partial_half(
-    stream: DataStream, title: str, spec: PartialWindowAggregateSpec, uid: str
-) -> DataStream:
+def _partial_half(stream: DataStream, title: str, spec: Spec, uid: str) -> DataStream:
     """Adds the partial aggregate before the shuffle."""
     partial_uid = f"{uid}-partial" if uid else ""
     half = stream._add(f"{title} partial", spec, uid=partial_uid)

@@ -55,7 +55,7 @@ class KeyedRows(Protocol[Stream_co]):
         """Adds a column with the gap of each row."""
 
     def _add_in_two_halves(
-        self, title: str, partial: PartialWindowAggregateSpec, final: Spec, *, uid: str
+        self, title: str, partial: Spec, final: Spec, *, uid: str
     ) -> Stream_co: ...
 
 

@@ -1,8 +1,8 @@
-"""Specs: the behaviour of each operator of a program as plain data.
+"""Specs: the behavior of each operator of a program as plain data, and its traits.
 
-The API builds specs. They are pickled into the JobGraph and unpickled in slots, where
-`taskexecutor.executor` creates the operator for each. Within Firesteel, specs import only the bases
-of connectors.
+The API builds specs. They are pickled into the JobGraph and unpickled in slots, where the module of
+`taskexecutor.executor.operators` with the same name analyzes and runs them. Within Firesteel, specs
+import only the bases of functions and connectors.
 """
 
 from __future__ import annotations

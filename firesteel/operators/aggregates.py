@@ -7,6 +7,7 @@ Any other aggregation keeps the rows of each window and runs Spark when the wind
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from firesteel.operators.assigners import WindowSpec
@@ -87,3 +88,9 @@ class PartialWindowAggregateSpec(Spec):
     @property
     def needed_times(self) -> list[NeededTime]:
         return [NeededTime(0, self.time_column)] if self.in_event_time else []
+
+
+def aggregate_of(specs: Sequence[Spec]) -> PartialWindowAggregateSpec | None:
+    """Returns the last operator of a Spark plan if it aggregates; only the last one can."""
+    last = specs[-1] if specs else None
+    return last if isinstance(last, PartialWindowAggregateSpec) else None

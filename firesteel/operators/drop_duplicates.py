@@ -17,7 +17,7 @@ class DropDuplicatesSpec(Spec):
 
     key_columns: tuple[str, ...]
     time_column: str = ""  # empty if duplicates have no time
-    time_shift_us: int = 0  # added to event time, as in PartialWindowAggregateSpec
+    time_shift_us: int = 0  # added to event time: -1 for the (exclusive) end of a window
     within_us: int = 0  # 0: forever
 
     uses_pandas = False

@@ -13,8 +13,8 @@ How = Literal["inner", "left", "right", "full"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTimes:
-    """The event-time columns of the two streams, and the offsets to add to their values (see
-    PartialWindowAggregateSpec).
+    """The event-time columns of the two streams, and the offsets to add to their values: -1 for the
+    (exclusive) end of a window.
     """
 
     columns: tuple[str, str]

@@ -18,8 +18,8 @@ from firesteel.operators.spec import NeededTime, Spec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowTimeSpec:
-    """The event-time column of an input, and the offset to add to its values (see
-    PartialWindowAggregateSpec).
+    """The event-time column of an input, and the offset to add to its values: -1 for the
+    (exclusive) end of a window.
     """
 
     column: str

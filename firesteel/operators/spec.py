@@ -10,7 +10,7 @@ from firesteel.connectors.source import CoordinatorOptions
 
 
 class NeededTime(NamedTuple):
-    """An input whose rows must not be behind the watermark."""
+    """An input whose rows must not be older than the watermark."""
 
     input: int
     column: str  # the event-time column; empty: only the program's function knows it

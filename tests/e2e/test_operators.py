@@ -426,7 +426,7 @@ def test_odd_columns_by_every_way(session: Session) -> None:
 
 
 def test_a_kind_of_operator_from_outside_of_firesteel(session: Session) -> None:
-    """Its package travels with the program, which has it in its folder."""
+    """The package next to the program is shipped with it."""
     run = firesteel("run", "-m", session.address, "tests/outside/number.py")
     assert run.returncode == 0, run.stderr
     assert "[('a', 1), ('a', 2), ('a', 3), ('b', 1), ('b', 2)]" in run.stdout

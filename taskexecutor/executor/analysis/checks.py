@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from firesteel.column_names import column_index, same
 from firesteel.errors import FiresteelError
-from firesteel.operators import PartialWindowAggregateSpec, WindowApplySpec, WindowTopNSpec
 from taskexecutor.executor.columnar.grouping.ordering import sorted_rows
 from taskexecutor.executor.columnar.schemas import missing_column, spark_name
 from taskexecutor.executor.exchange.errors import UnsupportedKey
@@ -129,10 +128,8 @@ def check_order(what: str, schema: pa.Schema, by: Sequence[str], taken: Sequence
 
 
 def check_window_columns(
-    step: AnalysisStep,
-    spec: PartialWindowAggregateSpec | WindowApplySpec | WindowTopNSpec,
-    schema: pa.Schema,
+    step: AnalysisStep, schema: pa.Schema, key_columns: Sequence[str], time_column: str
 ) -> None:
-    check_keys(schema, spec.key_columns)
-    if spec.time_column:
-        check_time_column(step, "window", spec.time_column, schema, argument="on=")
+    check_keys(schema, key_columns)
+    if time_column:
+        check_time_column(step, "window", time_column, schema, argument="on=")

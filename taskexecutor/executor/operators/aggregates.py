@@ -46,7 +46,7 @@ _NAMES = ("objectName", "fieldName", "routineName", "functionName")
 
 def _analyze(step: AnalysisStep, spec: PartialWindowAggregateSpec) -> AnalyzedOutput:
     frame = step.frame()
-    check_window_columns(step, spec, to_arrow(frame.frame.schema))
+    check_window_columns(step, to_arrow(frame.frame.schema), spec.key_columns, spec.time_column)
     by_row = composed.by_row(frame.frame, spec)
     if by_row:
         _check_by_row(step, spec, frame.frame.columns)

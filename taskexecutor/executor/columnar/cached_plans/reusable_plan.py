@@ -27,7 +27,8 @@ import structlog
 
 from firesteel.common.error_report import summary_of
 from firesteel.operator import PlanMeter
-from firesteel.operators import PartialWindowAggregateSpec, Spec
+from firesteel.operators import Spec
+from firesteel.operators.aggregates import aggregate_of
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.cached_plans.common_expressions import evaluated_once
 from taskexecutor.executor.columnar.cached_plans.passthrough import Passthrough, passthrough_of
@@ -221,8 +222,9 @@ def _kept(
     if (once := evaluated_once(session, rows)) is not rows:
         rows, frame = once, _aggregated(once, specs)
     if frame is not rows:
-        assert isinstance(specs[-1], PartialWindowAggregateSpec)
-        given = row_partials(rows, specs[-1], frame)
+        aggregate = aggregate_of(specs)
+        assert aggregate is not None
+        given = row_partials(rows, aggregate, frame)
         if given is not None and by_arrow(given):
             rows = given.frame
             physical = rows._jdf.queryExecution().executedPlan()
@@ -316,11 +318,12 @@ def _rows(leaf: DataFrame, specs: Sequence[Spec]) -> DataFrame:
     """Returns the DataFrame after the functions of the program, or the rows' contributions to
     aggregates.
     """
-    if not (specs and isinstance(specs[-1], PartialWindowAggregateSpec)):
+    aggregate = aggregate_of(specs)
+    if aggregate is None:
         return composed.apply(leaf, specs, cores=0)
     rows = composed.apply(leaf, specs[:-1], cores=0)
-    if composed.by_row(rows, specs[-1]):
-        return composed.partial_window_aggregate(rows, specs[-1], cores=0)
+    if composed.by_row(rows, aggregate):
+        return composed.partial_window_aggregate(rows, aggregate, cores=0)
     return rows
 
 
@@ -328,11 +331,10 @@ def _aggregated(rows: DataFrame, specs: Sequence[Spec]) -> DataFrame:
     """Returns the DataFrame after the whole group: `rows` itself if nothing is aggregated. Spark
     refuses aggregates of nondeterministic expressions.
     """
-    if not (specs and isinstance(specs[-1], PartialWindowAggregateSpec)):
+    aggregate = aggregate_of(specs)
+    if aggregate is None or composed.by_row(rows, aggregate):  # they hold the contributions
         return rows
-    if composed.by_row(rows, specs[-1]):  # they already hold the contributions
-        return rows
-    return composed.partial_window_aggregate(rows, specs[-1], cores=0)
+    return composed.partial_window_aggregate(rows, aggregate, cores=0)
 
 
 def _children(plan: Any) -> list[Any]:

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from firesteel.errors import FiresteelError
 from firesteel.operator import Output, RuntimeContext, StreamOperator
-from firesteel.operators import PartialWindowAggregateSpec, Spec
+from firesteel.operators import Spec
+from firesteel.operators.aggregates import aggregate_of
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine, engine_of
 from taskexecutor.executor.columnar.jvm.transfer import collect
@@ -90,9 +91,9 @@ class SparkStage(StreamOperator):
         self._dtypes = dtypes
 
     def _check_times(self, batch: pa.RecordBatch) -> None:
-        last = self._specs[-1] if self._specs else None
-        if not isinstance(last, PartialWindowAggregateSpec) or not last.in_event_time:
+        aggregate = aggregate_of(self._specs)
+        if aggregate is None or not aggregate.in_event_time:
             return
         starts = batch.column(batch.schema.get_field_index(composed.WINDOW_START))
         if starts.null_count:
-            raise MissingTime(last.time_column)
+            raise MissingTime(aggregate.time_column)

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from firesteel.common.config import Configuration, options
 from firesteel.operator import Output, RuntimeContext
-from firesteel.operators import PartialWindowAggregateSpec, Spec, TransformSpec
+from firesteel.operators import Spec, TransformSpec
+from firesteel.operators.aggregates import aggregate_of
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.cached_plans.row_partials import row_partials
 from taskexecutor.executor.columnar.cached_plans.table_versions import pinned
@@ -69,8 +70,9 @@ class SparkTransformStage(SparkStage):
             found = composed.apply(rows, [last], cores=0)
         self._check_schema(found)
         assert self._output_schema is not None
-        if isinstance(last, PartialWindowAggregateSpec) and not composed.by_row(rows, last):
-            given = row_partials(rows, last, found)
+        aggregate = aggregate_of(self._specs)
+        if aggregate is not None and not composed.by_row(rows, aggregate):
+            given = row_partials(rows, aggregate, found)
             if given is not None and ColumnSink.groups(self._engine, given):
                 return After(given.frame, self._output_schema, given.grouping)
         return After(found, self._output_schema)

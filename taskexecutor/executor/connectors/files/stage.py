@@ -23,7 +23,8 @@ from firesteel.connectors.file_source import (
 from firesteel.connectors.source import Split
 from firesteel.elements import Watermark
 from firesteel.errors import FiresteelError
-from firesteel.operators import PartialWindowAggregateSpec, SourceSpec, Spec
+from firesteel.operators import SourceSpec, Spec
+from firesteel.operators.aggregates import aggregate_of
 from taskexecutor.executor.columnar.cached_plans import observations
 from taskexecutor.executor.columnar.readers.arrow_readers import ARROW_FORMATS, ArrowReaders
 from taskexecutor.executor.columnar.readers.frames import (
@@ -78,7 +79,7 @@ class FileStage(SparkSourceStage):
         self._plans: FilePlans | None = None
         self._column_plans: ColumnPlans | None = None
         self._ranges: FileRows | None = None
-        aggregated = bool(specs) and isinstance(specs[-1], PartialWindowAggregateSpec)
+        aggregated = aggregate_of(specs) is not None
         self._time = BundleTime(aggregated=aggregated)
         self._size = BundleSize(aggregated=aggregated)
         self._progress = SplitProgress(source, self._source_schema)

@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from firesteel.connectors import SequenceSource
 from firesteel.operator import PlanMeter
-from firesteel.operators import PartialWindowAggregateSpec, Spec
+from firesteel.operators import Spec
+from firesteel.operators.aggregates import aggregate_of
 from taskexecutor.executor.columnar.cached_plans import composed
 from taskexecutor.executor.columnar.cached_plans.reusable_plan import (
     ATTEMPTS,
@@ -65,7 +66,7 @@ class RangePlans:
         self._specs = tuple(specs)
         self._cores = cores
         self._attempts = ATTEMPTS
-        self._aggregated = bool(specs) and isinstance(specs[-1], PartialWindowAggregateSpec)
+        self._aggregated = aggregate_of(specs) is not None
         self._parts = 1 if self._aggregated else _MOST_PARTS  # of a split, one after the other
         self._map_bits: int | None = None
         self._split_rows = 0

@@ -54,7 +54,7 @@ def analyze_window_aggregate(step: AnalysisStep, spec: WindowAggregateSpec) -> A
 def analyze_window_apply(step: AnalysisStep, spec: WindowApplySpec) -> AnalyzedOutput:
     frame = step.frame().frame
     rows = to_arrow(frame.schema)
-    check_window_columns(step, spec, rows)
+    check_window_columns(step, rows, spec.key_columns, spec.time_column)
     if isinstance(spec.window, DynamicSessionSpec):
         rows = rows.remove(rows.get_field_index(SESSION_GAP))
     window_fields = window_fields_of(spec)
@@ -112,7 +112,7 @@ def _checked(
 
 def analyze_window_top_n(step: AnalysisStep, spec: WindowTopNSpec) -> AnalyzedOutput:
     schema = to_arrow(step.frame().frame.schema)
-    check_window_columns(step, spec, schema)
+    check_window_columns(step, schema, spec.key_columns, spec.time_column)
     check_order("top_n", schema, spec.by, (RANK, ROW_KIND) if spec.retracts else (RANK,))
     window_columns = {field.name for field in WINDOW_FIELDS}
     fields = [field for field in schema if field.name not in window_columns]
