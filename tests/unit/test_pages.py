@@ -63,6 +63,22 @@ def test_the_tests_that_pages_name_exist() -> None:
     assert {name for name in named if f"def {name}" not in source} == set()
 
 
+def test_a_walk_visits_few_files_once_and_names_what_they_define() -> None:
+    page = (ROOT / "docs" / "hacking.md").read_text()
+    walks = page.partition("## Three walks through the code\n")[2].split("\n### ")[1:]
+    assert len(walks) == 3
+    for walk in walks:
+        steps = re.split(r"^\d+\. ", walk, flags=re.MULTILINE)[1:]
+        files = [file for step in steps for file in re.findall(r"\]\(([^)\s]+)\)", step)]
+        assert len(files) == len(set(files)) <= 18
+        for file, step in zip(files, steps, strict=True):
+            names = re.findall(r"`([^`]+)`", step)
+            source = (ROOT / "docs" / file).read_text()
+            assert names, step
+            missing = [n for n in names if not re.search(rf"(def|class) {n}\b", source)]
+            assert missing == [], file
+
+
 def test_every_page_is_on_an_index() -> None:
     """A page that no index links to is not found."""
     linked = {
