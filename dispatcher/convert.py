@@ -5,20 +5,19 @@ Faults of a peer raise RemoteProtocolError.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dispatcher.core.commands import RefusalKind
 from dispatcher.core.events import JobMasterRegistered, JobStatusReported
 from dispatcher.core.submitted_jobs import SubmittedJob
 from firesteel._proto import dispatcher_pb2, job_graph_pb2, job_master_pb2
-from firesteel.common.ids import JobId, JobMasterId, is_id
-from firesteel.common.rpc.convert import ERROR
+from firesteel.common.ids import JobId, is_id
+from firesteel.common.rpc.convert import JOB_GRAPH, state_number
 from firesteel.common.rpc.errors import RemoteProtocolError
-from firesteel.common.rpc.mapping import Codec, Wire
+from firesteel.common.rpc.job_details import without_tasks
+from firesteel.common.rpc.mapping import Codec, View, Wire
 from firesteel.common.rpc.status import Reason
 from firesteel.common.states import JobStatus
-from firesteel.errors import ErrorInfo
 
 # The length of its label, with the attempt's id, is kept in one byte (dispatcher.results).
 _MAX_GROUP_BYTES = 200
@@ -31,12 +30,15 @@ REASONS = {
 }
 
 
-def registered_from_proto(
+_REGISTERED = Wire(JobMasterRegistered, dispatcher_pb2.JobMasterRegister, context=("connection",))
+
+
+def registered(
     message: dispatcher_pb2.JobMasterRegister, connection: int, *, dispatcher: str
 ) -> JobMasterRegistered:
-    """`dispatcher`: the address of this one. A process of another machine, which an earlier leader
-    has started, gets a negative number of its own instead of its pid: here, that may be another
-    process's.
+    """`dispatcher` is the address of this Dispatcher. A process on another machine, which an
+    earlier leader has started, gets a negative number instead of its pid, because a process on this
+    machine may have the same pid.
     """
     if not is_id(message.job_master_id):
         raise RemoteProtocolError(
@@ -47,17 +49,10 @@ def registered_from_proto(
         raise RemoteProtocolError(
             f"JobMaster {message.job_master_id} registered without its address or pid"
         )
-    return JobMasterRegistered(
-        connection=connection,
-        job_master_id=JobMasterId(message.job_master_id),
-        pid=(
-            message.pid
-            if on_one_machine(message.address, dispatcher)
-            else -int(message.job_master_id[:15], 16) - 1
-        ),
-        address=message.address,
-        serves=JobId(message.job_id) if message.job_id else None,
-    )
+    event = _REGISTERED.decode(message, connection=connection)
+    if on_one_machine(event.address, dispatcher):
+        return event
+    return replace(event, pid=-int(event.job_master_id[:15], 16) - 1)
 
 
 def on_one_machine(address: str, other: str) -> bool:
@@ -66,6 +61,7 @@ def on_one_machine(address: str, other: str) -> bool:
     return host == other_host or host == "localhost" or host == "::1" or host.startswith("127.")
 
 
+JOB_OVERVIEW = View(SubmittedJob, dispatcher_pb2.JobOverview)
 _STATUS = Wire(
     JobStatusReported,
     dispatcher_pb2.JobStatusChanged,
@@ -78,9 +74,7 @@ _STATUS = Wire(
 )
 
 
-def status_from_proto(
-    message: dispatcher_pb2.JobStatusChanged, connection: int
-) -> JobStatusReported:
+def status_reported(message: dispatcher_pb2.JobStatusChanged, connection: int) -> JobStatusReported:
     if not is_id(message.job_id):
         raise RemoteProtocolError(
             f"a JobMaster reported on the job {message.job_id[:80]!r}; expected 32 hex characters"
@@ -100,55 +94,29 @@ class AppendResults:
     attempt_id: str  # that sent it; empty: the chunk only begins the generation
 
 
-def append_results_from_proto(request: dispatcher_pb2.AppendResultsRequest) -> AppendResults:
-    if not is_id(request.job_id) or not is_id(request.operator_id):
+_APPEND_RESULTS = Wire(AppendResults, dispatcher_pb2.AppendResultsRequest)
+
+
+def append_results(request: dispatcher_pb2.AppendResultsRequest) -> AppendResults:
+    chunk = _APPEND_RESULTS.decode(request)
+    if not is_id(chunk.job_id) or not is_id(chunk.operator_id):
         raise RemoteProtocolError(
-            f"a JobMaster sent rows of job {request.job_id[:80]!r},"
-            f" operator {request.operator_id[:80]!r}; expected 32 hex characters each"
+            f"a JobMaster sent rows of job {chunk.job_id[:80]!r},"
+            f" operator {chunk.operator_id[:80]!r}; expected 32 hex characters each"
         )
-    if not 0 <= request.restart < 2**32 or not 0 < request.epoch < 2**31 or request.index < 0:
+    epoch, generation = chunk.epoch, chunk.generation
+    if not 0 < epoch < 2**31 or not 0 < generation < epoch + 1 << 32 or chunk.index < 0:
         raise RemoteProtocolError(
-            f"a JobMaster sent chunk {request.index} of restart {request.restart}"
-            f" under epoch {request.epoch}"
+            f"a JobMaster sent chunk {chunk.index} of generation {generation} under epoch {epoch}"
         )
-    if not 0 <= request.generation < request.epoch << 32:
+    if len(chunk.group.encode()) > _MAX_GROUP_BYTES or " " in chunk.group:
+        raise RemoteProtocolError(f"a JobMaster sent a chunk of group {chunk.group[:80]!r}...")
+    if chunk.attempt_id and not is_id(chunk.attempt_id):
         raise RemoteProtocolError(
-            f"a JobMaster sent a chunk of generation {request.generation} under epoch"
-            f" {request.epoch}"
-        )
-    if len(request.group.encode()) > _MAX_GROUP_BYTES or " " in request.group:
-        raise RemoteProtocolError(f"a JobMaster sent a chunk of group {request.group[:80]!r}...")
-    if request.attempt_id and not is_id(request.attempt_id):
-        raise RemoteProtocolError(
-            f"a JobMaster sent a chunk of attempt {request.attempt_id[:80]!r};"
+            f"a JobMaster sent a chunk of attempt {chunk.attempt_id[:80]!r};"
             " expected 32 hex characters"
         )
-    return AppendResults(
-        job_id=JobId(request.job_id),
-        epoch=request.epoch,
-        operator_id=request.operator_id,
-        generation=request.generation or request.epoch << 32 | request.restart,
-        index=request.index,
-        ipc_stream=request.ipc_stream,
-        group=request.group,
-        attempt_id=request.attempt_id,
-    )
-
-
-def status_to_proto(status: JobStatus) -> str:
-    """The name of the enum's value, which its constructors take."""
-    return f"JOB_{status.name}"
-
-
-def overview_to_proto(job: SubmittedJob) -> dispatcher_pb2.JobOverview:
-    return dispatcher_pb2.JobOverview(
-        job_id=job.job_id,
-        name=job.name,
-        status=status_to_proto(job.status),
-        start_ms=job.start_ms,
-        end_ms=job.end_ms,
-        tasks_by_state=job.tasks_by_state,
-    )
+    return chunk
 
 
 def check_job_graph(graph: job_graph_pb2.JobGraph) -> None:
@@ -208,33 +176,17 @@ def details_without_master(
     failure: str = "",
     waiting_for: str = "",
 ) -> job_master_pb2.JobDetails:
-    """What the Dispatcher knows by itself of a job that has no JobMaster yet, or any more."""
-    history = job_master_pb2.JobHistory.FromString(job.history)
-    error = ErrorInfo(summary=failure, timestamp_ms=job.end_ms)
-    exceptions = [ERROR.encode(error)] if failure else []
-    exceptions += [
-        error
-        for failure in reversed(history.failures)  # newest first
-        for error in (failure.primary, *failure.follow_ups)
-    ]
-    statuses = list(history.statuses) or [
-        job_master_pb2.StatusChange(status="JOB_INITIALIZING", timestamp_ms=job.start_ms)
-    ]
-    if job.end_ms:
-        statuses.append(
-            job_master_pb2.StatusChange(status=status_to_proto(job.status), timestamp_ms=job.end_ms)
-        )
-    return job_master_pb2.JobDetails(
+    """Returns what the Dispatcher itself knows of a job that has no JobMaster."""
+    return without_tasks(
         job_id=job.job_id,
         name=job.name,
-        status=status_to_proto(job.status),
-        entered_ms=statuses,
-        vertices=_vertices(graph) if graph is not None else (),
-        exceptions=exceptions,
+        status=job.status,
         start_ms=job.start_ms,
         end_ms=job.end_ms,
+        history=job.history,
+        failure=failure,
+        graph=None if graph is None else JOB_GRAPH.decode(graph),
         waiting_for=waiting_for,
-        warnings=history.warnings,
     )
 
 
@@ -255,36 +207,6 @@ def before_stored(details: job_master_pb2.JobDetails, problem: str) -> job_maste
         kept = [entry for entry in details.entered_ms if entry.status != status.value]
         del details.entered_ms[:]
         details.entered_ms.extend(kept)
-        before_end = status_to_proto(_BEFORE_END[status])
-        details.MergeFrom(job_master_pb2.JobDetails(status=before_end))
+        details.status = state_number(_BEFORE_END[status])
         details.end_ms = 0
     return details
-
-
-def _vertices(graph: job_graph_pb2.JobGraph) -> Sequence[job_master_pb2.VertexDetails]:
-    inputs: dict[str, list[str]] = {}
-    for edge in graph.edges:
-        feeding = inputs.setdefault(edge.target_vertex_id, [])
-        if edge.source_vertex_id not in feeding:
-            feeding.append(edge.source_vertex_id)
-    return [
-        job_master_pb2.VertexDetails(
-            vertex_id=vertex.vertex_id,
-            name=vertex.name,
-            parallelism=vertex.parallelism,
-            max_parallelism=vertex.max_parallelism,
-            slot_sharing_group=vertex.slot_sharing_group,
-            operators=[
-                job_master_pb2.OperatorDetails(
-                    operator_id=o.operator_id,
-                    uid=o.uid,
-                    name=o.name,
-                    kind=o.kind,
-                    runs_on_spark=o.runs_on_spark,
-                )
-                for o in vertex.operators
-            ],
-            input_vertex_ids=inputs.get(vertex.vertex_id, []),
-        )
-        for vertex in graph.vertices
-    ]

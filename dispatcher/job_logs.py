@@ -21,7 +21,7 @@ from firesteel._proto import resource_manager_pb2
 from firesteel._proto.job_logs_pb2_grpc import JobLogsStub
 from firesteel._proto.resource_manager_pb2_grpc import ResourceManagerStub
 from firesteel.common.config import options
-from firesteel.common.job_log.lines import Line
+from firesteel.common.job_log.lines import LogLine
 from firesteel.common.job_log.merge import Merge
 from firesteel.common.rpc import job_logs
 
@@ -168,7 +168,7 @@ class _Collection:
             return
         self._read_from(RESOURCE_MANAGER, address)
         stub: Any = ResourceManagerStub(self._shell.channel(address))  # type: ignore[no-untyped-call]
-        request = resource_manager_pb2.ResourceOverviewRequest()
+        request = resource_manager_pb2.ClusterOverviewRequest()
         # The request is then repeated, and lines of other sources must not wait for it.
         follow = self._request.follow
         try:
@@ -181,7 +181,7 @@ class _Collection:
         for executor in overview.task_executors:
             self._read_from(executor.task_executor_id, executor.address)
 
-    async def next(self) -> tuple[list[Line], list[str]]:
+    async def next(self) -> tuple[list[LogLine], list[str]]:
         """Waits up to NEXT_S for lines or notices."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(NEXT_S):
@@ -276,12 +276,12 @@ class _Collection:
                 await self._taken.wait()
             self._waiting_since[source] = self._clock.monotonic()
 
-    def _new(self, source: str, lines: list[Line]) -> list[Line]:
+    def _new(self, source: str, lines: list[LogLine]) -> list[LogLine]:
         """Removes lines that a TaskExecutor sent itself before it ended."""
-        self._origins.update(line.origin for line in lines)
+        self._origins.update(line.task_executor_id for line in lines)
         return [
             line
             for line in lines
-            if line.origin in ("", source)
-            or line.time_us > self._complete_us.get(line.origin, -1) - self._lag_us
+            if line.task_executor_id in ("", source)
+            or line.time_us > self._complete_us.get(line.task_executor_id, -1) - self._lag_us
         ]

@@ -114,7 +114,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
         self, request: dispatcher_pb2.ListJobsRequest, context: _Context
     ) -> dispatcher_pb2.ListJobsResponse:
         return dispatcher_pb2.ListJobsResponse(
-            jobs=[convert.overview_to_proto(job) for job in self._shell.core.jobs.values()]
+            jobs=map(convert.JOB_OVERVIEW.encode, self._shell.core.jobs.values())
         )
 
     async def GetJobDetails(
@@ -310,10 +310,10 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
     # ---- the cluster
 
     async def GetClusterOverview(
-        self, request: dispatcher_pb2.ClusterOverviewRequest, context: _Context
-    ) -> dispatcher_pb2.ClusterOverview:
+        self, request: resource_manager_pb2.ClusterOverviewRequest, context: _Context
+    ) -> resource_manager_pb2.ClusterOverview:
         core = self._shell.core
-        overview = dispatcher_pb2.ClusterOverview(
+        overview = resource_manager_pb2.ClusterOverview(
             version=firesteel.__version__,
             resource_manager_address=self._shell.resource_manager,
             jobs_running=core.running(),
@@ -327,9 +327,9 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
         channel = self._shell.channel(self._shell.resource_manager)
         try:
             asked = ResourceManagerStub(channel).GetOverview(  # type: ignore[no-untyped-call]
-                resource_manager_pb2.ResourceOverviewRequest(), timeout=RESOURCE_MANAGER_TIMEOUT_S
+                request, timeout=RESOURCE_MANAGER_TIMEOUT_S
             )
-            overview.resources.CopyFrom(await asked)
+            overview.MergeFrom(await asked)
         except grpc.aio.AioRpcError as error:
             overview.resource_manager_problem = (
                 f"the ResourceManager at {self._shell.resource_manager} does not answer"
@@ -409,7 +409,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
                 return
             match message.WhichOneof("message"):
                 case "register":
-                    event = convert.registered_from_proto(
+                    event = convert.registered(
                         message.register, connection, dispatcher=self._shell.address
                     )
                     registered = True
@@ -421,7 +421,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
                     )
                     self._shell.post(event)
                 case "status" if registered:
-                    self._shell.post(convert.status_from_proto(message.status, connection))
+                    self._shell.post(convert.status_reported(message.status, connection))
                 case "heartbeat" if registered:
                     pass
                 case other:
@@ -433,7 +433,7 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
         self, request: dispatcher_pb2.AppendResultsRequest, context: _Context
     ) -> dispatcher_pb2.AppendResultsResponse:
         try:
-            chunk = convert.append_results_from_proto(request)
+            chunk = convert.append_results(request)
         except RemoteProtocolError as error:
             await abort(context, Reason.INVALID_REQUEST, str(error))
         job = self._shell.core.jobs.get(chunk.job_id)

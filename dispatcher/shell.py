@@ -68,7 +68,7 @@ from firesteel.common.leader import FixedLeader, LeaderRetriever
 from firesteel.common.metrics import Registry
 from firesteel.common.process import StartFailed, exit_reason, log_tail
 from firesteel.common.process.log_files import old, prune
-from firesteel.common.rpc.convert import JOB_GRAPH
+from firesteel.common.rpc.convert import JOB_GRAPH, state_number
 from firesteel.common.rpc.server import PORT_CLOSES_S
 from firesteel.common.rpc.status import Reason, reason_of
 from firesteel.common.service.core import Tick
@@ -573,7 +573,7 @@ class Shell:
             case AskToCancel():
                 self._start_task(self._ask_to_cancel(command))
             case Acknowledge():
-                ack = dispatcher_pb2.StatusAck(status=convert.status_to_proto(command.status))
+                ack = dispatcher_pb2.StatusAck(status=state_number(command.status))
                 self._send(command.connection, dispatcher_pb2.DispatcherToJobMaster(ack=ack))
             case ProbeJobMaster():
                 self._start_task(self._probe(command))

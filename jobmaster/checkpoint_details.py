@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 from firesteel._proto import job_master_pb2
+from firesteel.common.checkpoints.messages import Snapshot
+from firesteel.common.rpc.mapping import View
 from jobmaster.core.checkpoints.checkpoint import Checkpoint, Kind
 from jobmaster.core.core import JobMasterCore
+
+_TIMES = ("start_delay_ms", "alignment_ms", "sync_ms", "async_ms")
+_CHECKPOINT = View(
+    Checkpoint,
+    job_master_pb2.CheckpointDetails,
+    given=(
+        *("savepoint", "triggered_ms", "duration_ms", "acknowledged", "tasks", "subtasks"),
+        *_TIMES,
+    ),
+)
+_SUBTASK = View(Snapshot, job_master_pb2.SubtaskCheckpoint, given=("task",))
 
 
 def checkpoint_details(
@@ -12,41 +25,32 @@ def checkpoint_details(
 ) -> list[job_master_pb2.CheckpointDetails]:
     """Returns the newest checkpoint first. With `subtasks`, includes each task's part."""
     coordinator = core.job.checkpoints
-    found = [*coordinator.history, *coordinator.pending]
-    found.sort(key=lambda checkpoint: -checkpoint.checkpoint_id)
-    return [_details(core, checkpoint, now, subtasks=subtasks) for checkpoint in found]
+    checkpoints = [*coordinator.history, *coordinator.pending]
+    checkpoints.sort(key=lambda checkpoint: -checkpoint.checkpoint_id)
+    return [_details(core, checkpoint, now, subtasks=subtasks) for checkpoint in checkpoints]
 
 
 def _details(
     core: JobMasterCore, checkpoint: Checkpoint, now: float, *, subtasks: bool
 ) -> job_master_pb2.CheckpointDetails:
-    parts = checkpoint.snapshots
-    return job_master_pb2.CheckpointDetails(
-        checkpoint_id=checkpoint.checkpoint_id,
+    snapshots, tasks = checkpoint.snapshots, checkpoint.plan.to_acknowledge
+    slowest = {
+        name: max((getattr(part, name) for part in snapshots.values()), default=0.0)
+        for name in _TIMES
+    }
+    return _CHECKPOINT.encode(
+        checkpoint,
         savepoint=checkpoint.kind is Kind.SAVEPOINT,
-        state=checkpoint.state.name,
         triggered_ms=core.now_ms(checkpoint.triggered_at),
         duration_ms=round(checkpoint.duration_s(now) * 1000),
-        size_bytes=checkpoint.size_bytes,
-        acknowledged=len(parts),
-        tasks=len(checkpoint.plan.to_acknowledge),
-        failure=checkpoint.failure,
-        start_delay_ms=max((part.start_delay_ms for part in parts.values()), default=0.0),
-        alignment_ms=max((part.alignment_ms for part in parts.values()), default=0.0),
-        sync_ms=max((part.sync_ms for part in parts.values()), default=0.0),
-        async_ms=max((part.async_ms for part in parts.values()), default=0.0),
+        acknowledged=len(snapshots),
+        tasks=len(tasks),
         subtasks=[
-            job_master_pb2.SubtaskCheckpoint(
-                task=execution.name,
-                size_bytes=parts[attempt_id].size_bytes,
-                start_delay_ms=parts[attempt_id].start_delay_ms,
-                alignment_ms=parts[attempt_id].alignment_ms,
-                sync_ms=parts[attempt_id].sync_ms,
-                async_ms=parts[attempt_id].async_ms,
-            )
-            for attempt_id, execution in checkpoint.plan.to_acknowledge.items()
-            if subtasks and attempt_id in parts
+            _SUBTASK.encode(snapshots[attempt_id], task=execution.name)
+            for attempt_id, execution in tasks.items()
+            if subtasks and attempt_id in snapshots
         ],
+        **slowest,
     )
 
 

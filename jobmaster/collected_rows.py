@@ -114,13 +114,13 @@ class CollectedRows:
         index: int,
     ) -> str:
         earlier = self._follows.get(chunk.operator_id)
-        follows = chunk.restart == _FOLLOWS and earlier is not None
-        generation = earlier.generation if earlier and follows else 0
+        generation = self._epoch << 32 | max(0, chunk.restart)
+        if chunk.restart == _FOLLOWS and earlier is not None:
+            generation = earlier.generation
         request = dispatcher_pb2.AppendResultsRequest(
             job_id=self._job_id,
             epoch=self._epoch,
             operator_id=chunk.operator_id,
-            restart=max(0, chunk.restart),
             generation=generation,
             index=index,
             ipc_stream=chunk.ipc_stream,

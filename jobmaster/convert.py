@@ -16,10 +16,7 @@ from firesteel._proto import (
     resource_manager_pb2,
     tasks_pb2,
 )
-from firesteel.common.checkpoints.metadata import (
-    decode_snapshots,
-    encode_snapshots,
-)
+from firesteel.common.checkpoints.metadata import SNAPSHOTS
 from firesteel.common.config import options
 from firesteel.common.ids import (
     AttemptId,
@@ -32,11 +29,10 @@ from firesteel.common.job_graph import JobEdge
 from firesteel.common.operator_messages import FromOperator, OperatorMessage
 from firesteel.common.rpc.convert import EDGE, ERROR
 from firesteel.common.rpc.errors import MAX_PAYLOAD_BYTES, RemoteProtocolError, check_size
-from firesteel.common.rpc.mapping import Codec, Envelope, Kind, Wire
+from firesteel.common.rpc.mapping import Envelope, Kind, Wire
 from firesteel.errors import ErrorInfo
 from firesteel.text import clipped
 from jobmaster.core import commands, events
-from jobmaster.core.checkpoints.checkpoint import Snapshot
 from jobmaster.core.coordinators.base import Json
 from jobmaster.core.execution_graph.vertex import StatusChange
 from jobmaster.core.failover.exceptions import Failure
@@ -144,12 +140,10 @@ Wire(
     tasks_pb2.TaskStateChange,
     unmapped=("timestamp_ms", "metrics", "partitions", "splits"),
 )
-_SNAPSHOTS = Codec(encode_snapshots, decode_snapshots)
-Wire(Snapshot, tasks_pb2.Snapshot, codecs={"operators": _SNAPSHOTS})
 OPERATOR_ANALYSIS = Wire(events.OperatorAnalysis, tasks_pb2.OperatorSchema)
 RESULT_LOCATIONS = Wire(commands.ResultLocations, tasks_pb2.ResultLocations)
 TASK_DEPLOYMENT = Wire(
-    commands.TaskToDeploy, tasks_pb2.TaskDeployment, codecs={"restored": _SNAPSHOTS}
+    commands.TaskToDeploy, tasks_pb2.TaskDeployment, codecs={"restored": SNAPSHOTS}
 )
 LISTED_TASK = Wire(events.ListedTask, tasks_pb2.ListedTask)
 

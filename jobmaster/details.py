@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from firesteel._proto import common_pb2, job_master_pb2
-from firesteel.common.ids import AttemptId
+from firesteel.common.ids import AttemptId, OperatorId
 from firesteel.common.rpc.convert import ERROR, state_number
+from firesteel.common.rpc.job_details import vertex_details
 from firesteel.plan.fusion import fused
 from jobmaster.checkpoint_details import checkpoint_details
 from jobmaster.convert import STATUS_CHANGE
@@ -19,16 +20,16 @@ Metrics = Mapping[AttemptId, common_pb2.TaskMetrics]  # the last metrics of each
 def job_details(core: JobMasterCore, metrics: Metrics, now: float) -> job_master_pb2.JobDetails:
     graph = core.graph
     members = fused(graph.job_graph)
+    vertices = vertex_details(graph.job_graph)
+    for details, job_vertex in zip(vertices, graph.vertices, strict=True):
+        _add_tasks(details, core, job_vertex, members[job_vertex.vertex.vertex_id], metrics)
     return job_master_pb2.JobDetails(
         job_id=graph.job_graph.job_id,
         name=graph.job_graph.name,
         status=state_number(graph.status),
         entered_ms=map(STATUS_CHANGE.encode, graph.timestamps),
-        vertices=[
-            _vertex(core, job_vertex, members[job_vertex.vertex.vertex_id], metrics)
-            for job_vertex in graph.vertices
-        ],
-        exceptions=[ERROR.encode(error) for error in core.exceptions.newest_first()],
+        vertices=vertices,
+        exceptions=map(ERROR.encode, core.exceptions.newest_first()),
         start_ms=graph.timestamps[0].timestamp_ms,
         end_ms=graph.end_ms,
         waiting_for=core.waiting_for(now),
@@ -37,45 +38,27 @@ def job_details(core: JobMasterCore, metrics: Metrics, now: float) -> job_master
     )
 
 
-def _vertex(
+def _add_tasks(
+    details: job_master_pb2.VertexDetails,
     core: JobMasterCore,
     job_vertex: ExecutionJobVertex,
     members: Sequence[tuple[int, ...]],
     metrics: Metrics,
-) -> job_master_pb2.VertexDetails:
-    vertex = job_vertex.vertex
-    groups = {index: number for number, group in enumerate(members) for index in group}
+) -> None:
     last_plans = _last_plans(job_vertex, members, metrics)
-    return job_master_pb2.VertexDetails(
-        vertex_id=vertex.vertex_id,
-        name=vertex.name,
-        parallelism=vertex.parallelism,
-        max_parallelism=vertex.max_parallelism,
-        slot_sharing_group=vertex.slot_sharing_group,
-        operators=[
-            job_master_pb2.OperatorDetails(
-                operator_id=operator.operator_id,
-                uid=operator.uid,
-                name=operator.name,
-                kind=operator.kind,
-                runs_on_spark=operator.runs_on_spark,
-                plan=last_plans.get(index) or core.job.plans.get(operator.operator_id, ""),
-                group=groups[index],
+    for group, indexes in enumerate(members):
+        for index in indexes:
+            operator = details.operators[index]
+            operator.group = group
+            operator.plan = last_plans.get(index) or core.job.plans.get(
+                OperatorId(operator.operator_id), ""
             )
-            for index, operator in enumerate(vertex.operators)
-        ],
-        subtasks=[
-            job_master_pb2.SubtaskDetails(
-                index=subtask.subtask,
-                attempts=[_execution(execution, metrics) for execution in subtask.attempts],
-            )
-            for subtask in job_vertex.vertices
-        ],
-        input_vertex_ids=list(
-            dict.fromkeys(
-                result.edge.source_vertex_id for result in core.graph.inputs_of(vertex.vertex_id)
-            )
-        ),
+    details.subtasks.extend(
+        job_master_pb2.SubtaskDetails(
+            index=subtask.subtask,
+            attempts=[_execution(execution, metrics) for execution in subtask.attempts],
+        )
+        for subtask in job_vertex.vertices
     )
 
 
@@ -109,10 +92,7 @@ def _execution(execution: Execution, metrics: Metrics) -> job_master_pb2.Executi
         attempt_id=execution.attempt_id,
         number=execution.attempt,
         state=state_number(execution.state),
-        entered_ms=[
-            job_master_pb2.StateChange(state=state_number(state), timestamp_ms=at_ms)
-            for state, at_ms in execution.timestamps
-        ],
+        entered_ms={state.value: at_ms for state, at_ms in execution.timestamps},
         metrics=metrics.get(execution.attempt_id),
         error=ERROR.encode(execution.error) if execution.error is not None else None,
     )
@@ -121,5 +101,4 @@ def _execution(execution: Execution, metrics: Metrics) -> job_master_pb2.Executi
         details.host = slot.host
         details.task_executor_id = slot.task_executor_id
         details.slot_index = slot.slot_index
-        details.allocation_id = slot.allocation_id
     return details

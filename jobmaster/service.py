@@ -31,16 +31,15 @@ from firesteel.common.high_availability import leaders_of
 from firesteel.common.ids import IdSource
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.leader import Leaders, Office
-from firesteel.common.rpc.convert import ERROR, JOB_GRAPH, state_number
+from firesteel.common.rpc.convert import JOB_GRAPH, state_number
+from firesteel.common.rpc.job_details import without_tasks
 from firesteel.common.rpc.link import Link
 from firesteel.common.service.platform import Platform
 from firesteel.common.states import JobStatus
-from firesteel.errors import ErrorInfo, FiresteelError
+from firesteel.errors import FiresteelError
 from jobmaster.convert import (
     HISTORY,
-    STATUS_CHANGE,
     JobHistory,
-    brief_history,
     collected_by_attempt,
     restart_history_from_json,
     verdict_from_json,
@@ -168,8 +167,7 @@ class JobMasterProcess:
             job_master_id=self.job_master_id,
             address=self.address,
             pid=self._platform.processes.pid,
-            metrics_address=self.metrics_address,
-            job_id=self._job_id,
+            job_id=self._job_id or None,
         )
         self._dispatcher.send(dispatcher_pb2.JobMasterToDispatcher(register=register))
         if self.job is not None:
@@ -272,25 +270,15 @@ class JobMasterProcess:
     def _reject(self, start: dispatcher_pb2.StartJob, why: str) -> None:
         """Reports the job as FAILED before its start, with the cause like that of any failure."""
         now_ms = int(self._platform.clock.time() * 1000)
-        graph, history = start.job_graph, _history(start)
-        earlier = brief_history(_statuses(start), ()).statuses
-        failed = StatusChange(JobStatus.FAILED, now_ms)
-        details = job_master_pb2.JobDetails(
+        graph = start.job_graph
+        details = without_tasks(
             job_id=graph.job_id,
             name=graph.name,
-            status=state_number(JobStatus.FAILED),
-            entered_ms=map(STATUS_CHANGE.encode, (*earlier, failed)),
-            exceptions=[
-                ERROR.encode(ErrorInfo(summary=why, timestamp_ms=now_ms)),
-                *(
-                    ERROR.encode(error)
-                    for failure in reversed(history.failures)
-                    for error in (failure.primary, *failure.follow_ups)
-                ),
-            ],
-            start_ms=earlier[0].timestamp_ms if earlier else now_ms,
+            status=JobStatus.FAILED,
+            start_ms=start.start_ms,
             end_ms=now_ms,
-            warnings=history.warnings,
+            history=start.history,
+            failure=why,
         )
         self._rejected = dispatcher_pb2.JobStatusChanged(
             job_id=graph.job_id,

@@ -13,9 +13,8 @@ from dataclasses import replace
 from firesteel._proto import resource_manager_pb2 as pb
 from firesteel.common.ids import Epoch, is_id
 from firesteel.common.resources import ResourceProfile, SlotStatus
-from firesteel.common.rpc.convert import PROFILE
 from firesteel.common.rpc.errors import RemoteProtocolError
-from firesteel.common.rpc.mapping import Codec, Envelope, Kind, Wire
+from firesteel.common.rpc.mapping import Codec, Envelope, Kind, View, Wire
 from resourcemanager.core import commands, events
 from resourcemanager.core.core import SlotManager
 from resourcemanager.core.events import Connection
@@ -76,6 +75,11 @@ _TO_JOB_MASTER: Envelope[commands.ToPeer, pb.ResourceManagerToJobMaster] = Envel
 )
 _STOP = Wire(events.StopRequested, pb.StopTaskExecutorRequest, context=("request",))
 _STOP_PROGRESS = Wire(commands.StopProgress, pb.StopTaskExecutorProgress, context=("request",))
+_EXECUTOR_OVERVIEW = View(
+    TaskExecutor,
+    pb.TaskExecutorOverview,
+    given=("slots", "slots_free", "slots_warm", "slot_problem", "stops"),
+)
 
 
 def from_task_executor(
@@ -212,40 +216,24 @@ def stop_progress(command: commands.StopProgress) -> pb.StopTaskExecutorProgress
     return _STOP_PROGRESS.encode(command)
 
 
-def overview(core: SlotManager) -> pb.ResourceOverview:
-    return pb.ResourceOverview(
-        task_executors=[
-            _task_executor_info(executor) for executor in core.table.executors.values()
-        ],
+def overview(core: SlotManager) -> pb.ClusterOverview:
+    executors = list(map(_executor_overview, core.table.executors.values()))
+    return pb.ClusterOverview(
         slots_total=core.table.total,
         slots_free=core.table.free,
+        slots_warm=sum(executor.slots_warm for executor in executors),
         slots_missing=core.missing,
-        slots_warm=sum(
-            slot.warm
-            for executor in core.table.executors.values()
-            for slot in executor.slots.values()
-        ),
+        task_executors=executors,
     )
 
 
-def _task_executor_info(executor: TaskExecutor) -> pb.TaskExecutorInfo:
-    return pb.TaskExecutorInfo(
-        task_executor_id=executor.task_executor_id,
-        address=executor.address,
-        host=executor.host,
-        pid=executor.pid,
-        metrics_address=executor.metrics_address,
-        stored_bytes=executor.stored_bytes,
+def _executor_overview(executor: TaskExecutor) -> pb.TaskExecutorOverview:
+    slots = executor.slots.values()
+    return _EXECUTOR_OVERVIEW.encode(
+        executor,
+        slots=len(slots),
+        slots_free=sum(slot.allocation_id is None for slot in slots),
+        slots_warm=sum(slot.warm for slot in slots),
+        slot_problem=next((slot.problem for slot in slots if slot.problem), ""),
         stops=not executor.gives_slots,
-        slots=[
-            pb.SlotStatus(
-                slot_index=slot.index,
-                profile=PROFILE.encode(slot.profile),
-                allocation_id=slot.allocation_id,
-                job_id=slot.job_id,
-                warm=slot.warm,
-                problem=slot.problem,
-            )
-            for slot in executor.slots.values()
-        ],
     )

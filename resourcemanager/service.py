@@ -148,7 +148,7 @@ class ResourceManager:
             return own
         live = {executor.worker_id for executor in list(self.shell.core.table.executors.values())}
         return own | {
-            path: LogFile(origin=logs.task_executor_id)
+            path: LogFile(task_executor_id=logs.task_executor_id)
             for logs in self._workers.logs()
             if logs.worker_id not in live
             for path in logs.paths

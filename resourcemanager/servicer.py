@@ -62,8 +62,8 @@ class ResourceManagerServicer(resource_manager_pb2_grpc.ResourceManagerServicer)
             yield message
 
     async def GetOverview(
-        self, request: pb.ResourceOverviewRequest, context: _Context
-    ) -> pb.ResourceOverview:
+        self, request: pb.ClusterOverviewRequest, context: _Context
+    ) -> pb.ClusterOverview:
         return convert.overview(self._shell.core)
 
     async def StopTaskExecutor(

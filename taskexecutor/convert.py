@@ -17,17 +17,14 @@ from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, Job
 from firesteel.common.rpc.convert import (
     BLOB,
     ERROR,
-    PARTITION_ID,
-    SLOT_STATUS,
     STORED_PARTITION,
-    state_number,
 )
 from firesteel.common.rpc.errors import RemoteProtocolError
-from firesteel.common.rpc.mapping import Codec, Envelope, Kind, Wire
-from firesteel.common.states import ExecutionState
+from firesteel.common.rpc.mapping import Codec, Envelope, Kind, View, Wire
 from firesteel.errors import ErrorInfo
 from taskexecutor.core import commands, events
 from taskexecutor.core.process_shape import Environment
+from taskexecutor.core.settings import Settings
 
 
 def environment_from(values: Mapping[str, str]) -> Environment:
@@ -74,34 +71,30 @@ def from_resource_manager(
     return event
 
 
-def to_resource_manager(
-    command: commands.AnswerSlotRequest | commands.ReportSlots, epoch: Epoch
-) -> resource_manager_pb2.TaskExecutorToResourceManager:
-    pb = resource_manager_pb2
-    message = pb.TaskExecutorToResourceManager(epoch=epoch)
-    match command:
-        case commands.AnswerSlotRequest(allocation_id=allocation_id, accepted=True):
-            message.slot_request_accepted.allocation_id = allocation_id
-        case commands.AnswerSlotRequest(allocation_id=allocation_id, reason=reason):
-            message.slot_request_rejected.allocation_id = allocation_id
-            message.slot_request_rejected.reason = reason
-        case commands.ReportSlots():
-            report = pb.SlotReport(
-                sequence=command.sequence,
-                slots=map(SLOT_STATUS.encode, command.slots),
-                stored_partitions=command.stored.partitions,
-                stored_bytes=command.stored.size_bytes,
-                stored_jobs=command.stored_jobs,
-            )
-            message.slot_report.CopyFrom(report)
-    return message
+TO_RESOURCE_MANAGER: Envelope[
+    commands.ToResourceManager, resource_manager_pb2.TaskExecutorToResourceManager
+] = Envelope(
+    resource_manager_pb2.TaskExecutorToResourceManager,
+    {
+        "slot_request_accepted": commands.AcceptSlotRequest,
+        "slot_request_rejected": commands.RejectSlotRequest,
+        "slot_report": commands.ReportSlots,
+    },
+    others=("register", "heartbeat"),
+    given=("epoch",),
+)
+REGISTRATION = View(
+    Settings,
+    resource_manager_pb2.TaskExecutorRegistration,
+    given=("address", "host", "pid", "worker_id", "slots"),
+)
 
 
 # ---- JobMaster
 
 
 # Relayed to the slots of the attempts that they name.
-_FOR_TASKS = ("trigger_checkpoint", "notify_checkpoint", "drain", "adopt")
+_FOR_TASKS = ("operator_event", "trigger_checkpoint", "notify_checkpoint", "drain", "adopt")
 _FROM_JOB_MASTER: Envelope[events.Event | None, job_master_pb2.JobMasterToTaskExecutor] = Envelope(
     job_master_pb2.JobMasterToTaskExecutor,
     {
@@ -112,7 +105,7 @@ _FROM_JOB_MASTER: Envelope[events.Event | None, job_master_pb2.JobMasterToTaskEx
         "release_partitions": events.PartitionsReleased,
         "goodbye": events.JobMasterLeft,
     },
-    others=("submit", "operator_event", "analyze", *_FOR_TASKS),
+    others=("submit", "analyze", *_FOR_TASKS),
 )
 
 
@@ -123,14 +116,6 @@ def from_job_master(
     match message.WhichOneof("message"):
         case "submit":
             return _tasks_submitted(job_id, epoch, message.submit, conf)
-        case "operator_event":
-            event = message.operator_event
-            return events.OperatorEventReceived(
-                job_id=job_id,
-                job_master_epoch=epoch,
-                attempt_id=AttemptId(event.attempt_id),
-                message=executor_pb2.TaskExecutorToExecutor(operator_event=event),
-            )
         case "analyze":
             return events.AnalysisRequested(
                 job_id=job_id,
@@ -142,10 +127,12 @@ def from_job_master(
             )
         case kind if kind in _FOR_TASKS:
             relayed = getattr(message, kind)
+            operator_event = kind == "operator_event"
+            attempt_ids = (relayed.attempt_id,) if operator_event else relayed.attempt_ids
             return events.TaskMessageReceived(
                 job_id=job_id,
                 job_master_epoch=epoch,
-                attempt_ids=tuple(map(AttemptId, relayed.attempt_ids)),
+                attempt_ids=tuple(map(AttemptId, attempt_ids)),
                 message=executor_pb2.TaskExecutorToExecutor(**{kind: relayed}),
             )
         case _:
@@ -166,7 +153,10 @@ def _tasks_submitted(
                 allocation_id=AllocationId(allocation_id),
                 tasks={
                     AttemptId(task.attempt_id): events.TaskPlace(
-                        VertexId(task.vertex_id), task.subtask, task.attempt
+                        VertexId(task.vertex_id),
+                        task.subtask,
+                        task.attempt,
+                        AllocationId(allocation_id),
                     )
                     for task in tasks
                 },
@@ -201,6 +191,24 @@ def _cancellation_timeout_s(config: Mapping[str, str], conf: Configuration) -> f
     return Configuration({option.key: config[option.key]}).get(option)
 
 
+_SPLITS = Codec(None, tuple)  # relayed
+_TASK_STATE = Wire(
+    events.TaskState,
+    tasks_pb2.TaskStateChange,
+    given=("error", "timestamp_ms"),
+    unmapped=("metrics", "partitions", "unreadable"),
+    codecs={"splits": _SPLITS},
+)
+Wire(events.TaskPlace, job_master_pb2.TaskPlace, codecs={"splits": _SPLITS})
+_HELLO = View(
+    commands.SendHello,
+    job_master_pb2.TaskExecutorHello,
+    given=("task_executor_id", "address", "host", "data_address"),
+)
+_OFFER_SLOTS = View(commands.OfferSlots, job_master_pb2.OfferSlots)
+_SLOT_LOST = View(commands.ReportSlotLost, job_master_pb2.SlotLost, given=("error",))
+
+
 def to_job_master(
     command: commands.ToJobMaster,
     *,
@@ -211,74 +219,38 @@ def to_job_master(
     host: str,
     now_ms: int,
 ) -> job_master_pb2.TaskExecutorToJobMaster:
-    envelope = job_master_pb2.TaskExecutorToJobMaster(job_id=command.job_id, job_master_epoch=epoch)
-    location = f"{host}, TaskExecutor {task_executor_id}"
+    job_id, location = command.job_id, f"{host}, TaskExecutor {task_executor_id}"
+    content: dict[str, Any]
     match command:
-        case commands.SendHello():
-            envelope.hello.CopyFrom(
-                job_master_pb2.TaskExecutorHello(
-                    task_executor_id=task_executor_id,
-                    address=address,
-                    host=host,
-                    slots=map(_OFFER.encode, command.slots),
-                    tasks=[
-                        tasks_pb2.TaskStateChange(
-                            attempt_id=task.attempt_id, state=state_number(task.state)
-                        )
-                        for task in command.tasks
-                    ],
-                    places={
-                        task.attempt_id: job_master_pb2.TaskPlace(
-                            vertex_id=task.place.vertex_id,
-                            subtask=task.place.subtask,
-                            attempt=task.place.attempt,
-                            allocation_id=task.allocation_id,
-                            splits=task.splits,
-                        )
-                        for task in command.tasks
-                    },
-                    data_address=data_address,
-                    partitions=[PARTITION_ID.encode(part.id) for part in command.partitions],
-                )
-            )
-        case commands.OfferSlots():
-            envelope.offer_slots.slots.extend(map(_OFFER.encode, command.slots))
-        case commands.ReportSlotLost():
-            envelope.slot_lost.CopyFrom(
-                job_master_pb2.SlotLost(
-                    allocation_id=command.allocation_id,
-                    error=_error(command.reason, f"{location}, slot {command.slot_index}", now_ms),
-                )
-            )
-        case commands.ReportTasks():
-            error = _error(command.reason, location, now_ms) if command.reason else None
-            envelope.task_states.CopyFrom(
-                tasks_pb2.TaskStateChanges(
-                    job_id=command.job_id,
-                    updates=[
-                        tasks_pb2.TaskStateChange(
-                            attempt_id=task.attempt_id,
-                            state=state_number(task.state),
-                            error=error,
-                            timestamp_ms=now_ms,
-                        )
-                        for task in command.states
-                    ],
-                )
-            )
-        case commands.ReportAnalysisFailed():
-            result = tasks_pb2.AnalyzeResult(
-                job_id=command.job_id, error=_error(command.reason, location, now_ms)
-            )
-            envelope.analyze_result.CopyFrom(result)
         case commands.RelayToJobMaster():
             assert isinstance(command.message, job_master_pb2.TaskExecutorToJobMaster)
-            command.message.job_id, command.message.job_master_epoch = command.job_id, epoch
+            command.message.job_id, command.message.job_master_epoch = job_id, epoch
             return command.message
-    return envelope
-
-
-_OFFER = Wire(commands.Offer, job_master_pb2.SlotOffer)
+        case commands.SendHello():
+            hello = _HELLO.encode(
+                command,
+                task_executor_id=task_executor_id,
+                address=address,
+                host=host,
+                data_address=data_address,
+            )
+            content = {"hello": hello}
+        case commands.OfferSlots():
+            content = {"offer_slots": _OFFER_SLOTS.encode(command)}
+        case commands.ReportSlotLost():
+            error = _error(command.reason, f"{location}, slot {command.slot_index}", now_ms)
+            content = {"slot_lost": _SLOT_LOST.encode(command, error=error)}
+        case commands.ReportTasks():
+            failure = _error(command.reason, location, now_ms) if command.reason else None
+            updates = [
+                _TASK_STATE.encode(state, error=failure, timestamp_ms=now_ms)
+                for state in command.states
+            ]
+            content = {"task_states": tasks_pb2.TaskStateChanges(job_id=job_id, updates=updates)}
+        case commands.ReportAnalysisFailed():
+            error = _error(command.reason, location, now_ms)
+            content = {"analyze_result": tasks_pb2.AnalyzeResult(job_id=job_id, error=error)}
+    return job_master_pb2.TaskExecutorToJobMaster(job_id=job_id, job_master_epoch=epoch, **content)
 
 
 def _error(reason: str, location: str, now_ms: int) -> common_pb2.ErrorInfo:
@@ -315,7 +287,7 @@ _FROM_EXECUTOR: Envelope[events.Event | None, executor_pb2.ExecutorToTaskExecuto
     others=("task_states", "metrics", *_FOR_JOB_MASTER),  # see `from_executor`
     context=("executor_id",),
 )
-_TO_EXECUTOR: Envelope[
+TO_EXECUTOR: Envelope[
     commands.AssignProcess | commands.CancelInProcess | commands.CleanProcess,
     executor_pb2.TaskExecutorToExecutor,
 ] = Envelope(
@@ -325,7 +297,7 @@ _TO_EXECUTOR: Envelope[
         "cancel": Kind(commands.CancelInProcess, unmapped=("job_master_epoch",)),
         "release": commands.CleanProcess,
     },
-    others=("submit", "operator_event", "analyze", *_FOR_TASKS),
+    others=("submit", "analyze", *_FOR_TASKS),
     context=("executor_id",),
 )
 
@@ -340,14 +312,7 @@ def from_executor(
             return events.TaskStatesReported(
                 executor_id=executor_id,
                 job_id=JobId(states.job_id),
-                states=tuple(
-                    events.TaskState(
-                        AttemptId(update.attempt_id),
-                        ExecutionState(update.state),
-                        tuple(update.splits),
-                    )
-                    for update in states.updates
-                ),
+                states=tuple(map(_TASK_STATE.decode, states.updates)),
                 message=job_master_pb2.TaskExecutorToJobMaster(task_states=states),
                 partitions=tuple(
                     STORED_PARTITION.decode(partition)
@@ -371,9 +336,3 @@ def from_executor(
             )
         case _:
             return _FROM_EXECUTOR.decode(message, executor_id=executor_id)
-
-
-def to_executor(
-    command: commands.AssignProcess | commands.CancelInProcess | commands.CleanProcess,
-) -> executor_pb2.TaskExecutorToExecutor:
-    return _TO_EXECUTOR.encode(command)

@@ -22,7 +22,7 @@ from firesteel.common.leader import Leaders, Office
 from firesteel.common.metrics import Registry, Sample
 from firesteel.common.process.log_files import slot_logs
 from firesteel.common.rpc import job_logs
-from firesteel.common.rpc.convert import PROFILE, SLOT_STATUS
+from firesteel.common.rpc.convert import SLOT_STATUS
 from firesteel.common.service.driver import Driver
 from firesteel.common.service.platform import Platform
 from taskexecutor import convert
@@ -191,7 +191,9 @@ class TaskExecutor:
 
     def _execute(self, command: commands.Command) -> None:
         match command:
-            case commands.AnswerSlotRequest() | commands.ReportSlots():
+            case (
+                commands.AcceptSlotRequest() | commands.RejectSlotRequest() | commands.ReportSlots()
+            ):
                 self._resource_manager.send_command(command)
             case commands.ConnectJobMaster():
                 self._connect_job_master(command)
@@ -220,15 +222,15 @@ class TaskExecutor:
                 self._processes.kill(command.executor_id, command.reason)
             case commands.AssignProcess():
                 self._serving[command.executor_id] = command.job_id
-                message = convert.to_executor(command)
+                message = convert.TO_EXECUTOR.encode(command)
                 if self._platform.security is not None:
                     message.assign.job_key = self._platform.security.job_key(command.job_id)
                 self._links.send(command.executor_id, message)
             case commands.CancelInProcess():
-                self._links.send(command.executor_id, convert.to_executor(command))
+                self._links.send(command.executor_id, convert.TO_EXECUTOR.encode(command))
             case commands.CleanProcess():
                 self._serving.pop(command.executor_id, None)
-                self._links.send(command.executor_id, convert.to_executor(command))
+                self._links.send(command.executor_id, convert.TO_EXECUTOR.encode(command))
             case commands.RelayToProcess():
                 assert isinstance(command.message, executor_pb2.TaskExecutorToExecutor)
                 self._links.send(command.executor_id, command.message)
@@ -323,22 +325,21 @@ class TaskExecutor:
     # -- messages to masters and Prometheus
 
     def _registration(self) -> resource_manager_pb2.TaskExecutorRegistration:
-        return resource_manager_pb2.TaskExecutorRegistration(
-            task_executor_id=self.task_executor_id,
+        return convert.REGISTRATION.encode(
+            self._settings,
             address=self.address,
             host=self._host,
             pid=self._platform.processes.pid,
             worker_id=self._worker_id or None,
-            total=PROFILE.encode(self._settings.total),
-            default_slot=PROFILE.encode(self._settings.default_slot),
             slots=map(SLOT_STATUS.encode, self.core.table.statuses()),
-            metrics_address=self.metrics_address,
         )
 
     def _logs(self) -> dict[Path, LogFile]:
         """Returns the logs of the TaskExecutor and of its slots."""
-        own = LogFile(origin=self.task_executor_id, own=True)
-        slots = dict.fromkeys(slot_logs(self._directory), LogFile(origin=self.task_executor_id))
+        own = LogFile(task_executor_id=self.task_executor_id, own=True)
+        slots = dict.fromkeys(
+            slot_logs(self._directory), LogFile(task_executor_id=self.task_executor_id)
+        )
         return ({self._log_path: own} if self._log_path else {}) | slots
 
     def _slot_samples(self) -> Iterator[Sample]:

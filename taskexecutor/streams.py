@@ -69,9 +69,9 @@ class ResourceManagerStream:
             )
         )
 
-    def send_command(self, command: commands.AnswerSlotRequest | commands.ReportSlots) -> None:
+    def send_command(self, command: commands.ToResourceManager) -> None:
         if self._registered:
-            self.link.send(convert.to_resource_manager(command, self._epoch))
+            self.link.send(convert.TO_RESOURCE_MANAGER.encode(command, epoch=self._epoch))
 
     def _connected(self) -> None:
         self.link.send(_ToResourceManager(register=self._registration()))

@@ -329,8 +329,8 @@ class DispatcherCore:
         self.processes.start_succeeded()
         if process.job_id is None:
             self._adopt(process, now)
-        if process.job_id is None and event.serves is not None:
-            self._superseded(process, event.serves)
+        if process.job_id is None and event.job_id is not None:
+            self._superseded(process, event.job_id)
             return
         if process.job_id is None:
             return

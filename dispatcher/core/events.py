@@ -42,7 +42,7 @@ class JobMasterRegistered:
     job_master_id: JobMasterId
     pid: int
     address: str
-    serves: JobId | None = None  # the job that it already serves
+    job_id: JobId | None = None  # the job that it already serves
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,19 +33,18 @@ from firesteel.client import files as user_files
 from firesteel.client.connection import LEADER_TIMEOUT_S, START_HINT, Connection
 from firesteel.client.files import UserFile
 from firesteel.client.job_details import (
+    CLUSTER_OVERVIEW,
     JOB_DETAILS,
     JOB_OVERVIEW,
     STOP_PROGRESS,
     ClusterOverview,
     JobDetails,
     JobOverview,
-    LogLine,
     StopProgress,
-    cluster_overview,
-    log_line,
 )
 from firesteel.common.config import Configuration, options
 from firesteel.common.job_graph import Blob, JobGraph
+from firesteel.common.job_log.lines import LogLine
 from firesteel.common.rpc.access_messages import (
     AUDIT_ENTRY,
     CREATED_TOKEN,
@@ -55,6 +54,7 @@ from firesteel.common.rpc.access_messages import (
     TokenDescription,
 )
 from firesteel.common.rpc.convert import JOB_GRAPH
+from firesteel.common.rpc.job_logs import LINE
 from firesteel.common.rpc.status import Reason, reason_of
 from firesteel.common.states import JobStatus
 from firesteel.errors import (
@@ -348,24 +348,23 @@ class Client:
                     away_since = None
                     if message.lines:
                         request.after_us = max(request.after_us, message.lines[-1].time_us)
-                    lines = [log_line(line) for line in message.lines]
-                    lines += (LogLine(text=notice, is_notice=True) for notice in message.notices)
+                    lines = list(map(LINE.decode, message.lines))
+                    lines += (LogLine(text=notice) for notice in message.notices)
                     if lines:
                         yield lines
                 return
             except grpc.RpcError as error:
                 away_since = self._away_since(error, away_since)
             away = "the Dispatcher was away for a moment; lines may come twice"
-            yield [LogLine(text=away, is_notice=True)]
+            yield [LogLine(text=away)]
             time.sleep(RECONNECT_PAUSE_S)
 
     # ---- the cluster
 
     def cluster_overview(self) -> ClusterOverview:
         """The cluster's TaskExecutors and slots."""
-        return cluster_overview(
-            self._call("GetClusterOverview", dispatcher_pb2.ClusterOverviewRequest())
-        )
+        request = resource_manager_pb2.ClusterOverviewRequest()
+        return CLUSTER_OVERVIEW.decode(self._call("GetClusterOverview", request))
 
     def stop_task_executor(
         self, task_executor_id: str, *, drain: bool = False, force: bool = False

@@ -21,10 +21,11 @@ from rich.segment import Segment, Segments
 from rich.text import Text
 
 from firesteel.client import render
-from firesteel.client.job_details import JobDetails, TaskMetrics, Vertex
+from firesteel.client.job_details import JobDetails, Vertex
 from firesteel.client.job_output import write_to_stdout
 from firesteel.common import units
 from firesteel.common.states import ExecutionState
+from firesteel.common.task_metrics import TaskMetrics
 
 SHOWN_ID = 8  # characters of a job's id, which the verbs also accept
 PACE_WINDOW_S = 3.0  # rates are averages over this time

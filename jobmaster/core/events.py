@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
+from firesteel.common.checkpoints import messages
 from firesteel.common.checkpoints.descriptions import StateDescriptions
 from firesteel.common.file_parts import ListedFile
 from firesteel.common.ids import AllocationId, AttemptId, OperatorId, TaskExecutorId, VertexId
@@ -14,7 +15,6 @@ from firesteel.common.job_graph import ResultPartitionId
 from firesteel.common.operator_messages import HeldSplit, OperatorMessage
 from firesteel.common.states import ExecutionState
 from firesteel.errors import ErrorInfo
-from jobmaster.core.checkpoints.checkpoint import Snapshot
 from jobmaster.core.coordinators.base import Json
 from jobmaster.core.slots.slot import SlotOffer
 
@@ -202,50 +202,23 @@ class ChunkNotSpooled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointAcknowledged:
-    """A task has written its part of a checkpoint."""
-
+class CheckpointAcknowledged(messages.CheckpointAcknowledged):
     task_executor_id: TaskExecutorId
-    attempt_id: AttemptId
-    checkpoint_id: int
-    snapshot: Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointDeclined:
+class CheckpointDeclined(messages.CheckpointDeclined):
     task_executor_id: TaskExecutorId
-    attempt_id: AttemptId
-    checkpoint_id: int
-    cause: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskDataEnded:
-    """A task has processed all its data, and only waits for a checkpoint that contains it."""
-
+class TaskDataEnded(messages.DataEnded):
     task_executor_id: TaskExecutorId
-    attempt_id: AttemptId
-
-
-class Stopping(NamedTuple):
-    """The job is to end with a savepoint."""
-
-    savepoint_path: str
-    drains: bool  # the sources end first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskHeld:
-    """Reports what an adopted task holds, once it has read all messages of earlier JobMasters."""
-
+class TaskHeld(messages.TaskHeld):
     task_executor_id: TaskExecutorId
-    attempt_id: AttemptId
-    splits: Mapping[OperatorId, Sequence[HeldSplit]]  # by source: all assigned splits
-    # Checkpoints in progress whose outcome the task does not know.
-    open_checkpoints: tuple[int, ...]
-    stops_with: int | None  # its source waits for the outcome of this savepoint
-    data_ended: bool
-    stops: Stopping | None = None  # None: as far as the task knows, the job is not being stopped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

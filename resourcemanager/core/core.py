@@ -164,15 +164,10 @@ class SlotManager:
                 worker_id=event.worker_id,
                 total=event.total,
                 default_slot=event.default_slot,
-                metrics_address=event.metrics_address,
                 leaving=event.worker_id in self.workers.ending,
             )
             self.table.add(executor, (status.slot_index for status in event.slots))
-        executor.address, executor.metrics_address, executor.pid = (
-            event.address,
-            event.metrics_address,
-            event.pid,
-        )
+        executor.address, executor.pid = event.address, event.pid
         self.fence.connect_executor(executor, event.connection, self._now)
         self._cancel(Deadline.EXECUTOR_GRACE, executor.task_executor_id)
         if executor.worker_id is not None and executor.gives_slots:

@@ -49,7 +49,6 @@ class TaskExecutorRegistered:
     total: ResourceProfile
     default_slot: ResourceProfile  # the size that an UNKNOWN requirement gets here
     slots: tuple[SlotStatus, ...]
-    metrics_address: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

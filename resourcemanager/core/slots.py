@@ -129,7 +129,6 @@ class TaskExecutor:
     worker_id: WorkerId | None
     total: ResourceProfile
     default_slot: ResourceProfile
-    metrics_address: str
     connection: Connection | None = None  # None: broken, perhaps back soon
     heard_at: float = 0.0
     report_sequence: int = 0  # of the newest report of this registration

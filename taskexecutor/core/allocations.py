@@ -20,7 +20,7 @@ def offer_ready_slots(table: SlotTable, now: float) -> None:
     """Offers every slot whose process and JobMaster are ready, in one message per job. Repeats
     offers that were not answered.
     """
-    offers: dict[JobId, list[commands.Offer]] = {}
+    offers: dict[JobId, list[commands.SlotOffer]] = {}
     for slot in table.slots:
         allocation, process = slot.allocation, slot.process
         if allocation is None or process is None or not table.jobs[allocation.job_id].connected:
@@ -48,9 +48,9 @@ def _unanswered(allocation: Allocation, now: float) -> bool:
     )
 
 
-def offer_of(table: SlotTable, slot: Slot) -> commands.Offer:
+def offer_of(table: SlotTable, slot: Slot) -> commands.SlotOffer:
     allocation, process = table.allocation_of(slot), table.process_in(slot)
-    return commands.Offer(
+    return commands.SlotOffer(
         allocation_id=allocation.allocation_id,
         slot_index=slot.index,
         profile=allocation.profile,

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from firesteel.common.ids import AllocationId, AttemptId, Epoch, ExecutorId, JobId
 from firesteel.common.job_graph import Blob, ResultPartitionId, StoredPartition
 from firesteel.common.resources import ResourceProfile, SlotStatus
-from taskexecutor.core.events import HeldTask, TaskState
+from taskexecutor.core.events import TaskPlace, TaskState
 from taskexecutor.core.process_shape import ProcessShape
 
 # ---- to the ResourceManager
@@ -25,18 +26,26 @@ class Stored(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerSlotRequest:
+class AcceptSlotRequest:
     allocation_id: AllocationId
-    accepted: bool
-    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectSlotRequest:
+    allocation_id: AllocationId
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSlots:
     sequence: int  # strictly increasing
     slots: tuple[SlotStatus, ...]  # every slot of this TaskExecutor
-    stored: Stored = Stored()
-    stored_jobs: tuple[JobId, ...] = ()  # the jobs that own the stored partitions
+    stored_partitions: int = 0  # of BLOCKING results, for all jobs
+    stored_bytes: int = 0  # their size
+    stored_jobs: tuple[JobId, ...] = ()  # the jobs that own them
+
+
+ToResourceManager = AcceptSlotRequest | RejectSlotRequest | ReportSlots
 
 
 # ---- to a JobMaster
@@ -57,7 +66,7 @@ class CloseJobMaster:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class SlotOffer:
     allocation_id: AllocationId
     slot_index: int
     profile: ResourceProfile
@@ -70,15 +79,16 @@ class SendHello:
     """The first message on every connection: lists everything held for the job."""
 
     job_id: JobId
-    slots: tuple[Offer, ...]
-    tasks: tuple[HeldTask, ...]
-    partitions: tuple[StoredPartition, ...] = ()
+    slots: tuple[SlotOffer, ...]
+    tasks: tuple[TaskState, ...]
+    places: Mapping[AttemptId, TaskPlace]  # of the tasks
+    partitions: tuple[ResultPartitionId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferSlots:
     job_id: JobId
-    slots: tuple[Offer, ...]
+    slots: tuple[SlotOffer, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,8 +222,7 @@ class DeleteResults:
 
 
 Command = (
-    AnswerSlotRequest
-    | ReportSlots
+    ToResourceManager
     | ConnectJobMaster
     | CloseJobMaster
     | ToJobMaster

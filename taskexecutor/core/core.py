@@ -118,8 +118,6 @@ class TaskExecutorCore:
                 tasks.cancel(table, event, now)
             case events.AnalysisRequested():
                 tasks.analyze(table, event)
-            case events.OperatorEventReceived():
-                tasks.relay_to_task(table, event)
             case events.TaskMessageReceived():
                 tasks.relay_to_tasks(table, event)
             case events.ProcessReady():

@@ -109,6 +109,8 @@ class TaskPlace(NamedTuple):
     vertex_id: VertexId
     subtask: int
     attempt: int
+    allocation_id: AllocationId
+    splits: tuple[Any, ...] = ()  # read by its source; set once the task has finished
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,16 +150,10 @@ class AnalysisRequested(FromJobMaster):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorEventReceived(FromJobMaster):
-    """An event from an operator coordinator to its task."""
-
-    attempt_id: AttemptId
-    message: object
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMessageReceived(FromJobMaster):
-    """A checkpoint trigger, a checkpoint notification or an adoption, for these tasks."""
+    """An operator event, a checkpoint trigger, a checkpoint notification or an adoption, for these
+    tasks.
+    """
 
     attempt_ids: tuple[AttemptId, ...]
     message: object
@@ -234,16 +230,6 @@ class TaskState(NamedTuple):
     splits: tuple[Any, ...] = ()  # read by the task's source; reported to the next JobMaster
 
 
-class HeldTask(NamedTuple):
-    """A task in a slot, running or ended."""
-
-    attempt_id: AttemptId
-    state: ExecutionState
-    place: TaskPlace
-    allocation_id: AllocationId
-    splits: tuple[Any, ...] = ()  # set once the task has finished
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStatesReported(FromProcess):
     job_id: JobId
@@ -302,7 +288,6 @@ Event = (
     | TasksSubmitted
     | TasksCancelled
     | AnalysisRequested
-    | OperatorEventReceived
     | TaskMessageReceived
     | JobMasterLeft
     | JobMasterDied

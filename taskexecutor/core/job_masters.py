@@ -77,21 +77,16 @@ def connected(table: SlotTable, job_id: JobId, now: float) -> None:
         for slot in table.slots_of(job_id)
         if slot.state in (SlotState.ACTIVE, SlotState.RELEASING)
     ]
+    tasks = [task for slot in held if (a := slot.allocation) for task in a.tasks.values()]
     table.command(
         commands.SendHello(
             job_id=job_id,
             slots=tuple(
                 allocations.offer_of(table, slot) for slot in held if slot.state is SlotState.ACTIVE
             ),
-            tasks=tuple(
-                events.HeldTask(
-                    t.attempt_id, t.state, t.place, slot.allocation.allocation_id, t.splits
-                )
-                for slot in held
-                if slot.allocation
-                for t in slot.allocation.tasks.values()
-            ),
-            partitions=tuple(job.partitions.values()),
+            tasks=tuple(events.TaskState(task.attempt_id, task.state) for task in tasks),
+            places={task.attempt_id: task.place for task in tasks},
+            partitions=tuple(job.partitions),
         )
     )
     for slot in held:

@@ -34,10 +34,11 @@ def request(table: SlotTable, event: events.SlotRequested, now: float) -> None:
             SlotEvent.REQUESTED,
             f"allocation {event.allocation_id} for job {event.job_id}",
         )
+    allocation_id = event.allocation_id
     table.command(
-        commands.AnswerSlotRequest(
-            allocation_id=event.allocation_id, accepted=not problem, reason=problem
-        )
+        commands.RejectSlotRequest(allocation_id=allocation_id, reason=problem)
+        if problem
+        else commands.AcceptSlotRequest(allocation_id=allocation_id)
     )
     table.report_due = True
 

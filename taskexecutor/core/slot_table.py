@@ -251,7 +251,8 @@ class SlotTable:
                 ReportSlots(
                     sequence=self._report_sequence,
                     slots=statuses,
-                    stored=stored,
+                    stored_partitions=stored.partitions,
+                    stored_bytes=stored.size_bytes,
                     stored_jobs=stored_jobs,
                 )
             )

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
 from firesteel.common.backoff import Backoff
 from firesteel.common.ids import AllocationId, AttemptId, ExecutorId, JobId
@@ -118,7 +117,6 @@ class Task:
     attempt_id: AttemptId
     place: TaskPlace
     state: ExecutionState = ExecutionState.DEPLOYING
-    splits: tuple[Any, ...] = ()  # read by the task's source; set once the task has finished
     cancelled: bool = False  # by the JobMaster, or because its slot is released
     # when the slot's process is killed if the task has not ended
     cancel_deadline: float | None = None

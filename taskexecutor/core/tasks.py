@@ -219,7 +219,7 @@ def states_reported(table: SlotTable, event: events.TaskStatesReported, now: flo
         task = held.tasks.get(attempt_id)
         if task is not None and not task.state.terminal:
             table.set_task_state(slot, task, state)
-            task.splits = splits
+            task.place = task.place._replace(splits=splits)
     job = table.jobs[event.job_id]
     if not job.closed:
         results.keep(table, job, event.partitions)
@@ -238,18 +238,6 @@ def relay_to_job_master(table: SlotTable, event: events.ProcessMessageReceived) 
         event.job_id,
         commands.RelayToJobMaster(job_id=event.job_id, message=event.message),
         keep=event.keep,
-    )
-
-
-def relay_to_task(table: SlotTable, event: events.OperatorEventReceived) -> None:
-    found = table.task(event.job_id, event.attempt_id)
-    if found is None or found.task.state.terminal or found.slot.process is None:
-        table.dropped["OperatorEventReceived"] += 1
-        return
-    table.command(
-        commands.RelayToProcess(
-            executor_id=table.process_in(found.slot).executor_id, message=event.message
-        )
     )
 
 

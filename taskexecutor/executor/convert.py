@@ -5,29 +5,32 @@ Protobuf stays at this door.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from firesteel._proto import common_pb2, executor_pb2, tasks_pb2
-from firesteel.common.checkpoints.metadata import (
-    decode_snapshots,
-    encode_snapshots,
+from firesteel.common.checkpoints.messages import (
+    CheckpointAcknowledged,
+    CheckpointAnswer,
+    CheckpointDeclined,
+    DataEnded,
+    TaskHeld,
 )
+from firesteel.common.checkpoints.metadata import decode_snapshots
 from firesteel.common.checkpoints.state import OperatorSnapshot
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.ids import AttemptId, JobId, OperatorId
 from firesteel.common.job_graph import JobEdge, JobVertex
-from firesteel.common.rpc.convert import (
-    ERROR,
-    state_number,
-)
+from firesteel.common.rpc.convert import ERROR, TASK_METRICS, plan_text, state_number
 from firesteel.common.rpc.errors import MAX_PAYLOAD_BYTES, MessageTooLarge
 from firesteel.common.rpc.mapping import Codec, Envelope, Kind, Wire, register
 from firesteel.common.states import ExecutionState
+from firesteel.common.task_metrics import TaskMetrics
 from firesteel.elements import CheckpointBarrier
 from firesteel.errors import ErrorInfo, FiresteelError
-from firesteel.text import clipped, valid_text
+from firesteel.text import valid_text
 from taskexecutor.executor.analyze import AnalyzedOperator
 from taskexecutor.executor.exchange import Locations
 from taskexecutor.executor.state import RestoredOperatorState
@@ -38,17 +41,7 @@ from taskexecutor.executor.task import (
     OutEdge,
     TaskConfig,
     TaskEnd,
-    TaskMetrics,
 )
-from taskexecutor.executor.task.interfaces import (
-    Acknowledged,
-    CheckpointAnswer,
-    DataEnded,
-    Declined,
-    Held,
-)
-
-MAX_PLAN_CHARS = 100_000
 
 
 def _encode_schema(schema: pa.Schema | None) -> bytes:
@@ -174,18 +167,6 @@ BARRIER = Wire(
 # -- to the TaskExecutor
 
 
-def _plan_text(plan: str) -> str:
-    """A literal in a plan may have any length."""
-    return valid_text(clipped(plan, MAX_PLAN_CHARS))
-
-
-_METRICS = Wire(
-    TaskMetrics,
-    common_pb2.TaskMetrics,
-    codecs={
-        "plans": Codec(lambda plans: {o: _plan_text(plan) for o, plan in plans.items()}, dict),
-    },
-)
 _SAMPLE = Wire(
     MetricSample,
     common_pb2.MetricSample,
@@ -194,29 +175,24 @@ _SAMPLE = Wire(
         "labels": Codec(lambda labels: {k: valid_text(v) for k, v in labels.items()}, dict),
     },
 )
-_ANALYZED = Wire(AnalyzedOperator, tasks_pb2.OperatorSchema, codecs={"plan": Codec(_plan_text)})
+_ANALYZED = Wire(AnalyzedOperator, tasks_pb2.OperatorSchema, codecs={"plan": Codec(plan_text)})
 _TASK_END = Wire(
     TaskEnd, tasks_pb2.TaskStateChange, unmapped=("attempt_id", "state", "error", "timestamp_ms")
 )
-_ANSWER: Envelope[Declined | DataEnded | Held, executor_pb2.ExecutorToTaskExecutor] = Envelope(
+_CHECKPOINT_ANSWER: Envelope[CheckpointAnswer, executor_pb2.ExecutorToTaskExecutor] = Envelope(
     executor_pb2.ExecutorToTaskExecutor,
     {
+        "checkpoint_acknowledged": CheckpointAcknowledged,
         "checkpoint_declined": Kind(
-            Declined, codecs={"cause": Codec(lambda cause: valid_text(cause) or "no cause given")}
+            CheckpointDeclined,
+            codecs={"cause": Codec(lambda cause: valid_text(cause) or "no cause given")},
         ),
         "data_ended": DataEnded,
-        "task_held": Held,
+        "task_held": TaskHeld,
     },
     others=(
-        "checkpoint_acknowledged",
-        "ready",
-        "task_states",
-        "operator_event",
-        "analyze_result",
-        "metrics",
-        "released",
-        "ending",
-        "heartbeat",
+        *("ready", "task_states", "operator_event", "analyze_result", "metrics", "released"),
+        *("ending", "heartbeat"),
     ),
     given=("job_id",),
 )
@@ -244,27 +220,14 @@ def task_state(
 
 
 def checkpoint_answer(job_id: str, answer: CheckpointAnswer) -> executor_pb2.ExecutorToTaskExecutor:
-    if not isinstance(answer, Acknowledged):
-        return _ANSWER.encode(answer, job_id=job_id)
-    with_state = tuple(operator for operator in answer.operators if not operator.empty)
-    operators = encode_snapshots(with_state)
-    if len(operators) > MAX_PAYLOAD_BYTES:
+    if not isinstance(answer, CheckpointAcknowledged):
+        return _CHECKPOINT_ANSWER.encode(answer, job_id=job_id)
+    with_state = tuple(operator for operator in answer.snapshot.operators if not operator.empty)
+    snapshot = replace(answer.snapshot, operators=with_state)
+    message = _CHECKPOINT_ANSWER.encode(replace(answer, snapshot=snapshot), job_id=job_id)
+    if len(message.checkpoint_acknowledged.snapshot.operators) > MAX_PAYLOAD_BYTES:
         raise MessageTooLarge(_too_much_state(with_state))
-    return executor_pb2.ExecutorToTaskExecutor(
-        checkpoint_acknowledged=tasks_pb2.CheckpointAcknowledged(
-            job_id=job_id,
-            attempt_id=answer.attempt_id,
-            checkpoint_id=answer.checkpoint_id,
-            snapshot=tasks_pb2.Snapshot(
-                operators=operators,
-                operators_finished=answer.operators_finished,
-                start_delay_ms=answer.start_delay_ms,
-                alignment_ms=answer.alignment_ms,
-                sync_ms=answer.sync_ms,
-                async_ms=answer.async_ms,
-            ),
-        )
-    )
+    return message
 
 
 def _too_much_state(snapshots: Sequence[OperatorSnapshot]) -> str:
@@ -287,7 +250,7 @@ def metrics_report(
     tasks: Sequence[TaskMetrics], samples: Sequence[MetricSample]
 ) -> executor_pb2.ExecutorToTaskExecutor:
     report = executor_pb2.ExecutorMetrics(
-        tasks=map(_METRICS.encode, tasks), samples=map(_SAMPLE.encode, samples)
+        tasks=map(TASK_METRICS.encode, tasks), samples=map(_SAMPLE.encode, samples)
     )
     return executor_pb2.ExecutorToTaskExecutor(metrics=report)
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import structlog
 
 from firesteel.common.states import ExecutionState
+from firesteel.common.task_metrics import TaskMetrics
 from taskexecutor.executor import convert
 from taskexecutor.executor.executor_link import ExecutorLink
-from taskexecutor.executor.task import MetricSample, StreamTask, TaskMetrics
+from taskexecutor.executor.task import MetricSample, StreamTask
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ import structlog
 
 from firesteel._proto import executor_pb2, tasks_pb2
 from firesteel.common import logs
+from firesteel.common.checkpoints.messages import CheckpointAnswer
 from firesteel.common.error_report import error_info
 from firesteel.common.operator_messages import OperatorEvent, ToOperator
 from firesteel.common.rpc.convert import JOB_GRAPH, OPERATOR_EVENT
@@ -42,7 +43,7 @@ from taskexecutor.executor.operator_factory import CreateOperator, OpenedOperato
 from taskexecutor.executor.running_tasks import MetricsReporter, RunningTasks
 from taskexecutor.executor.state import StateBackends
 from taskexecutor.executor.task import MetricSample, StreamTask, TaskConfig, TaskEnd, TaskServices
-from taskexecutor.executor.task.interfaces import CheckpointAnswer, CheckpointServices
+from taskexecutor.executor.task.interfaces import CheckpointServices
 
 log = structlog.get_logger(__name__)
 

@@ -14,7 +14,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from firesteel import Environment
-from firesteel.client.job_details import JobDetails, LogLine
+from firesteel.client.job_details import JobDetails
+from firesteel.common.job_log.lines import LogLine
 from firesteel.common.metric_reference import GROUPS
 from firesteel.common.metrics_targets import targets
 from firesteel.common.security.roles import Role

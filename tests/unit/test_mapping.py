@@ -18,23 +18,25 @@ from hypothesis import strategies as st
 
 from firesteel._proto import common_pb2, job_master_pb2, tasks_pb2
 from firesteel.common.checkpoints.descriptions import StateDescription, StateKind
-from firesteel.common.rpc import mapping
 from firesteel.common.rpc.convert import BLOB, OPERATOR_EVENT
 from firesteel.common.rpc.errors import RemoteProtocolError
-from firesteel.common.rpc.mapping import Envelope, Wire
+from firesteel.common.rpc.mapping import VIEWS, Envelope, Wire
 
 ROOT = Path(__file__).parents[2]
+ENVELOPES: dict[Envelope[Any, Any], None] = {}
 for package in ("firesteel", "dispatcher", "resourcemanager", "jobmaster", "taskexecutor"):
     for path in (ROOT / package).rglob("*.py"):
         if "common.rpc.mapping import" in path.read_text():
-            importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+            module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+            for value in vars(module).values():
+                if isinstance(value, Envelope):
+                    ENVELOPES[value] = None
 
-ENVELOPES = [found for found in mapping.declared() if isinstance(found, Envelope)]
 for envelope in ENVELOPES:
     _ = envelope.encoders
-for found in list(mapping.declared()):  # which maps the types of their fields
-    _ = isinstance(found, Wire) and found.encode
-WIRES = [found for found in mapping.declared() if isinstance(found, Wire)]
+for view in list(VIEWS.values()):  # which maps the types of their fields
+    _ = view.encode
+WIRES = [view for view in VIEWS.values() if isinstance(view, Wire)]
 
 _NO_NUL = st.characters(exclude_characters="\0", exclude_categories=("Cs",))  # some are escaped
 _jsons = st.none() | st.dictionaries(st.text(), st.text() | st.integers(-9, 9), min_size=1)
@@ -48,6 +50,10 @@ _SPECIAL: dict[Any, st.SearchStrategy[Any]] = {
     Any: _jsons,
     StateDescription: st.builds(StateDescription, kind=st.sampled_from(StateKind), keys=_jsons),
     pa.Schema: st.just(pa.schema([("a", pa.int64())])),
+    tuple[Any, ...]: st.lists(
+        st.builds(tasks_pb2.HeldSplits, operator_id=st.text(), places=st.lists(st.integers(0, 9))),
+        max_size=2,
+    ).map(tuple),  # relayed
 }
 # Strategies of fields whose codec does not take every value.
 _FIELDS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
@@ -57,7 +63,7 @@ _FIELDS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "final_details": st.none()
         | st.builds(job_master_pb2.JobDetails, name=st.text()).map(lambda d: d.SerializeToString())
     },
-    "Declined": {"cause": st.text(_NO_NUL, min_size=1)},
+    "CheckpointDeclined": {"cause": st.text(_NO_NUL, min_size=1)},
 }
 _DECODED_ONLY = {"SlotRequested"}
 

@@ -29,7 +29,7 @@ from firesteel.common.rpc.status import (
     status_of,
 )
 
-OVERVIEW = resource_manager_pb2.ResourceOverviewRequest()
+OVERVIEW = resource_manager_pb2.ClusterOverviewRequest()
 STOP = resource_manager_pb2.StopTaskExecutorRequest()
 
 

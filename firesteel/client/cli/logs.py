@@ -13,7 +13,7 @@ from firesteel.client.cli.arguments import address_option, connect, name, resolv
 from firesteel.client.signals import INTERRUPTED
 
 if TYPE_CHECKING:
-    from firesteel.client.job_details import LogLine
+    from firesteel.common.job_log.lines import LogLine
 
 _BEGINNING = re.compile(r"timestamp=\S+Z (level=\w+ )process=\S+ ")  # of Firesteel's lines
 _JOB = re.compile(r" job_id=[0-9a-f]{32}")

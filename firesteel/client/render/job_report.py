@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.text import Text
 from rich.tree import Tree
 
-from firesteel.client.job_details import Attempt, JobDetails, TaskMetrics, Vertex
+from firesteel.client.job_details import Attempt, JobDetails, Vertex
 from firesteel.client.render.tables import (
     PLAIN_WIDTH,
     clock,
@@ -25,6 +25,7 @@ from firesteel.client.render.tables import (
 from firesteel.common.ids import VertexId
 from firesteel.common.job_graph import JobEdge, JobGraph, JobVertex
 from firesteel.common.states import JobStatus
+from firesteel.common.task_metrics import TaskMetrics
 from firesteel.common.units import count, counted, duration, short_count, size
 from firesteel.errors import ErrorInfo
 from firesteel.plan.fusion import fused

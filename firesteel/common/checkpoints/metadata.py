@@ -8,6 +8,7 @@ the rest  protobuf CheckpointMetadata (proto/checkpoints.proto), with its versio
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,12 +17,13 @@ import xxhash
 from google.protobuf.message import DecodeError
 
 from firesteel._proto import checkpoints_pb2 as pb
-from firesteel._proto import dispatcher_pb2
-from firesteel.common.checkpoints.descriptions import StateDescriptions
+from firesteel._proto import dispatcher_pb2, tasks_pb2
+from firesteel.common.checkpoints.descriptions import StateDescription, StateDescriptions
+from firesteel.common.checkpoints.messages import Snapshot
 from firesteel.common.checkpoints.state import CompleteCheckpoint, OperatorSnapshot, is_shared
 from firesteel.common.checkpoints.storage import METADATA, CheckpointStorage, StorageError
 from firesteel.common.ids import JobId, OperatorId
-from firesteel.common.rpc.mapping import Wire
+from firesteel.common.rpc.mapping import Codec, Wire, register
 
 VERSION = 1
 _MAGIC = b"firestlC"
@@ -77,8 +79,19 @@ class CheckpointMetadata:
         )
 
 
+register(StateDescription, Codec(StateDescription.to_json, StateDescription.from_json))
 COMPLETE_CHECKPOINT = Wire(CompleteCheckpoint, dispatcher_pb2.CompleteCheckpoint)
 _METADATA = Wire(CheckpointMetadata, pb.CheckpointMetadata, unmapped=("version",))
+Wire(
+    CheckpointedOperator,
+    pb.CheckpointedOperator,
+    codecs={
+        "coordinator": Codec(
+            lambda value: "" if value is None else json.dumps(value),
+            lambda text: json.loads(text) if text else None,
+        )
+    },
+)
 _SNAPSHOT = Wire(OperatorSnapshot, pb.OperatorSnapshot)
 
 
@@ -125,6 +138,10 @@ def encode_snapshots(snapshots: tuple[OperatorSnapshot, ...]) -> bytes:
 
 def decode_snapshots(content: bytes) -> tuple[OperatorSnapshot, ...]:
     return tuple(map(_SNAPSHOT.decode, pb.TaskSnapshot.FromString(content).operators))
+
+
+SNAPSHOTS = Codec(encode_snapshots, decode_snapshots)
+Wire(Snapshot, tasks_pb2.Snapshot, codecs={"operators": SNAPSHOTS})
 
 
 def other_files(savepoint: CheckpointStorage) -> list[str]:

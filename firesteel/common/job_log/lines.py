@@ -29,11 +29,19 @@ _INTERNAL = tuple(f'event="{event}"'.encode() for event in (OUTPUT_FOLLOWS, LOG_
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    time_us: int  # since 1970; the time of the last line that has one
-    process: str  # e.g. "slot-0[4711]"
-    origin: str  # the TaskExecutor that the process belongs to; empty: none
-    text: str  # as it is in the log, without the prefix of printed lines
+class LogLine:
+    """A line of a job in the log of one of the cluster's processes, or a notice about missing
+    lines.
+    """
+
+    text: str  # as in the log, without the prefix of printed lines
+    time_us: int = 0  # since 1970; for a line without a time, that of the previous line
+    process: str = ""  # for example, "slot-0[4711]"; empty: a notice
+    task_executor_id: str = ""  # empty: another kind of process
+
+    @property
+    def is_notice(self) -> bool:
+        return not self.process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,18 +63,18 @@ class Selection:
 class JobLines:
     """Finds the job's lines in one log. Requires every line of the log, in order."""
 
-    def __init__(self, selection: Selection, *, origin: str = "") -> None:
+    def __init__(self, selection: Selection, *, task_executor_id: str = "") -> None:
         self.time_us = 0  # of the last line
         self.other_job = False  # the log has lines of another job
         self._job_id = selection.job_id.encode()
         self._selection = selection
         self._vertices = {vertex.encode() for vertex in selection.vertices}
-        self._origin = origin
+        self._task_executor_id = task_executor_id
         self._ours = False  # the last line of Firesteel's is the job's
         self._task = False  # and names one of the requested tasks
         self._process = ""
 
-    def find(self, line: bytes) -> Line | None:
+    def find(self, line: bytes) -> LogLine | None:
         printed = True
         if by_task := TASK_PREFIX.match(line):
             of_task = self._of_task(by_task[0])
@@ -89,10 +97,10 @@ class JobLines:
             return None
         if (self._selection.of_tasks and not of_task) or (self._selection.output and not printed):
             return None
-        return Line(
+        return LogLine(
             time_us=self.time_us,
             process=self._process,
-            origin=self._origin,
+            task_executor_id=self._task_executor_id,
             text=_shortened(line),
         )
 

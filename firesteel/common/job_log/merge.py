@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from firesteel.common.job_log.lines import Line
+from firesteel.common.job_log.lines import LogLine
 
 HELD_MAX = 1_000
 
@@ -22,7 +22,7 @@ Source = TypeVar("Source", bound=Hashable)
 
 @dataclass(slots=True)
 class _Held:
-    lines: deque[Line] = field(default_factory=deque)
+    lines: deque[LogLine] = field(default_factory=deque)
     complete_us: int = 0  # no older line follows
     passed_over: bool = False
 
@@ -35,7 +35,7 @@ class Merge(Generic[Source]):
     def add(self, source: Source) -> None:
         self._open[source] = _Held()
 
-    def feed(self, source: Source, lines: Iterable[Line], complete_us: int = 0) -> None:
+    def feed(self, source: Source, lines: Iterable[LogLine], complete_us: int = 0) -> None:
         """Adds the next lines. No line older than the last of them, or than `complete_us`,
         follows.
         """
@@ -64,12 +64,12 @@ class Merge(Generic[Source]):
         waited_for = [held.complete_us for held in self._open.values() if not held.passed_over]
         return min(waited_for, default=None)
 
-    def take(self, *, all_: bool = False) -> list[Line]:
+    def take(self, *, all_: bool = False) -> list[LogLine]:
         """Returns the lines that no older line can precede, oldest first; or all buffered lines."""
         until_us = None if all_ else self.complete_us
-        parts: list[list[Line]] = []
+        parts: list[list[LogLine]] = []
         for held in [*self._open.values(), *self._ended]:
-            part: list[Line] = []
+            part: list[LogLine] = []
             while held.lines and (until_us is None or held.lines[0].time_us <= until_us):
                 part.append(held.lines.popleft())
             parts.append(part)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from firesteel.common.config import options
-from firesteel.common.job_log.lines import JobLines, Line, Selection, begins_over_us, job_of
+from firesteel.common.job_log.lines import JobLines, LogLine, Selection, begins_over_us, job_of
 from firesteel.common.job_log.merge import Merge
 from firesteel.common.process.log_files import old
 
@@ -123,7 +123,7 @@ SETTLED_AFTER_S = 0.5  # a line is in its log within this time of its timestamp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFile:
-    origin: str = ""  # the TaskExecutor that it belongs to
+    task_executor_id: str = ""  # the TaskExecutor that it belongs to
     one_job: bool = False  # it is a log of one job alone
     # It belongs to the process that serves it. Its absence is reported: somebody has deleted it.
     own: bool = False
@@ -134,7 +134,7 @@ FindLogs = Callable[[], Mapping[Path, LogFile]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    lines: list[Line]
+    lines: list[LogLine]
     complete_us: int  # no older line follows
     notices: list[str]  # what is missing
     at_end: bool  # everything was read; look again later
@@ -223,14 +223,18 @@ def first_job(path: Path) -> str:
 class _Log:
     def __init__(self, path: Path, file: LogFile, selection: Selection) -> None:
         self.tail = LogTail(path)
-        self.lines = JobLines(selection, origin=file.origin)
-        self._name = f"{path.stem} of TaskExecutor {file.origin}" if file.origin else path.stem
+        self.lines = JobLines(selection, task_executor_id=file.task_executor_id)
+        self._name = (
+            f"{path.stem} of TaskExecutor {file.task_executor_id}"
+            if file.task_executor_id
+            else path.stem
+        )
         self._one_job = file.one_job
         self._started_us = selection.started_us
         self._first = True
         self._missing = ""
 
-    def read(self) -> list[Line]:
+    def read(self) -> list[LogLine]:
         read = self.tail.read()
         if self._first and read:
             self._first = False
@@ -243,7 +247,7 @@ class _Log:
             self._missing = "it started over twice before it could be read: lines are missing"
         return self._found(read)
 
-    def last(self) -> list[Line]:
+    def last(self) -> list[LogLine]:
         return self._found(self.tail.last())
 
     def notices(self) -> list[str]:
@@ -256,7 +260,7 @@ class _Log:
     def is_another_jobs(self) -> bool:
         return self._one_job and self.lines.other_job
 
-    def _found(self, lines: list[bytes]) -> list[Line]:
+    def _found(self, lines: list[bytes]) -> list[LogLine]:
         return [found for line in lines if (found := self.lines.find(line)) is not None]
 
 

@@ -24,7 +24,9 @@ from firesteel.common.operator_messages import HeldSplit, OperatorEvent
 from firesteel.common.resources import ResourceProfile, SlotStatus
 from firesteel.common.rpc.mapping import Codec, Wire, register
 from firesteel.common.states import ExecutionState, JobStatus
+from firesteel.common.task_metrics import TaskMetrics
 from firesteel.errors import ErrorInfo
+from firesteel.text import clipped, valid_text
 
 # By operator, in columns: a source may have very many splits.
 register(
@@ -43,6 +45,26 @@ register(
             for of in splits
         },
     ),
+)
+
+
+def plan_text(plan: str) -> str:
+    """A literal in a plan may have any length."""
+    return valid_text(clipped(plan, _MAX_PLAN_CHARS))
+
+
+_MAX_PLAN_CHARS = 100_000
+_NO_WATERMARK = -(2**63)
+TASK_METRICS = Wire(
+    TaskMetrics,
+    common_pb2.TaskMetrics,
+    codecs={
+        "watermark_us": Codec(
+            lambda time_us: _NO_WATERMARK if time_us is None else time_us,
+            lambda time_us: None if time_us in (0, _NO_WATERMARK) else time_us,
+        ),
+        "plans": Codec(lambda plans: {o: plan_text(plan) for o, plan in plans.items()}, dict),
+    },
 )
 PROFILE = Wire(ResourceProfile, common_pb2.ResourceProfile)
 ERROR = Wire(ErrorInfo, common_pb2.ErrorInfo)

@@ -13,7 +13,7 @@ import grpc
 from firesteel._proto import job_logs_pb2 as pb
 from firesteel._proto import job_logs_pb2_grpc
 from firesteel.common.ids import is_id
-from firesteel.common.job_log.lines import Line, Selection
+from firesteel.common.job_log.lines import LogLine, Selection
 from firesteel.common.job_log.reader import FindLogs, JobLogReader
 from firesteel.common.rpc.mapping import Wire
 from firesteel.common.rpc.status import Reason, abort
@@ -23,7 +23,7 @@ PROGRESS_INTERVAL_S = 0.5  # between messages without lines
 OUTPUT_INTERVAL_S = 0.1  # both, while what a job prints is followed
 LINES_MAX = 500  # of one message
 
-LINE = Wire(Line, pb.JobLogLine)
+LINE = Wire(LogLine, pb.JobLogLine)
 SELECTION = Wire(Selection, pb.ReadJobLogsRequest, unmapped=("follow",))
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -70,7 +70,7 @@ def add_to_server(server: grpc.aio.Server, find: FindLogs) -> None:
 
 
 def messages(
-    lines: Iterable[Line], complete_us: int, notices: Iterable[str] = ()
+    lines: Iterable[LogLine], complete_us: int, notices: Iterable[str] = ()
 ) -> Iterator[pb.JobLogLines]:
     """At least one; what it is complete to is in the last."""
     batches = [list(batch) for batch in _batched(lines)] or [[]]
@@ -83,7 +83,7 @@ def messages(
         )
 
 
-def _batched(lines: Iterable[Line]) -> Iterator[list[Line]]:
+def _batched(lines: Iterable[LogLine]) -> Iterator[list[LogLine]]:
     rest = iter(lines)
     while batch := list(itertools.islice(rest, LINES_MAX)):
         yield batch

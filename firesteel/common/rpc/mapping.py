@@ -7,12 +7,13 @@
 Both functions are compiled at first use, from the type hints of the dataclass or NamedTuple and the
 descriptor of the message. They are as fast as converters written by hand:
 
-    def converter(x): return M(vertex_id=x.vertex_id, operators=e_operators(x.operators), ...)
-    def converter(m): return D(vertex_id=m.vertex_id, operators=d_operators(m.operators), ...)
+    def converter(x): return M(vertex_id=x.vertex_id, operators=[f1(v) for v in x.operators], ...)
+    def converter(m): return D(vertex_id=m.vertex_id, operators=tuple(map(f2, m.operators)), ...)
 
-A field that only one side has raises TypeError at that time, unless the Wire names it: `context`
-are domain fields that the caller of `decode` adds as keywords; `unmapped` are fields of the message
-that the domain does not use. tests/unit/test_mapping.py compiles every Wire and Envelope.
+A field that only one side has raises TypeError at that time, unless the declaration names it:
+`context` are domain fields that the caller of `decode` adds as keywords; `given` are fields of the
+message that the caller of `encode` adds; `unmapped` are fields of the message that the domain does
+not use. tests/unit/test_mapping.py compiles every declaration.
 
     hint of the domain's field               field of the message
     ---------------------------------------  ----------------------------------------------------
@@ -22,32 +23,28 @@ that the domain does not use. tests/unit/test_mapping.py compiles every Wire and
     X | None                                 an `optional` scalar, or a message
     tuple, Sequence, list, frozenset         repeated
     Mapping, dict, tuple of pairs            a map, decoded in the order of its keys
-    tuple[X, Y]                              a message of two scalars, in this order
     a container within a container           a message whose only field is the inner container
-    Any; a class with to_json and from_json  a string of JSON; of Any, None is empty
     X | Y, dataclasses                       a oneof of the same name, of messages named X and Y
 
 Any other type needs a Codec, for a hint (`register`) or for one field (`codecs`).
 
-An Envelope maps each member of a union to a kind of a message with a oneof. Fields that the message
-of the kind lacks are read from and written to the envelope, beside the oneof.
+A View only encodes, from the attributes and properties that the message has fields for. An Envelope
+maps each member of a union to a kind of a message with a oneof. Fields that the message of the kind
+lacks are read from and written to the envelope, beside the oneof.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import cached_property
-from operator import attrgetter, itemgetter
 from types import MappingProxyType, NoneType, UnionType
 from typing import (
     Any,
     Concatenate,
     Generic,
     NamedTuple,
-    TypeAlias,
     TypeVar,
     Union,
     get_args,
@@ -55,7 +52,7 @@ from typing import (
     get_type_hints,
 )
 
-from google.protobuf.descriptor import FieldDescriptor, OneofDescriptor
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
@@ -63,7 +60,6 @@ from firesteel.common.rpc.errors import RemoteProtocolError
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
-Descriptor: TypeAlias = Any  # the class in use is not the one in the stubs
 
 
 class Codec(NamedTuple):
@@ -73,16 +69,9 @@ class Codec(NamedTuple):
     decode: Callable[[Any], Any] | None = None
 
 
-_SAME = Codec()
 _CODECS: dict[Any, Codec] = {}
-_WIRES: dict[tuple[type, str], Wire[Any, Any]] = {}
-_ENVELOPES: list[Envelope[Any, Any]] = []
-_SEQUENCES: dict[Any, Callable[[Any], Any]] = {
-    tuple: tuple,
-    Sequence: tuple,
-    list: list,
-    frozenset: frozenset,
-}
+VIEWS: dict[tuple[type, str], View[Any, Any]] = {}
+_SEQUENCES = {tuple: "tuple", Sequence: "tuple", list: "list", frozenset: "frozenset"}
 _SCALARS = {
     FieldDescriptor.TYPE_STRING: str,
     FieldDescriptor.TYPE_BYTES: bytes,
@@ -100,12 +89,6 @@ def register(hint: Any, codec: Codec) -> None:
     _CODECS[hint] = codec
 
 
-def declared() -> Iterator[Wire[Any, Any] | Envelope[Any, Any]]:
-    """Everything that the imported modules map."""
-    yield from _WIRES.values()
-    yield from _ENVELOPES
-
-
 class Kind(NamedTuple):
     """A domain type, with the exceptions in its mapping."""
 
@@ -114,8 +97,8 @@ class Kind(NamedTuple):
     codecs: Mapping[str, Codec] = MappingProxyType({})
 
 
-class Wire(Generic[T, M]):
-    """A dataclass or NamedTuple and its message."""
+class View(Generic[T, M]):
+    """An object and a message that describes a part of it."""
 
     def __init__(
         self,
@@ -123,40 +106,40 @@ class Wire(Generic[T, M]):
         message: type[M],
         *,
         context: Sequence[str] = (),
+        given: Sequence[str] = (),
         unmapped: Sequence[str] = (),
         codecs: Mapping[str, Codec] = MappingProxyType({}),
     ) -> None:
-        self.message, self.context = message, context
+        self.message, self.context, self.given = message, context, given
         self.kind = Kind(domain, unmapped, codecs)
-        if _WIRES.setdefault((domain, message.DESCRIPTOR.full_name), self) is not self:
+        if VIEWS.setdefault((domain, message.DESCRIPTOR.full_name), self) is not self:
             raise TypeError(f"{domain.__name__} is already mapped to {message.DESCRIPTOR.name}")
 
     @cached_property
-    def encode(self) -> Callable[[T], M]:
-        names = self._fields.names | {"M": self.message}
-        encode: Callable[[T], M] = _function("x", f"M({self._fields.encoded['m']})", names)
-        return encode
+    def encode(self) -> Callable[Concatenate[T, ...], M]:
+        result = f"{self._fields.name(self.message)}({self._fields.encoded['m']})"
+        return self._fields.function(("x", *(f"{name}=None" for name in self.given)), result)
+
+    @cached_property
+    def _fields(self) -> _Fields:
+        whole = isinstance(self, Wire)
+        return _Fields(self.kind, {"m": self.message}, self.context, self.given, whole=whole)
+
+
+class Wire(View[T, M]):
+    """A dataclass or NamedTuple and its message."""
 
     @cached_property
     def decode(self) -> Callable[Concatenate[M, ...], T]:
         """Raises RemoteProtocolError for a value that the domain does not have."""
-        parameters = ", ".join(("m", *self.context))
-        decode: Callable[Concatenate[M, ...], T] = _function(
-            parameters, self._fields.decoded, self._fields.names
-        )
-        return decode
-
-    @cached_property
-    def _fields(self) -> _Fields:
-        return _Fields(self.kind, {"m": self.message.DESCRIPTOR}, self.context)
+        return self._fields.function(("m", *self.context), self._fields.decoded)
 
 
 class Envelope(Generic[T, M]):
     """A union of domain types and the message that carries any of them in its oneof, `message`.
 
     `kinds` is keyed by the oneof's fields. Messages with one of `others` are decoded to None: the
-    caller handles or ignores them. `given` are fields of the envelope or of its content that the
-    caller of `encode` adds as keywords.
+    caller handles or ignores them. `given` may be fields of the envelope or of its content.
     """
 
     def __init__(
@@ -171,7 +154,6 @@ class Envelope(Generic[T, M]):
         self.message, self.context, self.given = message, context, given
         self.kinds = {k: v if isinstance(v, Kind) else Kind(v) for k, v in kinds.items()}
         self.others = others
-        _ENVELOPES.append(self)
 
     def encode(self, value: T, **given: Any) -> M:
         encode = self.encoders.get(type(value))
@@ -181,245 +163,225 @@ class Envelope(Generic[T, M]):
 
     def decode(self, message: M, **context: Any) -> T:
         """Raises RemoteProtocolError for a message of no kind, or of one that is not mapped."""
-        kind = message.WhichOneof("message")
-        if kind is None:
-            raise _unexpected(self.message.DESCRIPTOR, "message")
-        return self.decoders[kind](message, **context)
+        decoded: T = self.decoders[message.WhichOneof("message")](message, **context)
+        return decoded
 
     @cached_property
     def encoders(self) -> dict[type, Callable[..., M]]:
         encoders: dict[type, Callable[..., M]] = {}
+        parameters = ("x", *(f"{name}=None" for name in self.given))
         for name, fields in self._fields.items():
-            content = GetMessageClass(self.message.DESCRIPTOR.fields_by_name[name].message_type)
-            names = fields.names | {"M": self.message, "C": content}
-            result = f"M({name}=C({fields.encoded['m']}), {fields.encoded['v']})"
-            parameters = ", ".join(("x", *(f"{given}=None" for given in self.given)))
-            encoders.setdefault(self.kinds[name].domain, _function(parameters, result, names))
+            content = f"{fields.name(fields.sources['m'])}({fields.encoded['m']})"
+            result = f"{fields.name(self.message)}({name}={content}, {fields.encoded['v']})"
+            encoders.setdefault(fields.domain, fields.function(parameters, result))
         return encoders
 
     @cached_property
-    def decoders(self) -> dict[str, Callable[..., T]]:
-        parameters = ", ".join(("v", *self.context))
+    def decoders(self) -> _Table:
         decoders = {
-            name: _function(parameters, fields.decoded, fields.names, f"m = v.{name}")
+            name: fields.function(("v", *self.context), fields.decoded, f"m = v.{name}")
             for name, fields in self._fields.items()
         }
-        return decoders | dict.fromkeys(self.others, lambda *_, **__: None)
+        ignored = dict.fromkeys(self.others, lambda *_, **__: None)
+        return _kinds(self.message.DESCRIPTOR, "message", decoders | ignored)
 
     @cached_property
     def _fields(self) -> dict[str, _Fields]:
-        whole: Descriptor = self.message.DESCRIPTOR
-        found = {}
+        whole, fields = self.message.DESCRIPTOR, {}
         for name, kind in self.kinds.items():
-            sources = {"m": whole.fields_by_name[name].message_type, "v": whole}
-            found[name] = _Fields(kind, sources, self.context, self.given)
-        used = {*self.others, *self.kinds}.union(*(fields.used for fields in found.values()))
+            content = GetMessageClass(whole.fields_by_name[name].message_type)
+            sources: dict[str, type[Message]] = {"m": content, "v": self.message}
+            fields[name] = _Fields(kind, sources, self.context, self.given)
+        used = {*self.others, *self.kinds}.union(*(each.used for each in fields.values()))
         if unmapped := set(whole.fields_by_name) - used:
             raise TypeError(f"{whole.name}: the fields {sorted(unmapped)} are not mapped")
-        return found
+        return fields
+
+
+class _Table(dict[Any, Any]):
+    """A dict whose missing keys are faults of a peer."""
+
+    def __init__(self, values: Mapping[Any, Any], fault: str) -> None:
+        super().__init__(values)
+        self._fault = fault
+
+    def __missing__(self, key: object) -> Any:
+        raise RemoteProtocolError(self._fault.format(key))
+
+
+def _kinds(message: Any, oneof: str, values: Mapping[str, Any]) -> _Table:
+    return _Table(values, f"{message.name} without a {oneof}, or with one of an unknown kind")
+
+
+class _Text(NamedTuple):
+    """Expressions that convert the value `@`."""
+
+    encode: str = "@"
+    decode: str = "@"
+
+    def of(self, value: str) -> _Text:
+        return _Text(self.encode.replace("@", value), self.decode.replace("@", value))
+
+
+def _hints(domain: type, *, properties: bool) -> dict[str, Any]:
+    hints = get_type_hints(domain)
+    for name, attribute in inspect.getmembers(domain) if properties else ():
+        if isinstance(attribute, property):
+            hints[name] = get_type_hints(attribute.fget)["return"]
+    return hints
+
+
+def _optional(hint: Any) -> Any:
+    """X of the hint `X | None`; None for any other hint."""
+    kinds = {*get_args(hint)} if get_origin(hint) in (Union, UnionType) else set()
+    return (kinds - {NoneType}).pop() if len(kinds) == 2 and NoneType in kinds else None
 
 
 class _Fields:
     """The arguments of both constructors as source text, and the names that occur in them.
 
     `sources` are the messages that hold the fields, by the variable that refers to them. Every
-    field of the first one, "m", is mapped.
+    field of the first one, "m", is mapped. Unless `whole`, the domain may have other fields.
     """
 
     def __init__(
         self,
         kind: Kind,
-        sources: Mapping[str, Descriptor],
+        sources: Mapping[str, type[Message]],
         context: Sequence[str],
-        given: Sequence[str] = (),
+        given: Sequence[str],
+        *,
+        whole: bool = True,
     ) -> None:
-        domain, unmapped, codecs = kind
-        self.names: dict[str, Any] = {"D": domain}
+        self.domain, unmapped, codecs = kind
+        self.sources = sources
         self.used = {*unmapped}
-        encoded: dict[str, list[str]] = {variable: [] for variable in sources}
-        decoded = []
-        for name, hint in get_type_hints(domain).items():
+        self._names: dict[str, Any] = {}
+        encoded: dict[str, dict[str, str]] = {variable: {} for variable in sources}
+        decoded: dict[str, str] = {}
+        for name, hint in _hints(self.domain, properties=not whole).items():
             if name in context:
-                decoded.append(f"{name}={name}")
+                decoded[name] = name
                 continue
-            variable = next((v for v in sources if _has(sources[v], name)), "")
-            if not variable:
-                raise TypeError(f"{sources['m'].name} has no field for {domain.__name__}.{name}")
-            message = sources[variable]
-            there = f"{variable}.{name}"
-            if (field := message.fields_by_name.get(name)) is None:
-                oneof = message.oneofs_by_name[name]
-                self.used.update(kind.name for kind in oneof.fields)
-                codec = _oneof(hint, oneof)
-                encode, there = f"**e_{name}(x.{name})", variable
+            if name in given:
+                continue
+            for variable, source in sources.items():
+                if (field := source.DESCRIPTOR.fields_by_name.get(name)) is not None:
+                    self.used.add(name)
+                    codec = codecs.get(name)
+                    encode, decode = self._codec(codec) if codec else self._field(hint, field)
+                    if field.has_presence and _optional(hint):
+                        encode = f"None if @ is None else {encode}"
+                        decode = f"{decode} if {variable}.HasField({name!r}) else None"
+                    encoded[variable][name] = f"{name}={encode}".replace("@", f"x.{name}")
+                    decoded[name] = decode.replace("@", f"{variable}.{name}")
+                    break
+                if (oneof := source.DESCRIPTOR.oneofs_by_name.get(name)) is not None:
+                    self.used.update(field.name for field in oneof.fields)
+                    text = self._oneof(hint, oneof)
+                    encoded[variable][name] = f"**{text.of(f'x.{name}').encode}"
+                    decoded[name] = text.of(variable).decode
+                    break
             else:
+                if whole:
+                    message = sources["m"].DESCRIPTOR.name
+                    raise TypeError(f"{message} has no field for {self.domain.__name__}.{name}")
+        for variable, source in sources.items():
+            for name in {*given} & {*source.DESCRIPTOR.fields_by_name}:
                 self.used.add(name)
-                codec = codecs.get(name) or _codec(hint, field)
-                encode = f"{name}=e_{name}(x.{name})" if codec.encode else f"{name}=x.{name}"
-            decode = f"d_{name}({there})" if codec.decode else there
-            if field is not None and field.has_presence and _optional(hint):
-                encode = encode.replace("=", f"=None if x.{name} is None else ", 1)
-                decode = f"{decode} if {variable}.HasField({name!r}) else None"
-            self.names |= {f"e_{name}": codec.encode, f"d_{name}": codec.decode}
-            encoded[variable].append(encode)
-            decoded.append(decode if issubclass(domain, tuple) else f"{name}={decode}")
-        for name, (variable, message) in itertools.product(given, sources.items()):
-            assigned = {argument.partition("=")[0] for argument in encoded[variable]}
-            if name in message.fields_by_name and name not in assigned:
-                self.used.add(name)
-                encoded[variable].append(f"{name}={name}")
-        if missing := {field.name for field in sources["m"].fields} - self.used:
-            raise TypeError(
-                f"{domain.__name__} has no field for {sources['m'].name}.{min(missing)}"
-            )
-        self.encoded = {variable: ", ".join(values) for variable, values in encoded.items()}
-        self.decoded = f"D({', '.join(decoded)})"
+                encoded[variable].setdefault(name, f"{name}={name}")
+        message = sources["m"].DESCRIPTOR
+        if missing := {field.name for field in message.fields} - self.used:
+            field = f"{message.name}.{min(missing)}"
+            raise TypeError(f"{self.domain.__name__} has no field for {field}")
+        self.encoded = {variable: ", ".join(each.values()) for variable, each in encoded.items()}
+        positional = issubclass(self.domain, tuple)  # faster
+        arguments = (each if positional else f"{name}={each}" for name, each in decoded.items())
+        self.decoded = f"{self.name(self.domain)}({', '.join(arguments)})"
 
+    def name(self, value: Any) -> str:
+        """Returns the name by which the functions refer to this value."""
+        name = f"f{len(self._names)}"
+        self._names[name] = value
+        return name
 
-def _function(parameters: str, result: str, names: dict[str, Any], before: str = "pass") -> Any:
-    exec(f"def converter({parameters}): {before}; return {result}", names)
-    return names["converter"]
+    def function(
+        self, parameters: Sequence[str], result: str, first: str = "pass"
+    ) -> Callable[..., Any]:
+        defined: dict[str, Callable[..., Any]] = {}
+        text = f"def converter({', '.join(parameters)}): {first}; return {result}"
+        exec(text, self._names, defined)
+        return defined["converter"]
 
+    def _codec(self, codec: Codec) -> _Text:
+        return _Text(*(f"{self.name(convert)}(@)" if convert else "@" for convert in codec))
 
-def _has(message: Descriptor, name: str) -> bool:
-    return name in message.fields_by_name or name in message.oneofs_by_name
-
-
-def _optional(hint: Any) -> Any:
-    """X of the hint `X | None`; None for any other hint."""
-    if get_origin(hint) not in (Union, UnionType):
-        return None
-    kinds = {*get_args(hint)} - {NoneType}
-    return kinds.pop() if len(kinds) == 1 else None
-
-
-def _codec(hint: Any, field: FieldDescriptor) -> Codec:
-    """Converts the whole value of a field."""
-    if hint in _CODECS:
-        return _CODECS[hint]
-    if (inner := _optional(hint)) is not None:
-        if not field.has_presence:
+    def _field(self, hint: Any, field: Any) -> _Text:
+        """Converts the whole value of a field."""
+        if hint in _CODECS:
+            return self._codec(_CODECS[hint])
+        if (inner := _optional(hint)) is not None and not field.has_presence:
             raise TypeError(f"{field.full_name} must be `optional`, because it may be None")
-        hint = inner
-    elif field.has_presence and field.message_type is None:
-        raise TypeError(f"{field.full_name} must not be `optional`: {hint} is never None")
-    if not field.is_repeated:
-        return _value(hint, field)
-    of = get_args(hint)
-    if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        pairs = get_origin(hint) is tuple
-        key_hint, value_hint = get_args(of[0]) if pairs else of
-        key = _value(key_hint, field.message_type.fields_by_name["key"])
-        value = _value(value_hint, field.message_type.fields_by_name["value"])
-        return _map(key, value, tuple if pairs else dict)
-    make = _SEQUENCES[get_origin(hint)]
-    encode, decode = _value(of[0], field)
-    return Codec(
-        encode and (lambda values: [encode(value) for value in values]),
-        make if decode is None else lambda values: make(map(decode, values)),
-    )
+        if inner is None and field.has_presence and field.message_type is None:
+            raise TypeError(f"{field.full_name} must not be `optional`: {hint} is never None")
+        if not field.is_repeated:
+            return self._value(inner or hint, field)
+        of, make = get_args(hint), _SEQUENCES.get(get_origin(hint))
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            of = get_args(of[0]) if make else of  # a tuple of pairs
+            key, value = map(self._value, of, field.message_type.fields)
+            key, value = key.of("k"), value.of("v")
+            items = f"[({key.decode}, {value.decode}) for k, v in sorted(@.items())]"
+            return _Text(
+                f"{{{key.encode}: {value.encode} for k, v in dict(@).items()}}",
+                f"{make or 'dict'}({items})",
+            )
+        encode, decode = self._value(of[0], field).of("v")
+        if (function := decode.removesuffix("(v)")).isidentifier():
+            decode = "@" if decode == "v" else f"map({function}, @)"
+        else:
+            decode = f"[{decode} for v in @]"
+        return _Text("@" if encode == "v" else f"[{encode} for v in @]", f"{make}({decode})")
 
+    def _value(self, hint: Any, field: Any) -> _Text:
+        """Converts one value, also of a repeated field."""
+        hint = getattr(hint, "__supertype__", hint)  # of a NewType
+        if hint in _CODECS:
+            return self._codec(_CODECS[hint])
+        if (message := field.message_type) is not None:
+            return self._message(hint, message)
+        if hint is _SCALARS.get(field.type):
+            return _Text()
+        if isinstance(hint, type) and issubclass(hint, Enum):
+            attribute = "_name_" if field.type == FieldDescriptor.TYPE_STRING else "_value_"
+            where = f"{field.containing_type.name}.{field.name}"
+            members = {getattr(member, attribute): member for member in hint}
+            table = _Table(members, f"{where}: {{!r}} is not a value of {hint.__name__}")
+            return _Text(f"@.{attribute}", f"{self.name(table)}[@]")
+        raise TypeError(f"{field.full_name} does not hold {hint}")
 
-def _map(key: Codec, value: Codec, make: Callable[[Any], Any]) -> Codec:
-    encode_key, encode = (codec.encode or _identity for codec in (key, value))
-    decode_key, decode = (codec.decode or _identity for codec in (key, value))
-    if key == value == _SAME:
-        return Codec(dict, lambda values: make(sorted(values.items())))
-    return Codec(
-        lambda values: {encode_key(k): encode(v) for k, v in dict(values).items()},
-        lambda values: make(
-            (decode_key(k), decode(v)) for k, v in sorted(values.items(), key=_key)
-        ),
-    )
+    def _message(self, hint: Any, descriptor: Any) -> _Text:
+        message = GetMessageClass(descriptor)
+        if get_origin(hint) is not None:  # a container in a container
+            (field,) = descriptor.fields
+            encode, decode = self._field(hint, field)
+            encode = f"{self.name(message)}({field.name}={encode})"
+            return _Text(encode, decode.replace("@", f"@.{field.name}"))
+        view = VIEWS.get((hint, descriptor.full_name)) or Wire(hint, message)
+        return self._codec(Codec(view.encode, view.decode if isinstance(view, Wire) else None))
 
-
-_key = itemgetter(0)
-
-
-def _identity(value: Any) -> Any:
-    return value
-
-
-def _value(hint: Any, field: FieldDescriptor) -> Codec:
-    """Converts one value, also of a repeated field."""
-    hint = getattr(hint, "__supertype__", hint)  # of a NewType
-    if hint in _CODECS:
-        return _CODECS[hint]
-    if field.message_type is not None:
-        return _message(hint, field.message_type)
-    if hint is _SCALARS.get(field.type):
-        return _SAME
-    text = field.type == FieldDescriptor.TYPE_STRING
-    if hint is Any and text:
-        return Codec(
-            lambda value: "" if value is None else json.dumps(value),
-            lambda value: json.loads(value) if value else None,
+    def _oneof(self, hint: Any, oneof: Any) -> _Text:
+        fields = {field.message_type.name: field for field in oneof.fields}
+        encoders, decoders = {}, {}
+        for kind in get_args(hint):
+            field = fields.pop(kind.__name__)
+            encode, decode = self._message(kind, field.message_type).of("x")
+            encoders[kind] = self.function("x", f"{{{field.name!r}: {encode}}}")
+            decoders[field.name] = self.function("m", decode, f"x = m.{field.name}")
+        if fields:
+            raise TypeError(f"{hint} has no type {min(fields)}, as {oneof.full_name} has")
+        kinds = _kinds(oneof.containing_type, oneof.name, decoders)
+        return _Text(
+            f"{self.name(encoders)}[type(@)](@)",
+            f"{self.name(kinds)}[@.WhichOneof({oneof.name!r})](@)",
         )
-    if isinstance(hint, type) and issubclass(hint, Enum):
-        members = _Members(hint, field, attrgetter("name" if text else "value"))
-        return Codec(members.wire, members.__getitem__)
-    if hasattr(hint, "from_json") and text:
-        return Codec(hint.to_json, hint.from_json)
-    raise TypeError(f"{field.full_name} does not hold {hint}")
-
-
-class _Members(dict[Any, Enum]):
-    """The members of an Enum by what stands for them in a message."""
-
-    def __init__(self, kind: type[Enum], field: FieldDescriptor, wire: attrgetter[Any]) -> None:
-        super().__init__({wire(member): member for member in kind})
-        self.wire = wire
-        self._name, self._field = kind.__name__, field
-
-    def __missing__(self, value: object) -> Enum:
-        where = f"{self._field.containing_type.name}.{self._field.name}"
-        raise RemoteProtocolError(f"{where}: {value!r} is not a value of {self._name}")
-
-
-def _message(hint: Any, descriptor: Descriptor) -> Codec:
-    if get_origin(hint) is None:
-        wire: Wire[Any, Any] = _WIRES.get((hint, descriptor.full_name)) or Wire(
-            hint, GetMessageClass(descriptor)
-        )
-        return Codec(wire.encode, wire.decode)
-    message, names = GetMessageClass(descriptor), [field.name for field in descriptor.fields]
-    if len(names) == 1:
-        name = names[0]
-        encode, decode = _codec(hint, descriptor.fields[0])
-        encode, decode = encode or _identity, decode or _identity
-        return Codec(
-            lambda value: message(**{name: encode(value)}),
-            lambda value: decode(getattr(value, name)),
-        )
-    codecs = [
-        _codec(of, field) for of, field in zip(get_args(hint), descriptor.fields, strict=True)
-    ]
-    if any(codec != _SAME for codec in codecs):
-        raise TypeError(f"{descriptor.full_name}: a tuple of scalars is expected, not {hint}")
-    return Codec(lambda value: message(**dict(zip(names, value, strict=True))), attrgetter(*names))
-
-
-def _oneof(hint: Any, oneof: OneofDescriptor) -> Codec:
-    fields = {field.message_type.name: field for field in oneof.fields}
-    kinds = {kind: fields.pop(kind.__name__) for kind in get_args(hint)}
-    if fields:
-        raise TypeError(f"{hint} has no type {min(fields)}, as {oneof.full_name} has")
-    codecs: list[Any] = [(k, f.name, _message(k, f.message_type)) for k, f in kinds.items()]
-    encoders = {kind: (name, encode) for kind, name, (encode, _) in codecs}
-    decoders = {name: decode for _, name, (_, decode) in codecs}
-
-    def encode(value: Any) -> dict[str, Any]:
-        name, convert = encoders[type(value)]
-        return {name: convert(value)}
-
-    def decode(message: Any) -> Any:
-        kind = message.WhichOneof(oneof.name)
-        if kind is None:
-            raise _unexpected(message.DESCRIPTOR, oneof.name)
-        return decoders[kind](getattr(message, kind))
-
-    return Codec(encode, decode)
-
-
-def _unexpected(message: Descriptor, oneof: str) -> RemoteProtocolError:
-    return RemoteProtocolError(f"{message.name} without a {oneof}, or with one of an unknown kind")

@@ -8,10 +8,10 @@ COLLECTING ──all have acknowledged──▶ STORING ──its row is committ
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 
-from firesteel.common.checkpoints.state import OperatorSnapshot, is_shared
+from firesteel.common.checkpoints.messages import Snapshot
 from firesteel.common.ids import AttemptId, OperatorId, VertexId
 from firesteel.common.states import IllegalTransition
 from jobmaster.core.checkpoints.plan import CheckpointPlan
@@ -39,77 +39,25 @@ TRANSITIONS: dict[CheckpointState, frozenset[CheckpointState]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """A task's acknowledgement of a checkpoint."""
-
-    operators: tuple[OperatorSnapshot, ...] = ()  # only operators with state
-    operators_finished: bool = False  # finish() was called on all operators before the snapshot
-    start_delay_ms: float = 0.0
-    alignment_ms: float = 0.0
-    sync_ms: float = 0.0
-    async_ms: float = 0.0
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(operator.size_bytes for operator in self.operators)
-
-    @property
-    def union_lists(self) -> frozenset[OperatorId]:
-        """Operators with union list state: all of their subtasks must take part (spec 001)."""
-        return frozenset(o.operator_id for o in self.operators if o.union_lists)
-
-    @property
-    def shared_files(self) -> tuple[str, ...]:
-        """Files that other checkpoints may refer to."""
-        return tuple(
-            table.file.path
-            for operator in self.operators
-            for database in operator.databases
-            for table in database.tables
-            if is_shared(table.file.path)
-        )
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        return tuple(file.path for operator in self.operators for file in operator.files)
-
-
+@dataclass(slots=True, eq=False)
 class Checkpoint:
     """Created when it is triggered; only the coordinator changes it."""
 
-    def __init__(
-        self,
-        checkpoint_id: int,
-        kind: Kind,
-        plan: CheckpointPlan,
-        coordinators: dict[OperatorId, Json],
-        *,
-        triggered_at: float,
-        expires_at: float,
-        request: str = "",
-        savepoint_path: str = "",
-        stops: bool = False,
-        drains: bool = False,
-    ) -> None:
-        """Times are in seconds on the core's clock. `request` identifies the caller's request;
-        `savepoint_path` is the savepoint's directory; with `stops` the job ends with it; with
-        `drains` it is the last one, and all tasks have processed all their data.
-        """
-        self.checkpoint_id = checkpoint_id
-        self.kind = kind
-        self.plan = plan
-        self.coordinators = coordinators  # snapshots of the operator coordinators
-        self.triggered_at = triggered_at
-        self.expires_at = expires_at
-        self.request = request
-        self.savepoint_path = savepoint_path
-        self.stops = stops
-        self.drains = drains
-        self.snapshots: dict[AttemptId, Snapshot] = {}
-        self.state = CheckpointState.COLLECTING
-        self.ended_at: float | None = None
-        self.failure = ""  # FAILED only
+    checkpoint_id: int
+    kind: Kind
+    plan: CheckpointPlan
+    coordinators: dict[OperatorId, Json]  # snapshots of the operator coordinators
+    _: KW_ONLY
+    triggered_at: float  # in seconds on the core's clock, as the other times
+    expires_at: float
+    request: str = ""  # identifies the caller's request
+    savepoint_path: str = ""  # the savepoint's directory
+    stops: bool = False  # the job ends with it
+    drains: bool = False  # it is the last one: all tasks have processed all their data
+    snapshots: dict[AttemptId, Snapshot] = field(default_factory=dict)
+    state: CheckpointState = CheckpointState.COLLECTING
+    ended_at: float | None = None
+    failure: str = ""  # FAILED only
 
     def become(self, state: CheckpointState) -> None:
         if state not in TRANSITIONS[self.state]:

@@ -31,9 +31,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from firesteel.common.checkpoints.messages import Snapshot
 from firesteel.common.ids import AttemptId, TaskExecutorId
 from firesteel.common.states import ExecutionState, JobStatus
-from jobmaster.core.checkpoints.checkpoint import Checkpoint, CheckpointState, Kind, Snapshot
+from jobmaster.core.checkpoints.checkpoint import Checkpoint, CheckpointState, Kind
 from jobmaster.core.checkpoints.completed import CompletedCheckpoints
 from jobmaster.core.checkpoints.plan import NotPossible, plan_checkpoint
 from jobmaster.core.checkpoints.recovery import Recovery

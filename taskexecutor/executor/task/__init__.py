@@ -4,7 +4,6 @@ point.
 
 from taskexecutor.executor.task.config import InEdge, OutEdge, TaskConfig, TaskEnd, TaskServices
 from taskexecutor.executor.task.meters import MetricSample
-from taskexecutor.executor.task.metrics import TaskMetrics
 from taskexecutor.executor.task.stream_task import StreamTask
 
 __all__ = [
@@ -14,6 +13,5 @@ __all__ = [
     "StreamTask",
     "TaskConfig",
     "TaskEnd",
-    "TaskMetrics",
     "TaskServices",
 ]

@@ -13,6 +13,7 @@ from firesteel.common.ids import AttemptId, JobId, OperatorId
 from firesteel.common.job_graph import JobEdge, JobVertex, ResultPartitionId, StoredPartition
 from firesteel.common.operator_messages import HeldSplit, OperatorEvent
 from firesteel.common.states import ExecutionState
+from firesteel.common.task_metrics import TaskMetrics
 from firesteel.errors import ErrorInfo
 from firesteel.operator import TaskInfo
 from taskexecutor.executor.exchange import Locations
@@ -23,7 +24,6 @@ from taskexecutor.executor.state import (
     RestoredOperatorState,
 )
 from taskexecutor.executor.task.interfaces import CheckpointServices, Engine, Exchange
-from taskexecutor.executor.task.metrics import TaskMetrics
 
 
 class InEdge(NamedTuple):

@@ -6,17 +6,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import pyarrow as pa
 
-from firesteel.common.checkpoints.state import OperatorSnapshot
+from firesteel.common.checkpoints.messages import CheckpointAnswer
 from firesteel.common.checkpoints.storage import CheckpointStorage
-from firesteel.common.ids import AttemptId, OperatorId
 from firesteel.common.job_graph import DistributionPattern, Partitioner, StoredPartition
-from firesteel.common.operator_messages import HeldSplit
 from firesteel.elements import CheckpointBarrier, StreamElement, StreamEvent
 from taskexecutor.executor.exchange import BlockReason, Locations
 
@@ -128,59 +126,6 @@ class Engine(Protocol):
 
     @property
     def session(self) -> Any: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acknowledged:
-    """The task's part of a checkpoint is written."""
-
-    attempt_id: AttemptId
-    checkpoint_id: int
-    operators: tuple[OperatorSnapshot, ...]
-    operators_finished: bool  # finish() had been called on all of them
-    start_delay_ms: float  # from the trigger, by the JobMaster's clock, to the first barrier
-    alignment_ms: float  # from the first barrier to the snapshot
-    sync_ms: float
-    async_ms: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Declined:
-    """The task could not write its part of the checkpoint, and has left no files."""
-
-    attempt_id: AttemptId
-    checkpoint_id: int
-    cause: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataEnded:
-    """The task has called finish() and needs one more checkpoint before it can end."""
-
-    attempt_id: AttemptId
-
-
-class Stopping(NamedTuple):
-    """The job ends with a savepoint."""
-
-    savepoint_path: str
-    drains: bool  # drain the sources before the savepoint
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """State from earlier JobMasters, reported to the JobMaster that adopts the task."""
-
-    attempt_id: AttemptId
-    splits: Mapping[OperatorId, Sequence[HeldSplit]]  # by source
-    # checkpoints that the task takes part in and whose outcome it does not know
-    open_checkpoints: Sequence[int]
-    stops_with: int | None  # the savepoint whose outcome the source awaits
-    data_ended: bool
-    stops: Stopping | None  # None: the task does not know that the job is to stop
-
-
-CheckpointAnswer: TypeAlias = Acknowledged | Declined | DataEnded | Held
 
 
 @dataclass(frozen=True, slots=True)

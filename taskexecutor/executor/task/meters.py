@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from firesteel.common.task_metrics import TaskMetrics
 from firesteel.elements import MIN_TIMESTAMP_US
 from taskexecutor.executor.task.metrics import (
     RECORDS_READ,
     OperatorMetrics,
     TaskMetricGroup,
-    TaskMetrics,
 )
 
 TASK_PREFIX = "flink_taskmanager_job_task_"
@@ -88,9 +88,7 @@ class TaskMeters:
         )
         task(
             "currentInputWatermark",
-            MIN_TIMESTAMP_US
-            if metrics.watermark_us == MIN_TIMESTAMP_US
-            else metrics.watermark_us // 1000,
+            MIN_TIMESTAMP_US if metrics.watermark_us is None else metrics.watermark_us // 1000,
         )
         task(
             "Shuffle_Netty_Input_Buffers_inPoolUsage",

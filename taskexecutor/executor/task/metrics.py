@@ -7,9 +7,10 @@ a batch costs a few additions.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from firesteel.common.task_metrics import TaskMetrics
 from firesteel.elements import MIN_TIMESTAMP_US
 from firesteel.operator import TaskInfo
 from taskexecutor.executor.task.interfaces import InputGate, ResultPartition
@@ -22,42 +23,6 @@ RECORDS_READ = "numRecordsIn"
 # How often an operator's Spark plan is read, which costs a few calls into the JVM.
 PLAN_INTERVAL_S = 10.0
 _ON_SPARK = (TimeKind.SPARK, TimeKind.PLANNING, TimeKind.CONVERTING, TimeKind.READING)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskMetrics:
-    """A task's metrics, cumulative since its creation."""
-
-    attempt_id: str
-    records_in: int
-    records_out: int
-    bytes_in: int
-    bytes_out: int
-    watermark_us: int  # the current input watermark; MIN_TIMESTAMP_US before the first
-    # busy, idle and back-pressured add up to the lifetime of the task
-    busy_ms: float
-    idle_ms: float
-    back_pressured_ms: float
-    # parts of the times above
-    spark_ms: float
-    spark_planning_ms: float  # part of spark_ms, as are the next two; the rest is running plans
-    spark_converting_ms: float
-    spark_reading_ms: float  # reading files with Arrow
-    python_ms: float
-    exchange_ms: float  # writing batches to result partitions, without waiting for credit
-    aligning_ms: float  # part of idle_ms: paused until the alignment group catches up
-    late_records_dropped: int
-    bundles: int  # runs of Spark plans
-    bundle_records: int  # the records in these runs
-    last_bundle_records: int
-    plans_made: int
-    cached_runs: int  # bundles that ran a cached plan
-    plans: Mapping[str, str]  # last Spark plan by operator; first subtask only
-
-    @property
-    def spark_running_ms(self) -> float:
-        parts_ms = self.spark_planning_ms + self.spark_converting_ms + self.spark_reading_ms
-        return self.spark_ms - parts_ms
 
 
 @dataclass(slots=True)
@@ -160,6 +125,7 @@ class TaskMetricGroup:
             sum(partition.blocked_ns for partition in self.partitions), spent_ns[TimeKind.EXCHANGE]
         )
         blocked_ns = no_credit_ns + spent_ns[TimeKind.BLOCKED]
+        watermark_us = self.watermark_us()
         busy_ns = sum(spent_ns) - spent_ns[TimeKind.IDLE] - blocked_ns
         return TaskMetrics(
             attempt_id=self.info.attempt_id,
@@ -170,7 +136,7 @@ class TaskMetricGroup:
             records_out=sum(partition.records_out for partition in self.partitions),
             bytes_in=sum(gate.bytes_in for gate in self.gates),
             bytes_out=sum(partition.bytes_out for partition in self.partitions),
-            watermark_us=self.watermark_us(),
+            watermark_us=None if watermark_us == MIN_TIMESTAMP_US else watermark_us,
             busy_ms=busy_ns / 1e6,
             idle_ms=spent_ns[TimeKind.IDLE] / 1e6,
             back_pressured_ms=blocked_ns / 1e6,

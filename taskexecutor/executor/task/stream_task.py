@@ -29,6 +29,7 @@ from typing import NamedTuple, assert_never
 
 import structlog
 
+from firesteel.common.checkpoints.messages import Stopping, TaskHeld
 from firesteel.common.error_report import error_info, summary_of
 from firesteel.common.ids import OperatorId, ResultId
 from firesteel.common.job_graph import ResultPartitionId, ResultType, StoredPartition
@@ -41,6 +42,7 @@ from firesteel.common.operator_messages import (
     ToOperator,
 )
 from firesteel.common.states import ExecutionState
+from firesteel.common.task_metrics import TaskMetrics
 from firesteel.elements import CheckpointBarrier
 from firesteel.errors import ErrorInfo
 from firesteel.operator import SourceOperator
@@ -50,11 +52,11 @@ from taskexecutor.executor.task.checkpoints.task_checkpoints import TaskCheckpoi
 from taskexecutor.executor.task.config import TaskConfig, TaskEnd, TaskServices
 from taskexecutor.executor.task.environment import TaskEnvironment
 from taskexecutor.executor.task.input_task import InputTask
-from taskexecutor.executor.task.interfaces import Held, ResultPartition, Stopping
+from taskexecutor.executor.task.interfaces import ResultPartition
 from taskexecutor.executor.task.loop import Acknowledgement, MailboxLoop, Step, TaskKind
 from taskexecutor.executor.task.mailbox import Mailbox
 from taskexecutor.executor.task.meters import MetricSample, TaskMeters
-from taskexecutor.executor.task.metrics import CheckpointTimes, TaskMetricGroup, TaskMetrics
+from taskexecutor.executor.task.metrics import CheckpointTimes, TaskMetricGroup
 from taskexecutor.executor.task.phase import TaskEvent, TaskLifecycle
 from taskexecutor.executor.task.source_task import SourceTask
 from taskexecutor.executor.timing.clock import TaskClock, TimeKind
@@ -174,7 +176,7 @@ class StreamTask:
         else:
             self._mailbox.put(mail)
 
-    def adopt(self, answer: Callable[[Held], None]) -> None:
+    def adopt(self, answer: Callable[[TaskHeld], None]) -> None:
         """Reports the state from earlier JobMasters to a new one: between two elements, after all
         messages of earlier JobMasters, or immediately if no message can change the state.
         """
@@ -520,14 +522,14 @@ class StreamTask:
                 splits[operator.operator_id] = tuple(node.operator.splits_held)
         return splits
 
-    def _held(self) -> Held:
+    def _held(self) -> TaskHeld:
         assert self._kind is not None
         checkpoints = self._checkpoints
         begun = checkpoints.open if checkpoints is not None else set()
-        return Held(
+        return TaskHeld(
             attempt_id=self.config.attempt_id,
             splits=self._splits_held(),
-            open_checkpoints=sorted(begun | set(self._kind.open_checkpoints)),
+            open_checkpoints=tuple(sorted(begun | set(self._kind.open_checkpoints))),
             stops_with=self._kind.stops_with,
             data_ended=checkpoints is not None and checkpoints.data_ended,
             stops=Stopping(

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from firesteel.client.job_details import Subtask, TaskMetrics
+from firesteel.client.job_details import Subtask
 from firesteel.client.job_output import say_what_was_dropped
 from firesteel.common.states import ExecutionState
+from firesteel.common.task_metrics import TaskMetrics
 
 from .test_render import attempt, details
 

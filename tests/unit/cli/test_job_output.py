@@ -13,11 +13,12 @@ from rich.console import Console
 from firesteel.client import job_output
 from firesteel.client.execution import _watch
 from firesteel.client.execution_context import ExecutionContext
-from firesteel.client.job_details import JobDetails, LogLine
+from firesteel.client.job_details import JobDetails
 from firesteel.client.job_output import JobOutput, write_to_stdout
 from firesteel.client.progress import LiveDisplay, PlainDisplay
 from firesteel.client.signals import Interrupts
 from firesteel.common.config import Configuration
+from firesteel.common.job_log.lines import LogLine
 from firesteel.common.states import JobStatus
 from firesteel.errors import ClusterUnreachable, FiresteelError
 
@@ -55,7 +56,7 @@ class Printing:
 
 
 def lines(*texts: str) -> list[LogLine]:
-    return [LogLine(text=text) for text in texts]
+    return [LogLine(text=text, process="slot-0[1]") for text in texts]
 
 
 def watched(client: Any, output: JobOutput, display: Any = None) -> JobDetails:
@@ -66,9 +67,7 @@ def watched(client: Any, output: JobOutput, display: Any = None) -> JobDetails:
 def test_a_job_is_awaited_until_all_that_it_printed_is_written(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    client = Printing(
-        lines("1> a", ""), [LogLine(text="lines are missing", is_notice=True)], lines("last")
-    )
+    client = Printing(lines("1> a", ""), [LogLine(text="lines are missing")], lines("last"))
     shown: list[str] = []
 
     class Watching(PlainDisplay):

@@ -24,7 +24,6 @@ from firesteel.client.job_details import (
     Subtask,
     SubtaskCheckpoint,
     TaskExecutorOverview,
-    TaskMetrics,
     Vertex,
 )
 from firesteel.client.progress import Paces, PlainDisplay
@@ -33,6 +32,7 @@ from firesteel.common.high_availability.zookeeper.finder import Incumbent
 from firesteel.common.ids import Epoch
 from firesteel.common.leader import Leader, Office
 from firesteel.common.states import ExecutionState, JobStatus
+from firesteel.common.task_metrics import TaskMetrics
 from firesteel.errors import ErrorInfo
 
 JOB = "a" * 32

@@ -120,7 +120,7 @@ class Harness:
                 job_master_id=JobMasterId(f"{number:032x}"),
                 pid=number,
                 address=f"127.0.0.1:{number}",
-                serves=serves,
+                job_id=serves,
             )
         )
 

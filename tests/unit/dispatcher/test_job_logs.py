@@ -71,9 +71,9 @@ class ResourceManager(resource_manager_pb2_grpc.ResourceManagerServicer):
         if not self.answers:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "")
         await asyncio.sleep(self.answers_after_s)
-        return resource_manager_pb2.ResourceOverview(
+        return resource_manager_pb2.ClusterOverview(
             task_executors=[
-                resource_manager_pb2.TaskExecutorInfo(task_executor_id=name, address=address)
+                resource_manager_pb2.TaskExecutorOverview(task_executor_id=name, address=address)
                 for name, address in self.task_executors.items()
             ]
         )
@@ -109,7 +109,8 @@ class Cluster:
             self.resource_manager, server
         )
         job_logs.add_to_server(
-            server, lambda: {p: LogFile(origin=GONE) for p in self.folder.glob("gone*.log")}
+            server,
+            lambda: {p: LogFile(task_executor_id=GONE) for p in self.folder.glob("gone*.log")},
         )
         address = await self._serve(server)
         conf = Configuration.load()
@@ -129,7 +130,7 @@ class Cluster:
 
     async def task_executor(self, name: str, log: Path) -> None:
         server = new_server([])
-        job_logs.add_to_server(server, lambda: {log: LogFile(origin=name)})
+        job_logs.add_to_server(server, lambda: {log: LogFile(task_executor_id=name)})
         self.resource_manager.task_executors[name] = await self._serve(server)
 
     async def wrong(self, name: str, logs: job_logs_pb2_grpc.JobLogsServicer) -> None:

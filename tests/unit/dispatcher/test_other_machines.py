@@ -10,7 +10,7 @@ from firesteel._proto import dispatcher_pb2
 
 def pid_of(address: str, *, dispatcher: str, job_master_id: str = "a" * 32) -> int:
     message = dispatcher_pb2.JobMasterRegister(job_master_id=job_master_id, address=address, pid=77)
-    return convert.registered_from_proto(message, 1, dispatcher=dispatcher).pid
+    return convert.registered(message, 1, dispatcher=dispatcher).pid
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ class JobMaster:
             job_id=JOB,
             epoch=epoch,
             operator_id=SINK,
-            restart=restart,
+            generation=(epoch << 32) + restart,
             index=index,
             ipc_stream=b"" if begin else rows(*values),
         )
@@ -226,8 +226,8 @@ async def test_rows_that_are_not_the_current_job_masters_are_refused(
     await job_master.send(0, 1, restart=2)
     with refused(Reason.CHUNK_OUT_OF_ORDER, "is older than"):
         await job_master.send(0, 1, restart=1)
-    with refused(Reason.INVALID_REQUEST, "restart -1"):
-        await job_master.send(0, 1, restart=-1)
+    with refused(Reason.INVALID_REQUEST, f"generation {2 << 32} under epoch 1"):
+        await job_master.send(0, 1, restart=2**32)
     await job_master.finish()
     with refused(Reason.STALE_EPOCH, f"job {JOB} is over"):
         await job_master.send(1, 2, restart=2)

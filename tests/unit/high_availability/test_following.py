@@ -103,7 +103,7 @@ class Overviews(ResourceManagerServicer):
         pass
 
     async def GetOverview(self, request: Any, context: Any) -> Any:
-        return resource_manager_pb2.ResourceOverview(slots_total=7)
+        return resource_manager_pb2.ClusterOverview(slots_total=7)
 
     async def ConnectTaskExecutor(
         self, request_iterator: AsyncIterator[Any], context: Any
@@ -119,7 +119,7 @@ async def test_a_gate_refuses_clients_without_a_lease_and_peers_until_it_leads()
     resource_manager_pb2_grpc.add_ResourceManagerServicer_to_server(gate, server)  # type: ignore[no-untyped-call]
     address = bind(server, "127.0.0.1", 0)
     await server.start()
-    request = resource_manager_pb2.ResourceOverviewRequest()
+    request = resource_manager_pb2.ClusterOverviewRequest()
     stub_of = resource_manager_pb2_grpc.ResourceManagerStub
     async with LeaderStub(address, stub_of, aio_channel) as leader:
         stub: Any = await leader.get()

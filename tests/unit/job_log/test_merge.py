@@ -7,15 +7,15 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firesteel.common.job_log.lines import Line
+from firesteel.common.job_log.lines import LogLine
 from firesteel.common.job_log.merge import HELD_MAX, Merge
 
 
-def lines(*times_us: int) -> list[Line]:
-    return [Line(time_us=at, process="p", origin="", text="") for at in times_us]
+def lines(*times_us: int) -> list[LogLine]:
+    return [LogLine(time_us=at, process="p", text="") for at in times_us]
 
 
-def times(found: list[Line]) -> list[int]:
+def times(found: list[LogLine]) -> list[int]:
     return [line.time_us for line in found]
 
 

@@ -30,7 +30,7 @@ def test_several_logs_in_order_of_time(tmp_path: Path) -> None:
     one, two = tmp_path / "one.log", tmp_path / "two.log"
     one.write_text(line(1, "a") + line(4, "d") + line(5, "x", OTHER))
     two.write_text(line(2, "b") + line(3, "c") + line(6, "e").rstrip("\n"))
-    files = {one: LogFile(), two: LogFile(origin="t1"), tmp_path / "none.log": LogFile()}
+    files = {one: LogFile(), two: LogFile(task_executor_id="t1"), tmp_path / "none.log": LogFile()}
     assert read(files, Selection(job_id=JOB)) == (["a", "b", "c", "d", "e"], [])
 
 
@@ -59,7 +59,7 @@ def test_a_log_that_lost_its_beginning_after_the_job_started_says_so(tmp_path: P
         with open(path, "a") as file:
             file.write(line(second + 1, "b"))
     found, notices = read(
-        {path: LogFile(origin="t1")},
+        {path: LogFile(task_executor_id="t1")},
         Selection(job_id=JOB, started_us=parse_us(b"2026-11-22T02:00:00Z")),
     )
     assert found == ["b", "b"]

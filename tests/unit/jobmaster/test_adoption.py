@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from firesteel._proto import dispatcher_pb2, tasks_pb2
+from firesteel.common.checkpoints.messages import Snapshot, Stopping
 from firesteel.common.checkpoints.metadata import CheckpointMetadata
 from firesteel.common.checkpoints.state import CompleteCheckpoint
 from firesteel.common.file_parts import ListedFile
@@ -36,7 +37,6 @@ from jobmaster.convert import (
     verdict_from_json,
 )
 from jobmaster.core import commands, events
-from jobmaster.core.checkpoints.checkpoint import Snapshot
 from jobmaster.core.checkpoints.recovery import (
     ATTEMPTS_PER_MASTER,
     CHECKPOINTS_PER_MASTER,
@@ -230,7 +230,7 @@ class Handover:
         *executions: Execution,
         open_checkpoints: Iterable[int] = (),
         stops_with: int = 0,
-        stops: events.Stopping | None = None,
+        stops: Stopping | None = None,
         data_ended: bool = False,
     ) -> list[commands.Command]:
         """The tasks say what they have."""
@@ -502,7 +502,7 @@ def test_a_stop_that_was_under_way_is_requested_again() -> None:
     path = "/savepoints/savepoint-abcdef-000000000000"
     begun = handover.checkpoint_id + 1
     sent = handover.adopt_all(
-        open_checkpoints=(begun,), stops_with=begun, stops=events.Stopping(path, drains=False)
+        open_checkpoints=(begun,), stops_with=begun, stops=Stopping(path, drains=False)
     )
     second = handover.second
     assert [n.completed for n in second.of(commands.NotifyCheckpoint, sent)] == [False, False]
@@ -523,7 +523,7 @@ def test_a_job_that_was_drained_does_not_end_without_its_savepoint(stored: bool)
     path = "/savepoints/savepoint-abcdef-000000000000"
     if stored:
         handover.restores(path)
-    sent = handover.adopt_all(stops=events.Stopping(path, drains=True), data_ended=True)
+    sent = handover.adopt_all(stops=Stopping(path, drains=True), data_ended=True)
     second = handover.second
     triggers = second.of(commands.TriggerCheckpoint, sent)
     drains = second.of(commands.DrainTasks, sent)

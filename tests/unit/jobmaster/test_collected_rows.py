@@ -32,7 +32,7 @@ class StubDispatcher(dispatcher_pb2_grpc.DispatcherServicer):
         if self.failures and (code := self.failures.pop(0)) is not grpc.StatusCode.OK:
             await context.abort(code, "the disk is full")
         self.generations.append(request.generation)
-        self.kept.append((request.restart, request.index, request.ipc_stream))
+        self.kept.append((request.generation % 2**32, request.index, request.ipc_stream))
         return dispatcher_pb2.AppendResultsResponse()
 
 
@@ -123,5 +123,5 @@ async def test_chunks_continue_an_earlier_job_masters_until_the_job_restarts(
     assert await again.append(b"c", "g") == ""
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    assert sender.dispatcher.kept == [(0, 3, b"a"), (0, 4, b"b"), (1, 0, b""), (1, 0, b"c")]
-    assert sender.dispatcher.generations == [7, 7, 0, 0]
+    assert sender.dispatcher.kept == [(7, 3, b"a"), (7, 4, b"b"), (1, 0, b""), (1, 0, b"c")]
+    assert sender.dispatcher.generations == [7, 7, (2 << 32) + 1, (2 << 32) + 1]

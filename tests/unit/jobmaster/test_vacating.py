@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from firesteel.common.checkpoints.messages import Snapshot
 from firesteel.common.ids import TaskExecutorId
 from firesteel.common.job_graph import JobGraph, Partitioner, ResultType
 from firesteel.common.states import ExecutionState, JobStatus
 from jobmaster.core import commands, events
-from jobmaster.core.checkpoints.checkpoint import Snapshot
 from jobmaster.core.checkpoints.settings import CheckpointSettings
 from jobmaster.core.execution_graph import Execution
 from jobmaster.core.settings import JobSettings

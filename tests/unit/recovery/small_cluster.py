@@ -349,7 +349,7 @@ class SmallCluster:
                 cancel.cancel.attempt_ids.extend(attempt_ids)
                 for slot in slots:
                     slot.hear(cancel)
-            case slot_events.OperatorEventReceived() | slot_events.TaskMessageReceived():
+            case slot_events.TaskMessageReceived():
                 for slot in slots:
                     slot.hear(event.message)
             case _:

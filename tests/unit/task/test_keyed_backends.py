@@ -28,13 +28,13 @@ from hypothesis.stateful import (
 )
 
 from firesteel.common.checkpoints.key_group_content import EVENT_TIME_TIMERS
+from firesteel.common.checkpoints.messages import Snapshot
 from firesteel.common.checkpoints.metadata import CheckpointedOperator
 from firesteel.common.checkpoints.state import DatabaseHandle, OperatorSnapshot
 from firesteel.common.checkpoints.storage import CheckpointStorage, StorageError
 from firesteel.common.ids import OperatorId
 from firesteel.common.key_groups import KeyGroupRange, key_group, key_group_range
 from firesteel.errors import FiresteelError
-from jobmaster.core.checkpoints.checkpoint import Snapshot
 from jobmaster.core.checkpoints.restore import assign
 from jobmaster.core.checkpoints.shared_files import SharedFiles
 from taskexecutor.executor.state import (

@@ -31,7 +31,7 @@ DEFAULT = ResourceProfile(
 )
 JOB = JobId("job")
 JM = {"job_id": JOB, "job_master_epoch": Epoch(1)}
-PLACE = events.TaskPlace(VertexId("v"), 0, 0)
+PLACE = events.TaskPlace(VertexId("v"), 0, 0, AllocationId("a"))
 
 C = TypeVar("C")
 
@@ -88,7 +88,7 @@ class World:
 
     def request(
         self, allocation: str = "a", index: int = 0, profile: ResourceProfile = UNKNOWN, **more: Any
-    ) -> commands.AnswerSlotRequest:
+    ) -> commands.AcceptSlotRequest | commands.RejectSlotRequest:
         values: dict[str, Any] = {
             "resource_manager_epoch": Epoch(1),
             "allocation_id": AllocationId(allocation),
@@ -100,7 +100,15 @@ class World:
             **more,
         }
         self.handle(events.SlotRequested(**values))
-        return self.only(commands.AnswerSlotRequest)
+        (answer,) = (
+            command
+            for command in self.commands
+            if isinstance(command, commands.AcceptSlotRequest | commands.RejectSlotRequest)
+        )
+        return answer
+
+    def accepts(self, *slot: Any, **more: Any) -> bool:
+        return isinstance(self.request(*slot, **more), commands.AcceptSlotRequest)
 
     def start_all(self) -> None:
         """Every process that is starting becomes ready."""
@@ -137,7 +145,7 @@ class World:
 
     def give(self, allocation: str = "a", index: int = 0, **more: Any) -> None:
         """A slot, all the way to an accepted offer."""
-        assert self.request(allocation, index, **more).accepted
+        assert self.accepts(allocation, index, **more)
         if not self.core.table.jobs[JOB].connected:
             self.connect()
         self.handle(events.OffersAnswered(accepted=(AllocationId(allocation),), rejected=(), **JM))

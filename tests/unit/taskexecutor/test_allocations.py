@@ -17,7 +17,7 @@ BLOB = Blob(hash="0" * 32, name="u.py", kind=BlobKind.FILE, size_bytes=1)
 def test_a_warm_slot_is_offered_as_soon_as_the_job_master_is_connected():
     world = World()
     world.start_all()
-    assert world.request().accepted
+    assert world.accepts()
     assert world.only(commands.ConnectJobMaster).address == "jm:1"
     assert world.reported() == ["a", ""]
     world.connect()
@@ -48,7 +48,7 @@ def test_a_repeated_request_gets_the_same_answer_and_changes_nothing():
     world = World()
     world.start_all()
     world.give()
-    assert world.request().accepted
+    assert world.accepts()
     assert world.none(commands.ConnectJobMaster)
     assert world.reported() == ["a", ""]
 
@@ -57,14 +57,14 @@ def test_a_taken_slot_is_refused_with_the_job_that_holds_it():
     world = World()
     world.give()
     answer = world.request("b", 0, job_id=JobId("other"))
-    assert not answer.accepted
+    assert isinstance(answer, commands.RejectSlotRequest)
     assert "taken by job job" in answer.reason
 
 
 def test_one_allocation_cannot_have_two_slots():
     world = World()
     world.give("a", 0)
-    assert not world.request("a", 1).accepted
+    assert not world.accepts("a", 1)
 
 
 def test_a_late_request_for_an_ended_allocation_is_refused():
@@ -74,16 +74,16 @@ def test_a_late_request_for_an_ended_allocation_is_refused():
     world.free("a")
     assert world.state() is S.FREE
     answer = world.request("a", 0)
-    assert not answer.accepted
+    assert isinstance(answer, commands.RejectSlotRequest)
     assert "has ended" in answer.reason
 
 
 def test_a_profile_must_fit_into_what_is_left():
     world = World()
     big = replace(DEFAULT, heap_bytes=900 * MIB)
-    assert world.request("a", 0, profile=big).accepted
+    assert world.accepts("a", 0, profile=big)
     answer = world.request("b", 1, profile=big)
-    assert not answer.accepted
+    assert isinstance(answer, commands.RejectSlotRequest)
     assert "is available" in answer.reason
 
 
@@ -128,7 +128,7 @@ def test_a_resource_manager_of_a_new_folder_is_heard_under_its_lower_epoch():
         )
     )
     assert world.core.table.dropped["SlotRequested"] == 0
-    assert world.only(commands.AnswerSlotRequest).accepted
+    assert world.only(commands.AcceptSlotRequest)
 
 
 def test_an_offer_is_repeated_until_it_is_answered():

@@ -68,8 +68,9 @@ def test_tasks_of_a_job_with_checkpoints_wait_for_its_next_job_master():
     connect = world.only(commands.ConnectJobMaster)
     assert (connect.address, connect.epoch) == ("jm:2", 2)
     world.connect()
-    (task,) = world.only(commands.SendHello).tasks
-    assert task == events.HeldTask("t", E.RUNNING, PLACE, "a")
+    hello = world.only(commands.SendHello)
+    assert hello.tasks == (events.TaskState("t", E.RUNNING),)
+    assert hello.places == {"t": PLACE}
     world.free("a")  # by epoch 1
     assert world.state() is S.ACTIVE
 
@@ -81,8 +82,9 @@ def test_an_unconfirmed_task_end_waits_for_the_next_job_master():
     assert world.state() is S.ACTIVE
     world.replace_job_master()
     world.connect()
-    (task,) = world.only(commands.SendHello).tasks
-    assert task == events.HeldTask("t", E.FINISHED, PLACE, "a")
+    hello = world.only(commands.SendHello)
+    assert hello.tasks == (events.TaskState("t", E.FINISHED),)
+    assert hello.places == {"t": PLACE}
 
 
 def test_a_job_master_is_not_awaited_for_ever():
@@ -115,7 +117,7 @@ def test_messages_of_a_stale_job_master_are_dropped():
     world = World(slots=1)
     world.ready()
     world.give()
-    assert world.request(job_master_epoch=Epoch(2)).accepted
+    assert world.accepts(job_master_epoch=Epoch(2))
     world.free("a")  # by epoch 1
     assert world.state() is S.ACTIVE
     assert world.core.table.dropped["SlotsFreed"] == 1
@@ -173,4 +175,4 @@ def test_at_the_end_slots_are_reported_lost_and_processes_killed():
     world.die(0)
     world.die(1)
     assert world.none(commands.StartProcess)
-    assert not world.request("b").accepted
+    assert not world.accepts("b")

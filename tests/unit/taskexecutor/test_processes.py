@@ -135,7 +135,7 @@ def test_a_slot_without_a_process_is_refused_with_the_reason():
     world = World(slots=1)
     world.die(cause="exit code 1; the end of log: no java")
     answer = world.request()
-    assert not answer.accepted
+    assert isinstance(answer, commands.RejectSlotRequest)
     assert "no java" in answer.reason
 
 

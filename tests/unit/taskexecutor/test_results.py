@@ -72,7 +72,8 @@ def test_a_partition_is_taken_over_before_the_job_master_hears_of_it(world: Worl
     kinds = [type(command) for command in world.commands]
     taken = kinds.index(commands.TakePartitionsOver)
     assert taken < kinds.index(commands.RelayToJobMaster)
-    assert world.only(commands.ReportSlots).stored == (1, 10)
+    report = world.only(commands.ReportSlots)
+    assert (report.stored_partitions, report.stored_bytes) == (1, 10)
     finished(world, stored())  # the report came twice
     assert world.none(commands.TakePartitionsOver)
 
@@ -86,11 +87,12 @@ def test_partitions_outlive_their_slot_and_are_named_on_reconnection(
     world.handle(events.JobMasterDisconnected(job_id=JOB, cause="broken"))
     assert world.none(commands.CloseJobMaster), "it is connected again: results are kept for it"
     world.connect()
-    assert world.only(commands.SendHello).partitions == (stored(0), stored(1))
+    assert world.only(commands.SendHello).partitions == (stored(0).id, stored(1).id)
     released = (stored(0).id, ResultPartitionId(RESULT, 9, 9))
     world.handle(events.PartitionsReleased(partitions=released, **JM))
     assert world.only(commands.DeletePartitions).partitions == (stored(0).id,)
-    assert world.only(commands.ReportSlots).stored == (1, 10)
+    report = world.only(commands.ReportSlots)
+    assert (report.stored_partitions, report.stored_bytes) == (1, 10)
 
 
 def test_results_wait_for_the_next_job_master() -> None:
@@ -106,7 +108,7 @@ def test_results_wait_for_the_next_job_master() -> None:
     world.lose_job_master()
     world.replace_job_master()
     world.connect()
-    assert world.only(commands.SendHello).partitions == (stored(),)
+    assert world.only(commands.SendHello).partitions == (stored().id,)
 
 
 @pytest.mark.parametrize("end", ["goodbye", "silence", "disconnected"])
@@ -123,7 +125,8 @@ def test_all_are_deleted_when_the_job_master_has_gone_for_good(world: World, end
         world.pass_time(30)
     assert world.only(commands.DeleteResults).job_id == JOB
     assert world.only(commands.CloseJobMaster)
-    assert world.all(commands.ReportSlots)[-1].stored == (0, 0)
+    report = world.all(commands.ReportSlots)[-1]
+    assert (report.stored_partitions, report.stored_bytes) == (0, 0)
     assert world.core.table.jobs == {}
 
 
@@ -162,7 +165,7 @@ def test_the_wire_says_which_partitions_there_are() -> None:
     assert isinstance(heard, events.TaskStatesReported)
     assert heard.partitions == (stored(3, "/p"),)
     hello = convert.to_job_master(
-        commands.SendHello(job_id=JOB, slots=(), tasks=(), partitions=(stored(3),)),
+        commands.SendHello(job_id=JOB, slots=(), tasks=(), places={}, partitions=(stored(3).id,)),
         epoch=Epoch(1),
         task_executor_id="te",
         address="here:1",

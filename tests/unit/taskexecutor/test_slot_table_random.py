@@ -127,7 +127,7 @@ class Chaos:
                 events.AnalysisRequested(
                     allocation_id=allocation, message="analyze", **files, **jm
                 ),
-                events.OperatorEventReceived(attempt_id=attempts[0], message="event", **jm),
+                events.TaskMessageReceived(attempt_ids=attempts, message="event", **jm),
                 events.JobMasterLeft(cause="bye", **jm),
                 events.ProcessDied(executor_id=executor, cause="died"),
                 events.ProcessLinkBroken(executor_id=executor),

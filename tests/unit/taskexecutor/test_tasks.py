@@ -140,13 +140,13 @@ def test_a_cancelled_task_whose_killed_process_does_not_end_is_reported():
     assert "task.cancellation.timeout" in lost
     assert lost.endswith("was killed; it has not ended yet")
     refused = world.request("b")
-    assert not refused.accepted
+    assert isinstance(refused, commands.RejectSlotRequest)
     assert "(pid 1000) was killed and has not ended yet" in refused.reason
     world.die()
     assert world.none(commands.ReportSlotLost)
     assert world.only(commands.StartProcess)
     world.ready()
-    assert world.request("c").accepted
+    assert world.accepts("c")
 
 
 def test_the_process_of_a_cancelled_task_that_ends_stays():

@@ -19,6 +19,12 @@ from typing import NamedTuple
 
 import structlog
 
+from firesteel.common.checkpoints.messages import (
+    CheckpointAcknowledged,
+    CheckpointDeclined,
+    DataEnded,
+    Snapshot,
+)
 from firesteel.common.checkpoints.state import InFlight, OperatorSnapshot, inline_bytes
 from firesteel.common.checkpoints.storage import StorageError
 from firesteel.common.failpoints import Failpoint, reached
@@ -31,12 +37,7 @@ from taskexecutor.executor.state.files import write_snapshot
 from taskexecutor.executor.state.in_flight import BatchesByProducer, write_in_flight
 from taskexecutor.executor.state.keyed import SnapshotTarget
 from taskexecutor.executor.task.chain import OperatorChain
-from taskexecutor.executor.task.interfaces import (
-    Acknowledged,
-    CheckpointServices,
-    DataEnded,
-    Declined,
-)
+from taskexecutor.executor.task.interfaces import CheckpointServices
 from taskexecutor.executor.task.metrics import CheckpointTimes
 from taskexecutor.executor.timing.clock import wall_clock_ms
 
@@ -247,7 +248,7 @@ class TaskCheckpoints:
             self._services.answer(self._declined(work, error))
         reached(Failpoint.ACKNOWLEDGED)
 
-    def _write(self, work: _ToWrite) -> Acknowledged | Declined | None:
+    def _write(self, work: _ToWrite) -> CheckpointAcknowledged | CheckpointDeclined | None:
         """Writes the snapshot. Returns None if the task has ended, which the JobMaster learns from
         its state.
         """
@@ -275,9 +276,7 @@ class TaskCheckpoints:
             return self._declined(work, error)
         finally:
             work.release()
-        return Acknowledged(
-            attempt_id=self._attempt_id,
-            checkpoint_id=work.checkpoint_id,
+        snapshot = Snapshot(
             operators=tuple(written),
             operators_finished=work.operators_finished,
             start_delay_ms=work.start_delay_ms,
@@ -285,9 +284,12 @@ class TaskCheckpoints:
             sync_ms=work.sync_ms,
             async_ms=(time.perf_counter() - started) * 1000,
         )
+        return CheckpointAcknowledged(
+            attempt_id=self._attempt_id, checkpoint_id=work.checkpoint_id, snapshot=snapshot
+        )
 
-    def _declined(self, work: _ToWrite, error: BaseException) -> Declined:
-        return Declined(
+    def _declined(self, work: _ToWrite, error: BaseException) -> CheckpointDeclined:
+        return CheckpointDeclined(
             attempt_id=self._attempt_id,
             checkpoint_id=work.checkpoint_id,
             cause=text_of(error) or type(error).__name__,

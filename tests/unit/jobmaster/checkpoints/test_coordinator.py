@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeVar
 
+from firesteel.common.checkpoints.messages import Snapshot
 from firesteel.common.checkpoints.state import InFlight, OperatorSnapshot, StateFile
 from firesteel.common.ids import AttemptId, ResultId
 from firesteel.common.job_graph import Partitioner
-from jobmaster.core.checkpoints.checkpoint import CheckpointState, Kind, Snapshot
+from jobmaster.core.checkpoints.checkpoint import CheckpointState, Kind
 from jobmaster.core.checkpoints.completed import CompletedCheckpoints
 from jobmaster.core.checkpoints.coordinator import CheckpointCoordinator, Request
 from jobmaster.core.checkpoints.recovery import Recovery

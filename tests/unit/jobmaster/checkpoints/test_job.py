@@ -13,6 +13,12 @@ from firesteel.common.checkpoints.descriptions import (
     StateDescriptions,
     StateKind,
 )
+from firesteel.common.checkpoints.messages import (
+    CheckpointAcknowledged,
+    CheckpointAnswer,
+    DataEnded,
+    Snapshot,
+)
 from firesteel.common.checkpoints.metadata import CheckpointMetadata, decode, encode
 from firesteel.common.checkpoints.state import (
     CompleteCheckpoint,
@@ -29,7 +35,6 @@ from firesteel.errors import ErrorInfo
 from jobmaster.checkpoint_details import checkpoint_details, checkpoint_metrics
 from jobmaster.convert import TaskExecutorMessages, from_task_executor
 from jobmaster.core import commands, events
-from jobmaster.core.checkpoints.checkpoint import Snapshot
 from jobmaster.core.checkpoints.recovery import (
     ATTEMPTS_PER_MASTER,
     CHECKPOINTS_PER_MASTER,
@@ -44,7 +49,6 @@ from jobmaster.job_metrics import samples
 from taskexecutor.convert import from_executor
 from taskexecutor.core.events import ProcessMessageReceived
 from taskexecutor.executor.convert import BARRIER, checkpoint_answer
-from taskexecutor.executor.task.interfaces import Acknowledged, CheckpointAnswer, DataEnded
 from tests.job_master import World, job, offer, operator_id, vertex
 
 RUNNING, FAILED, FINISHED = ExecutionState.RUNNING, ExecutionState.FAILED, ExecutionState.FINISHED
@@ -579,9 +583,7 @@ def keyed_job(
 
 def test_what_a_task_says_about_checkpoints_arrives_as_it_was_said() -> None:
     state = snapshot("sink", "state").operators
-    said = Acknowledged(
-        attempt_id=AttemptId("a"),
-        checkpoint_id=7,
+    part = Snapshot(
         operators=state,
         operators_finished=True,
         start_delay_ms=4.5,
@@ -589,6 +591,7 @@ def test_what_a_task_says_about_checkpoints_arrives_as_it_was_said() -> None:
         sync_ms=2.5,
         async_ms=1.5,
     )
+    said = CheckpointAcknowledged(attempt_id=AttemptId("a"), checkpoint_id=7, snapshot=part)
     who = TaskExecutorId("tm")
 
     def heard(answer: CheckpointAnswer) -> events.Event:
@@ -598,17 +601,7 @@ def test_what_a_task_says_about_checkpoints_arrives_as_it_was_said() -> None:
         return from_task_executor(who, message.message)
 
     assert heard(said) == events.CheckpointAcknowledged(
-        task_executor_id=who,
-        attempt_id=AttemptId("a"),
-        checkpoint_id=7,
-        snapshot=Snapshot(
-            operators=state,
-            operators_finished=True,
-            start_delay_ms=4.5,
-            alignment_ms=3.5,
-            sync_ms=2.5,
-            async_ms=1.5,
-        ),
+        task_executor_id=who, attempt_id=AttemptId("a"), checkpoint_id=7, snapshot=part
     )
     ended = DataEnded(attempt_id=AttemptId("a"))
     assert heard(ended) == events.TaskDataEnded(task_executor_id=who, attempt_id=AttemptId("a"))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from firesteel.common.checkpoints.messages import Snapshot
 from firesteel.common.checkpoints.state import (
     DatabaseFile,
     DatabaseHandle,
@@ -17,7 +18,7 @@ from firesteel.common.checkpoints.state import (
 )
 from firesteel.common.ids import AttemptId
 from firesteel.common.key_groups import KeyGroupRange
-from jobmaster.core.checkpoints.checkpoint import Kind, Snapshot
+from jobmaster.core.checkpoints.checkpoint import Kind
 from jobmaster.core.checkpoints.coordinator import Request
 from jobmaster.core.checkpoints.shared_files import SharedFiles
 from jobmaster.core.commands import (

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from firesteel.common.checkpoints.messages import Snapshot
 from firesteel.common.ids import TaskExecutorId
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.operator_messages import SplitAssigned, SplitRequested
 from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events
-from jobmaster.core.checkpoints.checkpoint import Snapshot
 from jobmaster.core.checkpoints.settings import CheckpointSettings
 from jobmaster.core.execution_graph import Execution
 from jobmaster.core.failover.restart_strategy import FixedDelay

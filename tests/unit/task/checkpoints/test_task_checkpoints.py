@@ -12,6 +12,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from firesteel.common.checkpoints.messages import (
+    CheckpointAcknowledged,
+    CheckpointAnswer,
+    CheckpointDeclined,
+    DataEnded,
+)
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.ids import OperatorId, stable_id
 from firesteel.common.operator_messages import SplitAssigned
@@ -22,13 +28,7 @@ from firesteel.operator import OperatorState, StreamOperator
 from firesteel.testing import Journal, RecordingOperator, RecordingSource
 from taskexecutor.executor.state import RestoredOperatorState
 from taskexecutor.executor.state.files import read_snapshot
-from taskexecutor.executor.task.interfaces import (
-    Acknowledged,
-    CheckpointAnswer,
-    CheckpointServices,
-    DataEnded,
-    Declined,
-)
+from taskexecutor.executor.task.interfaces import CheckpointServices
 from taskexecutor.executor.task.meters import TASK_PREFIX
 from taskexecutor.executor.timing.clock import wall_clock_ms
 from tests.object_store import ObjectStore
@@ -73,7 +73,7 @@ class Checkpoints:
 
     def __init__(self, directory: Path | str) -> None:
         self.storage = CheckpointStorage(str(directory))
-        self.answers: queue.Queue[Acknowledged | Declined] = queue.Queue()
+        self.answers: queue.Queue[CheckpointAcknowledged | CheckpointDeclined] = queue.Queue()
         self.answered_by: list[threading.Thread] = []
         self.data_ended = threading.Event()
         self.services = CheckpointServices(self.storage, self._put)
@@ -85,16 +85,16 @@ class Checkpoints:
             self.answered_by.append(threading.current_thread())
             self.answers.put(answer)
 
-    def answer(self) -> Acknowledged | Declined:
+    def answer(self) -> CheckpointAcknowledged | CheckpointDeclined:
         return self.answers.get(timeout=PATIENCE_S)
 
-    def acknowledged(self) -> Acknowledged:
+    def acknowledged(self) -> CheckpointAcknowledged:
         answer = self.answer()
-        assert isinstance(answer, Acknowledged)
+        assert isinstance(answer, CheckpointAcknowledged)
         return answer
 
-    def sums(self, answer: Acknowledged) -> dict[object, object]:
-        (part,) = answer.operators
+    def sums(self, answer: CheckpointAcknowledged) -> dict[object, object]:
+        (part,) = answer.snapshot.operators
         return {entry.key: entry.value for entry in read_snapshot(self.storage, part).keyed}
 
 
@@ -183,7 +183,7 @@ def test_operators_are_written_concurrently_where_files_take_time(
             element
         )
     run.start()
-    parts = checkpoints.acknowledged().operators
+    parts = checkpoints.acknowledged().snapshot.operators
     found = [[e.value for e in read_snapshot(checkpoints.storage, part).keyed] for part in parts]
     assert found == [["met"], ["met"]]
     run.task.cancel()
@@ -203,11 +203,15 @@ def test_a_channel_whose_barrier_has_come_waits_for_the_others(checkpoints: Chec
     behind.emit_event(first)
     answer = checkpoints.acknowledged()
     assert checkpoints.sums(answer) == {1: 1, 2: 2}
-    assert answer.alignment_ms > 0
-    assert answer.start_delay_ms >= 1_000
+    assert answer.snapshot.alignment_ms > 0
+    assert answer.snapshot.start_delay_ms >= 1_000
     samples = {sample.name: sample.value for sample in run.task.samples()}
-    assert samples[TASK_PREFIX + "checkpointAlignmentTime"] == round(answer.alignment_ms * 1e6)
-    assert samples[TASK_PREFIX + "checkpointStartDelayNanos"] == answer.start_delay_ms * 1e6
+    assert samples[TASK_PREFIX + "checkpointAlignmentTime"] == round(
+        answer.snapshot.alignment_ms * 1e6
+    )
+    assert (
+        samples[TASK_PREFIX + "checkpointStartDelayNanos"] == answer.snapshot.start_delay_ms * 1e6
+    )
     for producer in (ahead, behind):
         producer.emit_event(EndOfData())
         producer.emit_event(barrier(2))
@@ -223,7 +227,7 @@ def test_a_task_resumes_from_what_it_restores(checkpoints: Checkpoints) -> None:
     producer.emit(batch(1, 2))
     producer.emit_event(barrier(7))
     run.start()
-    (part,) = checkpoints.acknowledged().operators
+    (part,) = checkpoints.acknowledged().snapshot.operators
     run.task.cancel()
     run.join()
     restored = {OperatorId(stable_id("sum")): read_snapshot(checkpoints.storage, part)}
@@ -254,7 +258,9 @@ def test_a_source_sends_the_barrier_when_it_is_triggered(checkpoints: Checkpoint
     run.task.cancel()
     run.join()
     restored = {
-        OperatorId(stable_id("src")): read_snapshot(checkpoints.storage, answer.operators[0])
+        OperatorId(stable_id("src")): read_snapshot(
+            checkpoints.storage, answer.snapshot.operators[0]
+        )
     }
     again = Run(
         vertex(operator("src")),
@@ -298,8 +304,10 @@ def test_what_had_finished_says_nothing_again_and_stays_finished(checkpoints: Ch
     first = checkpoints.acknowledged()
     run.task.trigger_checkpoint(barrier(2))
     for answer in (first, checkpoints.acknowledged()):
-        assert [part.finished for part in answer.operators] == [True, True]
-        assert not any(part.lists for part in answer.operators), "a position would be read from"
+        assert [part.finished for part in answer.snapshot.operators] == [True, True]
+        assert not any(part.lists for part in answer.snapshot.operators), (
+            "a position would be read from"
+        )
     run.task.notify_checkpoint(2, completed=True)
     run.join()
     assert run.states[-1] is FINISHED
@@ -342,12 +350,12 @@ def test_a_task_closes_when_a_checkpoint_holds_what_finish_has_done(
     run = finishing_source(checkpoints, journal)
     run.task.trigger_checkpoint(barrier(1))
     run.start()
-    assert not checkpoints.acknowledged().operators_finished
+    assert not checkpoints.acknowledged().snapshot.operators_finished
     assert checkpoints.data_ended.wait(PATIENCE_S), "the master need not wait for the interval"
     finished = run.exchange.partitions[(out_edge("out", 1).result_id, 0, 0)]
     for checkpoint_id in (42, 43, 44):
         run.task.trigger_checkpoint(barrier(checkpoint_id))
-        assert checkpoints.acknowledged().operators_finished
+        assert checkpoints.acknowledged().snapshot.operators_finished
     first = next(e for e in finished.sent if isinstance(e, EndOfData))
     assert finished.sent.index(first) < finished.sent.index(barrier(42))
     assert run.thread.is_alive()
@@ -383,7 +391,7 @@ def test_a_failed_write_declines_the_checkpoint_and_the_task_continues(
     producer.emit_event(barrier(1))
     run.start()
     declined = checkpoints.answer()
-    assert isinstance(declined, Declined)
+    assert isinstance(declined, CheckpointDeclined)
     assert "cannot be written" in declined.cause
     producer.emit(batch(2))
     producer.emit_event(barrier(2))
@@ -397,7 +405,7 @@ def test_a_checkpoint_whose_acknowledgement_cannot_be_sent_is_declined(tmp_path:
     put = checkpoints.services.answer
 
     def refuse(answer: CheckpointAnswer) -> None:
-        if isinstance(answer, Acknowledged):
+        if isinstance(answer, CheckpointAcknowledged):
             raise MessageTooLarge("operator state 'rules' is too large")
         put(answer)
 
@@ -408,7 +416,7 @@ def test_a_checkpoint_whose_acknowledgement_cannot_be_sent_is_declined(tmp_path:
     producer.emit_event(barrier(1))
     run.start()
     declined = checkpoints.answer()
-    assert isinstance(declined, Declined)
+    assert isinstance(declined, CheckpointDeclined)
     assert declined.cause == "operator state 'rules' is too large"
     run.task.cancel()
     run.join()
@@ -462,12 +470,12 @@ def test_a_split_that_was_assigned_after_the_checkpoint_began_is_not_in_it(
         vertex(operator("src")), {"src": source}, out_edges=[OUT], checkpoints=checkpoints.services
     )
     run.start()
-    (part,) = checkpoints.acknowledged().operators
+    (part,) = checkpoints.acknowledged().snapshot.operators
     position = read_snapshot(checkpoints.storage, part).lists["firesteel.position"]
     assert position == [[1, 0]], "one element, no split"
     run.task.trigger_checkpoint(barrier(2), splits=1)
     run.task.trigger_checkpoint(barrier(3), splits=2)
-    (part,) = checkpoints.acknowledged().operators
+    (part,) = checkpoints.acknowledged().snapshot.operators
     assert read_snapshot(checkpoints.storage, part).lists["firesteel.position"] == [[1, 1]]
     run.task.handle_event(stable_id("src"), SplitAssigned(number=1, split_json="1"))
     answer = checkpoints.acknowledged()
@@ -503,7 +511,7 @@ def test_a_stopped_source_emits_nothing_after_the_barrier(
         assert polled.acquire(timeout=PATIENCE_S)
     run.task.trigger_checkpoint(barrier(2), stops=True)
     answer = checkpoints.acknowledged()
-    assert not answer.operators_finished, "a job that restores it reads on"
+    assert not answer.snapshot.operators_finished, "a job that restores it reads on"
     run.task.notify_checkpoint(2, completed=True, stops=True)
     run.join()
     sent = run.sent(OUT)
@@ -546,7 +554,7 @@ def test_a_source_that_is_drained_ends_as_if_it_had_nothing_more_to_read(
     run.task.drain()
     assert checkpoints.data_ended.wait(PATIENCE_S), "it says so again: the message may be lost"
     run.task.trigger_checkpoint(barrier(1))
-    assert checkpoints.acknowledged().operators_finished
+    assert checkpoints.acknowledged().snapshot.operators_finished
     run.task.notify_checkpoint(1, completed=True)
     run.join()
     sent = [element for element in run.sent(OUT) if not isinstance(element, pa.RecordBatch)]

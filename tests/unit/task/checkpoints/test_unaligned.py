@@ -15,6 +15,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from firesteel.common.checkpoints.messages import (
+    CheckpointAcknowledged,
+    CheckpointAnswer,
+    DataEnded,
+)
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.ids import OperatorId, stable_id
 from firesteel.common.job_graph import JobEdge, Partitioner
@@ -26,12 +31,7 @@ from taskexecutor.executor.exchange import Exchange, Locations
 from taskexecutor.executor.state import RestoredInFlight, RestoredOperatorState
 from taskexecutor.executor.state.files import read_snapshot
 from taskexecutor.executor.task.input_task import StepRows
-from taskexecutor.executor.task.interfaces import (
-    Acknowledged,
-    CheckpointAnswer,
-    CheckpointServices,
-    DataEnded,
-)
+from taskexecutor.executor.task.interfaces import CheckpointServices
 from tests.unit.task.runs import Run, batch, in_edge, operator, out_edge, vertex
 from tests.waiting import PATIENCE_S, eventually
 
@@ -68,20 +68,23 @@ class Answers:
     def __init__(self, directory: Path) -> None:
         self.storage = CheckpointStorage(str(directory))
         self.data_ended = threading.Event()
-        self.acknowledged: queue.Queue[Acknowledged] = queue.Queue()
+        self.acknowledged: queue.Queue[CheckpointAcknowledged] = queue.Queue()
         self.services = CheckpointServices(self.storage, self._put, unaligned=True)
 
     def _put(self, answer: CheckpointAnswer) -> None:
-        if isinstance(answer, Acknowledged):
+        if isinstance(answer, CheckpointAcknowledged):
             self.acknowledged.put(answer)
         elif isinstance(answer, DataEnded):
             self.data_ended.set()
 
-    def next(self) -> Acknowledged:
+    def next(self) -> CheckpointAcknowledged:
         return self.acknowledged.get(timeout=PATIENCE_S)
 
-    def restored(self, answer: Acknowledged) -> dict[OperatorId, RestoredOperatorState]:
-        return {part.operator_id: read_snapshot(self.storage, part) for part in answer.operators}
+    def restored(self, answer: CheckpointAcknowledged) -> dict[OperatorId, RestoredOperatorState]:
+        return {
+            part.operator_id: read_snapshot(self.storage, part)
+            for part in answer.snapshot.operators
+        }
 
 
 @pytest.fixture
@@ -150,8 +153,10 @@ class Pipeline:
             run.join()
 
 
-def in_flight(answer: Acknowledged) -> int:
-    return sum(count for o in answer.operators for h in o.in_flight for _, count in h.batches)
+def in_flight(answer: CheckpointAcknowledged) -> int:
+    return sum(
+        count for o in answer.snapshot.operators for h in o.in_flight for _, count in h.batches
+    )
 
 
 @pytest.mark.parametrize("barrier", [UNALIGNED, PATIENT], ids=["unaligned", "timeout"])
@@ -171,7 +176,7 @@ def test_behind_a_full_exchange_it_overtakes_and_every_row_counts_once(
         first.sink_operator.permits.release()
     sink = first.sink_answers.next()
     assert in_flight(sink) >= WINDOW_BYTES // 800 - 3
-    (part,) = sink.operators
+    (part,) = sink.snapshot.operators
     assert len(read_snapshot(first.sink_answers.storage, part).lists["taken"]) <= 400
     first.cancel()
 
