@@ -190,11 +190,15 @@ class JobStore:
 
     # ---- graphs
 
+    @staticmethod
+    def graph_id(graph: bytes) -> str:
+        return hashlib.md5(graph, usedforsecurity=False).hexdigest()
+
     def put_graph(self, graph: bytes, blob_hashes: Iterable[str] = ()) -> str:
         """Stores a graph before its job is accepted, and returns its id. `blob_hashes` names its
         files.
         """
-        graph_id = hashlib.md5(graph, usedforsecurity=False).hexdigest()
+        graph_id = self.graph_id(graph)
         with self._transaction() as connection:
             if (
                 connection.execute(

@@ -436,15 +436,8 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             chunk = convert.append_results(request)
         except RemoteProtocolError as error:
             await abort(context, Reason.INVALID_REQUEST, str(error))
-        job = self._shell.core.jobs.get(chunk.job_id)
-        if job is None or job.epoch != chunk.epoch or job.status.globally_terminal:
-            if job is not None and chunk.epoch < job.epoch:
-                self._shell.core.refuse_job_master(job, "AppendResults", chunk.epoch)
-            stale = (
-                f"job {chunk.job_id} is over,"
-                f" or has a newer JobMaster than that of epoch {chunk.epoch}"
-            )
-            await _stale(context, stale, chunk.job_id, chunk.epoch)
+        if why := self._shell.core.superseded(chunk.job_id, chunk.epoch, "AppendResults"):
+            await _stale(context, why, chunk.job_id, chunk.epoch)
         try:
             await self._shell.append_results(chunk)
         except Superseded as error:
@@ -474,9 +467,6 @@ class DispatcherServicer(dispatcher_pb2_grpc.DispatcherServicer):
             )
             reached(Failpoint.ROW_COMMITTED)
         except Superseded as error:
-            job = self._shell.core.jobs.get(JobId(request.job_id))
-            if job is not None and request.epoch < job.epoch:
-                self._shell.core.refuse_job_master(job, "CommitCheckpoint", request.epoch)
             await _stale(context, str(error), JobId(request.job_id), request.epoch)
         except NotWritten as error:
             problem = f"the cluster's job store cannot be written ({error})"

@@ -34,6 +34,7 @@ from dispatcher.core.commands import (
     RefusalKind,
     StartJob,
     StartProcess,
+    StoreGraph,
 )
 from dispatcher.core.core import DispatcherCore
 from dispatcher.core.events import (
@@ -41,6 +42,7 @@ from dispatcher.core.events import (
     CancelNotDelivered,
     CheckpointStored,
     Event,
+    GraphStored,
     JobMasterDisconnected,
     JobMasterProbe,
     JobMasterProbed,
@@ -231,23 +233,32 @@ class Shell:
     # ---- for the servicer
 
     async def submit(self, graph: job_graph_pb2.JobGraph) -> Refusal | None:
-        blob_hashes = [blob.hash for blob in graph.blobs]
-        graph_id = await self._in_store(
-            lambda: self.store.put_graph(graph.SerializeToString(deterministic=True), blob_hashes)
-        )
+        """Submits the job; returns once it is stored. Raises the job store's errors."""
+
+        def encode() -> tuple[bytes, str]:
+            content = graph.SerializeToString(deterministic=True)
+            return content, self.store.graph_id(content)
+
+        content, graph_id = await asyncio.to_thread(encode)
         if self.core.find(JobId(graph.job_id)) is None:
             self._graphs[graph_id] = graph
-        refusal = await self._ask(
-            lambda request: SubmitJob(
-                request=request,
-                job_id=JobId(graph.job_id),
-                name=graph.name,
-                graph_id=graph_id,
-                recovers=graph.batch or self._takes_checkpoints(graph),
+        accepted = False
+        try:
+            refusal = await self._ask(
+                lambda request: SubmitJob(
+                    request=request,
+                    job_id=JobId(graph.job_id),
+                    name=graph.name,
+                    graph_id=graph_id,
+                    graph=content,
+                    blob_hashes=frozenset(blob.hash for blob in graph.blobs),
+                    recovers=graph.batch or self._takes_checkpoints(graph),
+                )
             )
-        )
-        if refusal is not None:
-            self._graphs.pop(graph_id, None)
+            accepted = refusal is None
+        finally:
+            if not accepted:
+                self._graphs.pop(graph_id, None)
         return refusal
 
     def _takes_checkpoints(self, graph: job_graph_pb2.JobGraph) -> bool:
@@ -308,7 +319,13 @@ class Shell:
     async def commit_checkpoint(
         self, job_id: JobId, epoch: int, checkpoint: CompleteCheckpoint, subsumed: Sequence[int]
     ) -> None:
-        """Stores the checkpoint. Raises the job store's errors."""
+        """Stores the checkpoint. Raises Superseded or the job store's errors.
+
+        The core decides, and the commit bypasses the driver: checkpoints also complete while this
+        Dispatcher may not act, and the store refuses those of a Dispatcher that was replaced.
+        """
+        if why := self.core.superseded(job_id, epoch, "CommitCheckpoint"):
+            raise Superseded(why)
         await self._in_store(
             lambda: self.store.commit_checkpoint(job_id, epoch, checkpoint, subsumed)
         )
@@ -564,6 +581,8 @@ class Shell:
                 answer = self._requests.get(command.request)
                 if answer is not None and not answer.done():
                     answer.set_result(command.refusal)
+            case StoreGraph():
+                self._start_task(self._store_graph(command.submission))
             case StartProcess():
                 self._start_task(self._run_process())
             case KillProcess():
@@ -717,6 +736,21 @@ class Shell:
         return True
 
     # ---- the store
+
+    async def _store_graph(self, submission: SubmitJob) -> None:
+        """Raises errors in the waiting client. If it has left, it submits the job again."""
+        answer = self._requests.get(submission.request)
+        if answer is None:
+            return
+        try:
+            await self._in_store(
+                lambda: self.store.put_graph(submission.graph, submission.blob_hashes)
+            )
+        except Exception as error:
+            if not answer.done():
+                answer.set_exception(error)
+        else:
+            self.post(GraphStored(submission=submission))
 
     async def _persist(self, records: Sequence[Record]) -> None:
         """Retries until it succeeds: the core has decided, and nothing is carried out before it is

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from dispatcher.core.events import SubmitJob
 from firesteel.common.ids import JobId
 from firesteel.common.states import JobStatus
 
@@ -26,6 +27,15 @@ class Refusal:
 class Answer:
     request: int
     refusal: Refusal | None = None  # None: accepted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreGraph:
+    """Stores the graph of a job that is to be accepted. Results in GraphStored; on an error, the
+    shell answers the client.
+    """
+
+    submission: SubmitJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +111,7 @@ class DropLog:
 
 Command = (
     Answer
+    | StoreGraph
     | StartProcess
     | KillProcess
     | StartJob

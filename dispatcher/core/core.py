@@ -35,12 +35,14 @@ from dispatcher.core.commands import (
     RefusalKind,
     StartJob,
     StartProcess,
+    StoreGraph,
 )
 from dispatcher.core.events import (
     CancelJob,
     CancelNotDelivered,
     CheckpointStored,
     Event,
+    GraphStored,
     JobMasterDisconnected,
     JobMasterProbe,
     JobMasterProbed,
@@ -105,6 +107,7 @@ class DispatcherCore:
         self.stale_reports = 0  # dropped reports: not from the job's current JobMaster
         self.refusals = Refusals()  # messages of JobMasters that were replaced
         self._wall_offset_s = wall_offset_s
+        # Of the current event, in order.
         self._records: list[Record] = []
         self._commands: list[Command] = []
         for job in self.table:
@@ -118,7 +121,12 @@ class DispatcherCore:
     def handle(self, event: Event, now: float) -> Effects[Record, Command]:
         match event:
             case SubmitJob():
-                self._submit(event, now)
+                if self.find(event.job_id) is None:
+                    self._commands.append(StoreGraph(submission=event))
+                else:
+                    self._submit(event, now)
+            case GraphStored():
+                self._submit(event.submission, now)
             case CancelJob():
                 self._cancel(event, now)
             case RemoveJob():
@@ -433,11 +441,22 @@ class DispatcherCore:
         elif job.pid != process.pid or job.epoch != event.epoch:
             self.stale_reports += 1
             if event.epoch < job.epoch:
-                self.refuse_job_master(job, "status", event.epoch)
+                self._refuse_job_master(job, "status", event.epoch)
         else:
             self._reported(job, process, event, now)
 
-    def refuse_job_master(self, job: SubmittedJob, what: str, epoch: int) -> None:
+    def superseded(self, job_id: JobId, epoch: int, what: str) -> str:
+        """Returns why the JobMaster of this epoch must not store anything for the job, and counts
+        the refusal; empty if it may.
+        """
+        job = self.jobs.get(job_id)
+        if job is not None and job.epoch == epoch and not job.ended:
+            return ""
+        if job is not None and epoch < job.epoch:
+            self._refuse_job_master(job, what, epoch)
+        return f"job {job_id} is over, or has a newer JobMaster than that of epoch {epoch}"
+
+    def _refuse_job_master(self, job: SubmittedJob, what: str, epoch: int) -> None:
         self.refusals.refuse(
             what, sender="JobMaster", epoch=epoch, in_force=job.epoch, job_id=job.job_id
         )
@@ -452,7 +471,7 @@ class DispatcherCore:
             return
         self.stale_reports += 1
         if job is not None and event.epoch < job.epoch:
-            self.refuse_job_master(job, "status", event.epoch)
+            self._refuse_job_master(job, "status", event.epoch)
         self._commands.append(KillProcess(pid=process.pid))  # it was given up before it came back
 
     def _reported(

@@ -13,13 +13,22 @@ from firesteel.common.states import JobStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmitJob:
-    """A client submits a job. Its graph is already in the job store, under `graph_id`."""
+    """A client submits a job."""
 
     request: int  # identifies the waiting client in Answer
     job_id: JobId
     name: str
     graph_id: str
+    graph: bytes = field(repr=False)  # serialised
+    blob_hashes: frozenset[str]  # the files that the graph needs
     recovers: bool = False  # whether a new JobMaster continues the job when its JobMaster is lost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphStored:
+    """The outcome of StoreGraph."""
+
+    submission: SubmitJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +130,7 @@ class CancelNotDelivered:
 
 Event = (
     SubmitJob
+    | GraphStored
     | CancelJob
     | RemoveJob
     | JobMasterRegistered

@@ -17,6 +17,7 @@ from dispatcher.core.commands import (
     RefusalKind,
     StartJob,
     StartProcess,
+    StoreGraph,
 )
 from dispatcher.core.core import (
     ADOPTION_GRACE_S,
@@ -32,6 +33,7 @@ from dispatcher.core.events import (
     CancelNotDelivered,
     CheckpointStored,
     Event,
+    GraphStored,
     JobMasterDisconnected,
     JobMasterProbe,
     JobMasterProbed,
@@ -93,15 +95,19 @@ class Harness:
         recovers: bool = False,
         graph_id: str = "g",
     ) -> list[object]:
-        return self.handle(
-            SubmitJob(
-                request=request,
-                job_id=job_id,
-                name="a job",
-                graph_id=graph_id,
-                recovers=recovers,
-            )
+        submission = SubmitJob(
+            request=request,
+            job_id=job_id,
+            name="a job",
+            graph_id=graph_id,
+            graph=b"graph",
+            blob_hashes=frozenset(),
+            recovers=recovers,
         )
+        out = self.handle(submission)
+        if out == [StoreGraph(submission=submission)]:
+            return self.handle(GraphStored(submission=submission))
+        return out
 
     def cancel(self, job_id: JobId = JOB, request: int = 2) -> list[object]:
         return self.handle(CancelJob(request=request, job_id=job_id))
@@ -191,6 +197,30 @@ def test_a_job_is_stored_given_to_the_spare_and_the_spare_replaced() -> None:
     assert of(StartJob, out) == [StartJob(connection=1, job_id=JOB, graph_id="g", epoch=1)]
     assert of(StartProcess, out) == [StartProcess()]
     assert refusal(out) is None
+
+
+def test_the_graph_is_stored_before_the_job_and_a_repeated_submission_stores_none() -> None:
+    harness = Harness()
+    harness.submit()
+    harness.submit(request=2)
+    (store,) = of(StoreGraph, harness.commands)
+    assert isinstance(store, StoreGraph)
+    assert len(of(JobAdded, harness.records)) == 1
+    assert refusal(harness.handle(GraphStored(submission=store.submission))) is None
+    assert len(of(JobAdded, harness.records)) == 1, "two submissions at the same time"
+
+
+def test_only_the_current_job_master_commits_checkpoints() -> None:
+    harness = Harness().running(recovers=True)
+    superseded = harness.core.superseded
+    assert superseded(JOB, 1, "a checkpoint") == ""
+    assert f"job {JOB} is over, or has a newer" in superseded(JOB, 2, "a checkpoint")
+    assert f"job {OTHER} is over" in superseded(OTHER, 1, "a checkpoint")
+    assert not harness.core.refusals.by_sender
+    assert "than that of epoch 0" in superseded(JOB, 0, "a checkpoint")
+    assert harness.core.refusals.by_sender["JobMaster"] == 1
+    harness.report(JobStatus.FINISHED)
+    assert f"job {JOB} is over" in superseded(JOB, 1, "a checkpoint")
 
 
 def test_jobs_without_a_spare_wait_for_one_in_order() -> None:
