@@ -15,6 +15,7 @@ rules:
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import assert_never
 
 from firesteel.common.ids import AllocationId, IdSource, JobId, TaskExecutorId
@@ -64,9 +65,9 @@ class SlotManager:
         self._timers: Timers[Timer] = Timers()
         self._unsettled = False  # facts that matching depends on have changed
         self._history: deque[tuple[float, Event]] = deque(maxlen=500)
-        self._commands: list[Command] = []
-        self._requests = SlotRequests(self.table, self.jobs, self._timers, self._commands)
-        self._stops = Stops(self.table, self.jobs, self._commands)
+        self._commands: list[Command] = []  # of the current event, in order
+        self._requests = SlotRequests(self.table, self.jobs, self._timers)
+        self._stops = Stops(self.table, self.jobs)
         self._now = 0.0
         self._lenient_until = 0.0  # after a pause of this process
         self._started_at = self._heartbeat_at = 0.0
@@ -84,11 +85,12 @@ class SlotManager:
         self._apply(event)
         if isinstance(event, Tick):
             self._run_timers()
-        for executor in self._stops.vacate():
+        self._commands += self._stops.vacate()
+        for executor in self._stops.vacated():
             self._shut_down(executor, "it was drained")
         if self._unsettled and not self.workers.recovering:
             self._settle()
-        self._stops.tell()
+        self._commands += self._stops.report()
         return Effects(commands=tuple(self._commands))
 
     def next_deadline(self) -> float | None:
@@ -130,7 +132,9 @@ class SlotManager:
             case events.StopRequested():
                 self._stop_executor(event)
             case events.StopAbandoned(request=request):
-                if (executor := self._stops.abandoned(request)) is not None:
+                executor, withdrawn = self._stops.abandoned(request)
+                self._commands += withdrawn
+                if executor is not None:
                     self._uncordon(executor)
             case events.ConnectionClosed(connection=connection):
                 self._connection_ended(connection, None)
@@ -184,7 +188,7 @@ class SlotManager:
         self._reconcile(executor, event.slots)
         for slot in executor.slots.values():
             if slot.state is SlotState.PENDING:  # the request was lost with the old connection
-                self._requests.send(slot, self._now)
+                self._commands += self._requests.send(slot, self._now)
         for job_id in {slot.job_id for slot in executor.slots.values()} | executor.stored_jobs:
             if job_id is not None and (job := self.jobs.get(job_id)) is not None:
                 self._introduce(job, executor)
@@ -226,7 +230,8 @@ class SlotManager:
                     self._requests.accepted(slot)
             case events.SlotRequestRejected(allocation_id=allocation_id):
                 if (slot := self._pending(executor, allocation_id)) is not None:
-                    self._unsettled |= self._requests.rejected(slot, self._now)
+                    self._requests.rejected(slot, self._now)
+                    self._unsettled = True
             case events.TaskExecutorHeartbeat():
                 pass
             case _:
@@ -270,7 +275,7 @@ class SlotManager:
     def _lose_executor(self, executor: TaskExecutor, cause: str) -> None:
         """Declares the TaskExecutor dead for all JobMasters, whatever may still run there."""
         self._close(executor, cause)
-        self._stops.ended(executor, cause)
+        self._commands += self._stops.ended(executor, cause)
         self.table.remove(executor)
         self._cancel(Deadline.EXECUTOR_GRACE, executor.task_executor_id)
         self._cancel(Deadline.IDLE, executor.task_executor_id)
@@ -299,7 +304,7 @@ class SlotManager:
             return
         self.fence.drop("verdict of a JobMaster on a TaskExecutor that is heard here")
         cause = f"its JobMaster has lost the TaskExecutor: {report.cause}"
-        self._requests.take_back(job, executor, cause, self._now)
+        self._commands += self._requests.take_back(job, executor, cause, self._now)
 
     def _notify_lost(
         self, connection: Connection, task_executor_id: TaskExecutorId, cause: str
@@ -328,8 +333,7 @@ class SlotManager:
                 self._uncordon(executor)
                 self._refuse_stop(event, missing)
                 return
-            cause = "its TaskExecutor is to stop"
-            self._requests.give_up_on(executor, cause, self._now)
+            self._give_up(executor.slots.values(), "its TaskExecutor is to stop")
         self._stops.wait(executor, event.request, force=event.force)
         if not event.drain and not executor.leaving:
             self._shut_down(executor, "it was stopped (`firesteel stop-task-executor`)")
@@ -340,6 +344,9 @@ class SlotManager:
         self._commands.append(
             commands.StopRefused(request=event.request, problem=problem, unknown=unknown)
         )
+
+    def _give_up(self, slots: Iterable[Slot], cause: str) -> None:
+        self._commands += self._requests.give_up_all(slots, cause, self._now)
 
     def _cordon(self, executor: TaskExecutor) -> None:
         executor.draining = self._unsettled = True
@@ -383,7 +390,7 @@ class SlotManager:
             event.epoch,
             event.address,
         ):  # another process: it declares from the start
-            self._requests.give_up_all(job, "its JobMaster was replaced", self._now)
+            self._give_up(self.table.slots_of(job.job_id), "its JobMaster was replaced")
             job.sequence, job.requirements = -1, ()
         job.epoch, job.address, job.name = event.epoch, event.address, event.job_name
         job.shortage, job.told_holders = None, None
@@ -457,7 +464,7 @@ class SlotManager:
         self._close(job, cause)
         self._cancel(Deadline.JOB_GRACE, job.job_id)
         self._cancel(Deadline.HOLDERS, job.job_id)
-        self._requests.give_up_all(job, cause, self._now)
+        self._give_up(self.table.slots_of(job.job_id), cause)
         del self.jobs[job.job_id]
         self._unsettled = True
 
@@ -532,7 +539,7 @@ class SlotManager:
             slot = self.table.executors[assignment.task_executor_id].slots[assignment.slot_index]
             allocation_id = AllocationId(self._ids.next(AllocationId))
             self.table.request(slot, allocation_id, assignment.job_id, assignment.profile)
-            self._requests.send(slot, self._now)
+            self._commands += self._requests.send(slot, self._now)
         return plan
 
     def _scale(self, plan: Plan) -> Growth:
@@ -603,7 +610,9 @@ class SlotManager:
                     if (job := self.jobs.get(JobId(subject))) is not None:
                         self._tell_holders(job)
                 case Deadline.REQUEST:
-                    self._unsettled |= self._requests.overdue(AllocationId(subject), self._now)
+                    allocation_id = AllocationId(subject)
+                    self._commands += self._requests.overdue(allocation_id, self._now)
+                    self._unsettled |= self.table.slot_of(allocation_id) is None
                 case Deadline.UNCLEAR:
                     self._unsettled |= self._requests.pause_over(TaskExecutorId(subject), index)
                 case Deadline.IDLE:

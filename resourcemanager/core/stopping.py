@@ -28,13 +28,10 @@ from resourcemanager.core.workers import Growth, Workers
 
 
 class Stops:
-    def __init__(
-        self, table: SlotTable, jobs: Mapping[JobId, RegisteredJob], out: list[Command]
-    ) -> None:
-        """The SlotManager owns all three arguments; `out` collects its commands."""
+    def __init__(self, table: SlotTable, jobs: Mapping[JobId, RegisteredJob]) -> None:
+        """The SlotManager owns both arguments."""
         self._table = table
         self._jobs = jobs
-        self._out = out
 
     def wait(self, executor: TaskExecutor, request: int, *, force: bool) -> None:
         if executor.stop is None:
@@ -44,75 +41,84 @@ class Stops:
             executor.stop.told.clear()
         executor.stop.waiting[request] = None
 
-    def abandoned(self, request: int) -> TaskExecutor | None:
-        """Returns the TaskExecutor of this request if its last caller has left and it keeps
-        running.
+    def abandoned(self, request: int) -> tuple[TaskExecutor | None, list[Command]]:
+        """A caller has left. Returns its TaskExecutor if it was the last caller and the
+        TaskExecutor keeps running, with the commands that end the drain.
         """
         for executor in self._table.executors.values():
             if executor.stop is None or request not in executor.stop.waiting:
                 continue
             del executor.stop.waiting[request]
             if executor.stop.waiting or executor.leaving:
-                return None
-            for connection in self._connected():
-                if connection in executor.stop.told:
-                    self._out.append(
-                        commands.VacateWithdrawn(
-                            connection=connection, task_executor_id=executor.task_executor_id
-                        )
-                    )
-            executor.stop = None
-            return executor
-        return None
+                break
+            told, executor.stop = executor.stop.told, None
+            return executor, [
+                commands.VacateWithdrawn(
+                    connection=connection, task_executor_id=executor.task_executor_id
+                )
+                for connection in self._connected()
+                if connection in told
+            ]
+        return None, []
 
-    def ended(self, executor: TaskExecutor, cause: str) -> None:
+    def ended(self, executor: TaskExecutor, cause: str) -> list[Command]:
         """Reports the end to the callers; `cause` is a problem unless it was requested to shut
         down.
         """
         if executor.stop is None:
-            return
+            return []
         problem = "" if executor.leaving else cause
-        for request in executor.stop.waiting:
-            self._out.append(commands.StopEnded(request=request, problem=problem))
+        waiting = executor.stop.waiting
+        return [commands.StopEnded(request=request, problem=problem) for request in waiting]
 
-    def vacate(self) -> list[TaskExecutor]:
-        """Requests JobMasters to vacate draining TaskExecutors. Returns those that may shut down
-        now.
-        """
-        empty = []
-        for executor in self._table.executors.values():
-            if executor.stop is None or not executor.draining:
-                continue
+    def vacate(self) -> list[Command]:
+        """Requests JobMasters to vacate draining TaskExecutors."""
+        requests: list[Command] = []
+        for executor, stop in self._draining():
             for connection in self._connected():
-                if connection not in executor.stop.told:
-                    executor.stop.told.add(connection)
-                    self._out.append(
+                if connection not in stop.told:
+                    stop.told.add(connection)
+                    requests.append(
                         commands.Vacate(
                             connection=connection,
                             task_executor_id=executor.task_executor_id,
-                            forced=executor.stop.force,
+                            forced=stop.force,
                         )
                     )
-            if executor.taken == 0 and (executor.stop.force or executor.idle):
-                empty.append(executor)
-        return empty
+        return requests
 
-    def tell(self) -> None:
-        """Sends changed progress to the waiting callers."""
-        for executor in self._table.executors.values():
-            if executor.stop is not None:
-                self._tell(executor, executor.stop)
+    def vacated(self) -> list[TaskExecutor]:
+        """Returns the draining TaskExecutors that may shut down now."""
+        return [
+            executor
+            for executor, stop in self._draining()
+            if executor.taken == 0 and (stop.force or executor.idle)
+        ]
+
+    def _draining(self) -> list[tuple[TaskExecutor, Stop]]:
+        executors = self._table.executors.values()
+        return [(e, e.stop) for e in executors if e.stop is not None and e.draining]
+
+    def report(self) -> list[Command]:
+        """Reports changed progress to the waiting callers."""
+        return [
+            progress
+            for executor in self._table.executors.values()
+            if executor.stop is not None
+            for progress in self._progress(executor, executor.stop)
+        ]
 
     def _connected(self) -> Iterable[Connection]:
         return [job.connection for job in self._jobs.values() if job.connection is not None]
 
-    def _tell(self, executor: TaskExecutor, stop: Stop) -> None:
+    def _progress(self, executor: TaskExecutor, stop: Stop) -> list[Command]:
         held = Counter(slot.job_id for slot in executor.slots.values() if slot.job_id is not None)
         short = [
             job.shortage
             for job_id in held
             if (job := self._jobs.get(job_id)) is not None and job.shortage is not None
         ]
+        changed: list[Command] = []
         for request, sent in stop.waiting.items():
             progress = StopProgress(
                 request=request,
@@ -123,7 +129,8 @@ class Stops:
             )
             if progress != sent:
                 stop.waiting[request] = progress
-                self._out.append(progress)
+                changed.append(progress)
+        return changed
 
 
 def places_of(
