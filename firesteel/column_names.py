@@ -21,12 +21,13 @@ def meant(name: str, columns: Sequence[str]) -> str | None:
     """
     if name in columns:
         return name
-    found = [column for column in columns if same(column, name)]
-    if len(found) > 1:
+    matches = [column for column in columns if same(column, name)]
+    if len(matches) > 1:
         raise FiresteelError(
-            f"the column {name!r} may be {' or '.join(map(repr, found))}; write it exactly as it is"
+            f"the column {name!r} may be {' or '.join(map(repr, matches))};"
+            " write it exactly as it is"
         )
-    return found[0] if found else None
+    return matches[0] if matches else None
 
 
 def column_index(schema: pa.Schema, name: str) -> int:
@@ -36,8 +37,8 @@ def column_index(schema: pa.Schema, name: str) -> int:
     index: int = schema.get_field_index(name)
     if index >= 0:
         return index
-    found = meant(name, schema.names)
-    return -1 if found is None else int(schema.get_field_index(found))
+    column = meant(name, schema.names)
+    return -1 if column is None else int(schema.get_field_index(column))
 
 
 def same(one: str, other: str) -> bool:

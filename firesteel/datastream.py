@@ -449,8 +449,10 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         between the records of a pair.
         """
         self._check_mine("interval_join", other)
-        found = joins.event_times("interval_join", times, (self._time_columns, other._time_columns))
-        spec = joins.interval_join_spec(on, how, between, found)
+        event_times = joins.event_times(
+            "interval_join", times, (self._time_columns, other._time_columns)
+        )
+        spec = joins.interval_join_spec(on, how, between, event_times)
         title = name or f"IntervalJoin({spec.how}, {_shown(spec)})"
         return self._joined("interval_join", other, spec, title, uid)._with_time_columns(
             *(spec.result_times or ())
@@ -480,8 +482,10 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         its window ends, and stays there: there is no `row_kind`.
         """
         self._check_mine("window_join", other)
-        found = joins.event_times("window_join", times, (self._time_columns, other._time_columns))
-        spec = joins.window_join_spec(on, window, how, found)
+        event_times = joins.event_times(
+            "window_join", times, (self._time_columns, other._time_columns)
+        )
+        spec = joins.window_join_spec(on, window, how, event_times)
         title = name or f"WindowJoin({spec.how}, {_shown(spec)}, {window})"
         return self._joined("window_join", other, spec, title, uid)._with_time_columns("window_end")
 
@@ -516,8 +520,10 @@ class DataStream(RowOperations["DataStream"], LatestOperator):
         the stream ends, or for the `tolerance`.
         """
         self._check_mine("as_of_join", other)
-        found = joins.event_times("as_of_join", times, (self._time_columns, other._time_columns))
-        spec = joins.as_of_join_spec(on, how, tolerance, found)
+        event_times = joins.event_times(
+            "as_of_join", times, (self._time_columns, other._time_columns)
+        )
+        spec = joins.as_of_join_spec(on, how, tolerance, event_times)
         title = name or f"AsOfJoin({spec.how}, {_shown(spec)})"
         joined = self._joined("as_of_join", other, spec, title, uid)
         # A column that is named here may lag behind the watermarks.

@@ -93,9 +93,9 @@ def window_join_spec(on: On, window: Window, how: str, times: EventTimes) -> Joi
 
 
 def event_times(
-    what: str, times: tuple[str, str] | None, found: tuple[frozenset[str], frozenset[str]]
+    what: str, times: tuple[str, str] | None, time_columns: tuple[frozenset[str], frozenset[str]]
 ) -> EventTimes:
-    """`times` are named by the program; `found` has the event-time columns of the two streams."""
+    """`times` are named by the program; `time_columns` are the event-time columns of both."""
     if times is not None:
         if (
             not isinstance(times, tuple | list)
@@ -109,7 +109,7 @@ def event_times(
         return EventTimes(columns=(times[0], times[1]))
     (left, left_us), (right, right_us) = (
         time_column_of(columns, f"{side} of {what}()", "times=('left', 'right')")
-        for side, columns in zip(("the left stream", "the right stream"), found, strict=True)
+        for side, columns in zip(("the left stream", "the right stream"), time_columns, strict=True)
     )
     return EventTimes(columns=(left, right), shifts_us=(left_us, right_us))
 

@@ -221,14 +221,14 @@ def _check_initial_state(
 
 def _upstream(graph: StreamGraph, nodes: Sequence[StreamNode]) -> list[StreamNode]:
     """Returns the nodes and all of their producers."""
-    found: list[StreamNode] = []
+    upstream: list[StreamNode] = []
     waiting = list(nodes)
     while waiting:
         node = waiting.pop()
-        if node not in found:
-            found.append(node)
+        if node not in upstream:
+            upstream.append(node)
             waiting += [edge.source for edge in graph.in_edges(node)]
-    return found
+    return upstream
 
 
 def _has_event_time(nodes: Iterable[StreamNode]) -> bool:

@@ -442,13 +442,13 @@ def time_column_of(columns: frozenset[str], what: str, naming: str) -> tuple[str
     `naming` shows how a program names a different column.
     """
     if len(columns) != 1:
-        found = (
+        reason = (
             "its sources have no watermarks"
             if not columns
             else f"its sources have several: {', '.join(sorted(columns))}"
         )
         raise InvalidProgram(
-            f"{what} needs one event-time column, but {found};"
+            f"{what} needs one event-time column, but {reason};"
             " give the source watermarks=Watermarks.bounded(...)"
             f" or name the column with {naming}"
         )

@@ -267,9 +267,9 @@ class Client:
             if chunk.index < 0:
                 batches.clear()
                 rows = 0
-            found = list(_batches(chunk.ipc_stream))
-            batches += found
-            rows += sum(batch.num_rows for batch in found)
+            received = list(_batches(chunk.ipc_stream))
+            batches += received
+            rows += sum(batch.num_rows for batch in received)
             if limit is not None and rows >= limit:
                 break
         table = pa.Table.from_batches(batches) if batches else pa.table({})

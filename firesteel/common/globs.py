@@ -63,14 +63,14 @@ def files_below(directory: str) -> FilesBelow:
     Links to folders are followed, as Spark does, except those that lead to a folder that contains
     them. Raises OSError for a folder that cannot be listed.
     """
-    found = FilesBelow([], [])
+    below = FilesBelow([], [])
     folders: list[tuple[str, tuple[tuple[int, int], ...]]] = [(directory, ())]
     while folders:
         folder, above = folders.pop()
         try:
             identity = _identity(folder)
             if identity in above:
-                found.skipped.append(f"{folder} is a link to a folder that contains it")
+                below.skipped.append(f"{folder} is a link to a folder that contains it")
                 continue
             with os.scandir(folder) as listed:
                 entries = [entry for entry in listed if not is_hidden(entry.name)]
@@ -81,18 +81,18 @@ def files_below(directory: str) -> FilesBelow:
         for entry in entries:
             try:
                 if entry.is_file(follow_symlinks=False):
-                    found.files.append(entry.path)
+                    below.files.append(entry.path)
                 elif kind := not_readable(entry.path):
-                    found.skipped.append(f"{entry.path} is {kind}")
+                    below.skipped.append(f"{entry.path} is {kind}")
                 elif os.path.isdir(entry.path):
                     folders.append((entry.path, (*above, identity)))
                 else:
-                    found.files.append(entry.path)
+                    below.files.append(entry.path)
             except FileNotFoundError:
                 pass  # removed since the folder was listed
-    found.files.sort()
-    found.skipped.sort()
-    return found
+    below.files.sort()
+    below.skipped.sort()
+    return below
 
 
 def _identity(folder: str) -> tuple[int, int]:
@@ -116,12 +116,12 @@ def matches_of(pattern: str) -> list[str]:
 
 def _matches(pattern: str) -> list[str]:
     pattern = _ESCAPED.sub(_literally, pattern.replace("[^", "[!"))
-    found = glob.glob(pattern, recursive=True)
+    matches = glob.glob(pattern, recursive=True)
     parts = pattern.split(os.sep)
     first = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts))
     if any(map(is_hidden, parts[first:])):
-        return found
-    return [match for match in found if not any(map(is_hidden, match.split(os.sep)[first:]))]
+        return matches
+    return [match for match in matches if not any(map(is_hidden, match.split(os.sep)[first:]))]
 
 
 _ESCAPED = re.compile(r"\\(.)")
@@ -136,21 +136,21 @@ def _literally(escaped: re.Match[str]) -> str:
 def _alternatives(pattern: str) -> Iterator[str]:
     """Yields the pattern once for each choice of `{a,b}`. An unmatched brace is literal."""
     depth, cuts = 0, []
-    for found in _BRACES.finditer(pattern):
-        match found[0]:
+    for mark in _BRACES.finditer(pattern):
+        match mark[0]:
             case "{":
                 depth += 1
             case "}" if depth == 1:
-                cuts.append(found.start())
+                cuts.append(mark.start())
                 for begin, end in pairwise(cuts):
                     yield from _alternatives(
-                        pattern[: cuts[0]] + pattern[begin + 1 : end] + pattern[found.end() :]
+                        pattern[: cuts[0]] + pattern[begin + 1 : end] + pattern[mark.end() :]
                     )
                 return
             case "}" if depth:
                 depth -= 1
-        if found[0] in "{," and depth == 1:
-            cuts.append(found.start())
+        if mark[0] in "{," and depth == 1:
+            cuts.append(mark.start())
     yield pattern
 
 

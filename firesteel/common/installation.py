@@ -45,9 +45,9 @@ def make_importable() -> None:
     folder = str(services_folder())
     if folder not in sys.path:
         sys.path.append(folder)  # last, so that it hides no other folder
-    found = importlib.util.find_spec("taskexecutor")
-    if found is None or not str(found.origin).startswith(f"{folder}{os.sep}"):
+    spec = importlib.util.find_spec("taskexecutor")
+    if spec is None or not str(spec.origin).startswith(f"{folder}{os.sep}"):
         raise ImportError(
             "firesteel.testing needs Firesteel's package taskexecutor, but `import taskexecutor`"
-            f" finds {found and found.origin}: rename that module"
+            f" finds {spec and spec.origin}: rename that module"
         )

@@ -43,16 +43,16 @@ class Target(NamedTuple):
 
 def targets(folder: Path) -> list[Target]:
     """Returns all targets with a file, including killed processes without a successor."""
-    found = []
+    listed = []
     for path in sorted(folder.glob("*.json")):
         with contextlib.suppress(OSError, ValueError, KeyError, IndexError):  # just removed
             (entry,) = json.loads(path.read_text())
             labels = entry["labels"]
             address, pid = entry["targets"][0], int(labels[_PID])
-            found.append(
+            listed.append(
                 Target(labels["process"], address, pid, labels.get(_HOST, socket.gethostname()))
             )
-    return found
+    return listed
 
 
 def ports_of_dead(folder: Path, process: str) -> list[int]:

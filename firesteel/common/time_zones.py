@@ -44,14 +44,14 @@ def python_zone(zone: str) -> datetime.tzinfo:
     it.
     """
     try:
-        found = pa.scalar(0, pa.timestamp("us", zone)).as_py().tzinfo
+        info = pa.scalar(0, pa.timestamp("us", zone)).as_py().tzinfo
     except Exception as error:
         raise FiresteelError(
             f"{SESSION_TIME_ZONE} is {zone!r}, and Python has no such time zone; use a region such"
             " as Asia/Tokyo, or an offset such as +09:00"
         ) from error
-    assert isinstance(found, datetime.tzinfo)
-    return found
+    assert isinstance(info, datetime.tzinfo)
+    return info
 
 
 @functools.lru_cache(maxsize=1024)

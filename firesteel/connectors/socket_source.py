@@ -94,17 +94,17 @@ class _SocketReader(SourceReader):
             if not readable:
                 break
             try:
-                found = self._socket.recv(_READ_BYTES)
+                received = self._socket.recv(_READ_BYTES)
             except OSError as error:
                 raise FiresteelError(
                     f"SocketSource: the connection to {self._address} is lost:"
                     f" {error.strerror or error}"
                 ) from error
-            if not found:
+            if not received:
                 ended = True
                 break
-            parts.append(found)
-            size += len(found)
+            parts.append(received)
+            size += len(received)
         *lines, self._rest = b"".join(parts).split(b"\n")
         if ended:
             self.close()

@@ -39,11 +39,11 @@ def parse_type(text: str) -> DataType | None:
     """
     try:
         parser = _Parser(_tokens(text))
-        found = parser.type()
+        kind = parser.type()
         parser.end()
     except _Unusual:
         return parse_ddl(text)
-    return found
+    return kind
 
 
 def _tokens(text: str) -> list[str]:

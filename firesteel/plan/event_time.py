@@ -95,7 +95,7 @@ def _without_watermarks(graph: StreamGraph, join: StreamNode) -> list[StreamNode
     """Returns the sources of a join's streams that have no watermarks and may not end; first those
     that certainly do not end.
     """
-    found: list[StreamNode] = []
+    sources: list[StreamNode] = []
     waiting, seen = [edge.source for edge in graph.in_edges(join)], set()
     while waiting:
         node = waiting.pop(0)
@@ -104,8 +104,8 @@ def _without_watermarks(graph: StreamGraph, join: StreamNode) -> list[StreamNode
         seen.add(node)
         waiting += [edge.source for edge in graph.in_edges(node)]
         if _may_not_end(node):
-            found.append(node)
-    return sorted(found, key=_may_end)
+            sources.append(node)
+    return sorted(sources, key=_may_end)
 
 
 def _may_not_end(node: StreamNode) -> bool:

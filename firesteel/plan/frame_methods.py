@@ -218,10 +218,10 @@ def _check_name(spelling: str, name: Any) -> None:
 
 def _flat(items: Iterable[Any]) -> list[Any]:
     """Allows one list in place of several arguments, as in PySpark."""
-    found = list(items)
-    if len(found) == 1 and isinstance(found[0], (list, tuple)):
-        return list(found[0])
-    return found
+    listed = list(items)
+    if len(listed) == 1 and isinstance(listed[0], (list, tuple)):
+        return list(listed[0])
+    return listed
 
 
 def _shippable(spelling: str, column: Any) -> Any:

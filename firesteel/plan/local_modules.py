@@ -73,10 +73,12 @@ def local_module(name: str) -> LocalModule | None:
         archive = Path(spec.loader.archive).resolve()
         return None if _is_installed(archive.parent) else LocalModule(name, (archive,), zipped=True)
     if spec.submodule_search_locations is not None:
-        found = [Path(place).resolve() for place in spec.submodule_search_locations]
+        candidates = [Path(place).resolve() for place in spec.submodule_search_locations]
     else:
-        found = [Path(spec.origin).resolve()] if spec.has_location and spec.origin else []
-    places = tuple(place for place in found if place.exists() and not _is_installed(place.parent))
+        candidates = [Path(spec.origin).resolve()] if spec.has_location and spec.origin else []
+    places = tuple(
+        place for place in candidates if place.exists() and not _is_installed(place.parent)
+    )
     return LocalModule(name, places) if places else None
 
 
@@ -86,15 +88,15 @@ def local_modules(names: Iterable[str]) -> list[LocalModule]:
 
     Raises InvalidProgram if one of the files imports a name that slots have taken.
     """
-    found: dict[str, LocalModule] = {}
+    modules: dict[str, LocalModule] = {}
     pending = sorted(names)
     while pending:
         name = pending.pop()
-        if name in found or name in TAKEN_IN_SLOTS:
+        if name in modules or name in TAKEN_IN_SLOTS:
             continue
         if (module := local_module(name)) is None:
             continue
-        found[name] = module
+        modules[name] = module
         for _, file in () if module.zipped else module.files():
             if file.suffix != ".py":
                 continue
@@ -102,7 +104,7 @@ def local_modules(names: Iterable[str]) -> list[LocalModule]:
             if taken := sorted(each for each in imports & TAKEN_IN_SLOTS if local_module(each)):
                 raise InvalidProgram(_taken(f"{file} imports", taken[0]))
             pending += sorted(imports)
-    return [found[name] for name in sorted(found)]
+    return [modules[name] for name in sorted(modules)]
 
 
 def imports_of(code: CodeType, package: str) -> Iterator[str]:

@@ -167,8 +167,8 @@ def _of_table(
         converted = spark_types(table, struct, "UTC", ambiguous=ambiguous)
     except InvalidProgram as error:
         raise InvalidProgram(f"{what}(): {error}") from error
-    for field, found in zip(struct.fields, converted.columns, strict=True):
-        if found.null_count and not field.nullable:
+    for field, column in zip(struct.fields, converted.columns, strict=True):
+        if column.null_count and not field.nullable:
             raise InvalidProgram(f"{what}(): column {field.name!r} is NOT NULL but has nulls")
     if any(_is_local(field.type) for field in table.schema) and any(
         _has_zone(field.type) for field in converted.schema

@@ -44,11 +44,11 @@ def _pickled(node: StreamNode) -> Pickled:
     try:
         return dumps_with_lines(node.spec)
     except Exception as error:
-        found = ", ".join(_unpicklable(node.spec))
+        variables = ", ".join(_unpicklable(node.spec))
         raise InvalidProgram(
             f"operator {node} cannot be shipped: {text_of(error)}; its function refers to "
-            f"{found or 'an object'} that cannot be pickled (such as a SparkSession, a lock or a"
-            " connection): create it inside the function"
+            f"{variables or 'an object'} that cannot be pickled (such as a SparkSession, a lock or"
+            " a connection): create it inside the function"
         ) from error
 
 
@@ -65,5 +65,5 @@ def _unpicklable(spec: Spec) -> Iterator[str]:
 def _variables(function: Any) -> list[tuple[str, Any]]:
     if not inspect.isfunction(function):
         return []
-    found = inspect.getclosurevars(function)
-    return [*found.nonlocals.items(), *found.globals.items()]
+    closure = inspect.getclosurevars(function)
+    return [*closure.nonlocals.items(), *closure.globals.items()]

@@ -58,13 +58,13 @@ class Savepoint(Mapping[str, "SavedOperator"]):
                 self._operators[name] = SavedOperator(operator, opened.base)
 
     def __getitem__(self, uid: str) -> SavedOperator:
-        found = self._operators.get(uid)
-        if found is None:
+        operator = self._operators.get(uid)
+        if operator is None:
             raise NoSuchState(
                 f"the {self.kind} {self.path} has no state of an operator {uid!r}; it has state of"
                 f" {', '.join(map(repr, self)) or 'none'}"
             )
-        return found
+        return operator
 
     def __contains__(self, uid: object) -> bool:
         return uid in self._operators

@@ -132,27 +132,27 @@ class KeyedStates:
         """The tables by name. If the program did not declare its states before it ran, reads all
         state. Raises FiresteelError.
         """
-        found: dict[str, StateTable] = {
+        tables: dict[str, StateTable] = {
             name: _table_of(self._groups, name, state) for name, state in self._states.items()
         }
         for name, state in self._declared.items():
-            found[name] = _table_of(self._groups, name, state)
+            tables[name] = _table_of(self._groups, name, state)
         if not self._states:
             keys = next((s.keys for s in self._declared.values() if s.keys is not None), None)
             names = [] if keys is None else [field.name for field in fields_of(keys)]
             for entry_name in dict.fromkeys(entry.name for entry in self._groups.read_all()):
                 if entry_name in _TIMER_DOMAINS:
-                    found[_TIMERS] = _FunctionTimers(self._groups, names)
+                    tables[_TIMERS] = _FunctionTimers(self._groups, names)
                 elif not has_timers(entry_name):
                     name = entry_name.removeprefix(_DECLARED)
                     if name not in self._declared:
-                        found[name] = _Undeclared(self._groups, entry_name, names)
+                        tables[name] = _Undeclared(self._groups, entry_name, names)
         for state in self._states.values():
             if state.keys is not None:
-                (name,) = unique([_TIMERS], "firesteel.", found)
-                found[name] = _ProcessorTimers(self._groups, "timers", {}, state)
+                (name,) = unique([_TIMERS], "firesteel.", tables)
+                tables[name] = _ProcessorTimers(self._groups, "timers", {}, state)
                 break
-        return found
+        return tables
 
 
 class _Table:
@@ -171,7 +171,7 @@ class _Table:
     def schema(self) -> pa.Schema:
         raise NotImplementedError
 
-    def part(self, found: Iterable[KeyedStateEntry | RowsSlice]) -> list[pa.Table]:
+    def part(self, elements: Iterable[KeyedStateEntry | RowsSlice]) -> list[pa.Table]:
         """Converts the entries of one key group."""
         raise NotImplementedError
 
@@ -231,12 +231,12 @@ class _Declared(_Table):
     def schema(self) -> pa.Schema:
         return pa.schema(self._types)
 
-    def part(self, found: Iterable[KeyedStateEntry | RowsSlice]) -> list[pa.Table]:
+    def part(self, elements: Iterable[KeyedStateEntry | RowsSlice]) -> list[pa.Table]:
         keys: list[Any] = []
         positions: list[int] = []
         map_keys: list[Any] = []
         values: list[Any] = []
-        for entry in found:
+        for entry in elements:
             if entry.name != self._name or not isinstance(entry, KeyedStateEntry):
                 continue
             match self._state.kind:
@@ -275,10 +275,10 @@ class _ProcessorTimers(_Table):
         types = [(field.name, arrow_type(field.dataType)) for field in keys]
         return pa.schema([*types, (unique(["time"], "timer_", names)[0], TIME)])
 
-    def part(self, found: Iterable[KeyedStateEntry | RowsSlice]) -> list[pa.Table]:
+    def part(self, elements: Iterable[KeyedStateEntry | RowsSlice]) -> list[pa.Table]:
         timers = [
             (entry.key, time_ms)
-            for entry in found
+            for entry in elements
             if isinstance(entry, KeyedStateEntry) and entry.name == _TIMERS
             for time_ms in sorted(entry.value)
         ]
@@ -304,10 +304,10 @@ class _Rows(_Table):
                     return table.schema
         return pa.schema([])
 
-    def part(self, found: Iterable[KeyedStateEntry | RowsSlice]) -> list[pa.Table]:
+    def part(self, elements: Iterable[KeyedStateEntry | RowsSlice]) -> list[pa.Table]:
         return [
             self._shown(rows.table)
-            for rows in found
+            for rows in elements
             if isinstance(rows, RowsSlice) and rows.name == self._name
         ]
 

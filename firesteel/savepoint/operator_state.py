@@ -18,26 +18,26 @@ from firesteel.savepoint.tables import ValuesTable, cannot_import
 
 def operator_states(operator: CheckpointedOperator) -> dict[str, ValuesTable]:
     """Returns the operator's states by name."""
-    found: dict[str, ValuesTable] = {}
+    tables: dict[str, ValuesTable] = {}
     parts = sorted(operator.subtasks.items())
     lists = [(subtask, part.lists) for subtask, part in parts]
     union_lists = [(subtask, part.union_lists) for subtask, part in parts]
     for kind, states in (("operator list", lists), ("union list", union_lists)):
         for name in sorted({name for _, of_part in states for name in of_part}):
             items = [(n, item) for n, of_part in states for item in of_part.get(name, ())]
-            found[name] = _Items(kind, f"the state {name!r} of {operator}", items)
+            tables[name] = _Items(kind, f"the state {name!r} of {operator}", items)
     for name in sorted({name for _, part in parts for name in part.broadcasts} - {DECLARED}):
         content = next(p.broadcasts[name] for _, p in parts if name in p.broadcasts)
-        found[name] = _Broadcast("broadcast", f"the state {name!r} of {operator}", content)
-    return found
+        tables[name] = _Broadcast("broadcast", f"the state {name!r} of {operator}", content)
+    return tables
 
 
 def declared_states(operator: CheckpointedOperator) -> StateDescriptions:
     """Returns the keyed states that tasks have declared, by name."""
     for part in operator.subtasks.values():
         if (content := part.broadcasts.get(DECLARED)) is not None:
-            found = _loaded(f"the states of {operator}", content)
-            return {name: StateDescription.from_json(text) for name, text in found.items()}
+            described = _loaded(f"the states of {operator}", content)
+            return {name: StateDescription.from_json(text) for name, text in described.items()}
     return {}
 
 

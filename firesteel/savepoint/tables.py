@@ -95,13 +95,13 @@ def _plain(value: Any, kind: DataType) -> Any:
 def unique(names: Iterable[str], prefix: str, taken: Iterable[str]) -> list[str]:
     """Returns the names, with the prefix added where a name is taken."""
     used = {name.lower() for name in taken}
-    found = []
+    chosen = []
     for name in names:
         while name.lower() in used:
             name = prefix + name
         used.add(name.lower())
-        found.append(name)
-    return found
+        chosen.append(name)
+    return chosen
 
 
 def cannot_import(what: str, error: Exception) -> FiresteelError:

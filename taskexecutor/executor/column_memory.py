@@ -164,15 +164,15 @@ class SlotColumnMemory:
         with self._sharing:
             if self._shared is None or len(self._shared) < size:
                 self._shared = memoryview(self._mapped(_SHARED_BYTES))
-            found, self._shared = self._shared[:size], self._shared[-(-size // 64) * 64 :]
-        return found
+            part, self._shared = self._shared[:size], self._shared[-(-size // 64) * 64 :]
+        return part
 
     def _mapped(self, size: int) -> mmap.mmap:
         directory = self._directory or Path(tempfile.gettempdir())
         try:
             with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
                 os.posix_fallocate(file.fileno(), 0, size)
-                found = mmap.mmap(file.fileno(), size)
+                memory = mmap.mmap(file.fileno(), size)
         except OSError as error:
             raise FiresteelError(
                 f"state in columns in {directory} (state.backend.rocksdb.localdir,"
@@ -180,8 +180,8 @@ class SlotColumnMemory:
             ) from error
         with self._lock:
             self._in_files_bytes += size
-        weakref.finalize(found, self._freed.append, (size, False)).atexit = False
-        return found
+        weakref.finalize(memory, self._freed.append, (size, False)).atexit = False
+        return memory
 
 
 IN_MEMORY = SlotColumnMemory()

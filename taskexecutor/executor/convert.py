@@ -78,7 +78,7 @@ def task_configs(
 ) -> list[TaskConfig]:
     """One configuration per deployment. Raises FiresteelError if the message is inconsistent."""
     located = map(tasks_pb2.ResultLocations.FromString, submit.locations)
-    locations = {found.result_id: _LOCATIONS.decode(found) for found in located}
+    locations = {location.result_id: _LOCATIONS.decode(location) for location in located}
     wanted = {deployment.vertex_id for deployment in deployments}
     vertices = {
         described.vertex.vertex_id: _VERTEX.decode(described)
@@ -106,13 +106,13 @@ def _task_config(
         )
     in_edges = []
     for edge, producers in zip(described.in_edges, described.in_parallelism, strict=True):
-        found = locations.get(edge.result_id)
-        if found is None:
+        location = locations.get(edge.result_id)
+        if location is None:
             raise FiresteelError(
                 f"JobMaster: the deployment of {deployment.attempt_id} lacks the locations of"
                 f" {edge.result_id}"
             )
-        in_edges.append(InEdge(edge, producers, found))
+        in_edges.append(InEdge(edge, producers, location))
     out_edges = map(
         OutEdge, described.out_edges, described.out_parallelism, described.out_max_parallelism
     )
@@ -144,8 +144,8 @@ def _restored(
     )
     assert storage is not None, "a task restores without a checkpoint directory"
     # Of operators that are one in the chain, the one that has state counts.
-    found = sorted(decode_snapshots(deployment.restored), key=lambda snapshot: snapshot.empty)
-    return {snapshot.operator_id: read_snapshot(storage, snapshot) for snapshot in found}
+    snapshots = sorted(decode_snapshots(deployment.restored), key=lambda snapshot: snapshot.empty)
+    return {snapshot.operator_id: read_snapshot(storage, snapshot) for snapshot in snapshots}
 
 
 def checkpoint_storage(

@@ -255,8 +255,8 @@ class Host:
                 self._report_failure(deployment.attempt_id, error)
             return
 
-        def answer(found: CheckpointAnswer) -> None:
-            self._link.send(convert.checkpoint_answer(submit.job_id, found))
+        def answer(reply: CheckpointAnswer) -> None:
+            self._link.send(convert.checkpoint_answer(submit.job_id, reply))
 
         services = TaskServices(
             exchange=self._exchange,
@@ -310,8 +310,8 @@ class Host:
 
     def _tasks_of(self, attempt_ids: Iterable[str]) -> list[StreamTask]:
         """Returns those of the tasks that run here."""
-        found = (self._tasks.get(attempt_id) for attempt_id in attempt_ids)
-        return [task for task in found if task is not None]
+        tasks = (self._tasks.get(attempt_id) for attempt_id in attempt_ids)
+        return [task for task in tasks if task is not None]
 
     def _deliver(self, event: OperatorEvent) -> None:
         if not isinstance(event.message, ToOperator):
@@ -360,8 +360,8 @@ class Host:
                     self._surroundings.check_modules()
                 self._configure(request.job_graph.config)
                 graph = JOB_GRAPH.decode(request.job_graph)
-                found = analyze(graph, self._engine, convert.checkpoint_storage(request))
-                self._link.send(convert.analyzed(request.job_id, found))
+                analyzed = analyze(graph, self._engine, convert.checkpoint_storage(request))
+                self._link.send(convert.analyzed(request.job_id, analyzed))
             except BaseException as error:  # the program's functions may raise SystemExit
                 log.info("the analysis of the plan failed", exc_info=True)
                 failed = convert.analysis_failed(request.job_id, self._error_info(error))

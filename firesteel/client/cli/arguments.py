@@ -120,8 +120,8 @@ def find_cluster(address: str | None, conf: Configuration) -> FoundCluster | Non
 
 def cluster_address(address: str | None, conf: Configuration) -> str:
     """Returns the address of the cluster that was found, else localhost:6123."""
-    found = find_cluster(address, conf)
-    return found.address if found is not None else _configured_address(conf)
+    cluster = find_cluster(address, conf)
+    return cluster.address if cluster is not None else _configured_address(conf)
 
 
 def _configured_address(conf: Configuration) -> str:
@@ -135,14 +135,14 @@ def connect(address: str | None) -> Client:
     from firesteel.errors import ClusterUnreachable
 
     conf = configuration()
-    found = find_cluster(address, conf)
+    cluster = find_cluster(address, conf)
     try:
-        return Client(found.address if found else _configured_address(conf), conf=conf)
+        return Client(cluster.address if cluster else _configured_address(conf), conf=conf)
     except ClusterUnreachable as error:
-        if found is None:
+        if cluster is None:
             error.add_note(f"No cluster is configured, and none runs in {default_directory()}.")
         elif address is None:
-            error.add_note(f"This is {found}.")
+            error.add_note(f"This is {cluster}.")
         raise
 
 

@@ -155,8 +155,8 @@ def _dir_option(where: ClusterDirectory, directory: Path | None) -> str:
 
 
 def _show_next_steps(state: ClusterState, where: ClusterDirectory, directory: Path | None) -> None:
-    found = cluster_address(None, Configuration.load()) == state.dispatcher_address
-    at = "" if found else f" {_address_option(state.dispatcher_address)}"
+    is_default = cluster_address(None, Configuration.load()) == state.dispatcher_address
+    at = "" if is_default else f" {_address_option(state.dispatcher_address)}"
     click.echo(
         "\nNext:\n"
         f"  firesteel run{at} job.py\n"
@@ -186,8 +186,8 @@ def status(directory: Path | None) -> None:
         from firesteel.client.connection import ensemble_at
         from firesteel.common.high_availability.zookeeper.finder import incumbents
 
-        found = incumbents(ensemble_at(state.dispatcher_address, conf))
-        for part in render.masters(state, found):
+        leaders = incumbents(ensemble_at(state.dispatcher_address, conf))
+        for part in render.masters(state, leaders):
             console.print(part)
     with Client(state.dispatcher_address, conf=conf) as client:
         overview = client.cluster_overview()

@@ -51,12 +51,12 @@ def stop_task_executor(task_executor: str, drain: bool, force: bool, address: st
     if force and not drain:
         raise click.UsageError("--force requires --drain; without --drain there is no wait")
     with connect(address) as client:
-        found = _resolve(client, task_executor)
+        executor_id = _resolve(client, task_executor)
         names = {job.job_id: job.name for job in client.list_jobs()}
         if drain:
-            click.echo(f"Draining TaskExecutor {found}: it gets no new tasks.")
+            click.echo(f"Draining TaskExecutor {executor_id}: it gets no new tasks.")
         try:
-            for progress in client.stop_task_executor(found, drain=drain, force=force):
+            for progress in client.stop_task_executor(executor_id, drain=drain, force=force):
                 if drain and (waits := _waits(progress, names)):
                     click.echo(f"Waiting for {waits}.")
         except KeyboardInterrupt:
@@ -68,7 +68,7 @@ def stop_task_executor(task_executor: str, drain: bool, force: bool, address: st
             )
             click.echo(f"Interrupted: {then}.", err=True)
             sys.exit(INTERRUPTED)
-    click.echo(f"TaskExecutor {found} has ended.")
+    click.echo(f"TaskExecutor {executor_id} has ended.")
 
 
 def _resolve(client: Client, task_executor: str) -> str:

@@ -179,9 +179,9 @@ class ClusterDirectory:
                 f" start one with `firesteel cluster start --dir {self.path}`"
             )
         try:
-            found = json.loads((self.path / "cluster.json").read_text())
-            found["masters"] = tuple(MasterProcess(**master) for master in found["masters"])
-            return ClusterState(**found)
+            state = json.loads((self.path / "cluster.json").read_text())
+            state["masters"] = tuple(MasterProcess(**master) for master in state["masters"])
+            return ClusterState(**state)
         except (OSError, ValueError, TypeError, KeyError):
             raise NoCluster(
                 f"the cluster on {self.path} (supervisor pid {self._holder()}) is still starting;"

@@ -21,13 +21,13 @@ _AMOUNTS = ("Size", "Start delay", "Alignment", "Sync", "Async")
 def checkpoints(details: JobDetails, *, full: bool = False) -> Iterator[RenderableType]:
     """Yields the newest checkpoint first; with `full`, including each task's part."""
     yield Text.assemble("Checkpoints of ", (details.name, "bold"), f" ({details.job_id})")
-    found = details.checkpoints
-    if not found:
+    recent = details.checkpoints
+    if not recent:
         yield "None: the job takes no checkpoints, or has not started one."
         return
     columns = ("Triggered", "Tasks", "Duration", *_AMOUNTS)
     table = new_table("Id", "Kind", "State", *columns, right=("Id", *columns[1:]))
-    for checkpoint in found:
+    for checkpoint in recent:
         table.add_row(
             str(checkpoint.checkpoint_id),
             "savepoint" if checkpoint.savepoint else "checkpoint",
@@ -39,11 +39,11 @@ def checkpoints(details: JobDetails, *, full: bool = False) -> Iterator[Renderab
             *map(_ms, _times(checkpoint)),
         )
     yield table
-    for checkpoint in found:
+    for checkpoint in recent:
         if checkpoint.failure:
             yield Text(f"{checkpoint.checkpoint_id} failed: {checkpoint.failure}", style="red")
     if full:
-        for checkpoint in found:
+        for checkpoint in recent:
             if checkpoint.subtasks:
                 yield ""
                 yield Text(str(checkpoint.checkpoint_id), style="bold")

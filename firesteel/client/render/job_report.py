@@ -76,12 +76,12 @@ def job(
 
 def _distinct(errors: Iterable[ErrorInfo]) -> list[tuple[ErrorInfo, list[str]]]:
     """Returns the distinct errors, each with the other tasks that had the same one."""
-    found: dict[tuple[str, str], tuple[ErrorInfo, list[str]]] = {}
+    causes: dict[tuple[str, str], tuple[ErrorInfo, list[str]]] = {}
     for error in errors:
-        _, tasks = found.setdefault((error.summary, error.user_traceback), (error, []))
-        if error is not found[error.summary, error.user_traceback][0]:
+        _, tasks = causes.setdefault((error.summary, error.user_traceback), (error, []))
+        if error is not causes[error.summary, error.user_traceback][0]:
             tasks.append(error.task_name or error.location or "the job")
-    return list(found.values())
+    return list(causes.values())
 
 
 def exception(

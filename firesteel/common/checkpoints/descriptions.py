@@ -48,9 +48,9 @@ class StateDescription:
     @classmethod
     def from_json(cls, text: str) -> StateDescription:
         """Raises ValueError for what a later version has written."""
-        found = json.loads(text)
-        known = {name: found[name] for name in cls.__dataclass_fields__ if name in found}
-        return cls(**{**known, "kind": StateKind(found["kind"])})
+        values = json.loads(text)
+        known = {name: values[name] for name in cls.__dataclass_fields__ if name in values}
+        return cls(**{**known, "kind": StateKind(values["kind"])})
 
 
 StateDescriptions = Mapping[str, StateDescription]  # by name

@@ -71,8 +71,8 @@ def _check_max_parallelism(operator: CheckpointedOperator, vertex: JobVertex) ->
 
 def event_times(operator: CheckpointedOperator) -> list[int]:
     """Returns the event times of the operator's subtasks, in ascending order."""
-    found = {part.watermark_us for part in operator.subtasks.values()}
-    return sorted(watermark for watermark in found if watermark is not None)
+    watermarks_us = {part.watermark_us for part in operator.subtasks.values()}
+    return sorted(watermark for watermark in watermarks_us if watermark is not None)
 
 
 def _check_event_time(operator: CheckpointedOperator, vertex: JobVertex) -> None:
@@ -103,13 +103,13 @@ def _check_in_flight(
     operator: CheckpointedOperator, vertex: JobVertex, results: Set[ResultId]
 ) -> None:
     """Checks that the rows in flight of an unaligned checkpoint still have an exchange to take."""
-    found = [handle for part in operator.subtasks.values() for handle in part.in_flight]
-    if any(handle.result_id not in results for handle in found):
+    handles = [handle for part in operator.subtasks.values() for handle in part.in_flight]
+    if any(handle.result_id not in results for handle in handles):
         raise CannotRestore(
             f"the checkpoint is unaligned, and has rows on their way to operator {operator} by an"
             " exchange that the program no longer has: restore a savepoint, which has none"
         )
-    stay = [handle.partitioner for handle in found if handle.partitioner in _OWNED_BY_SUBTASKS]
+    stay = [handle.partitioner for handle in handles if handle.partitioner in _OWNED_BY_SUBTASKS]
     if stay and vertex.parallelism != operator.parallelism:
         raise CannotRestore(
             f"operator {operator} has parallelism {vertex.parallelism} and was checkpointed with"
@@ -126,6 +126,6 @@ def _named(operator: Operator) -> str:
 
 
 def _enumerated(names: Iterable[str], limit: int = 5) -> str:
-    found = list(names)
-    shown = ", ".join(found[:limit]) or "none"
-    return f"{shown} and {len(found) - limit} more" if found[limit:] else shown
+    all_names = list(names)
+    shown = ", ".join(all_names[:limit]) or "none"
+    return f"{shown} and {len(all_names) - limit} more" if all_names[limit:] else shown

@@ -48,10 +48,12 @@ def read_restored(graph: JobGraph, conf: Configuration) -> Restored | None:
             f" {options.CHECKPOINT_INTERVAL.key} and {options.CHECKPOINT_DIR.key}"
         )
     try:
-        found = open_checkpoint(path)
-        operators = found.metadata.operators
+        checkpoint = open_checkpoint(path)
+        operators = checkpoint.metadata.operators
         parts = [part for operator in operators for part in operator.subtasks.values()]
-        CheckpointStorage(found.base).check_whole(file for part in parts for file in part.files)
+        CheckpointStorage(checkpoint.base).check_whole(
+            file for part in parts for file in part.files
+        )
     except StorageError as error:
         raise type(error)(
             f"{path!r} cannot be restored: {error}. Name the directory of a savepoint or checkpoint"
@@ -59,10 +61,10 @@ def read_restored(graph: JobGraph, conf: Configuration) -> Restored | None:
         ) from error
     check_fits(
         graph,
-        found.metadata.operators,
+        checkpoint.metadata.operators,
         allow_non_restored_state=conf.get(options.RECOVERY_ALLOW_UNMATCHED),
     )
-    return found
+    return checkpoint
 
 
 def metadata_in(directory: str) -> CheckpointMetadata:

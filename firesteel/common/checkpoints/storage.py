@@ -146,16 +146,16 @@ class CheckpointStorage:
                 begin, last = run[0].offset, run[-1]
                 content = source.read_at(last.offset + last.size_bytes - begin, begin)
                 for part in run:
-                    found = content[part.offset - begin : part.offset - begin + part.size_bytes]
-                    _check(where, found, part.offset, part.size_bytes, part.checksum)
-                    yield found
+                    piece = content[part.offset - begin : part.offset - begin + part.size_bytes]
+                    _check(where, piece, part.offset, part.size_bytes, part.checksum)
+                    yield piece
 
     def check_whole(self, files: Iterable[StateFile]) -> None:
         """Checks that the files exist with their original sizes. Does not read them."""
         expected = {self._path(file.path): file for file in files}
         with self._errors(f"the files of {self.uri} cannot be listed"):
-            found = self._fs.get_file_info(list(expected))
-        for info in found:
+            infos = self._fs.get_file_info(list(expected))
+        for info in infos:
             file = expected[info.path]
             if info.type.name != "File":
                 raise StorageError(f"the file {file.path} of {self.uri} is missing")
@@ -210,13 +210,13 @@ class CheckpointStorage:
 
     def sizes(self) -> dict[str, int]:
         """Returns the sizes in bytes of all files here and below, sorted, with unfinished ones."""
-        found = self._listed(recursive=True)
-        return {path: info.size for path, info in found if info.type.name == "File"}
+        files = self._listed(recursive=True)
+        return {path: info.size for path, info in files if info.type.name == "File"}
 
     def directories(self) -> list[str]:
         """Returns the names of the subdirectories, sorted."""
-        found = self._listed(recursive=False)
-        return [path for path, info in found if info.type.name == "Directory"]
+        entries = self._listed(recursive=False)
+        return [path for path, info in entries if info.type.name == "Directory"]
 
     # -- inside
 
@@ -230,9 +230,9 @@ class CheckpointStorage:
 
         selector = FileSelector(self._root, recursive=recursive, allow_not_found=True)
         with self._errors(f"the directory {self.uri} cannot be listed"):
-            found = self._fs.get_file_info(selector)
+            infos = self._fs.get_file_info(selector)
         return sorted(
-            ((info.path[len(self._root) + 1 :], info) for info in found), key=itemgetter(0)
+            ((info.path[len(self._root) + 1 :], info) for info in infos), key=itemgetter(0)
         )
 
     def _create_parent(self, path: str) -> None:
@@ -307,9 +307,9 @@ def _check(where: str, content: bytes, offset: int, size_bytes: int, checksum: s
     """Checks the content. Raises StorageError."""
     if len(content) != size_bytes:
         raise _cut_short(where, offset, size_bytes, len(content))
-    found = xxhash.xxh3_128_hexdigest(content)
-    if found != checksum:
-        raise _damaged(where, offset, size_bytes, found, checksum)
+    actual = xxhash.xxh3_128_hexdigest(content)
+    if actual != checksum:
+        raise _damaged(where, offset, size_bytes, actual, checksum)
 
 
 def _cut_short(where: str, offset: int, written_bytes: int, left_bytes: int) -> StorageError:
@@ -319,9 +319,9 @@ def _cut_short(where: str, offset: int, written_bytes: int, left_bytes: int) -> 
     )
 
 
-def _damaged(where: str, offset: int, size_bytes: int, found: str, checksum: str) -> StorageError:
+def _damaged(where: str, offset: int, size_bytes: int, actual: str, checksum: str) -> StorageError:
     return StorageError(
-        f"{where} is damaged: the {size_bytes} bytes at {offset} have checksum {found},"
+        f"{where} is damaged: the {size_bytes} bytes at {offset} have checksum {actual},"
         f" not {checksum}"
     )
 
@@ -358,11 +358,11 @@ def _s3(uri: str) -> tuple[Any, str]:
         raise ValueError(
             f"unknown parameter {min(unknown)!r}; there are region, endpoint_override and scheme"
         )
-    found, root = pafs.FileSystem.from_uri(uri)  # finds the bucket's region
+    file_system, root = pafs.FileSystem.from_uri(uri)  # finds the bucket's region
     variable = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
     endpoint = urlsplit(variable)
     return pafs.S3FileSystem(
-        region=found.region or None,
+        region=file_system.region or None,
         endpoint_override=options.get("endpoint_override") or endpoint.netloc or None,
         scheme=options.get("scheme") or endpoint.scheme or None,
         allow_delayed_open=True,  # a small file is one request then, rather than three

@@ -188,17 +188,17 @@ class JobLogReader:
     def _look(self) -> list[str]:
         """Adds the logs that were found since the last call. Returns notices about deleted ones."""
         self._began = True
-        found = self._find()
-        for path in self._logs.keys() - found.keys():  # another process reads it now
+        files = self._find()
+        for path in self._logs.keys() - files.keys():  # another process reads it now
             self._merge.end(path)
             del self._logs[path]
-        for path, file in found.items():
+        for path, file in files.items():
             if path not in self._logs and path not in self._done:
                 self._logs[path] = _Log(path, file, self._selection)
                 self._merge.add(path)
         deleted = [
             path
-            for path, file in found.items()
+            for path, file in files.items()
             if file.own and path not in self._deleted and not path.exists()
         ]
         self._deleted.update(deleted)
@@ -261,7 +261,7 @@ class _Log:
         return self._one_job and self.lines.other_job
 
     def _found(self, lines: list[bytes]) -> list[LogLine]:
-        return [found for line in lines if (found := self.lines.find(line)) is not None]
+        return [parsed for line in lines if (parsed := self.lines.find(line)) is not None]
 
 
 _LIMIT = options.LOG_MAX_SIZE.key

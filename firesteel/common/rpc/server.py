@@ -87,8 +87,8 @@ def bind(
         raise AddressTaken(f"cannot listen on {host}:{port}: ports are 0 to 65535")
     try:
         # gRPC's own error is two lines of C++ without the reason; a plain socket has it.
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        family, kind, protocol, _, target = found[0]
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, target = addresses[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(target)

@@ -182,8 +182,8 @@ def detail_of(error: BaseException | None) -> StatusDetail | None:
 
 def reason_of(error: BaseException | None) -> Reason | None:
     """The reason of `detail_of`."""
-    found = detail_of(error)
-    return found.reason if found is not None else None
+    detail = detail_of(error)
+    return detail.reason if detail is not None else None
 
 
 def _size_bytes(status: status_pb2.Status) -> int:

@@ -70,10 +70,8 @@ def point_at(text: str, name: str) -> str:
     """Returns the line of `text` in which `name` first occurs as a word, with a caret under it;
     empty if it does not occur.
     """
-    found = re.search(
-        rf"(?<![\w`]){re.escape(name)}(?!\w)|`{re.escape(name)}`", text, re.IGNORECASE
-    )
-    return _caret(text, found.start()) if found else ""
+    mark = re.search(rf"(?<![\w`]){re.escape(name)}(?!\w)|`{re.escape(name)}`", text, re.IGNORECASE)
+    return _caret(text, mark.start()) if mark else ""
 
 
 def _parse_one(text: Any, index: int, time_column: str) -> AggregateExpression:
@@ -130,7 +128,7 @@ def _sql_tree(text: str) -> exp.Expression:
             .rstrip(".")
         )
         message = _MISSING_ARGUMENT.sub(
-            lambda found: f"{_sql_name(found[1])}() needs one more argument", message
+            lambda call: f"{_sql_name(call[1])}() needs one more argument", message
         )
         place = _caret(text, min(starts_at, len(text)))
         raise InvalidProgram(f"aggregate(): this does not parse: {message}\n{place}") from None
@@ -182,7 +180,7 @@ def _check_functions(text: str) -> None:
 
 def _check_aggregates(text: str, tree: exp.Expression) -> None:
     """Checks that columns are inside aggregates, and that aggregates are not nested."""
-    found = 0
+    aggregates = 0
     pending: list[exp.Expression] = [tree]
     while pending:
         node = pending.pop()
@@ -191,7 +189,7 @@ def _check_aggregates(text: str, tree: exp.Expression) -> None:
         if isinstance(node, (exp.Select, exp.Subquery)):
             raise _wrong(text, node, "a query is not allowed")
         if aggregate_name(node) is not None:
-            found += 1
+            aggregates += 1
             _check_arguments(text, node)
         elif isinstance(node, (exp.Filter, exp.WithinGroup)):
             pending.append(node.this)
@@ -203,7 +201,7 @@ def _check_aggregates(text: str, tree: exp.Expression) -> None:
             )
         elif not isinstance(node, exp.Lambda):
             pending.extend(node.iter_expressions())
-    if not found:
+    if not aggregates:
         raise _wrong(text, tree, f"it contains no aggregate; use {_EXAMPLES}")
 
 
@@ -263,9 +261,9 @@ def _place(text: str, tree: exp.Expression) -> int:
             else [*getattr(call, "sql_names", list)(), aggregate_name(call) or ""]
         )
         for word in words:
-            found = text.lower().rfind(f"{word.lower()}(", 0, start) if word else -1
-            if found >= 0:
-                return found
+            position = text.lower().rfind(f"{word.lower()}(", 0, start) if word else -1
+            if position >= 0:
+                return position
         if not starts:
             return 0
     return max(0, min(start, len(text)))

@@ -147,8 +147,8 @@ def _entries(
 
 
 def _tables(snapshot: OperatorStateSnapshot) -> dict[str, pa.Table]:
-    found = ((name, kept.table()) for name, kept in snapshot.rows.items())
-    return {name: table for name, table in found if table is not None}
+    tables = ((name, kept.table()) for name, kept in snapshot.rows.items())
+    return {name: table for name, table in tables if table is not None}
 
 
 def _arranged(
@@ -247,15 +247,15 @@ def _inlined(
         left_bytes -= len(group.encoded)
         if left_bytes < 0:
             return None, seen
-    found = {group for group, _ in groups}
-    found.update(group for arranged in rows.values() for group, _ in arranged.counts)
-    if not found:
+    used = {group for group, _ in groups}
+    used.update(group for arranged in rows.values() for group, _ in arranged.counts)
+    if not used:
         return None, seen
     tables = ((name, arranged.rows, arranged.counts) for name, arranged in rows.items())
     content = encode_inline(groups, tables)
     if len(content) > limit_bytes:
         return None, seen
-    return InlineHandle(key_groups=KeyGroupRange(min(found), max(found) + 1), content=content), seen
+    return InlineHandle(key_groups=KeyGroupRange(min(used), max(used) + 1), content=content), seen
 
 
 def _read_keyed(
@@ -264,8 +264,8 @@ def _read_keyed(
     for inline in snapshot.inline:
         yield from decode_inline(inline.content, inline.key_groups)
     for handle in snapshot.keyed:
-        found = storage.read_slices(handle.file, handle.tables)
-        for part, content in zip(handle.tables, found, strict=True):
+        contents = storage.read_slices(handle.file, handle.tables)
+        for part, content in zip(handle.tables, contents, strict=True):
             yield decode_table(content, part.name, part.key_groups)
         for content in storage.read_slices(handle.file, handle.slices):
             yield from decode_key_group(content)

@@ -126,11 +126,11 @@ class HashMapKeyedStateBackend:
                 timers.setdefault(entry.name, []).append((entry.value, timer))
             else:
                 self._top[(entry.name, entry.key, entry.namespace)] = entry.value
-        for name, found in timers.items():
+        for name, pending in timers.items():
             queue = self._timers.setdefault(name, TimerQueue())
             # By number only, so that timers of one key keep their order among timers of several
             # subtasks.
-            for _, timer in sorted(found, key=lambda numbered: numbered[0]):
+            for _, timer in sorted(pending, key=lambda numbered: numbered[0]):
                 queue.add(timer)
 
     def close(self) -> None:

@@ -34,15 +34,15 @@ def write_in_flight(
     storage: CheckpointStorage, path: str, edge: JobEdge, batches: BatchesByProducer
 ) -> InFlight | None:
     """Writes the batches. Returns None if there are none. Raises StorageError."""
-    found = {producer: of for producer, of in sorted(batches.items()) if of}
-    if not found:
+    non_empty = {producer: of for producer, of in sorted(batches.items()) if of}
+    if not non_empty:
         return None
-    file = storage.write(path, _stream([batch for of in found.values() for batch in of]))
+    file = storage.write(path, _stream([batch for of in non_empty.values() for batch in of]))
     return InFlight(
         result_id=edge.result_id,
         partitioner=edge.partitioner,
         file=file,
-        batches=tuple((producer, len(of)) for producer, of in found.items()),
+        batches=tuple((producer, len(of)) for producer, of in non_empty.items()),
     )
 
 

@@ -75,9 +75,9 @@ class RowsSnapshot:
         if len(batches) == 1:  # a single batch is cut ten times faster
             (arranged,) = batches
         counts = np.bincount(groups)
-        found = np.flatnonzero(counts)
+        present = np.flatnonzero(counts)
         return ArrangedRows(
-            arranged, tuple(zip(found.tolist(), counts[found].tolist(), strict=True))
+            arranged, tuple(zip(present.tolist(), counts[present].tolist(), strict=True))
         )
 
 
@@ -113,8 +113,8 @@ class TaskKeyedRows:
         """Returns this subtask's rows. Raises FiresteelError if they do not fit the program, and
         StorageError for rows of other key groups than they are stored under.
         """
-        found, self._restored = self._restored, []
-        tables = [table for rows in found if (table := self._as_now(rows)).num_rows]
+        restored, self._restored = self._restored, []
+        tables = [table for rows in restored if (table := self._as_now(rows)).num_rows]
         return pa.concat_tables(tables) if tables else None
 
     def _as_now(self, rows: RowsSlice) -> pa.Table:

@@ -77,9 +77,11 @@ class TaskOperatorState:
         self._union_lists = {name: list(items) for name, items in state.union_lists.items()}
         self._broadcasts = {name: dict(items) for name, items in state.broadcasts.items()}
 
-    def _entries(self, found: Iterable[KeyedStateEntry | RowsSlice]) -> Iterator[KeyedStateEntry]:
+    def _entries(
+        self, elements: Iterable[KeyedStateEntry | RowsSlice]
+    ) -> Iterator[KeyedStateEntry]:
         """Yields the entries and sets rows aside, in files if memory is short."""
-        for entry in found:
+        for entry in elements:
             if isinstance(entry, RowsSlice):
                 batches = map(self._keyed.columns.kept, entry.table.to_batches())
                 table = pa.Table.from_batches(batches, entry.table.schema)
@@ -107,9 +109,9 @@ class TaskOperatorState:
         meaning: Mapping[str, str] | None = None,
         columns: Mapping[str, str] | None = None,
     ) -> TaskKeyedRows:
-        found = self._rows.get(name)
-        if found is None:
-            found = TaskKeyedRows(
+        rows = self._rows.get(name)
+        if rows is None:
+            rows = TaskKeyedRows(
                 name,
                 key_columns,
                 meaning or {},
@@ -118,9 +120,9 @@ class TaskOperatorState:
                 self._keyed.key_groups,
                 self._keyed.columns,
             )
-            self._rows[name] = found
-            found.restore(self._restored_rows.pop(name, []))
-        return found
+            self._rows[name] = rows
+            rows.restore(self._restored_rows.pop(name, []))
+        return rows
 
     @property
     def described_rows(self) -> dict[str, StateDescription]:

@@ -250,13 +250,13 @@ class InputTask:
             self._config.in_edges, self._entries, self._gates, self._producers, strict=True
         ):
             for state in (s for i, s in restored.items() if i in node.member_ids):
-                for found in state.in_flight:
-                    if found.result_id != edge.result_id:
+                for part in state.in_flight:
+                    if part.result_id != edge.result_id:
                         continue
                     # If the producers changed, any channel will do, as long as it is always the
                     # same one for a producer.
                     by_channel: dict[int, list[pa.RecordBatch]] = {}
-                    for producer, batch in found.batches:
+                    for producer, batch in part.batches:
                         known = producer in producers
                         channel = producers.index(producer) if known else producer % gate.channels
                         by_channel.setdefault(channel, []).append(self._own_rows(edge, batch))

@@ -41,8 +41,8 @@ def read_entries(
             items = cast("Iterator[tuple[bytes, bytes]]", database.items())
             if wanted is not None:
                 items = (item for item in items if item[0].startswith(wanted, 4))
-            for key_group, found in groupby(items, lambda item: keys.key_group_in(item[0])):
-                yield key_group, (entry_of(where, value) for where, value in found)
+            for key_group, entries in groupby(items, lambda item: keys.key_group_in(item[0])):
+                yield key_group, (entry_of(where, value) for where, value in entries)
         finally:
             database.close()
 

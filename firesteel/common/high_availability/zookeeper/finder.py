@@ -32,7 +32,7 @@ class Incumbent(NamedTuple):
 
 def incumbents(ensemble: Ensemble) -> dict[Office, Incumbent]:
     """Returns the holders of all offices that are occupied now. Raises FiresteelError."""
-    found = {}
+    by_office = {}
     client = Client(ensemble)
     try:
         client.connect()
@@ -40,14 +40,14 @@ def incumbents(ensemble: Ensemble) -> dict[Office, Incumbent]:
             reading = client.get_async(ensemble.leader(office))
             with suppress(NoNodeError):
                 data, stat = reading.get(timeout=_READ_TIMEOUT_S)
-                found[office] = Incumbent(decode(data), stat.ctime)
+                by_office[office] = Incumbent(decode(data), stat.ctime)
     except KazooTimeoutError:
         raise ensemble.unreachable() from None
     except KazooException as error:
         raise ensemble.refused(error) from None
     finally:
         client.disconnect()
-    return found
+    return by_office
 
 
 class LeaderFinder:
@@ -77,12 +77,12 @@ class LeaderFinder:
                 return decode(reading.get(timeout=_READ_TIMEOUT_S)[0])
             except NoNodeError:
                 exists = self._client.exists_async(path, watch=lambda _, c=changed: c.set())
-                found = exists.get(timeout=_READ_TIMEOUT_S) is not None
+                present = exists.get(timeout=_READ_TIMEOUT_S) is not None
             except (KazooTimeoutError, ConnectionLoss, SessionExpiredError, OperationTimeoutError):
                 raise self._ensemble.unreachable() from None
             except KazooException as error:
                 raise self._ensemble.refused(error) from None
-            if not found and not changed.wait(max(0.0, deadline - time.monotonic())):
+            if not present and not changed.wait(max(0.0, deadline - time.monotonic())):
                 return None
 
     def close(self) -> None:

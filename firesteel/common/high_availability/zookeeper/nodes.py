@@ -38,8 +38,8 @@ def encode(leader: Leader) -> bytes:
 def decode(data: bytes) -> Leader:
     """Decodes the node of a leader. Raises FiresteelError."""
     try:
-        found = json.loads(data)
-        return Leader(str(found["address"]), Epoch(int(found["epoch"])))
+        content = json.loads(data)
+        return Leader(str(content["address"]), Epoch(int(content["epoch"])))
     except (ValueError, KeyError, TypeError):
         raise FiresteelError(
             f"ZooKeeper has a leader that is not from Firesteel: {data[:80]!r}"
@@ -125,12 +125,12 @@ def claim_cluster(client: Client, ensemble: Ensemble, store_id: str) -> None:
         client.create(ensemble.job_store, store_id.encode(), makepath=True)
         return
     except NodeExistsError:
-        found = client.get(ensemble.job_store)[0].decode(errors="replace")
-    if found != store_id:
+        recorded = client.get(ensemble.job_store)[0].decode(errors="replace")
+    if recorded != store_id:
         raise FiresteelError(
             f"another cluster uses {ensemble.root} in ZooKeeper ({ensemble}): its job store is"
-            f" {found}, that of this Dispatcher {store_id}. All Dispatchers of a cluster need one"
-            f" {options.DATABASE_URL.key}; another cluster needs another"
+            f" {recorded}, that of this Dispatcher {store_id}. All Dispatchers of a cluster need"
+            f" one {options.DATABASE_URL.key}; another cluster needs another"
             f" {options.HA_CLUSTER_ID.key}. If that job store is gone for good, delete"
             f" {ensemble.job_store}"
         )

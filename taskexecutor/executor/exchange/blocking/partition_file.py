@@ -147,7 +147,7 @@ class PartitionIndex:
             raise PartitionUnreadable(f"{path} cannot be read: {error.strerror}") from error
         if _checksum(index + fields + name.encode()) != checksum:
             raise PartitionUnreadable(f"the index of {path} does not match its checksum")
-        found = np.frombuffer(index, dtype=_ENTRY)
+        table = np.frombuffer(index, dtype=_ENTRY)
         return cls(
             path=path,
             name=name,
@@ -155,7 +155,7 @@ class PartitionIndex:
             consumers=consumers,
             data_finished=bool(flags & _DATA_FINISHED),
             _shared=bool(flags & _SHARED),
-            _entries=found[np.argsort(found["channel"], kind="stable")],
+            _entries=table[np.argsort(table["channel"], kind="stable")],
         )
 
     def chunks(self, consumer: int) -> npt.NDArray[np.void]:

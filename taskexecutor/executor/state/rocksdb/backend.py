@@ -100,8 +100,8 @@ class RocksDbKeyedStateBackend:
         where = self.where(name, key, namespace)
         if self._owned is not None and self._owned.where == where:
             return self._owned.value
-        found = self._find(where)
-        return None if found is None else pickle.loads(found)
+        content = self._find(where)
+        return None if content is None else pickle.loads(content)
 
     def owned(self, name: str, key: Any, copy: Callable[[Any], Any], namespace: Any = None) -> Any:
         """Returns the value, to be changed in place; `copy` is not needed. The value is written
@@ -112,10 +112,10 @@ class RocksDbKeyedStateBackend:
             if self._owned.where == where:
                 return self._owned.value
             self._write_owned()
-        found = self._find(where)
-        if found is None:
+        content = self._find(where)
+        if content is None:
             return None
-        value = pickle.loads(found)
+        value = pickle.loads(content)
         self._owned = _Owned(where, name, key, value)
         return value
 
@@ -149,12 +149,12 @@ class RocksDbKeyedStateBackend:
                     yield entry_of(where, value)
 
     def timers(self, name: str, *, saved: bool = True) -> StoredTimers:
-        found = self._timers.get(name)
-        if found is None:
-            found = self._timers[name] = StoredTimers(self, name, saved=saved)
+        timers = self._timers.get(name)
+        if timers is None:
+            timers = self._timers[name] = StoredTimers(self, name, saved=saved)
             if not saved:
                 self.not_saved += (keys.of_state(name),)
-        return found
+        return timers
 
     def snapshot(self) -> RocksDbSnapshot:
         self._write_owned()
@@ -236,10 +236,10 @@ class RocksDbKeyedStateBackend:
 
     def changed(self, state: bytes) -> _Layer:
         """Returns the entries of a state in the layers."""
-        found: _Layer = {}
+        merged: _Layer = {}
         for layer in self._layers:
-            found.update((where, v) for where, v in layer.items() if where.startswith(state, 4))
-        return found
+            merged.update((where, v) for where, v in layer.items() if where.startswith(state, 4))
+        return merged
 
     def stored(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yields the database's entries from this key on. Read the layers first."""

@@ -87,8 +87,8 @@ class Database:
 
     def get(self, key: bytes) -> bytes | None:
         with self._errors():
-            found: bytes | None = self._db.get(key)
-        return found
+            value: bytes | None = self._db.get(key)
+        return value
 
     def write(self, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Writes entries; None removes the key."""
@@ -113,8 +113,8 @@ class Database:
     def items(self, first: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         """Yields the entries with first <= key < end, in order."""
         with self._errors():
-            found = self._db.items(from_key=first or None)
-            for key, value in cast("Iterator[tuple[bytes, bytes]]", found):
+            items = self._db.items(from_key=first or None)
+            for key, value in cast("Iterator[tuple[bytes, bytes]]", items):
                 if end is not None and key >= end:
                     return
                 yield key, value

@@ -265,9 +265,9 @@ class TaskCheckpoints:
             in_flight = storage.each(
                 functools.partial(self._write_in_flight, work, paths), range(len(work.in_flight))
             )
-            for found, handle in zip(work.in_flight, in_flight, strict=True):
+            for part, handle in zip(work.in_flight, in_flight, strict=True):
                 if handle is not None:
-                    _add(written, found.operator_id, handle)
+                    _add(written, part.operator_id, handle)
         except _Abandoned:
             self._delete(paths)
             return None
@@ -327,10 +327,10 @@ class TaskCheckpoints:
 
     def _write_in_flight(self, work: _ToWrite, paths: list[str], number: int) -> InFlight | None:
         """Writes in-flight data. Adds to `paths` like `_write_operator`."""
-        found = work.in_flight[number]
+        part = work.in_flight[number]
         path = f"chk-{work.checkpoint_id}/{self._attempt_id}-in-{number}"
         paths.append(path)
-        return write_in_flight(self._services.storage, path, found.edge, found.batches)
+        return write_in_flight(self._services.storage, path, part.edge, part.batches)
 
     def _delete(self, paths: list[str]) -> None:
         try:
