@@ -23,8 +23,13 @@ from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.columnar.grouping.key_index import KeyIndex
 from taskexecutor.executor.numbers import as_numpy
 from taskexecutor.executor.operators.columns import event_times
-from taskexecutor.executor.operators.joins.joined_columns import NO_WINDOWS, JoinedColumns
-from taskexecutor.executor.operators.joins.keys import Flags, numbers_of, without_key
+from taskexecutor.executor.operators.joins.joined_columns import (
+    NO_WINDOWS,
+    Flags,
+    JoinedColumns,
+    numbers_of,
+    without_key,
+)
 from taskexecutor.executor.operators.joins.versions import Versions, restored
 from taskexecutor.executor.operators.joins.waiting_rows import WaitingRows
 

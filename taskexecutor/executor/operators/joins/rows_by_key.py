@@ -19,7 +19,7 @@ from taskexecutor.executor.columnar.grouping.ordering import ranks_of
 from taskexecutor.executor.columnar.grouping.ranked_rows import ranges
 from taskexecutor.executor.columnar.grouping.row_log import RowLog, taken
 from taskexecutor.executor.numbers import as_numpy
-from taskexecutor.executor.operators.joins.keys import Flags
+from taskexecutor.executor.operators.joins.joined_columns import Flags
 from taskexecutor.executor.operators.joins.sorted_runs import Run, between, with_run
 
 # minimum number of pieces of the log: reading rows from a few pieces is as fast as from one

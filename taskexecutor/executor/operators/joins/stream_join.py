@@ -24,8 +24,12 @@ from taskexecutor.executor.columnar.grouping.columns import described
 from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.columnar.grouping.key_index import KeyIndex
 from taskexecutor.executor.numbers import as_numpy
-from taskexecutor.executor.operators.joins.joined_columns import NO_WINDOWS, JoinedColumns
-from taskexecutor.executor.operators.joins.keys import numbers_of, without_key
+from taskexecutor.executor.operators.joins.joined_columns import (
+    NO_WINDOWS,
+    JoinedColumns,
+    numbers_of,
+    without_key,
+)
 from taskexecutor.executor.operators.joins.rows_by_key import RowsByKey, restored
 from taskexecutor.executor.operators.joins.time_bounds import time_bounds
 from taskexecutor.executor.timing.clock import wall_clock_ms

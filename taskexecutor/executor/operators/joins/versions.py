@@ -13,7 +13,7 @@ from taskexecutor.executor.columnar.grouping.columns import numbers_in
 from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.columnar.grouping.row_log import RowLog, taken
 from taskexecutor.executor.numbers import as_numpy
-from taskexecutor.executor.operators.joins.keys import Flags
+from taskexecutor.executor.operators.joins.joined_columns import Flags
 from taskexecutor.executor.operators.joins.sorted_runs import (
     Run,
     latest,

@@ -12,10 +12,9 @@ from firesteel.operators import WindowApplySpec
 from firesteel.row_kind import INSERT
 from taskexecutor.executor.columnar.grouping.grouping import Ints
 from taskexecutor.executor.operators.columns import WINDOW_END, WINDOW_START, as_timestamps
-from taskexecutor.executor.operators.windows.contents import Combined
+from taskexecutor.executor.operators.windows.contents import Combined, StoredRows
 from taskexecutor.executor.operators.windows.fired_rows import with_window
 from taskexecutor.executor.operators.windows.spark_windows import SparkWindows
-from taskexecutor.executor.operators.windows.stored_rows import StoredRows
 
 
 class RowContents(StoredRows):

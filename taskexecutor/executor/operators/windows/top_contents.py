@@ -17,8 +17,7 @@ from taskexecutor.executor.operators.columns import (
     WINDOW_START,
     as_timestamps,
 )
-from taskexecutor.executor.operators.windows.contents import Combined
-from taskexecutor.executor.operators.windows.stored_rows import StoredRows
+from taskexecutor.executor.operators.windows.contents import Combined, StoredRows
 
 
 class TopContents(StoredRows):

@@ -49,13 +49,13 @@ from taskexecutor.executor.operators.columns import (
     as_timestamps,
 )
 from taskexecutor.executor.operators.python_rows.rows import rows_of
+from taskexecutor.executor.operators.windows.contents import StoredRows
 from taskexecutor.executor.operators.windows.fired_rows import (
     MOST_ROWS,
     Keys,
     Results,
     with_window,
 )
-from taskexecutor.executor.operators.windows.stored_rows import StoredRows
 from taskexecutor.executor.timing.clock import wall_clock_us
 
 _START, _END, _PANE = "_pane_start", "_pane_end", "_pane"
