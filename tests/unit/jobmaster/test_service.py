@@ -28,9 +28,11 @@ from firesteel.common.checkpoints.metadata import CheckpointMetadata, encode
 from firesteel.common.checkpoints.storage import CheckpointStorage
 from firesteel.common.job_graph import JobGraph
 from firesteel.common.process import Child, spawn
+from firesteel.common.rpc.bearer import carry_token
 from firesteel.common.rpc.convert import JOB_GRAPH, PROFILE
 from firesteel.common.rpc.server import aio_channel, bind, new_server
 from firesteel.common.rpc.status import Reason, reason_of
+from firesteel.common.security.roles import Role
 from firesteel.common.states import JobStatus
 from firesteel.errors import ErrorInfo
 from jobmaster.convert import (
@@ -42,6 +44,7 @@ from jobmaster.convert import (
 from jobmaster.core.execution_graph.vertex import StatusChange
 from jobmaster.core.failover.exceptions import Failure
 from jobmaster.core.failover.restart_strategy import RestartHistory
+from tests.credentials import folder
 from tests.job_master import SLOT_PROFILE, job, operator_id, vertex
 from tests.object_store import ObjectStore
 from tests.waiting import until
@@ -200,8 +203,11 @@ class Cluster:
         ack = dispatcher_pb2.StatusAck(status=status)  # type: ignore[arg-type]
         self.dispatcher.outbox.put_nowait(dispatcher_pb2.DispatcherToJobMaster(ack=ack))
 
-    def channel(self) -> grpc.aio.Channel:
-        return aio_channel(self.register.address)
+    def channel(self, role: Role = Role.TASK_EXECUTOR) -> grpc.aio.Channel:
+        channel = aio_channel(self.register.address)
+        token = folder().issuer().issue("test", role, valid_s=600)
+        carry_token(channel, lambda: token)
+        return channel
 
 
 WithCluster = Callable[[], Awaitable[Cluster]]
@@ -276,9 +282,10 @@ async def test_a_job_from_start_to_goodbye(cluster: Cluster) -> None:
         assert (appended.epoch, appended.generation, appended.index) == (EPOCH, EPOCH << 32, 0)
         assert (appended.operator_id, appended.ipc_stream) == (operator_id("b"), b"rows")
 
-        details = await job_master_pb2_grpc.JobMasterStub(channel).GetJobDetails(
-            job_master_pb2.JobDetailsRequest(job_id=graph.job_id)
-        )
+        async with cluster.channel(Role.DISPATCHER) as dispatcher:
+            details = await job_master_pb2_grpc.JobMasterStub(dispatcher).GetJobDetails(
+                job_master_pb2.JobDetailsRequest(job_id=graph.job_id)
+            )
         assert [len(v.subtasks) for v in details.vertices] == [2, 2]
         attempt = details.vertices[0].subtasks[0].attempts[0]
         assert sorted(attempt.entered_ms) == [0, 1, 2, 3, 4]
@@ -394,9 +401,10 @@ async def test_a_cancel_ends_the_tasks_and_a_stale_stream_is_refused(cluster: Cl
         await executor.bring_slots(1)
         await executor.analyze()
         submit = await executor.receive("submit")
-        await job_master_pb2_grpc.JobMasterStub(channel).CancelJob(
-            job_master_pb2.CancelJobRequest(job_id=graph.job_id)
-        )
+        async with cluster.channel(Role.DISPATCHER) as dispatcher:
+            await job_master_pb2_grpc.JobMasterStub(dispatcher).CancelJob(
+                job_master_pb2.CancelJobRequest(job_id=graph.job_id)
+            )
         assert list((await executor.receive("cancel")).attempt_ids) == [submit.tasks[0].attempt_id]
         await executor.report(submit, common_pb2.TASK_CANCELED)
         await cluster.dispatcher.until(common_pb2.JOB_CANCELED)
