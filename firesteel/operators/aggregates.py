@@ -72,14 +72,11 @@ class PartialWindowAggregateSpec(Spec):
 
     uses_pandas = False
     counts_rows = True
+    runs_on_spark = True
 
     @property
     def in_event_time(self) -> bool:
         return self.window is not None and not self.window.processing_time
-
-    @property
-    def runs_on_spark(self) -> bool:
-        return True
 
     @property
     def applies_changes(self) -> bool:

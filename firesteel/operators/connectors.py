@@ -22,6 +22,7 @@ class SourceSpec(Spec):
 
     uses_pandas = False
     sets_times = True
+    begins_event_time = True
 
     @property
     def bounded(self) -> bool:
@@ -47,10 +48,6 @@ class SourceSpec(Spec):
         return self.source.side_output_tags
 
     @property
-    def begins_event_time(self) -> bool:
-        return True
-
-    @property
     def emits_watermarks(self) -> bool:
         return self.watermarks is not None
 
@@ -72,10 +69,7 @@ class SinkSpec(Spec):
 
     is_sink = True
     uses_pandas = False
-
-    @property
-    def sees_each_update(self) -> bool:
-        return True
+    sees_each_update = True
 
     def coordinator(self, parallelism: int, *, read_by_spark: bool) -> CoordinatorOptions | None:
         return self.sink.coordinator

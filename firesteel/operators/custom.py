@@ -19,11 +19,5 @@ class CustomSpec(Spec):
     side_outputs: dict[str, Any] = field(default_factory=dict)  # tag -> schema
 
     sets_times = True
-
-    @property
-    def sees_each_update(self) -> bool:
-        return True
-
-    @property
-    def emits_watermarks(self) -> None:
-        return None
+    sees_each_update = True
+    emits_watermarks = None

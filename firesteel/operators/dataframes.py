@@ -19,10 +19,7 @@ class TransformSpec(Spec):
     per_bundle: bool = False
 
     uses_pandas = False
-
-    @property
-    def runs_on_spark(self) -> bool:
-        return True
+    runs_on_spark = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +35,7 @@ class ApplySpec(Spec):
     waits_for_end = True
     counts_rows = True
     sets_times = True
-
-    @property
-    def begins_event_time(self) -> bool:
-        return True
+    begins_event_time = True
 
     def time_advances(self, before: bool) -> bool:
         return False

@@ -63,9 +63,7 @@ class CoProcessSpec(Spec):
     side_outputs: dict[str, Any] = field(default_factory=dict)  # tag -> schema
     times: tuple[RowTimeSpec | None, RowTimeSpec | None] = (None, None)
 
-    @property
-    def sees_each_update(self) -> bool:
-        return True
+    sees_each_update = True
 
     @property
     def sets_event_timers(self) -> bool:
@@ -91,9 +89,7 @@ class BroadcastProcessSpec(Spec):
     broadcast_first: bool = False  # in batch mode: it is read to its end before the first input
     times: tuple[RowTimeSpec | None, RowTimeSpec | None] = (None, None)
 
-    @property
-    def sees_each_update(self) -> bool:
-        return True
+    sees_each_update = True
 
     @property
     def sets_event_timers(self) -> bool:

@@ -26,11 +26,5 @@ class RowsBetweenSpec(Spec):
     aggregates: tuple[AggregateExpression, ...]
 
     state_in_columns = True
-
-    @property
-    def applies_changes(self) -> bool:
-        return True
-
-    @property
-    def instead_of_growing(self) -> str:
-        return "windows: key_by(...).window(...).aggregate(...)"
+    applies_changes = True
+    instead_of_growing = "windows: key_by(...).window(...).aggregate(...)"

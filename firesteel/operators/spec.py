@@ -30,7 +30,8 @@ class Spec:
     """The behavior of an operator as plain data.
 
     Its other members are traits: the defaults are those of a function that processes each row
-    independently and has no state.
+    independently and has no state. A kind overrides them with values or, where they depend on its
+    fields, with properties.
     """
 
     # The module with its analysis and runtime, for a kind that is not part of Firesteel. Slots

@@ -27,7 +27,4 @@ class TopNSpec(Spec):
     uses_pandas = False
     counts_rows = True
     state_in_columns = True
-
-    @property
-    def applies_changes(self) -> bool:
-        return True
+    applies_changes = True

@@ -21,9 +21,7 @@ class TransformWithStateSpec(Spec):
     pandas: bool = False
     initial_key_columns: tuple[str, ...] | None = None  # None: no second input (initial state)
 
-    @property
-    def sees_each_update(self) -> bool:
-        return True
+    sees_each_update = True
 
     @property
     def sets_event_timers(self) -> bool:

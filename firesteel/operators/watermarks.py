@@ -40,14 +40,8 @@ class AssignWatermarksSpec(Spec):
 
     uses_pandas = False
     sets_times = True
-
-    @property
-    def begins_event_time(self) -> bool:
-        return True
-
-    @property
-    def emits_watermarks(self) -> bool:
-        return True
+    begins_event_time = True
+    emits_watermarks = True
 
     def time_advances(self, before: bool) -> bool:
         return True
