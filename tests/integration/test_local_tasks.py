@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from taskexecutor.executor.columnar.jvm.code import PACKAGE, Code, sources
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.jvm.launch import OWN_JAR
 from taskexecutor.executor.columnar.jvm.local_tasks import singleton
-from taskexecutor.executor.columnar.warm_up import compile_jar
+from taskexecutor.executor.columnar.warm_up import compiled
 
 
 def file_scan(engine: SparkEngine, path: Path) -> tuple[Any, Any]:
@@ -79,9 +78,8 @@ def test_generated_code_finds_our_classes(engine: SparkEngine) -> None:
     assert again.type("FiresteelLocalTask") is not None, "it is there: not defined again"
 
 
-def test_our_java_is_compiled_into_a_jar(tmp_path: Path) -> None:
-    compile_jar(tmp_path)
-    names = set(zipfile.ZipFile(tmp_path / OWN_JAR).namelist())
+def test_our_java_is_compiled_into_files_of_a_jar(tmp_path: Path) -> None:
+    names = set(compiled(tmp_path))
     folder = PACKAGE.replace(".", "/")
     assert {f"{folder}/{name}.class" for name in sources()} <= names
 

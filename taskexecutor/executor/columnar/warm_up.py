@@ -2,14 +2,17 @@
 classes loaded, code compiled, and sockets and codecs initialized.
 
 The class archive is recorded from this, and recorded again when this file changes. As a program,
-which `jvm.archive` starts, it compiles Firesteel's Java into a jar and records the archive.
+which `jvm.archive` starts, it compiles Firesteel's Java into a jar, adds classes in place of
+Scala's lambdas (see `FiresteelLambdas.java`), and records the archive.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +32,12 @@ from firesteel.operators import (
     WatermarkSpec,
 )
 from taskexecutor.executor.columnar.cached_plans import composed, observations
-from taskexecutor.executor.columnar.jvm.archive import ArchivedStart, recording_start, write_own_jar
+from taskexecutor.executor.columnar.jvm.archive import (
+    ArchivedStart,
+    listing_start,
+    recording_start,
+    write_own_jar,
+)
 from taskexecutor.executor.columnar.jvm.code import Code
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.jvm.launch import OWN_JAR, start_jvm
@@ -64,6 +72,8 @@ _AGGREGATE = PartialWindowAggregateSpec(
         ),
     ),
 )
+# In the JVM's log of loaded classes: the class that contains the lambda.
+_LAMBDA = re.compile(r"\] (\S+)\$\$Lambda[$/]")
 
 
 def start_warm(
@@ -192,14 +202,15 @@ def _run(frame: DataFrame) -> None:
 
 def main() -> None:
     archive, jars = map(Path, sys.argv[1:])
-    compile_jar(jars)
-    engine = SparkEngine()
-    start_warm(engine, {}, cores=1, heap_bytes=GIB, archived=recording_start(archive, jars))
-    exercise(engine)
-    engine.stop(grace_s=300)  # the JVM writes the archive when it exits
+    classes = compiled(jars)
+    write_own_jar(classes, jars / OWN_JAR)
+    write_own_jar({**classes, **_without_lambdas(jars)}, jars / OWN_JAR)
+    # The JVM writes the archive when it exits.
+    _exercised(recording_start(archive, jars)).stop(grace_s=300)
 
 
-def compile_jar(jars: Path) -> None:
+def compiled(jars: Path) -> dict[str, bytes]:
+    """Returns Firesteel's classes, as files of a jar."""
     with tempfile.TemporaryDirectory(prefix="firesteel-compile-") as scratch:
         jvm = start_jvm(
             {"spark.master": "local[1]"},
@@ -209,10 +220,33 @@ def compile_jar(jars: Path) -> None:
             jar_copies=jars,
         )
         try:
-            write_own_jar(Code(jvm.gateway).compiled(), jars / OWN_JAR)
+            classes = Code(jvm.gateway).compiled()
             jvm.gateway.shutdown()
         finally:
             jvm.stop(grace_s=10)
+    return classes
+
+
+def _without_lambdas(jars: Path) -> dict[str, bytes]:
+    """Returns the classes whose lambdas a warm-up evaluates, with classes in place of the lambdas,
+    as files of a jar.
+    """
+    with tempfile.TemporaryDirectory(prefix="firesteel-lambdas-") as scratch:
+        loaded, replaced = Path(scratch) / "loaded", Path(scratch) / "replaced.jar"
+        engine = _exercised(listing_start(loaded, jars))
+        owners = sorted(set(_LAMBDA.findall(loaded.read_text())))
+        names = " ".join(owner.replace(".", "/") for owner in owners)
+        engine.code.type("FiresteelLambdas").write(names, str(replaced))
+        engine.stop()
+        with zipfile.ZipFile(replaced) as jar:
+            return {name: jar.read(name) for name in jar.namelist()}
+
+
+def _exercised(start: ArchivedStart) -> SparkEngine:
+    engine = SparkEngine()
+    start_warm(engine, {}, cores=1, heap_bytes=GIB, archived=start)
+    exercise(engine)
+    return engine
 
 
 if __name__ == "__main__":

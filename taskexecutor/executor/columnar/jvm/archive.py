@@ -7,8 +7,9 @@ consists of
 * a class data archive, recorded from one warm-up. The JVM checks that it matches its version and
   the jars, and ignores it otherwise;
 * copies of the jars that cannot be archived or that slow down every start (see `_LEFT_OUT`);
-* a Firesteel jar: our Java classes (see `code`), which are archived like Spark's, and Hadoop's
-  default settings without their descriptions, since every start parses them several times.
+* a Firesteel jar: our Java classes (see `code`) and copies of Spark's and Scala's classes without
+  lambdas (see `FiresteelLambdas.java`), which are archived like Spark's, and Hadoop's default
+  settings without their descriptions, since every start parses them several times.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
 # pages, so that none would be shared.
 _IN_PLACE = ("-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0")
 _ARCHIVE = "classes.jsa"
-_OWN_FORMAT = "2"  # format of the Firesteel jar, apart from its Java classes
+_OWN_FORMAT = "3"  # format of the Firesteel jar, apart from its Java classes
 
 # Maps jars to the members that their copies omit. Classes of signed jars are verified at every
 # start and never archived. MLlib's session extension needs Scala's reflection to register two
@@ -105,6 +106,13 @@ def recording_start(archive: Path, jars: Path) -> ArchivedStart:
     return ArchivedStart((f"-XX:ArchiveClassesAtExit={archive}", *_QUIET), jars)
 
 
+def listing_start(classes: Path, jars: Path) -> ArchivedStart:
+    """Returns options with which the JVM writes the names of all classes that it loads to
+    `classes`.
+    """
+    return ArchivedStart((*_QUIET, f"-Xlog:class+load:file={classes}"), jars)
+
+
 def build(place: Path | None = None) -> bool:
     """Prepares everything, with one warm-up in a separate process. Returns False if another process
     is preparing it.
@@ -153,7 +161,7 @@ def copy_jars(jars: Path, copies: Path) -> None:
 
 
 def write_own_jar(classes: Mapping[str, bytes], path: Path) -> None:
-    """Writes the Firesteel jar. `classes`: see `Code.compiled`."""
+    """Writes the Firesteel jar with `classes`, by the names of their files."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as jar:
         for name, content in {**classes, **hadoop_defaults(spark_home() / "jars")}.items():
             jar.writestr(name, content)
