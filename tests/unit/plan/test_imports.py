@@ -3,8 +3,16 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 
-def test_a_program_that_aggregates_nothing_does_not_import_the_sql_parser() -> None:
-    """Slots also import the API, with the modules of a program."""
-    code = "import sys; from firesteel import Environment; sys.exit('sqlglot' in sys.modules)"
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        "firesteel.environment",
+        "taskexecutor.executor.slot_process, taskexecutor.executor.columnar.warm_up",
+    ],
+)
+def test_programs_and_slots_import_the_sql_parser_only_to_aggregate(modules: str) -> None:
+    code = f"import sys, {modules}; sys.exit('sqlglot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -14,7 +14,6 @@ import pyarrow as pa
 from firesteel.errors import FiresteelError
 from firesteel.operator import RuntimeContext
 from firesteel.operators import AggregateExpression
-from firesteel.plan.aggregates.finals import evaluate
 from firesteel.row_kind import ROW_KIND
 from taskexecutor.executor.columnar.grouping import merge_columns
 from taskexecutor.executor.columnar.grouping.columns import as_array, described
@@ -114,6 +113,8 @@ def aggregate_results(
     """Returns the key columns, `times` (the window's columns, if any), one column per aggregate,
     and `kinds` (the column `row_kind`, if any).
     """
+    from firesteel.plan.aggregates.finals import evaluate  # imports the SQL parser
+
     partials = {name: as_array(merged.column(name)) for item in aggregates for name in item.merge}
     columns = {name: as_array(merged.column(name)) for name in key_columns} | dict(times)
     schema = context.output_schema
