@@ -29,8 +29,6 @@ from firesteel.common.resources import UNKNOWN
 from firesteel.common.states import ExecutionState, TaskEvent
 from firesteel.errors import ErrorInfo
 from jobmaster.core import commands, events
-from jobmaster.core.checkpoints.checkpoint import Kind
-from jobmaster.core.checkpoints.coordinator import Request
 from jobmaster.core.commands import log
 from jobmaster.core.execution_graph import Execution, ExecutionVertex
 from jobmaster.core.execution_graph.vertex import DEPLOYED
@@ -220,12 +218,8 @@ class Adoption:
             notices.append(log("info", "the job is being stopped with a savepoint, as before"))
             # A different directory: the earlier master may still delete the other one.
             path = f"{stops.savepoint_path.rpartition('-')[0]}-{job.ids.next()[:12]}"
-            asked = Request(
-                request="",
-                kind=Kind.SAVEPOINT,
-                savepoint_path=path,
-                stops=True,
-                drains=stops.drains,
+            asked = events.CheckpointRequested(
+                request="", savepoint_path=path, stops=True, drains=stops.drains
             )
         notices += job.checkpoints.adopted(
             open_checkpoints, stops_with, now, asked=asked, stopped=stopped

@@ -30,8 +30,6 @@ from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ErrorInfo
 from jobmaster.core import events
 from jobmaster.core.adoption import adoptable
-from jobmaster.core.checkpoints.checkpoint import Kind
-from jobmaster.core.checkpoints.coordinator import Request
 from jobmaster.core.checkpoints.recovery import Recovery
 from jobmaster.core.commands import (
     AnswerSlots,
@@ -244,15 +242,7 @@ class JobMasterCore:
                     event.checkpoint_id, event.problem, now, counts=not event.store_away
                 )
             case events.CheckpointRequested():
-                request = Request(
-                    request=event.request,
-                    kind=Kind.SAVEPOINT if event.savepoint_path else Kind.CHECKPOINT,
-                    savepoint_path=event.savepoint_path,
-                    stops=event.stops,
-                    drains=event.drains,
-                    full=event.full,
-                )
-                return job.checkpoints.request(request, now)
+                return job.checkpoints.request(event, now)
             case events.ResourceManagerConnected():
                 self._vacating.forget()
                 return job.declare(force=True)

@@ -239,10 +239,10 @@ class CheckpointNotStored:
 class CheckpointRequested:
     """A caller requests a checkpoint or a savepoint. Results in AnswerRequest."""
 
-    request: str
-    savepoint_path: str = ""  # the directory to create for it; empty: a checkpoint
+    request: str  # identifies the request; the answer repeats it
+    savepoint_path: str = ""  # the directory to create for a savepoint; empty: a checkpoint
     stops: bool = False  # the job ends with the savepoint
-    drains: bool = False  # with `stops`: its sources end first
+    drains: bool = False  # with `stops`: sources end first, so that it is the last checkpoint
     full: bool = False  # refers to no file of an earlier checkpoint
 
 

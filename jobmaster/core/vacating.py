@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from firesteel.common.ids import TaskExecutorId
 from firesteel.common.states import ExecutionState
 from jobmaster.core import events
-from jobmaster.core.checkpoints.checkpoint import Kind
-from jobmaster.core.checkpoints.coordinator import Request
 from jobmaster.core.commands import AnswerRequest, Command, log
 from jobmaster.core.job_context import JobContext
 from jobmaster.core.phases import Phase, Step
@@ -110,7 +108,7 @@ class Vacating:
             move.ready = True
             return []
         move.request = job.ids.next()
-        request = Request(request=move.request, kind=Kind.CHECKPOINT)
+        request = events.CheckpointRequested(request=move.request)
         return self.take_answers(job.checkpoints.request(request, now))
 
     def _move(

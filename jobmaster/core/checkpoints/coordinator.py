@@ -29,7 +29,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 
 from firesteel.common.checkpoints.messages import Snapshot
 from firesteel.common.ids import AttemptId, TaskExecutorId
@@ -53,6 +52,7 @@ from jobmaster.core.commands import (
     TriggerCheckpoint,
 )
 from jobmaster.core.coordinators.registry import Coordinators
+from jobmaster.core.events import CheckpointRequested
 from jobmaster.core.execution_graph import Execution, ExecutionGraph
 
 _HISTORY = 10
@@ -60,18 +60,6 @@ _DISABLED = (
     "the job takes no checkpoints: run it with execution.checkpointing.interval and"
     " execution.checkpointing.dir"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """A caller's request for a checkpoint or a savepoint."""
-
-    request: str  # identifies the request; the answer repeats it
-    kind: Kind
-    savepoint_path: str = ""  # the directory to create for a savepoint
-    stops: bool = False  # the job ends with it
-    drains: bool = False  # with `stops`: sources end first, so that it is the last checkpoint
-    full: bool = False  # refers to no file of an earlier checkpoint
 
 
 class CheckpointCoordinator:
@@ -114,11 +102,12 @@ class CheckpointCoordinator:
         self._claimed = recovery.claimed
         self._now_ms = now_ms
         self._pending: dict[int, Checkpoint] = {}  # in order of their ids
-        self._requests: deque[Request] = deque()
+        self._requests: deque[CheckpointRequested] = deque()
         self._left_over = True  # files of failed checkpoints may exist, also of an earlier master
         self._running = False
         self._stopped = False  # a savepoint that ends the job is complete
-        self._draining: Request | None = None  # waits until all tasks have processed their data
+        # Waits until all tasks have processed their data.
+        self._draining: CheckpointRequested | None = None
         self._due: float | None = None  # when the next periodic checkpoint may start
         self._data_ended: set[AttemptId] = set()  # tasks that have processed all their data
 
@@ -234,7 +223,7 @@ class CheckpointCoordinator:
         stops_with: Collection[int],
         now: float,
         *,
-        asked: Request | None,
+        asked: CheckpointRequested | None,
         stopped: bool,
     ) -> list[Command]:
         """Takes over the running tasks of an earlier master. `open_checkpoints` has the checkpoints
@@ -303,7 +292,7 @@ class CheckpointCoordinator:
 
     # ---- beginning
 
-    def request(self, request: Request, now: float) -> list[Command]:
+    def request(self, request: CheckpointRequested, now: float) -> list[Command]:
         """Triggers the checkpoint once fewer than the allowed number are under way."""
         if not self._settings.enabled:
             return [_refusal(request, _DISABLED)]
@@ -316,7 +305,7 @@ class CheckpointCoordinator:
         self._requests.append(request)
         return self._begin_requested(now)
 
-    def _drain(self, request: Request, now: float) -> list[Command]:
+    def _drain(self, request: CheckpointRequested, now: float) -> list[Command]:
         """Ends all other checkpoints: tasks would end with them before the savepoint is taken."""
         self._draining = request
         cause = "the job is being stopped"
@@ -329,11 +318,8 @@ class CheckpointCoordinator:
         """Takes the savepoint of the remaining tasks, because an earlier checkpoint that also
         contained all of its data has let a task end.
         """
-        self._draining = Request(
-            request=checkpoint.request,
-            kind=checkpoint.kind,
-            savepoint_path=checkpoint.savepoint_path,
-            drains=True,
+        self._draining = CheckpointRequested(
+            request=checkpoint.request, savepoint_path=checkpoint.savepoint_path, drains=True
         )
         checkpoint.request, checkpoint.drains = "", False
 
@@ -355,7 +341,7 @@ class CheckpointCoordinator:
             return []
         self._draining = None
         try:
-            return self._begin(request.kind, now, request)
+            return self._begin(now, request)
         except NotPossible as reason:
             return [_refusal(request, str(reason))]
 
@@ -369,7 +355,7 @@ class CheckpointCoordinator:
             assert self._settings.interval_s is not None
             self._due = now + self._settings.interval_s
             try:
-                commands += self._begin(Kind.CHECKPOINT, now)
+                commands += self._begin(now)
             except NotPossible:
                 pass  # retried an interval later
         return commands
@@ -385,14 +371,16 @@ class CheckpointCoordinator:
         while self._requests and self._may_begin:
             request = self._requests.popleft()
             try:
-                commands += self._begin(request.kind, now, request)
+                commands += self._begin(now, request)
             except NotPossible as reason:
                 commands.append(_refusal(request, str(reason)))
         return commands
 
-    def _begin(self, kind: Kind, now: float, request: Request | None = None) -> list[Command]:
+    def _begin(self, now: float, request: CheckpointRequested | None = None) -> list[Command]:
         """Triggers a checkpoint. Raises NotPossible."""
         settings = self._settings
+        savepoint = request is not None and bool(request.savepoint_path)
+        kind = Kind.SAVEPOINT if savepoint else Kind.CHECKPOINT
         plan = plan_checkpoint(self._graph, after_tasks_finish=settings.after_tasks_finish)
         checkpoint = Checkpoint(
             self.next_id,
@@ -680,5 +668,5 @@ def _deletion(paths: list[str]) -> list[Command]:
     return [DropCheckpointFiles(paths=tuple(paths))] if paths else []
 
 
-def _refusal(request: Request, cause: str) -> AnswerRequest:
+def _refusal(request: CheckpointRequested, cause: str) -> AnswerRequest:
     return AnswerRequest(request=request.request, problem=cause)

@@ -9,9 +9,9 @@ from firesteel.common.checkpoints.messages import Snapshot
 from firesteel.common.checkpoints.state import InFlight, OperatorSnapshot, StateFile
 from firesteel.common.ids import AttemptId, ResultId
 from firesteel.common.job_graph import Partitioner
-from jobmaster.core.checkpoints.checkpoint import CheckpointState, Kind
+from jobmaster.core.checkpoints.checkpoint import CheckpointState
 from jobmaster.core.checkpoints.completed import CompletedCheckpoints
-from jobmaster.core.checkpoints.coordinator import CheckpointCoordinator, Request
+from jobmaster.core.checkpoints.coordinator import CheckpointCoordinator
 from jobmaster.core.checkpoints.recovery import Recovery
 from jobmaster.core.checkpoints.settings import CheckpointSettings
 from jobmaster.core.commands import (
@@ -26,6 +26,7 @@ from jobmaster.core.commands import (
 )
 from jobmaster.core.coordinators.base import Coordinator
 from jobmaster.core.coordinators.registry import Coordinators
+from jobmaster.core.events import CheckpointRequested
 from tests.job_master import job, operator_id, vertex
 from tests.unit.jobmaster.checkpoints.graphs import finish, running, start_over, task
 
@@ -129,12 +130,14 @@ class Coordination:
     def ask(
         self,
         request: str,
-        kind: Kind = Kind.SAVEPOINT,
         *,
         stops: bool = False,
         drains: bool = False,
     ) -> list[Command]:
-        asked = Request(request=request, kind=kind, stops=stops, drains=drains)
+        """Requests a savepoint."""
+        asked = CheckpointRequested(
+            request=request, savepoint_path="/savepoint", stops=stops, drains=drains
+        )
         return self.do(self.coordinator.request(asked, self.now))
 
     def decline(self, checkpoint_id: int, cause: str = "its disk is full") -> list[Command]:

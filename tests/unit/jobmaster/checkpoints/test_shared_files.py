@@ -18,8 +18,6 @@ from firesteel.common.checkpoints.state import (
 )
 from firesteel.common.ids import AttemptId
 from firesteel.common.key_groups import KeyGroupRange
-from jobmaster.core.checkpoints.checkpoint import Kind
-from jobmaster.core.checkpoints.coordinator import Request
 from jobmaster.core.checkpoints.shared_files import SharedFiles
 from jobmaster.core.commands import (
     Command,
@@ -29,6 +27,7 @@ from jobmaster.core.commands import (
     SweepSharedFiles,
     TriggerCheckpoint,
 )
+from jobmaster.core.events import CheckpointRequested
 from tests.job_master import operator_id
 from tests.unit.jobmaster.checkpoints.test_coordinator import Coordination, of
 
@@ -231,7 +230,7 @@ def test_a_full_checkpoint_refers_to_no_earlier_one() -> None:
     c = Incremental()
     c.trigger()
     c.complete(1, "shared/1-a")
-    asked = Request(request="mine", kind=Kind.CHECKPOINT, full=True)
+    asked = CheckpointRequested(request="mine", full=True)
     (trigger,) = of(c.do(c.coordinator.request(asked, c.now)), TriggerCheckpoint)
     assert trigger.base == 0
     c.complete(2, "shared/2-a")
