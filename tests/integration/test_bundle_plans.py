@@ -225,7 +225,7 @@ def test_many_rows_and_many_batches(
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_plans_that_may_not_be_kept(engine: SparkEngine, function: Any, reason: str) -> None:
+def test_plans_that_may_not_be_cached(engine: SparkEngine, function: Any, reason: str) -> None:
     operator = SparkTransformStage(transforms(function), None)
     harness = OperatorHarness(operator, [SCHEMA], spark=engine.session).open()
     for first in (0, 50):

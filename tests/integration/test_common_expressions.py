@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from firesteel.operators import PartialWindowAggregateSpec, TransformSpec
 from taskexecutor.executor.columnar.cached_plans.common_expressions import evaluated_once
-from taskexecutor.executor.columnar.cached_plans.reusable_plan import ROW_BY_ROW, keep
+from taskexecutor.executor.columnar.cached_plans.reusable_plan import ROW_BY_ROW, reusable_plan
 from taskexecutor.executor.columnar.columns import rows
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 
@@ -86,7 +86,7 @@ def test_a_condition_on_other_columns_is_still_evaluated_first(engine: SparkEngi
     assert operators.index(split) < operators.index(second), "only for the rows that stay"
 
 
-def test_kept_plans_do_so(engine: SparkEngine) -> None:
+def test_cached_plans_do_so(engine: SparkEngine) -> None:
     function, _ = CASES["a later condition"]
     chosen = TransformSpec(function=function)
     counted = PartialWindowAggregateSpec(
@@ -94,7 +94,9 @@ def test_kept_plans_do_so(engine: SparkEngine) -> None:
     )
     leaf = rows.frame(engine, rows_of(engine).schema)
     for specs in ([chosen], [chosen, counted]):
-        plan = keep(engine.session, leaf, leaf, specs, ROW_BY_ROW | rows.LEAF).physical.toString()
+        plan = reusable_plan(
+            engine.session, leaf, leaf, specs, ROW_BY_ROW | rows.LEAF
+        ).physical.toString()
         assert str(plan).count("regexp_extract(") == 1
 
 

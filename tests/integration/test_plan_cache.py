@@ -248,7 +248,7 @@ def test_a_plan_that_waits_has_no_shared_memory(engine: SparkEngine) -> None:
     job.plans.close()
 
 
-def test_the_last_plans_are_kept(engine: SparkEngine) -> None:
+def test_the_last_plans_are_cached(engine: SparkEngine) -> None:
     def aggregate(number: int) -> Spec:
         return window_aggregate(f"sum(x + {number})")
 

@@ -113,7 +113,7 @@ def aggregate_spec(
     )
 
 
-def kept_plan(
+def cached_plan(
     engine: SparkEngine, keys: tuple[str, ...], window: WindowSpec | None, aggregates: list[str]
 ) -> tuple[BundlePlans, PartialWindowAggregateSpec, ColumnBundles]:
     spec = aggregate_spec(keys, window, aggregates)
@@ -136,7 +136,7 @@ def kept_plan(
 def test_rows_grouped_by_arrow_equal_rows_grouped_by_spark(
     engine: SparkEngine, keys: tuple[str, ...], window: WindowSpec | None
 ) -> None:
-    kept, spec, plan = kept_plan(engine, keys, window, GROUPED)
+    kept, spec, plan = cached_plan(engine, keys, window, GROUPED)
     assert plan.cached.grouping is not None
     for rows in (some_rows(1), some_rows(2, 3), some_rows(3, 1)):
         with BundleLoader(engine.session, engine.bundles, ROWS).dataframe(
@@ -166,7 +166,7 @@ def test_sums_of_decimals_have_more_digits_than_these(engine: SparkEngine) -> No
         each = {name: sign * value for name, value in largest.items()} | {"key": key}
         rows = pa.concat_tables([rows, pa.Table.from_pylist([each] * 300_000, schema=ROWS)])
     aggregates = ["sum(price) AS x", "sum(CAST(n AS DECIMAL(27, 0))) AS y", "avg(price) AS z"]
-    kept, _, plan = kept_plan(engine, ("key",), None, aggregates)
+    kept, _, plan = cached_plan(engine, ("key",), None, aggregates)
     assert plan.cached.grouping is not None
     schema = to_arrow(plan.cached.frame.schema)
     found = pa.Table.from_batches(kept.run(rows.to_batches(), schema, "test"))
@@ -180,7 +180,7 @@ def test_sums_of_decimals_have_more_digits_than_these(engine: SparkEngine) -> No
 
 def test_a_row_without_event_time_has_a_pane_without_start(engine: SparkEngine) -> None:
     window = TumblingSpec(size_us=3_000_000)
-    kept, _, plan = kept_plan(engine, ("key",), window, ["max(word) AS word"])
+    kept, _, plan = cached_plan(engine, ("key",), window, ["max(word) AS word"])
     assert plan.cached.grouping is not None
     rows = pa.Table.from_pylist([{"key": "a", "word": "b"}], schema=ROWS)
     (found,) = kept.run(rows.to_batches(), to_arrow(plan.cached.frame.schema), "test")
@@ -490,7 +490,7 @@ def test_the_aggregate_of_a_plan_is_built_once(
         return build(frame, spec, cores=cores)
 
     monkeypatch.setattr(composed, "partial_window_aggregate", counted)
-    kept, _, _ = kept_plan(engine, ("key",), None, ["sum(n) AS a"])
+    kept, _, _ = cached_plan(engine, ("key",), None, ["sum(n) AS a"])
     kept.close()
     assert len(built) == 1
     rows = composed.empty_frame(engine.session, to_spark(ROWS))

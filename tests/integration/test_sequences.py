@@ -17,7 +17,7 @@ from firesteel.connectors import SequenceSource
 from firesteel.datastream import DataStream
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.analyze import analyze
-from taskexecutor.executor.columnar.cached_plans.reusable_plan import keep
+from taskexecutor.executor.columnar.cached_plans.reusable_plan import reusable_plan
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.connectors.sequences import ranges
 from taskexecutor.executor.connectors.sequences.source import SequenceStage
@@ -67,17 +67,17 @@ def read(harness: OperatorHarness) -> list[dict[str, Any]]:
     return harness.rows()
 
 
-def plan_is_kept(operator: SequenceStage) -> bool:
+def plan_is_cached(operator: SequenceStage) -> bool:
     return operator._ranges is not None and operator._ranges.frame is not None
 
 
-def test_transforms_run_by_a_kept_plan(engine: SparkEngine) -> None:
+def test_transforms_run_by_a_cached_plan(engine: SparkEngine) -> None:
     def odd(df: Any) -> Any:
         return df.where("n % 2 = 1").selectExpr("n * 2 AS d", "concat('n', n) AS text")
 
     operator, harness = stage(engine, lambda numbers: numbers.transform(odd))
     assert sorted(r["d"] for r in read(harness)) == [2 * n for n in NUMBERS if n >= 0 and n % 2]
-    assert plan_is_kept(operator)
+    assert plan_is_cached(operator)
     counts = harness.metrics.plan_counts
     assert counts.cached_runs == harness.metrics.bundles - 1, "the last split is a shorter one"
 
@@ -87,10 +87,10 @@ def test_a_split_with_fewer_numbers_than_parts_ends(engine: SparkEngine) -> None
     operator, harness = stage(engine, lambda numbers: numbers.filter("n > 1"), source=few)
     read_split(harness, 0, '{"start": 0, "end": 3}')
     assert harness.rows() == [{"n": 2}]
-    assert plan_is_kept(operator)
+    assert plan_is_cached(operator)
 
 
-def test_partial_aggregates_run_by_a_kept_plan(engine: SparkEngine) -> None:
+def test_partial_aggregates_run_by_a_cached_plan(engine: SparkEngine) -> None:
     keyed = lambda df: df.selectExpr("pmod(n, 7) AS k", "n")  # noqa: E731
     operator, harness = stage(
         engine, lambda ns: ns.transform(keyed).key_by("k").aggregate("count(*) AS c", "avg(n) AS a")
@@ -99,7 +99,7 @@ def test_partial_aggregates_run_by_a_kept_plan(engine: SparkEngine) -> None:
     for row in read(harness):
         counts[row["k"]] += row["_rows"]
     assert counts == Counter(n % 7 for n in NUMBERS)
-    assert plan_is_kept(operator)
+    assert plan_is_cached(operator)
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,10 @@ def test_partial_aggregates_run_by_a_kept_plan(engine: SparkEngine) -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_plans_that_may_not_be_kept(engine: SparkEngine, function: Any, reason: str) -> None:
+def test_plans_that_may_not_be_cached(engine: SparkEngine, function: Any, reason: str) -> None:
     operator, harness = stage(engine, lambda ns: ns.transform(function, per_bundle=True))
     assert sorted(r["n"] for r in read(harness)) == list(NUMBERS)
-    assert not plan_is_kept(operator)
+    assert not plan_is_cached(operator)
     assert reason in harness.metrics.plan_counts.not_cached
 
 
@@ -162,7 +162,7 @@ def test_the_halves_of_an_aggregation_are_one(engine: SparkEngine) -> None:
 
     operator, _ = stage(engine, program)
     leaf = engine.session.range(5).toDF("n")
-    kept = keep(engine.session, leaf, leaf, operator._specs, ranges._ALLOWED)
+    kept = reusable_plan(engine.session, leaf, leaf, operator._specs, ranges._ALLOWED)
     assert kept.physical.toString().count("HashAggregate") == 1
 
 

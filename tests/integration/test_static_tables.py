@@ -121,7 +121,7 @@ JOINS = {
 
 
 @pytest.mark.parametrize("name", JOINS)
-def test_joins_run_by_a_kept_plan(
+def test_joins_run_by_a_cached_plan(
     engine: SparkEngine, tables: StaticTables, tmp_path: Path, name: str
 ) -> None:
     path = written(tmp_path / "prices.json", {1: 1.5, 2: 2.5, 4: 1.5})

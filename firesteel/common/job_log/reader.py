@@ -245,10 +245,10 @@ class _Log:
         if self.tail.missing:
             self.tail.missing = False
             self._missing = "it started over twice before it could be read: lines are missing"
-        return self._found(read)
+        return self._parsed(read)
 
     def last(self) -> list[LogLine]:
-        return self._found(self.tail.last())
+        return self._parsed(self.tail.last())
 
     def notices(self) -> list[str]:
         problem, self._missing = self._missing, ""
@@ -260,7 +260,7 @@ class _Log:
     def is_another_jobs(self) -> bool:
         return self._one_job and self.lines.other_job
 
-    def _found(self, lines: list[bytes]) -> list[LogLine]:
+    def _parsed(self, lines: list[bytes]) -> list[LogLine]:
         return [parsed for line in lines if (parsed := self.lines.find(line)) is not None]
 
 

@@ -149,7 +149,7 @@ class ReusablePlan(NamedTuple):
         return any(version.superseded for version in self.tables)
 
 
-def keep(
+def reusable_plan(
     session: Any,
     leaf: DataFrame,
     empty: DataFrame,
@@ -168,7 +168,7 @@ def keep(
     shuffles.
     """
     with pinned() as tables:
-        return _kept(session, leaf, empty, specs, allowed, tables, by_arrow, whole)
+        return _reusable_plan(session, leaf, empty, specs, allowed, tables, by_arrow, whole)
 
 
 def attempted(meter: PlanMeter, make: Callable[[], _Plan]) -> _Plan | None:
@@ -190,7 +190,7 @@ def attempted(meter: PlanMeter, make: Callable[[], _Plan]) -> _Plan | None:
     return plan
 
 
-def _kept(
+def _reusable_plan(
     session: Any,
     leaf: DataFrame,
     empty: DataFrame,

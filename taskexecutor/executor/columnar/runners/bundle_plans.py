@@ -21,7 +21,7 @@ from taskexecutor.executor.columnar.cached_plans.reusable_plan import (
     NotReusable,
     attempted,
     is_still,
-    keep,
+    reusable_plan,
 )
 from taskexecutor.executor.columnar.columns import rows
 from taskexecutor.executor.columnar.columns.bundles import ColumnBundles
@@ -123,7 +123,7 @@ class BundlePlans:
             leaf = rows.frame(engine, self._spark_schema)
             by_arrow = functools.partial(ColumnSink.groups, engine)
             allowed = (WHOLE if self._whole else ROW_BY_ROW) | rows.LEAF
-            cached = keep(
+            cached = reusable_plan(
                 engine.session,
                 leaf,
                 leaf,
@@ -137,5 +137,5 @@ class BundlePlans:
         if self._whole:
             raise NotReusable("its rows have columns that Spark cannot read from Arrow")
         leaf = messages.frame(engine, self._spark_schema)
-        cached = keep(engine.session, leaf, leaf, self._specs, ROW_BY_ROW | messages.LEAF)
+        cached = reusable_plan(engine.session, leaf, leaf, self._specs, ROW_BY_ROW | messages.LEAF)
         return MessageBundles(engine, cached)

@@ -20,7 +20,7 @@ from taskexecutor.executor.columnar.cached_plans.reusable_plan import (
     ReusablePlan,
     attempted,
     is_still,
-    keep,
+    reusable_plan,
 )
 from taskexecutor.executor.columnar.cached_plans.row_partials import GivenRows
 from taskexecutor.executor.columnar.cached_plans.wanted_rows import WantedRows, wanted_rows
@@ -99,7 +99,9 @@ class ColumnPlans:
             observer = RowObserver(engine)
             leaf = observer.times(leaf, event_time_us(time, 0))
         allowed = ROW_BY_ROW | rows.LEAF
-        cached = keep(engine.session, leaf, leaf, self._specs, allowed, by_arrow=self._by_arrow)
+        cached = reusable_plan(
+            engine.session, leaf, leaf, self._specs, allowed, by_arrow=self._by_arrow
+        )
         if not ColumnSink.suits(engine, cached.rows.schema):
             raise NotReusable("its results do not leave Spark as columns")
         if engine.code.type("FiresteelArrowTable").asksForFile(cached.physical):

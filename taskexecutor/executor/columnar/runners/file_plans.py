@@ -35,7 +35,7 @@ from taskexecutor.executor.columnar.cached_plans.reusable_plan import (
     NotReusable,
     ReusablePlan,
     attempted,
-    keep,
+    reusable_plan,
 )
 from taskexecutor.executor.columnar.columns.sink import ColumnSink
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
@@ -118,12 +118,14 @@ class FilePlans:
             checked = CheckedRows(self._source, self._schema, every, observer)
             leaf = checked.frame
             rows = checked.malformed
-            malformed = self._run_of(keep(session, rows, rows, (), _ALLOWED))
+            malformed = self._run_of(reusable_plan(session, rows, rows, (), _ALLOWED))
         if self._watermarks is not None:
             leaf = observer.times(leaf, event_time_us(self._watermarks.column, 0))
         empty = empty_frame(session, self._schema)
         by_arrow = functools.partial(ColumnSink.groups, self._engine)
-        run = self._run_of(keep(session, leaf, empty, self._specs, _ALLOWED, by_arrow=by_arrow))
+        run = self._run_of(
+            reusable_plan(session, leaf, empty, self._specs, _ALLOWED, by_arrow=by_arrow)
+        )
         return FilePlan(run, malformed, observer)
 
     def _run_of(self, cached: ReusablePlan) -> _Run:

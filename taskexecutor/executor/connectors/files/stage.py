@@ -86,7 +86,7 @@ class FileStage(SparkSourceStage):
         # Spark filters the listed files.
         self._chosen_by_spark = bool(LISTING_OPTIONS.intersection(map(str.lower, source.options)))
         self._group: _Group | None = None
-        self._kept: _KeptRun | None = None  # reads the group's parts for Spark
+        self._cached: _CachedRun | None = None  # reads the group's parts for Spark
         self.idle_between_splits = source.watch_s is not None
 
     def open(self) -> None:
@@ -159,7 +159,7 @@ class FileStage(SparkSourceStage):
         return rows, True
 
     def _read_of(self, group: _Group) -> int:
-        if self._kept is None:
+        if self._cached is None:
             begun_s = self.context.busy_s
             with self.context.time("spark"), self.context.plan_meter.reading:
                 piece = next(group.pieces, None)
@@ -169,9 +169,9 @@ class FileStage(SparkSourceStage):
                 return 0
             if isinstance(piece, Columns):
                 return self._run_columns(group, piece, begun_s)
-            if not self._begins_kept(group, piece):
+            if not self._begins_cached(group, piece):
                 return self._read_with_new_plan(group, piece)
-        return self._read_kept()
+        return self._read_cached()
 
     def _next_group(self) -> _Group | None:
         """Returns the next parts whose paths give the same columns, and their reader."""
@@ -208,9 +208,9 @@ class FileStage(SparkSourceStage):
         return self._group
 
     def _end_group(self) -> None:
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            kept.plan.end()
+        cached, self._cached = self._cached, None
+        if cached is not None:
+            cached.plan.end()
         group, self._group = self._group, None
         if group is not None:
             group.pieces.close()
@@ -247,7 +247,7 @@ class FileStage(SparkSourceStage):
 
     # -- by Spark, with a cached plan
 
-    def _begins_kept(self, group: _Group, piece: ForSpark) -> bool:
+    def _begins_cached(self, group: _Group, piece: ForSpark) -> bool:
         """Starts to read with a cached plan. Returns False if there is none."""
         malformed, operator = self._progress.position.malformed_pass, self.context.operator_name
         assert self._plans is not None, "open first"
@@ -265,13 +265,13 @@ class FileStage(SparkSourceStage):
             if piece.rows and plan.scan(malformed=malformed) != self._progress.position.scan:
                 raise FiresteelError(_other_plan(operator, piece))
             plan.begin(piece.parts, self._job_group, rows=piece.rows, malformed=malformed)
-        self._kept = _KeptRun(plan, piece)
+        self._cached = _CachedRun(plan, piece)
         return True
 
-    def _read_kept(self) -> int:
+    def _read_cached(self) -> int:
         """Reads one bundle."""
-        assert self._kept is not None
-        plan, piece = self._kept
+        assert self._cached is not None
+        plan, piece = self._cached
         malformed_pass = self._progress.position.malformed_pass
         begun_s = self.context.busy_s
         with self.context.time("spark"), self._engine.cancelling(self._job_group, self._cancelled):
@@ -297,7 +297,7 @@ class FileStage(SparkSourceStage):
                 read = piece.numbers[: state.part + 1]
                 self._progress.found_malformed(number for number in read if number >= first)
         if state.part == len(piece.parts):
-            self._kept = None
+            self._cached = None
             plan.end()
             self._progress.reached(piece.numbers[-1] + 1)
         else:
@@ -377,7 +377,7 @@ class _Group(NamedTuple):
     pieces: Generator[Piece, None, None]
 
 
-class _KeptRun(NamedTuple):
+class _CachedRun(NamedTuple):
     plan: FilePlan
     piece: ForSpark
 

@@ -26,7 +26,7 @@ from taskexecutor.executor.columnar.cached_plans.reusable_plan import (
     ROW_BY_ROW,
     NotReusable,
     ReusablePlan,
-    keep,
+    reusable_plan,
     temporary_conf,
 )
 from taskexecutor.executor.columnar.schemas import conform, to_arrow
@@ -79,12 +79,12 @@ class RangePlans:
         self._block = -1  # which block of SPLITS_PER_PLAN splits the cached plan covers
         self._rdd: Any = None
         self._schema: pa.Schema | None = None
-        self._kept: ReusablePlan | None = None
+        self._cached: ReusablePlan | None = None
 
     @property
     def frame(self) -> DataFrame | None:
         """The DataFrame of the cached plan."""
-        return None if self._kept is None else self._kept.frame
+        return None if self._cached is None else self._cached.frame
 
     def covers(self, start: int, end: int) -> bool:
         """Returns whether a cached plan covers this split; makes one if possible. Calls functions
@@ -95,8 +95,8 @@ class RangePlans:
         number, rest = divmod(start - self._source.start, self._split_rows)
         if rest or end - start != self._split_rows:
             return False  # the last split
-        if self._kept is not None and self._kept.outdated:
-            self._kept, self._rdd, self._block, self._attempts = None, None, -1, ATTEMPTS
+        if self._cached is not None and self._cached.outdated:
+            self._cached, self._rdd, self._block, self._attempts = None, None, -1, ATTEMPTS
         if self._divided != self._parts:  # needs a plan with a different number of partitions
             self._parts, self._block = self._divided, -1
         self._split, self._part = number % SPLITS_PER_PLAN, 0
@@ -182,10 +182,10 @@ class RangePlans:
         leaf, empty = (
             each.withColumnRenamed("id", column) for each in (numbers, session.range(0, 0, 1, 2))
         )
-        cached = keep(session, leaf, empty, self._specs, _ALLOWED)
+        cached = reusable_plan(session, leaf, empty, self._specs, _ALLOWED)
         self._schema = to_arrow(cached.frame.schema)
         self._begin = begin
-        self._kept = cached
+        self._cached = cached
         if self._map_bits is None:
             self._map_bits = self._find_map_bits(begin)
         with temporary_conf(session, _map_settings(self._map_bits)):  # generates the code here
