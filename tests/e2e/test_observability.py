@@ -176,7 +176,7 @@ def test_show_reports_fused_operators_and_times_of_running_and_ended_jobs(
         assert "Planned for each bundle: it differs from call to call" in shown, shown
         columns = r"Time +Spark +Python +Exchange +Busy +Idle +Back-pressured"
         assert re.search(rf"Task +{columns} *\n +1/2 +[\d.]+ m?s +\d+% +\d+% +\d+%", shown), shown
-        plans = r"Planning +Running +Converting +Bundles +Mean +Last +Plans +Kept"
+        plans = r"Planning +Running +Converting +Bundles +Mean +Last +Plans +Cached"
         assert re.search(
             rf"On Spark +{plans} *\n +1/2(?: +\d+%){{3}}(?: +\S+){{4}} +[1-9]", shown
         ), shown
