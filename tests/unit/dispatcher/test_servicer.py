@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ from firesteel.common.service.platform import SYSTEM, Process
 from firesteel.common.states import JobStatus
 from firesteel.errors import FiresteelError, JobFailed, JobNotFound, SubmissionRejected
 from tests.job_master import job, operator_id, vertex
+from tests.waiting import eventually
 
 JOB, ENDED, SINK, MASTER = JobId("1" * 32), JobId("4" * 32), "2" * 32, JobMasterId("3" * 32)
 SOON_S = 60.0
@@ -81,12 +82,20 @@ async def dispatcher(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIte
         ]
     )
     store.close()
-    dispatcher = dispatcher_in(tmp_path, getattr(request, "param", {}))
+    async with running(dispatcher_in(tmp_path, getattr(request, "param", {}))) as dispatcher:
+        yield dispatcher
+
+
+@asynccontextmanager
+async def running(dispatcher: Dispatcher) -> AsyncIterator[Dispatcher]:
     await dispatcher.start()
-    running = asyncio.create_task(dispatcher.run())
-    yield dispatcher
-    dispatcher.stop()
-    await running
+    task = asyncio.create_task(dispatcher.run())
+    try:
+        yield dispatcher
+    finally:
+        dispatcher.stop()
+        with suppress(Fenced):
+            await task
 
 
 def dispatcher_in(directory: Path, values: Mapping[str, str]) -> Dispatcher:
@@ -252,14 +261,10 @@ async def test_rows_of_an_ended_job_make_room_and_their_readers_learn_it(
 
 @pytest.mark.parametrize("dispatcher", [{"results.max-age": "1 ms"}], indirect=True)
 async def test_rows_that_are_too_old_are_deleted(client: Client) -> None:
-    def read_until_refused() -> None:
-        while True:
-            client.fetch_table(ENDED, SINK)
-
     with pytest.raises(
         FiresteelError, match=r"kept for 1 ms after the job's end \(results.max-age"
     ):
-        await asyncio.to_thread(read_until_refused)
+        await asyncio.to_thread(eventually, lambda: not client.fetch_table(ENDED, SINK))
 
 
 async def test_a_removed_job_has_no_rows_and_says_why(client: Client) -> None:
@@ -297,18 +302,15 @@ async def test_the_first_submission_after_a_start_keeps_its_graph(tmp_path: Path
 async def test_a_submission_to_a_replaced_dispatcher_is_for_the_next_one(
     tmp_path: Path,
 ) -> None:
-    dispatcher = dispatcher_in(tmp_path, {})
-    await dispatcher.start()
-    running = asyncio.create_task(dispatcher.run())
-    JobStore(JobStore.sqlite_url(tmp_path)).close()  # the next one's
-    async with aio_channel(dispatcher.address) as channel:
+    async with (
+        running(dispatcher_in(tmp_path, {})) as dispatcher,
+        aio_channel(dispatcher.address) as channel,
+    ):
+        JobStore(JobStore.sqlite_url(tmp_path)).close()  # the next one's
         stub: Any = dispatcher_pb2_grpc.DispatcherStub(channel)
         request = pb.SubmitJobRequest(job_graph=JOB_GRAPH.encode(job(vertex("a", 1))))
         with refused(Reason.NOT_LEADER, "has taken over the job store"):
             await stub.SubmitJob(request, timeout=SOON_S)
-    dispatcher.stop()
-    with suppress(Fenced):
-        await running
 
 
 def submission(graph: JobGraph | None = None, **changes: Any) -> pb.SubmitJobRequest:
@@ -458,10 +460,10 @@ async def test_a_stream_that_watches_ends_when_the_dispatcher_stops(tmp_path: Pa
     store = JobStore(JobStore.sqlite_url(tmp_path))
     store.persist([JobAdded(job_id=JOB, name="a", graph_id=store.put_graph(b""), start_ms=1)])
     store.close()
-    dispatcher = dispatcher_in(tmp_path, {})
-    await dispatcher.start()
-    running = asyncio.create_task(dispatcher.run())
-    async with aio_channel(dispatcher.address) as channel:
+    async with (
+        running(dispatcher_in(tmp_path, {})) as dispatcher,
+        aio_channel(dispatcher.address) as channel,
+    ):
         stub: Any = dispatcher_pb2_grpc.DispatcherStub(channel)
         request = job_master_pb2.JobDetailsRequest(job_id=JOB)
         watching = aiter(stub.WatchJob(request, timeout=SOON_S))
@@ -469,7 +471,6 @@ async def test_a_stream_that_watches_ends_when_the_dispatcher_stops(tmp_path: Pa
         dispatcher.stop()
         with refused(Reason.SHUTTING_DOWN, "the Dispatcher is stopping"):
             await read(watching)
-        await running
 
 
 async def test_a_checkpoint_is_stored_for_the_current_job_master_only(
