@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,23 @@ MIB = 2**20
 LAST = (
     "test_sequences",  # one core, and then two
     "test_collect",  # two
-    "test_bundle_plans",  # another time zone
     "test_small_slot",
     "test_spark_master",
 )
+
+
+@contextmanager
+def session_conf(engine: SparkEngine, values: Mapping[str, str]) -> Iterator[None]:
+    """Changes settings of the session inside the `with`."""
+    conf = engine.session.conf
+    before = {key: conf.get(key, None) for key in values}
+    for key, value in values.items():
+        conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, old in before.items():
+            conf.unset(key) if old is None else conf.set(key, old)
 
 
 class Slot:

@@ -8,6 +8,7 @@ import gc
 import itertools
 import random
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -37,7 +38,7 @@ from taskexecutor.executor.columnar.runners.messages import MessageBundles
 from taskexecutor.executor.columnar.schemas import to_arrow, to_spark
 from taskexecutor.executor.columnar.stages.transform_stage import SparkTransformStage
 from taskexecutor.executor.timing.clock import PlanMeter, TaskClock, TimeKind
-from tests.integration.conftest import Slot
+from tests.integration.conftest import Slot, session_conf
 
 SCHEMA = pa.schema([("k", pa.string()), ("x", pa.int64()), ("t", pa.timestamp("us", "UTC"))])
 CALLS = itertools.count()
@@ -55,8 +56,10 @@ ROWS = st.lists(
 
 
 @pytest.fixture(scope="module")
-def engine(slot: Slot) -> SparkEngine:
-    return slot.spark(conf={"spark.sql.session.timeZone": "Asia/Kolkata"})
+def engine(slot: Slot) -> Iterator[SparkEngine]:
+    engine = slot.spark()
+    with session_conf(engine, {"spark.sql.session.timeZone": "Asia/Kolkata"}):
+        yield engine
 
 
 def transforms(*functions: Any) -> list[Spec]:
@@ -162,11 +165,8 @@ def test_as_by_a_plan_of_their_own(engine: SparkEngine, name: str) -> None:
 @pytest.mark.parametrize("most_keys", [128, 3], ids=["in memory", "spilling"])
 def test_texts_are_aggregated_without_sorting_all_rows(engine: SparkEngine, most_keys: int) -> None:
     limit = "spark.sql.objectHashAggregate.sortBased.fallbackThreshold"
-    engine.session.conf.set(limit, most_keys)
-    try:
+    with session_conf(engine, {limit: str(most_keys)}):
         kept = made(engine, PROGRAMS["texts and structs"])
-    finally:
-        engine.session.conf.unset(limit)
     assert kept._plan is not None
     physical = str(kept._plan.cached.physical.toString())
     assert physical.count("Aggregate(") == physical.count("ObjectHashAggregate(") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,29 +11,20 @@ import pytest
 from pyspark.sql import Window
 from pyspark.sql import functions as sql
 
-from firesteel import DataStream, Environment, Session, Tumbling, Watermarks
+from firesteel import Environment, Session, Tumbling
 from firesteel.connectors import FileSource
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from tests.integration.analysis import analyzed, json_rows
 
 KEY = ["shop", "window_start"]
 
 
-def rows(tmp_path: Path) -> DataStream:
-    source = FileSource(
-        str(tmp_path), format="json", schema="shop STRING, other STRING, n LONG, at TIMESTAMP"
-    )
-    return Environment(parallelism=2).from_source(source, watermarks=Watermarks.bounded("at"))
+rows = partial(json_rows, parallelism=2, schema="shop STRING, other STRING, n LONG, at TIMESTAMP")
 
 
 def visits(tmp_path: Path) -> Any:
     return rows(tmp_path).key_by("shop").window(Session("1 h"))
-
-
-def analyzed(stream: DataStream, engine: SparkEngine) -> None:
-    stream.print()
-    analyze(stream._program.job_graph("rows"), engine)
 
 
 def renamed(df: Any) -> Any:

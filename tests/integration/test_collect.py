@@ -14,7 +14,7 @@ from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.jvm.transfer import collect
 from taskexecutor.executor.columnar.schemas import to_arrow
 from taskexecutor.executor.timing.clock import PlanMeter, TaskClock
-from tests.integration.conftest import Slot
+from tests.integration.conftest import Slot, session_conf
 
 ROWS = 4_000_000
 PARTITIONS = 8
@@ -56,15 +56,8 @@ def test_a_reader_that_waits_does_not_keep_others_from_spark(engine: SparkEngine
 def test_tasks_go_by_the_sessions_values(engine: SparkEngine, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"n": ""}\n')
     session = engine.session
-    session.conf.set(
-        "spark.sql.legacy.json.allowEmptyString.enabled", "true"
-    )  # every parser of a line reads it
-    try:
-        with engine.job_group("group", "test", lambda: False):
-            frame = session.read.schema("n INT, _corrupt_record STRING").json(str(tmp_path))
-            rows = pa.Table.from_batches(
-                collect(frame, to_arrow(frame.schema), PlanMeter(TaskClock()))
-            )
-    finally:
-        session.conf.unset("spark.sql.legacy.json.allowEmptyString.enabled")
+    empty = "spark.sql.legacy.json.allowEmptyString.enabled"  # every parser of a line reads it
+    with session_conf(engine, {empty: "true"}), engine.job_group("group", "test", lambda: False):
+        frame = session.read.schema("n INT, _corrupt_record STRING").json(str(tmp_path))
+        rows = pa.Table.from_batches(collect(frame, to_arrow(frame.schema), PlanMeter(TaskClock())))
     assert rows.to_pylist() == [{"n": None, "_corrupt_record": None}]

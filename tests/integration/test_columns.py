@@ -21,6 +21,7 @@ from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.jvm.transfer import collect
 from taskexecutor.executor.columnar.schemas import to_arrow
 from taskexecutor.executor.timing.clock import PlanMeter, TaskClock
+from tests.integration.conftest import session_conf
 
 FLAT = [
     "id", "id % 2 = 0 AS flag", "CAST(id % 100 AS TINYINT) AS tiny", "CAST(id % 9999 AS SMALLINT) AS small",
@@ -94,13 +95,10 @@ def oracle(frame: DataFrame) -> pa.Table:
 )
 @pytest.mark.parametrize("generated", ["true", "false"], ids=["", "interpreted"])
 def test_rows_of_every_type(engine: SparkEngine, columns: list[str], generated: str) -> None:
-    engine.session.conf.set("spark.sql.codegen.wholeStage", generated)
-    try:
+    with session_conf(engine, {"spark.sql.codegen.wholeStage": generated}):
         frame = engine.session.range(0, 5003, 1, 1).selectExpr(*columns)
         with sunk(engine, frame, batch_rows=1000) as batches:
             found = pa.Table.from_batches(list(batches))
-    finally:
-        engine.session.conf.set("spark.sql.codegen.wholeStage", "true")
     found.validate(full=True)
     assert found.equals(oracle(frame))
     assert {len(chunk) for chunk in found.column(0).chunks} == {1000, 3}

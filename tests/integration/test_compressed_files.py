@@ -22,6 +22,7 @@ from firesteel.testing import OperatorHarness
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from tests.integration.file_splits import read_split, split_of
 from tests.integration.test_file_source import read, reader
+from tests.long import long_after
 
 TEXTS = {
     "csv": 'n,s\n1,a\n2,"b, c"\n3,é\n',
@@ -104,12 +105,17 @@ def options(format: str) -> dict[str, Any]:
     return {"header": True} if format == "csv" else {}
 
 
-@pytest.mark.parametrize("format", TEXTS)
-@pytest.mark.parametrize("end", [*COMPRESSED, ".GZ", ".Snappy"])
+ENDS = (*COMPRESSED, ".GZ", ".Snappy")
+
+
+@pytest.mark.parametrize(
+    "name", long_after(len(ENDS) + 1, [f"x.{format}{end}" for format in TEXTS for end in ENDS])
+)
 def test_what_spark_decompresses_has_its_rows(
-    engine: SparkEngine, tmp_path: Path, format: str, end: str
+    engine: SparkEngine, tmp_path: Path, name: str
 ) -> None:
-    path = by_hadoop(engine, TEXTS[format].encode(), tmp_path / f"x.{format}{end}")
+    format = name.split(".")[1]
+    path = by_hadoop(engine, TEXTS[format].encode(), tmp_path / name)
     for schema in (SCHEMA, None):
         source = FileSource(str(path), format=format, schema=schema, **options(format))
         assert read(reader(engine, source), path) == ROWS
@@ -117,7 +123,7 @@ def test_what_spark_decompresses_has_its_rows(
         assert read(anew, path) == ROWS
 
 
-@pytest.mark.parametrize("end", [*COMPRESSED, ".GZ", ".Snappy"])
+@pytest.mark.parametrize("end", ENDS)
 def test_the_header_of_a_compressed_file_is_checked(
     engine: SparkEngine, tmp_path: Path, end: str
 ) -> None:

@@ -24,6 +24,7 @@ from firesteel.testing import OperatorHarness
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.schemas import declared, to_arrow
 from taskexecutor.executor.connectors.split_source import SplitReading
+from tests.integration.conftest import session_conf
 
 ZONES = ("UTC", "America/New_York", "Asia/Kolkata", "Europe/Berlin")
 TIME = dt.datetime(2024, 7, 1, 12, 30, 15, 123456)
@@ -83,10 +84,8 @@ def rows_of(stream: DataStream, zone: str, *, parallelism: int = 1) -> pa.Table:
 
 @pytest.fixture(params=ZONES)
 def zone(engine: SparkEngine, request: pytest.FixtureRequest) -> Iterator[str]:
-    before = engine.session.conf.get("spark.sql.session.timeZone")
-    engine.session.conf.set("spark.sql.session.timeZone", request.param)
-    yield request.param
-    engine.session.conf.set("spark.sql.session.timeZone", str(before))
+    with session_conf(engine, {"spark.sql.session.timeZone": request.param}):
+        yield request.param
 
 
 def expected(engine: SparkEngine, data: Any, schema: Any) -> pa.Table:

@@ -34,6 +34,7 @@ from taskexecutor.executor.columnar.schemas import from_ddl, to_arrow
 from taskexecutor.executor.connectors.runtime import sink_runtime
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator
+from tests.integration.conftest import session_conf
 from tests.integration.file_splits import cut_split, read_split, split_of
 
 CSV = "a,b\n1,one\nx,bad\n2,two\n3\n4,four,five\n"
@@ -302,12 +303,9 @@ def test_a_schema_that_would_not_be_read_as_it_is_declared_is_refused(
     numbered = FileSource(str(tmp_path / "x.parquet"), format="parquet", schema=by_number)
     assert len(read(reader(engine, numbered), tmp_path / "x.parquet")) == 1
     setting = "spark.sql.parquet.fieldId.read.enabled"
-    engine.session.conf.set(setting, "true")
-    try:
-        with pytest.raises(FiresteelError, match=f"{setting} is set, but columns are read by"):
-            reader(engine, numbered)
-    finally:
-        engine.session.conf.unset(setting)
+    message = f"{setting} is set, but columns are read by"
+    with session_conf(engine, {setting: "true"}), pytest.raises(FiresteelError, match=message):
+        reader(engine, numbered)
 
 
 def test_a_hidden_file_is_read_if_it_is_named(engine: SparkEngine, tmp_path: Path) -> None:

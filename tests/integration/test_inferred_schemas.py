@@ -5,8 +5,7 @@ one footer contains it, without a job.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from firesteel.common.error_report import summary_of
 from firesteel.connectors import FileSource
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.readers.schema_inference import inferred_schema
+from tests.integration.conftest import session_conf
 
 ROWS = pa.table({"n": pa.array([1], pa.int64()), "s": ["a"]})
 OTHER = pa.table({"n": pa.array([1], pa.int32()), "z": [1.5]})
@@ -214,7 +214,7 @@ def test_settings(engine: SparkEngine, tmp_path: Path, setting: str, value: str)
     all_types(tmp_path / "data" / "k=1")
     write(tmp_path / "data" / "k=1" / "c.parquet", pa.table({"n": [1], "N": [2]}))
     (tmp_path / "data" / "k=1" / "0.parquet").write_text("damaged")
-    with set_to(engine, setting, value):
+    with session_conf(engine, {setting: value}):
         for name in ("data/k=1/0.parquet", "data/k=1/a.parquet", "data/k=1/c.parquet", "data"):
             assert found(engine, tmp_path / name) == of_spark(engine, tmp_path / name)
 
@@ -243,13 +243,3 @@ def said(schema: Callable[[], str]) -> str:
 def jobs(engine: SparkEngine) -> int:
     context: Any = engine.session.sparkContext
     return int(context._jsc.sc().dagScheduler().numTotalJobs())
-
-
-@contextmanager
-def set_to(engine: SparkEngine, setting: str, value: str) -> Iterator[None]:
-    before = engine.session.conf.get(setting)
-    engine.session.conf.set(setting, value)
-    try:
-        yield
-    finally:
-        engine.session.conf.set(setting, str(before))

@@ -20,10 +20,10 @@ from firesteel import (
     Tumbling,
     Watermarks,
 )
-from firesteel.connectors import CollectSink, FileSource
+from firesteel.connectors import FileSource
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from tests.integration.analysis import schema_of
 
 
 def streams(
@@ -42,12 +42,6 @@ def streams(
             ("ID LONG, time TIMESTAMP, text STRING, place INT", "time"),
         )
     )
-
-
-def schema_of(stream: DataStream, engine: SparkEngine) -> Any:
-    sink = stream.sink_to(CollectSink())
-    found = analyze(sink._program.job_graph("rows"), engine)
-    return next(one.schema for one in reversed(found) if one.schema is not None)
 
 
 def test_columns_of_joins(tmp_path: Path, engine: SparkEngine) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -25,13 +25,6 @@ from tests.zookeeper import ZooKeeper
 
 SESSION_S = 2.0
 QUORUM = "high-availability.zookeeper.quorum"
-
-
-@pytest.fixture(scope="module")
-def zookeeper() -> Iterator[ZooKeeper]:
-    zookeeper = ZooKeeper()
-    yield zookeeper
-    zookeeper.close()
 
 
 @pytest.fixture

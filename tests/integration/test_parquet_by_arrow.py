@@ -30,6 +30,7 @@ from taskexecutor.executor.columnar.readers.parquet_groups import ParquetGroups
 from taskexecutor.executor.columnar.readers.pieces import Columns, ForSpark, Piece, Rows, Wanted
 from taskexecutor.executor.columnar.schemas import from_ddl, to_arrow, to_spark
 from taskexecutor.executor.timing import bundle_time
+from tests.integration.conftest import session_conf
 from tests.integration.file_splits import cut_split, parts_of
 from tests.integration.test_csv_by_arrow import by_arrow, by_spark
 from tests.integration.test_file_ranges import check
@@ -201,16 +202,12 @@ def test_files_of_others_are_read_as_by_spark(engine: SparkEngine, tmp_path: Pat
         "timestamp_seconds(id * 10000000 - 14000000000) AS t",
     )
     for calendar, expected in (("CORRECTED", 1_000), ("LEGACY", 0)):
-        mode = "spark.sql.parquet.datetimeRebaseModeInWrite"
-        kind = "spark.sql.parquet.outputTimestampType"
-        before = session.conf.get(mode), session.conf.get(kind)
-        session.conf.set(mode, calendar)
-        session.conf.set(kind, "TIMESTAMP_MICROS")
-        try:
+        conf = {
+            "spark.sql.parquet.datetimeRebaseModeInWrite": calendar,
+            "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        }
+        with session_conf(engine, conf):
             rows.write.mode("overwrite").parquet(str(tmp_path / calendar))
-        finally:
-            session.conf.set(mode, before[0])
-            session.conf.set(kind, before[1])
         (written,) = (tmp_path / calendar).glob("*.parquet")
         written.rename(both.path)
         assert both.rows(600) == expected

@@ -32,7 +32,7 @@ from taskexecutor.executor.connectors.files import stage
 from taskexecutor.executor.operator_factory import OpenedOperator
 from taskexecutor.executor.operators.registry import create_operator
 from taskexecutor.executor.timing import bundle_time
-from tests.integration.conftest import Slot
+from tests.integration.conftest import Slot, session_conf
 from tests.integration.file_splits import parts_of, split_of
 
 ROWS = 50  # of a file
@@ -46,12 +46,8 @@ CONF = {
 @pytest.fixture(scope="module")
 def engine(slot: Slot) -> Iterator[SparkEngine]:
     engine = slot.spark()
-    before = {key: engine.session.conf.get(key) for key in CONF}
-    for key, value in CONF.items():
-        engine.session.conf.set(key, value)
-    yield engine
-    for key, value in before.items():
-        engine.session.conf.set(key, value)
+    with session_conf(engine, CONF):
+        yield engine
 
 
 class Bundles:

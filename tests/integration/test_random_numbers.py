@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,17 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
-from firesteel import DataStream, Environment, Session, Tumbling, Watermarks
-from firesteel.connectors import FileSource, ForeachBatchSink
+from firesteel import DataStream, Environment, Session, Tumbling
+from firesteel.connectors import ForeachBatchSink
 from firesteel.errors import FiresteelError
 from firesteel.operators import TransformSpec
 from firesteel.plan import frame_methods
 from firesteel.testing import OperatorHarness
 from taskexecutor.executor.analysis.random_numbers import is_repeatable
-from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.stages.transform_stage import SparkTransformStage
 from taskexecutor.executor.connectors.foreach_batch import ForeachBatch
+from tests.integration.analysis import analyzed, json_rows
 
 # Columns of a program, which has no session: made before the engine starts.
 Environment()
@@ -41,6 +42,13 @@ DRAWN: dict[str, Callable[[Any], Any]] = {
     "one of the function": lambda df: df.withColumn("id", F.rand().cast("string")),
     "SQL": frame_methods.selected_by_sql(["n", "randstr(20) AS id"]),
 }
+
+
+rows = partial(
+    json_rows,
+    schema="shop STRING, n LONG, at TIMESTAMP",
+    row='{"shop": "a", "n": 1, "at": "2020-01-01 00:00:00"}',
+)
 
 
 def numbers(first: int, count: int) -> pa.RecordBatch:
@@ -92,19 +100,6 @@ def test_each_batch_of_foreach_batch_has_its_own(engine: SparkEngine) -> None:
 
 
 # ---- seeds
-
-
-def rows(tmp_path: Path) -> DataStream:
-    (tmp_path / "rows.json").write_text('{"shop": "a", "n": 1, "at": "2020-01-01 00:00:00"}\n')
-    source = FileSource(
-        f"{tmp_path}/*.json", format="json", schema="shop STRING, n LONG, at TIMESTAMP"
-    )
-    return Environment().from_source(source, watermarks=Watermarks.bounded("at"))
-
-
-def analyzed(stream: DataStream, engine: SparkEngine) -> None:
-    stream.print()
-    analyze(stream._program.job_graph("rows"), engine)
 
 
 def in_sql(query: str, df: Any) -> Any:
@@ -284,10 +279,8 @@ def latest_hour(stream: DataStream) -> Any:
 def test_which_rows_are_others_when_they_are_made_again(
     engine: SparkEngine, tmp_path: Path, add: Any, *, others: bool
 ) -> None:
-    stream = add(rows(tmp_path))
-    stream.print()
-    found = analyze(stream._program.job_graph("rows"), engine)
-    assert [each.repeatable for each in found].count(False) == int(others)
+    operators = analyzed(add(rows(tmp_path)), engine)
+    assert [each.repeatable for each in operators].count(False) == int(others)
 
 
 # ---- plans that give other rows when they run again

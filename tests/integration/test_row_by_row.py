@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,24 +13,16 @@ import pytest
 from pyspark.sql import Window
 from pyspark.sql import functions as sql
 
-from firesteel import DataStream, Environment
-from firesteel.connectors import FileSource
+from firesteel import DataStream
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from tests.integration.analysis import analyzed, json_rows
 
-
-def rows(tmp_path: Path) -> DataStream:
-    (tmp_path / "rows.json").write_text('{"shop": "a", "n": 1, "tags": ["x"]}\n')
-    source = FileSource(
-        f"{tmp_path}/*.json", format="json", schema="shop STRING, n LONG, tags ARRAY<STRING>"
-    )
-    return Environment().from_source(source)
-
-
-def analyzed(stream: DataStream, engine: SparkEngine) -> None:
-    stream.print()
-    analyze(stream._program.job_graph("rows"), engine)
+rows = partial(
+    json_rows,
+    schema="shop STRING, n LONG, tags ARRAY<STRING>",
+    row='{"shop": "a", "n": 1, "tags": ["x"]}',
+)
 
 
 def static(df: Any) -> Any:

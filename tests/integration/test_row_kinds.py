@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,38 +12,26 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import functions as sql
 
-from firesteel import DataStream, Environment, Session, Sliding, Tumbling, Watermarks
-from firesteel.connectors import CollectSink, FileSource, PostgresSink
+from firesteel import DataStream, Environment, Session, Sliding, Tumbling
+from firesteel.connectors import PostgresSink
 from firesteel.errors import FiresteelError
 from firesteel.operator import StreamOperator
 from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from tests.integration.analysis import json_rows, schema_of
 
 Environment()  # makes functions of PySpark work without a session
 
 NOWHERE = "postgresql://127.0.0.1:1/t"
 SCHEMA = "shop STRING, n LONG, at TIMESTAMP"
-
-
-def rows(tmp_path: Path, parallelism: int = 1) -> DataStream:
-    source = FileSource(f"{tmp_path}/*.json", format="json", schema=SCHEMA)
-    return Environment(parallelism=parallelism).from_source(
-        source, watermarks=Watermarks.bounded("at")
-    )
+rows = partial(json_rows, schema=SCHEMA)
 
 
 def visits(tmp_path: Path, parallelism: int = 1) -> DataStream:
-    (tmp_path / "rows.json").write_text('{"shop": "a", "n": 1}\n')
     windows = (
         rows(tmp_path, parallelism).key_by("shop").window(Session("1 h"), allowed_lateness="1 h")
     )
     return windows.aggregate("sum(n) AS total", name="Visits")
-
-
-def schema_of(stream: DataStream, engine: SparkEngine) -> Any:
-    sink = stream.sink_to(CollectSink())
-    found = analyze(sink._program.job_graph("rows"), engine)
-    return next(one.schema for one in reversed(found) if one.schema is not None)
 
 
 def same(batches: Any) -> Any:
@@ -93,7 +82,6 @@ def test_what_would_take_deleted_rows_for_others_is_refused(
 
 
 def test_rows_that_others_replace_are_not_counted(tmp_path: Path, engine: SparkEngine) -> None:
-    (tmp_path / "rows.json").write_text('{"shop": "a", "n": 1}\n')
     best = rows(tmp_path).key_by("shop").top_n(2, by="n", name="Best")
     assert schema_of(best, engine).names[-2:] == ["rank", "row_kind"]
     last = rows(tmp_path).drop_duplicates("shop", keep="last", name="Best")
@@ -116,7 +104,6 @@ def first_of(stream: DataStream) -> DataStream:
 
 
 def first(tmp_path: Path) -> DataStream:
-    visits(tmp_path)
     return first_of(rows(tmp_path))
 
 
@@ -169,7 +156,6 @@ BY_KIND, BY_CHANCE = "it reads row_kind", "it is not deterministic"
 def test_changes_are_not_left_out_where_others_take_them_back(
     tmp_path: Path, engine: SparkEngine, leaves_out: Any, why: str
 ) -> None:
-    visits(tmp_path)
     for taking in TAKING_CHANGES:
         given = rows(tmp_path)
         with pytest.raises(FiresteelError) as refused:
@@ -190,7 +176,6 @@ def test_changes_may_be_left_out_before_a_sink(tmp_path: Path, engine: SparkEngi
 def test_a_condition_that_treats_both_changes_of_a_row_alike_may_precede(
     tmp_path: Path, engine: SparkEngine, condition: str
 ) -> None:
-    visits(tmp_path)
     for taking in TAKING_CHANGES:
         given = rows(tmp_path)
         alike = first_of(given).filter(condition)
@@ -249,7 +234,6 @@ def test_what_a_row_gives_to_an_aggregate_can_be_taken_back(
 
 
 def test_aggregates_of_changes_are_changes(tmp_path: Path, engine: SparkEngine) -> None:
-    visits(tmp_path)
 
     def first() -> Any:
         return rows(tmp_path).key_by("shop").top_n(2, by="n").filter("n > 1").key_by("shop")
@@ -300,7 +284,6 @@ def test_what_keeps_the_column_may_follow(
 
 
 def test_only_results_that_may_go_away_have_the_column(tmp_path: Path, engine: SparkEngine) -> None:
-    visits(tmp_path)
     for window, lateness, of_sums, of_rows in (
         (Session("1 h"), "0 s", False, False),
         (Tumbling("1 h"), "1 h", False, True),
@@ -369,7 +352,6 @@ COUNTED: list[Callable[[DataStream], DataStream]] = [
 def test_updates_are_not_counted_as_rows(
     tmp_path: Path, engine: SparkEngine, updates: Any, between: Any
 ) -> None:
-    visits(tmp_path)
     why = "whenever its values change" if updates is running else "late records (allowed_lateness)"
     for counted in COUNTED:
         with pytest.raises(FiresteelError) as refused:
@@ -399,7 +381,6 @@ def upserts(stream: DataStream) -> DataStream:
 def test_updates_of_a_tables_row_may_not_overtake_each_other(
     tmp_path: Path, engine: SparkEngine, between: Any, behind: str
 ) -> None:
-    visits(tmp_path)
     with pytest.raises(FiresteelError) as refused:
         schema_of_all(upserts(between(by_day(rows(tmp_path, parallelism=2)))), engine)
     text = str(refused.value)
@@ -420,7 +401,6 @@ def test_updates_of_a_tables_row_may_not_overtake_each_other(
 def test_updates_that_stay_in_order_go_into_tables(
     tmp_path: Path, engine: SparkEngine, parallelism: int, between: Any
 ) -> None:
-    visits(tmp_path)
     with pytest.raises(FiresteelError, match="PostgresSink: cannot connect to"):
         schema_of_all(upserts(between(by_day(rows(tmp_path, parallelism)))), engine)
 
@@ -436,7 +416,6 @@ def schema_of_all(sink: Any, engine: SparkEngine) -> None:
 def test_what_sees_each_update_and_what_is_no_update_may_follow(
     tmp_path: Path, engine: SparkEngine
 ) -> None:
-    visits(tmp_path)
     hourly = rows(tmp_path).key_by("shop").window(Tumbling("1 h")).aggregate("sum(n) AS n")
     daily = hourly.key_by("shop").window(Tumbling("1 d")).aggregate("max(n) AS n")
     assert "n" in schema_of(running(daily), engine).names
@@ -468,7 +447,6 @@ def test_what_sees_each_update_and_what_is_no_update_may_follow(
 def test_the_columns_of_top_n_are_checked(
     tmp_path: Path, engine: SparkEngine, column: Any, by: str, message: str
 ) -> None:
-    visits(tmp_path)
     more = rows(tmp_path).transform(lambda df: df.select("*", column))
     with pytest.raises(FiresteelError, match=message):
         schema_of(more.window_all(Tumbling("1 h")).top_n(1, by=by), engine)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,9 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from firesteel import DataStream, Environment
-from firesteel.connectors import FileSource
 from firesteel.errors import FiresteelError
-from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
+from tests.integration.analysis import analyzed, json_rows
 
 # Columns of a program, which has no session: made before the engine starts.
 Environment()
@@ -28,16 +28,11 @@ RANK = F.row_number().over(Window.partitionBy("shop").orderBy("n"))
 SHOP_AS_N = F.col("shop").alias("N")
 
 
-def rows(tmp_path: Path) -> DataStream:
-    (tmp_path / "rows.json").write_text('{"shop": "a", "n": 1}\n')
-    schema = "shop STRING, n LONG, place STRUCT<town: STRING>"
-    source = FileSource(f"{tmp_path}/*.json", format="json", schema=schema)
-    return Environment().from_source(source)
+rows = partial(json_rows, schema="shop STRING, n LONG, place STRUCT<town: STRING>")
 
 
 def columns(stream: DataStream, engine: SparkEngine) -> list[str]:
-    stream.print()
-    *_, last, _sink = analyze(stream._program.job_graph("rows"), engine)
+    *_, last, _sink = analyzed(stream, engine)
     assert last.schema is not None
     return [f"{field.name} {field.type}" for field in last.schema]
 

@@ -21,11 +21,11 @@ from firesteel.operators import (
     TumblingSpec,
 )
 from firesteel.testing import OperatorHarness
-from taskexecutor.executor.analyze import analyze
 from taskexecutor.executor.columnar.cached_plans import static_tables
 from taskexecutor.executor.columnar.cached_plans.static_tables import StaticTables
 from taskexecutor.executor.columnar.jvm.engine import SparkEngine
 from taskexecutor.executor.columnar.stages.transform_stage import SparkTransformStage
+from tests.integration.analysis import analyzed, schema_of
 
 SCHEMA = pa.schema([("k", pa.int64()), ("t", pa.timestamp("us", "UTC"))])
 
@@ -301,9 +301,7 @@ def test_analysis_finds_columns_and_reads_no_rows(engine: SparkEngine) -> None:
     joined = env.from_sequence(0, 9, column="k").transform(
         lambda df: df.join(prices.dataframe(), "k", "left")
     )
-    joined.print()
-    analyzed = analyze(joined._program.job_graph("static"), engine)
-    assert [each.schema.names for each in analyzed if each.schema is not None][-1] == ["k", "p"]
+    assert schema_of(joined, engine).names == ["k", "p"]
 
 
 @pytest.mark.parametrize(
@@ -326,9 +324,8 @@ def test_joins_that_do_not_match_each_row_on_its_own_are_refused(
     stream = env.from_sequence(0, 9, column="k").transform(
         lambda df: function(df, prices.dataframe())
     )
-    stream.print()
     with pytest.raises(Exception, match=message):
-        analyze(stream._program.job_graph("static"), engine)
+        analyzed(stream, engine)
 
 
 class TestOverJobs:

@@ -75,6 +75,7 @@ from taskexecutor.executor.operators.map_async.map_async import MapAsync
 from taskexecutor.executor.operators.process.process import CoProcess, Process
 from taskexecutor.executor.operators.transform_with_state import TransformWithState
 from taskexecutor.executor.operators.windows import window_operator
+from tests.integration.conftest import session_conf
 from tests.long import long_after
 from tests.unit.checkpoints.savepoints import Written
 
@@ -138,10 +139,8 @@ def machine() -> Iterator[None]:
 
 @pytest.fixture(params=long_after(2, ZONES))
 def zone(engine: SparkEngine, machine: None, request: pytest.FixtureRequest) -> Iterator[str]:
-    conf = engine.session.conf
-    conf.set(ZONE, request.param)
-    yield request.param
-    conf.set(ZONE, "UTC")
+    with session_conf(engine, {ZONE: request.param}):
+        yield request.param
 
 
 def moments(engine: SparkEngine, which: tuple[int, ...] | None = None) -> DataFrame:
@@ -396,26 +395,20 @@ def test_clocks_that_stand_for_no_moment_are_refused(engine: SparkEngine, zone: 
 
 
 def test_clocks_that_are_never_shown(engine: SparkEngine, machine: None) -> None:
-    engine.session.conf.set(ZONE, "America/New_York")
-    try:
+    with session_conf(engine, {ZONE: "America/New_York"}):
         clocks = pd.DataFrame({"t": [pd.Timestamp("2024-03-10 02:30")]})
         spec = MapInPandasSpec(function=lambda _: iter([clocks]), schema="t TIMESTAMP")
         with pytest.raises(FiresteelError, match="NonExistentTimeError: 2024-03-10 02:30"):
             _run(engine, spec, moments(engine, (1,)), "t TIMESTAMP")
-    finally:
-        engine.session.conf.set(ZONE, "UTC")
 
 
 def test_zones_that_python_does_not_know(engine: SparkEngine, machine: None) -> None:
-    engine.session.conf.set(ZONE, "GMT+9")  # Spark knows it
-    try:
+    with session_conf(engine, {ZONE: "GMT+9"}):
         spec = MapRowsSpec(function=lambda row: row, schema=None, flat=False)
         frame = moments(engine, (1,))
         with pytest.raises(FiresteelError, match=r"is 'GMT\+9', and Python has no such time zone"):
             _run(engine, spec, frame, "k INT")
         _run(engine, spec, frame.select("k", "n"), "k INT, n TIMESTAMP_NTZ")
-    finally:
-        engine.session.conf.set(ZONE, "UTC")
 
 
 def _always(row: Row) -> Any:
