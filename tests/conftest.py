@@ -19,6 +19,7 @@ from tests.postgres import Postgres
 
 if TYPE_CHECKING:
     from tests.object_store import ObjectStore
+    from tests.zookeeper import ZooKeeper
 
 # Neither a busy machine nor an unlucky draw fails a test: no example has a time limit, and each
 # run has the same ones, but for HYPOTHESIS_PROFILE=explore. Examples share their test's fixtures,
@@ -100,6 +101,18 @@ def postgres(no_leaks: None) -> Iterator[str]:
         yield server.url
     finally:
         server.close()
+
+
+@pytest.fixture(scope="session")
+def zookeeper(no_leaks: None) -> Iterator[ZooKeeper]:
+    """An ensemble of three servers; a test that stops some starts them again."""
+    from tests.zookeeper import ZooKeeper
+
+    servers = ZooKeeper()
+    try:
+        yield servers
+    finally:
+        servers.close()
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import random
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -158,6 +158,14 @@ class Chaos:
             eventually(
                 lambda: self._attempt_ids() == attempts, f"{fault.value} has restarted no task"
             )
+
+    def inject_all(self, faults: Iterable[Fault]) -> None:
+        """Injects one after another, and prints what happened."""
+        try:
+            for fault in faults:
+                self.inject(fault)
+        finally:
+            print(report(self.happened))
 
     def _act(self, fault: Fault) -> None:
         match fault:

@@ -23,6 +23,7 @@ from firesteel.client.execution_context import ExecutionContext, active
 from firesteel.client.job_details import ClusterOverview, JobDetails
 from firesteel.common.config import Configuration
 from firesteel.common.failpoints import FOLDER
+from firesteel.common.states import ExecutionState, JobStatus
 from firesteel.errors import ClusterUnreachable, FiresteelError
 from firesteel.program import Program
 from tests.waiting import eventually
@@ -88,6 +89,32 @@ class Session:
             lambda: all(job.status.globally_terminal for job in self.client.list_jobs()),
             "every job has ended",
         )
+
+
+def running(details: JobDetails) -> bool:
+    """Whether all tasks of the job run."""
+    return details.status is JobStatus.RUNNING and set(details.states) == {ExecutionState.RUNNING}
+
+
+def attempt_ids(details: JobDetails) -> list[list[str]]:
+    """The attempts of each subtask."""
+    return [[a.attempt_id for a in s.attempts] for v in details.vertices for s in v.subtasks]
+
+
+@contextlib.contextmanager
+def own_cluster(
+    directory: Path, *, task_executors: int = 1, slots: int = 1, **overrides: str
+) -> Iterator[Session]:
+    """A cluster with another configuration than the shared one, once its slots are warm. In
+    `overrides`, __ stands for a dot and _ for a hyphen.
+    """
+    keys = {name.replace("__", ".").replace("_", "-"): value for name, value in overrides.items()}
+    conf = Configuration.load(overrides={"metrics.reporter.prom.port": "0", **keys})
+    with LocalCluster(
+        conf, task_executors=task_executors, slots=slots, directory=directory
+    ) as cluster:
+        cluster.wait_for_slots(timeout_s=WARM_S)
+        yield Session(cluster)
 
 
 def command(process: psutil.Process) -> str:
@@ -180,18 +207,15 @@ def failpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory, failpoints: Path) -> Iterator[Session]:
-    conf = Configuration.load(
-        overrides={"metrics.reporter.prom.port": "0", "task.cancellation.timeout": "3 s"}
-    )
     directory = tmp_path_factory.mktemp("cluster")
     with contextlib.ExitStack() as stack:
         with pytest.MonkeyPatch.context() as patched:
             patched.setenv(FOLDER, str(failpoints))
-            cluster = stack.enter_context(
-                LocalCluster(conf, task_executors=2, slots=2, directory=directory)
+            cluster = own_cluster(
+                directory, task_executors=2, slots=2, task__cancellation__timeout="3 s"
             )
-        cluster.wait_for_slots(timeout_s=WARM_S)
-        yield Session(cluster)
+            session = stack.enter_context(cluster)
+        yield session
 
 
 @pytest.fixture

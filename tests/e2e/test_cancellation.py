@@ -18,6 +18,7 @@ import pytest
 
 from firesteel import Environment
 from firesteel.errors import JobCanceled
+from tests.long import long_after
 from tests.waiting import PATIENCE_S, eventually
 
 from .conftest import SLOTS, Session, logs_below
@@ -47,7 +48,9 @@ def in_a_thread(folder: Path) -> None:
     threading.Thread(target=in_a_fifo, args=(folder,)).start()
 
 
-@pytest.mark.parametrize("blocked", [in_a_fifo, in_a_sleep, in_native_code, in_a_thread])
+@pytest.mark.parametrize(
+    "blocked", long_after(3, [in_a_fifo, in_native_code, in_a_thread, in_a_sleep])
+)
 def test_a_job_is_cancelled_although_its_function_does_not_return(
     session: Session, tmp_path: Path, blocked: Callable[[Path], None]
 ) -> None:

@@ -11,7 +11,7 @@ from tests.waiting import eventually
 
 from . import every_state, every_trigger
 from .batches import batch_jobs
-from .chaos import HEARTBEAT_TIMEOUT_S, KILLS, Chaos, Fault, drawn, report
+from .chaos import HEARTBEAT_TIMEOUT_S, KILLS, Chaos, Fault, drawn
 from .conftest import SLOTS, Session
 from .exactly_once import exactly_once_job
 
@@ -51,13 +51,8 @@ def test_rows_count_once_whoever_dies(
         operators=every_state,
         heartbeat__timeout=timeout,
     ) as job:
-        chaos = Chaos(session, job, SEED)
         job.progress("the start")
-        try:
-            for fault in drawn(SEED, faults):
-                chaos.inject(fault)
-        finally:
-            print(report(chaos.happened))
+        Chaos(session, job, SEED).inject_all(drawn(SEED, faults))
     eventually(lambda: session.free_slots() == SLOTS, "every slot is free")
 
 
@@ -71,23 +66,18 @@ def test_rows_fire_once_by_triggers_timers_and_calls_in_flight(
         operators=every_trigger,
         heartbeat__timeout=f"{HEARTBEAT_TIMEOUT_S:g} s",
     ) as job:
-        chaos = Chaos(session, job, SEED)
         job.progress("the start")
-        try:
-            for fault in (
+        Chaos(session, job, SEED).inject_all(
+            (
                 Fault.JOB_MASTER,  # which restarts no task
                 Fault.SLOT,
                 Fault.TASK_EXECUTOR,
                 Fault.TASK,
-            ):
-                chaos.inject(fault)
-        finally:
-            print(report(chaos.happened))
+            )
+        )
 
 
 def test_a_batch_has_the_rows_that_it_has_without_faults(session: Session, tmp_path: Path) -> None:
     with batch_jobs(session, tmp_path) as jobs:
-        chaos = Chaos(session, jobs, SEED)
-        for fault in (Fault.RESOURCE_MANAGER, Fault.SLOT):
-            chaos.inject(fault)
+        Chaos(session, jobs, SEED).inject_all([Fault.RESOURCE_MANAGER, Fault.SLOT])
     eventually(lambda: session.free_slots() == SLOTS, "every slot is free")

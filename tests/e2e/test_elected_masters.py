@@ -13,7 +13,6 @@ import pytest
 
 from firesteel import Environment
 from firesteel.client.client import Client
-from firesteel.client.job_details import JobDetails
 from firesteel.common.leader import Leader, Office
 from firesteel.common.states import JobStatus
 from firesteel.connectors import DiscardSink
@@ -23,8 +22,8 @@ from tests.postgres import Postgres
 from tests.waiting import eventually
 from tests.zookeeper import ZooKeeper
 
-from .chaos import Chaos, Fault, drawn, report
-from .conftest import WARM_S, Session, job_masters
+from .chaos import Chaos, Fault, drawn
+from .conftest import WARM_S, Session, attempt_ids, job_masters
 from .exactly_once import ExactlyOnceJob, exactly_once_job
 from .jobs import unbounded
 
@@ -41,13 +40,6 @@ FAULTS = {
 }  # `make chaos MASTERS=10` draws more, and others
 SESSION_S = 2.0
 AWAY_S = 2 * SESSION_S
-
-
-@pytest.fixture(scope="module")
-def zookeeper() -> Iterator[ZooKeeper]:
-    zookeeper = ZooKeeper()
-    yield zookeeper
-    zookeeper.close()
 
 
 @pytest.fixture(scope="module")
@@ -83,18 +75,16 @@ class Unchanged:
     def check(self) -> None:
         assert self._look() == self._before
 
-    def _look(self) -> tuple[dict[Office, Leader | None], dict[str, int], set[int], list[str]]:
+    def _look(
+        self,
+    ) -> tuple[dict[Office, Leader | None], dict[str, int], set[int], list[list[str]]]:
         leaders = {office: self._cluster.leader(office) for office in Office}
         assert None not in leaders.values()
         starts = {str(service.log): service.starts for service in self._cluster.services}
         epochs = set(job_masters(self._cluster.directory, self._job_id))
         details = self._session.client.job_details(self._job_id)
         assert details.status is JobStatus.RUNNING
-        return leaders, starts, epochs, attempts(details)
-
-
-def attempts(details: JobDetails) -> list[str]:
-    return [a.attempt_id for v in details.vertices for s in v.subtasks for a in s.attempts]
+        return leaders, starts, epochs, attempt_ids(details)
 
 
 def rows_pass(job: ExactlyOnceJob, for_s: float) -> None:
@@ -182,11 +172,6 @@ def test_rows_count_once_and_no_task_restarts_whichever_master_dies(
 ) -> None:
     session = Session(cluster)
     with exactly_once_job(session, tmp_path, postgres) as job:
-        chaos = Chaos(session, job, SEED, zookeeper=zookeeper)
         job.progress("the start")
-        try:
-            for fault in drawn(SEED, FAULTS):
-                chaos.inject(fault)
-        finally:
-            print(report(chaos.happened))
+        Chaos(session, job, SEED, zookeeper=zookeeper).inject_all(drawn(SEED, FAULTS))
     eventually(lambda: session.free_slots() == 2, "every slot is free")

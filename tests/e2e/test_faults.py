@@ -19,7 +19,7 @@ from firesteel.client.cluster import LocalCluster
 from firesteel.client.job_details import Attempt, JobDetails
 from firesteel.common.config import Configuration
 from firesteel.common.metrics_targets import targets
-from firesteel.common.states import ExecutionState, JobStatus
+from firesteel.common.states import JobStatus
 from firesteel.datastream import DataStream
 from firesteel.errors import JobCanceled, JobFailed
 from tests.credentials import scrape
@@ -27,22 +27,19 @@ from tests.waiting import PATIENCE_S, eventually
 
 from .conftest import (
     SLOTS,
-    WARM_S,
     Session,
     command,
     job_master_pid,
     job_masters,
     name,
+    own_cluster,
     processes,
+    running,
     services,
 )
 from .jobs import endless, nothing_left
 
 MIB = 2**20
-
-
-def all_running(details: JobDetails) -> bool:
-    return details.status is JobStatus.RUNNING and set(details.states) == {ExecutionState.RUNNING}
 
 
 def supervisor_of(directory: Path) -> psutil.Process:
@@ -76,7 +73,7 @@ def attempts_of(details: JobDetails) -> set[str]:
 
 def busy_slot(session: Session, job_id: str) -> tuple[psutil.Process, JobDetails]:
     """A slot's process that runs tasks of the job."""
-    details = session.wait_until(job_id, all_running)
+    details = session.wait_until(job_id, running)
     current = details.vertices[0].subtasks[0].current
     assert current is not None
     return slot_of(session, current), details
@@ -164,7 +161,7 @@ def test_the_death_of_a_slots_jvm_fails_its_job_with_the_reason(
 
 
 def test_a_transform_that_uses_up_the_heap_fails_its_job_with_the_reason(session: Session) -> None:
-    env = Environment(parallelism=SLOTS)
+    env = Environment(parallelism=1)
     env.from_sequence(0, 100).transform(
         lambda df: df.selectExpr("size(sequence(0, value + 90000000)) AS value")
     ).print()
@@ -195,7 +192,7 @@ def test_a_task_executors_death_fails_its_job_and_it_is_replaced(
 ) -> None:
     """It is replaced immediately, even if it is not a child of the ResourceManager."""
     job_id = session.submit(endless(SLOTS))
-    session.wait_until(job_id, all_running)
+    session.wait_until(job_id, running)
     (former,) = services(session, "resourcemanager")
     former.kill()
     eventually(
@@ -241,7 +238,7 @@ def test_a_slot_over_its_memory_limit_ends_and_both_numbers_are_shown(session: S
 
 def test_the_death_of_the_resource_manager_leaves_jobs_running(session: Session) -> None:
     job_id = session.submit(endless(1))
-    session.wait_until(job_id, all_running)
+    session.wait_until(job_id, running)
     (victim,) = services(session, "resourcemanager")
     before = {t.task_executor_id for t in session.overview().task_executors}
     victim.kill()
@@ -264,12 +261,12 @@ def test_the_death_of_the_resource_manager_leaves_jobs_running(session: Session)
 
 def test_a_job_whose_job_masters_die_again_and_again_fails_and_no_other(session: Session) -> None:
     other = session.submit(endless(1))
-    session.wait_until(other, all_running)
+    session.wait_until(other, running)
     job_id = session.submit(endless(1))
     for number in range(1, JOB_MASTERS_IN_A_ROW + 2):
         masters: dict[int, int] = {}
         while len(masters) < number:
-            session.wait_until(job_id, all_running)
+            session.wait_until(job_id, running)
             masters = job_masters(session.cluster.directory, job_id)
         psutil.Process(masters[max(masters)]).kill()
     with pytest.raises(
@@ -284,14 +281,14 @@ def test_a_job_whose_job_masters_die_again_and_again_fails_and_no_other(session:
 
 def test_the_death_of_the_dispatcher_leaves_jobs_running(session: Session) -> None:
     job_id = session.submit(endless(1))
-    attempts = attempts_of(session.wait_until(job_id, all_running))
+    attempts = attempts_of(session.wait_until(job_id, running))
     (victim,) = services(session, "dispatcher")
     served = metrics_address(session, "dispatcher", victim.pid)
     victim.kill()
     for details in session.client.watch_job(job_id):  # the job continues by itself
-        if all_running(details):
+        if running(details):
             break
-    eventually(lambda: all_running(session.client.job_details(job_id)), "the job is adopted")
+    eventually(lambda: running(session.client.job_details(job_id)), "the job is adopted")
     assert attempts_of(session.client.job_details(job_id)) == attempts, "and was never restarted"
     (successor,) = services(session, "dispatcher")
     assert metrics_address(session, "dispatcher", successor.pid) == served
@@ -330,18 +327,13 @@ def test_nothing_outlives_its_cluster(tmp_path: Path, number: int) -> None:
 
 
 def test_task_executors_come_on_demand_and_go_when_idle(tmp_path: Path) -> None:
-    conf = Configuration.load(
-        overrides={
-            "metrics.reporter.prom.port": "0",
-            "slotmanager.number-of-slots.max": "2",
-            "resourcemanager.taskmanager-timeout": "1 s",
-        }
-    )
-    with LocalCluster(conf, task_executors=1, slots=1, directory=tmp_path) as cluster:
-        own = Session(cluster)
-        cluster.wait_for_slots(timeout_s=WARM_S)
+    with own_cluster(
+        tmp_path,
+        slotmanager__number_of_slots__max="2",
+        resourcemanager__taskmanager_timeout="1 s",
+    ) as own:
         job_id = own.submit(endless(2))
-        own.wait_until(job_id, all_running)
+        own.wait_until(job_id, running)
         assert len(own.overview().task_executors) == 2
         own.client.cancel(job_id)
         eventually(

@@ -11,11 +11,9 @@ import pyarrow as pa
 import pytest
 
 from firesteel import Environment
-from firesteel.client.cluster import LocalCluster
-from firesteel.common.config import Configuration
-from firesteel.common.states import ExecutionState, JobStatus
+from firesteel.common.states import JobStatus
 from firesteel.errors import JobFailed
-from tests.e2e.conftest import WARM_S, Session, firesteel
+from tests.e2e.conftest import Session, firesteel, own_cluster, running
 from tests.e2e.jobs import unbounded
 from tests.small_disk import fill, small_disk
 from tests.waiting import eventually
@@ -29,15 +27,8 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def session(disk: Path) -> Iterator[Session]:
-    conf = Configuration.load(
-        overrides={
-            "metrics.reporter.prom.port": "0",
-            "taskmanager.network.blocking-shuffle.buffer.size": "1 mb",
-        }
-    )
-    with LocalCluster(conf, task_executors=1, slots=1, directory=disk) as cluster:
-        cluster.wait_for_slots(timeout_s=WARM_S)
-        yield Session(cluster)
+    with own_cluster(disk, taskmanager__network__blocking_shuffle__buffer__size="1 mb") as session:
+        yield session
 
 
 def talking(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -50,7 +41,7 @@ def test_a_job_is_cancelled_and_its_slot_is_free_again(session: Session, disk: P
     env = Environment()
     unbounded(env).map_in_arrow(talking).print()
     job_id = session.submit(env)
-    session.wait_until(job_id, lambda d: set(d.states) == {ExecutionState.RUNNING})
+    session.wait_until(job_id, running)
     ballast = fill(disk)
     # Space that other processes free in the meantime is filled as well.
     eventually(lambda: fill(disk) and shutil.disk_usage(disk).free == 0, "a full disk")

@@ -10,13 +10,11 @@ import pyarrow as pa
 import pytest
 
 from firesteel import Environment
-from firesteel.client.cluster import LocalCluster
-from firesteel.common.config import Configuration
 from firesteel.common.states import JobStatus
 from firesteel.errors import JobFailed
 from tests.waiting import PATIENCE_S, eventually
 
-from .conftest import WARM_S, Session
+from .conftest import Session, own_cluster
 from .jobs import nothing_left, unbounded
 from .test_faults import busy_slot, jvm_of
 
@@ -26,18 +24,14 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     """A cluster that soon takes a silent process for hung, long before it gives up a task that does
     not end when it is cancelled.
     """
-    conf = Configuration.load(
-        overrides={
-            "metrics.reporter.prom.port": "0",
-            "heartbeat.interval": "1 s",
-            "heartbeat.timeout": "6 s",
-            "task.cancellation.timeout": "10 min",
-        }
-    )
-    directory = tmp_path_factory.mktemp("impatient")
-    with LocalCluster(conf, task_executors=1, slots=2, directory=directory) as cluster:
-        cluster.wait_for_slots(timeout_s=WARM_S)
-        yield Session(cluster)
+    with own_cluster(
+        tmp_path_factory.mktemp("impatient"),
+        slots=2,
+        heartbeat__interval="1 s",
+        heartbeat__timeout="6 s",
+        task__cancellation__timeout="10 min",
+    ) as session:
+        yield session
 
 
 def test_native_code_that_keeps_the_interpreter_fails_its_job(impatient: Session) -> None:

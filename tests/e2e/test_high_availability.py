@@ -25,16 +25,15 @@ from firesteel.client.cli.arguments import find_cluster
 from firesteel.client.client import Client
 from firesteel.client.cluster import LocalCluster
 from firesteel.client.files import python_file
-from firesteel.client.job_details import JobDetails
 from firesteel.common.config import Configuration, options
 from firesteel.common.ids import Epoch
 from firesteel.common.leader import Leader
 from firesteel.common.process import BlockingChild, StartFailed, spawn_blocking
-from firesteel.common.states import ExecutionState, JobStatus
+from firesteel.common.states import JobStatus
 from firesteel.connectors import CollectSink
 from firesteel.errors import ClusterUnreachable
 from tests.compose import commands
-from tests.e2e.conftest import WARM_S, firesteel, job_masters
+from tests.e2e.conftest import WARM_S, attempt_ids, firesteel, job_masters, running
 from tests.e2e.jobs import nothing_left, unbounded
 from tests.object_store import ACCESS_KEY, SECRET_KEY, ObjectStore
 from tests.postgres import Postgres
@@ -142,17 +141,6 @@ def _processes_in(directory: Path) -> list[psutil.Process]:
     return found
 
 
-@pytest.fixture(scope="module")
-def zookeeper() -> Iterator[ZooKeeper]:
-    zookeeper = ZooKeeper()
-    yield zookeeper
-    zookeeper.close()
-
-
-def attempts(details: JobDetails) -> list[list[str]]:
-    return [[a.attempt_id for a in s.attempts] for v in details.vertices for s in v.subtasks]
-
-
 def checkpointed(directory: Path) -> Environment:
     """Two tasks, whose job takes checkpoints and ends when it is cancelled."""
     configuration = {
@@ -162,10 +150,6 @@ def checkpointed(directory: Path) -> Environment:
     env = Environment(parallelism=1, configuration=configuration)
     unbounded(env).rebalance().map_in_arrow(nothing_left, name="Discard").print()
     return env
-
-
-def running(details: JobDetails) -> bool:
-    return details.status is JobStatus.RUNNING and set(details.states) == {ExecutionState.RUNNING}
 
 
 def leads(client: Client) -> bool:
@@ -188,7 +172,7 @@ def test_a_job_does_not_notice_the_deaths_of_leaders(zookeeper: ZooKeeper, tmp_p
             job_id = client.submit(checkpointed(tmp_path / "checkpoints").job_graph("endless"))
             watched = client.watch_job(job_id)
             details = next(d for d in watched if running(d))
-            before = attempts(details)
+            before = attempt_ids(details)
 
             overview = client.cluster_overview()
             resource_managers.kill(overview.resource_manager_address)
@@ -211,7 +195,7 @@ def test_a_job_does_not_notice_the_deaths_of_leaders(zookeeper: ZooKeeper, tmp_p
             assert follower is not None and follower.epoch > leader.epoch
             assert follower.address in set(dispatchers.by_address) - {leader.address}
             details = next(d for d in watched if running(d))
-            assert attempts(details) == before
+            assert attempt_ids(details) == before
             client.cancel(job_id)
             assert [d.status for d in watched][-1] is JobStatus.CANCELED
 
@@ -254,7 +238,7 @@ def test_a_leader_on_another_machine_has_the_files_and_rows_of_jobs(
             client.wait(collects)
             endless = client.submit(checkpointed(tmp_path / "checkpoints").job_graph("endless"))
             watched = client.watch_job(endless)
-            before = attempts(next(d for d in watched if running(d)))
+            before = attempt_ids(next(d for d in watched if running(d)))
 
             leader = client._connection._leader
             assert leader is not None
@@ -270,7 +254,7 @@ def test_a_leader_on_another_machine_has_the_files_and_rows_of_jobs(
             assert follower is not None and machines[follower.address] != machines[leader.address]
             on_follower = tmp_path / machines[follower.address]
             assert 2 in job_masters(on_follower, endless), "it runs on the follower's machine"
-            assert attempts(client.job_details(endless)) == before
+            assert attempt_ids(client.job_details(endless)) == before
 
             (sink,) = [
                 operator.operator_id

@@ -41,9 +41,10 @@ def expected_rows() -> pd.DataFrame:
 
 def test_daily_delays_on_the_embedded_cluster_equal_what_pandas_computes(tmp_path: Path) -> None:
     data, output = tmp_path / "flights", tmp_path / "daily_delays"
+    cluster = ("-t", "local", "--task-executors", "1")
     arguments = ("--data", str(data), "--output", str(output))
     (tmp_path / "sitecustomize.py").write_text(WATCH)
-    run = firesteel("run", "-t", "local", "examples/daily_delays.py", *arguments, modules=tmp_path)
+    run = firesteel("run", *cluster, "examples/daily_delays.py", *arguments, modules=tmp_path)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "Job has been submitted with JobID " in run.stdout
     assert "job FINISHED" in run.stderr

@@ -24,7 +24,7 @@ from firesteel.connectors import DiscardSink, SequenceSource
 from tests.credentials import channel_as, scrape
 from tests.waiting import PATIENCE_S, eventually
 
-from .conftest import SLOTS, Session, firesteel, logs_below, services
+from .conftest import SLOTS, Session, firesteel, logs_below, running, services
 from .jobs import ArrowFunction, endless, nothing_left, unbounded
 
 
@@ -44,7 +44,7 @@ def metrics_of(process: psutil.Process) -> str:
 
 def test_every_process_serves_prometheus_metrics(session: Session) -> None:
     job_id = session.submit(endless(), "measured")
-    session.wait_until(job_id, lambda d: set(d.states) == {ExecutionState.RUNNING})
+    session.wait_until(job_id, running)
     (dispatcher,) = services(session, "dispatcher")
     (manager,) = services(session, "resourcemanager")
     workers = services(session, "taskexecutor")
@@ -215,7 +215,7 @@ def test_health_and_reflection(session: Session) -> None:
 
 def test_logs_carry_job_vertex_subtask_and_attempt(session: Session) -> None:
     job_id = session.submit(endless(), "logged")
-    session.wait_until(job_id, lambda d: set(d.states) == {ExecutionState.RUNNING})
+    session.wait_until(job_id, running)
     session.client.cancel(job_id)
 
     def logged() -> bool:

@@ -1,4 +1,4 @@
-"""Every process of a cluster is replaced under a job that runs, one after the other."""
+"""Every process of a cluster is replaced under a job that running, one after the other."""
 
 from __future__ import annotations
 
@@ -10,30 +10,28 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from firesteel import Environment
-from firesteel.client.cluster import LocalCluster
 from firesteel.client.job_details import JobDetails
-from firesteel.common.config import Configuration
 from firesteel.common.process import BlockingChild, spawn_blocking
-from firesteel.common.states import ExecutionState, JobStatus
 from tests.waiting import PATIENCE_S, eventually
 from tests.zookeeper import ZooKeeper
 
-from .conftest import ROOT, SLOTS, WARM_S, Session, firesteel, services
+from .conftest import (
+    ROOT,
+    SLOTS,
+    Session,
+    attempt_ids,
+    firesteel,
+    own_cluster,
+    running,
+    services,
+)
 from .exactly_once import ExactlyOnceJob, exactly_once_job
 from .jobs import nothing_left, unbounded
-
-
-def attempts(details: JobDetails) -> list[list[str]]:
-    return [[a.attempt_id for a in s.attempts] for v in details.vertices for s in v.subtasks]
 
 
 def places(details: JobDetails) -> set[str]:
     """The TaskExecutors of its tasks."""
     return {s.attempts[-1].task_executor_id for v in details.vertices for s in v.subtasks}
-
-
-def runs(details: JobDetails) -> bool:
-    return details.status is JobStatus.RUNNING and set(details.states) == {ExecutionState.RUNNING}
 
 
 def replace_masters(session: Session, job: ExactlyOnceJob, sent: signal.Signals) -> None:
@@ -57,10 +55,10 @@ def replace_task_executors(session: Session, job: ExactlyOnceJob, slots: int) ->
         assert f"Draining TaskExecutor {leaving}: it gets no new tasks." in drained.stdout
         assert drained.stdout.endswith(f"TaskExecutor {leaving} has ended.\n")
         job.progress(f"the end of TaskExecutor {leaving}")
-        after = session.wait_until(job.job_id, runs)
+        after = session.wait_until(job.job_id, running)
         assert leaving not in places(after)
-        restarted = len(attempts(before)[0]) + (leaving in places(before))
-        assert {len(each) for each in attempts(after)} == {restarted}, "if it had tasks, once"
+        restarted = len(attempt_ids(before)[0]) + (leaving in places(before))
+        assert {len(each) for each in attempt_ids(after)} == {restarted}, "if it had tasks, once"
         assert after.exceptions == ()
 
     def replaced() -> bool:
@@ -77,10 +75,10 @@ def rolling_restart(
     never = {"restart-strategy.type": "none"}  # what counts as a failure ends the job
     with exactly_once_job(session, folder, postgres, **never) as job:
         job.progress("the start")
-        before = attempts(session.wait_until(job.job_id, runs))
+        before = attempt_ids(session.wait_until(job.job_id, running))
         replace_masters(session, job, sent)
         eventually(lambda: session.overview().slots_total == slots, "all TaskExecutors are known")
-        after = attempts(session.wait_until(job.job_id, runs))
+        after = attempt_ids(session.wait_until(job.job_id, running))
         assert after == before, "masters take no task with them"
         replace_task_executors(session, job, slots)
 
@@ -91,19 +89,18 @@ def test_a_rolling_restart_loses_no_row_and_fails_nothing(
     rolling_restart(session, tmp_path, postgres, SLOTS, signal.SIGKILL)
 
 
-def test_neither_does_one_of_elected_masters(tmp_path: Path, postgres: str) -> None:
-    conf = {
-        "metrics.reporter.prom.port": "0",
-        "high-availability.type": "zookeeper",
-        "high-availability.zookeeper.client.session-timeout": "3 s",
-        "high-availability.cluster-id": tmp_path.name,
-    }
-    with contextlib.closing(ZooKeeper()) as zookeeper:
-        conf["high-availability.zookeeper.quorum"] = zookeeper.quorum
-        directory = tmp_path / "cluster"
-        with LocalCluster(Configuration(conf), slots=1, directory=directory) as cluster:
-            cluster.wait_for_slots(timeout_s=WARM_S)
-            rolling_restart(Session(cluster), tmp_path, postgres, 2, signal.SIGTERM)
+def test_neither_does_one_of_elected_masters(
+    tmp_path: Path, postgres: str, zookeeper: ZooKeeper
+) -> None:
+    with own_cluster(
+        tmp_path / "cluster",
+        task_executors=2,
+        high_availability__type="zookeeper",
+        high_availability__zookeeper__client__session_timeout="3 s",
+        high_availability__zookeeper__quorum=zookeeper.quorum,
+        high_availability__cluster_id=tmp_path.name,
+    ) as session:
+        rolling_restart(session, tmp_path, postgres, 2, signal.SIGTERM)
 
 
 @contextlib.contextmanager
@@ -133,7 +130,7 @@ def test_an_abandoned_drain_changes_nothing_and_a_forced_one_never_waits(
         env = Environment(parallelism=SLOTS)
         unbounded(env).map_in_arrow(nothing_left, name="Discard").print()
         job_id = session.submit(env)  # it takes no checkpoints
-        details = session.wait_until(job_id, runs)
+        details = session.wait_until(job_id, running)
         assert leaving in places(details)
         command = ("stop-task-executor", "-m", session.address, "--drain", leaving)
         drain = subprocess.Popen(
@@ -155,12 +152,12 @@ def test_an_abandoned_drain_changes_nothing_and_a_forced_one_never_waits(
         eventually(
             lambda: not any(x.stops for x in session.overview().task_executors), "it goes on"
         )
-        assert attempts(session.client.job_details(job_id)) == attempts(details)
+        assert attempt_ids(session.client.job_details(job_id)) == attempt_ids(details)
 
         forced = firesteel(*command, "--force")
         assert forced.returncode == 0, forced.stderr + forced.stdout
         assert child.process.wait(PATIENCE_S) == 0
-        after = session.wait_until(job_id, lambda d: runs(d) and leaving not in places(d))
+        after = session.wait_until(job_id, lambda d: running(d) and leaving not in places(d))
         assert after.exceptions == ()
         unknown = firesteel(*command)
         assert unknown.returncode == 1

@@ -20,12 +20,8 @@ from firesteel.connectors import CollectSink, DiscardSink, SequenceSource
 from firesteel.errors import JobCanceled, JobFailed, JobNotFound
 from tests.waiting import eventually
 
-from .conftest import SLOTS, Session, firesteel
+from .conftest import SLOTS, Session, firesteel, running
 from .jobs import endless, failing, nothing_left
-
-
-def all_running(details: object) -> bool:
-    return details.status is JobStatus.RUNNING and set(details.states) == {ExecutionState.RUNNING}  # type: ignore[attr-defined]
 
 
 def test_a_job_takes_as_many_slots_as_its_highest_parallelism(session: Session) -> None:
@@ -35,7 +31,7 @@ def test_a_job_takes_as_many_slots_as_its_highest_parallelism(session: Session) 
         nothing_left
     ).set_parallelism(2).print()
     job_id = session.submit(env)
-    details = session.wait_until(job_id, all_running)
+    details = session.wait_until(job_id, running)
     eventually(lambda: session.free_slots() == SLOTS - 3, "the free slots are known")
     slots = {
         (s.current.task_executor_id, s.current.slot_index)
@@ -54,7 +50,7 @@ def test_jobs_run_side_by_side_and_their_failures_are_their_own(session: Session
         yield from ()
 
     long_running = session.submit(endless(), "long")
-    session.wait_until(long_running, all_running)
+    session.wait_until(long_running, running)
     bad = session.submit(failing(boom, parallelism=1), "bad")
     good_env = Environment()
     good_env.from_sequence(0, 100).map_in_arrow(nothing_left).print()
@@ -77,7 +73,7 @@ def test_jobs_run_side_by_side_and_their_failures_are_their_own(session: Session
 
 def test_a_cancelled_job_gives_its_slots_back(session: Session) -> None:
     job_id = session.submit(endless(2))
-    session.wait_until(job_id, all_running)
+    session.wait_until(job_id, running)
     session.client.cancel(job_id)
     with pytest.raises(JobCanceled):
         session.client.wait(job_id)
@@ -91,7 +87,7 @@ def test_a_cancelled_job_gives_its_slots_back(session: Session) -> None:
 
 def test_a_job_that_lacks_slots_waits_for_them(session: Session) -> None:
     first = session.submit(endless(SLOTS), "first")
-    session.wait_until(first, all_running)
+    session.wait_until(first, running)
     env = Environment(parallelism=2)
     env.from_sequence(0, 100).map_in_arrow(nothing_left).print()
     second = session.submit(env, "second")
@@ -124,7 +120,7 @@ def test_a_task_that_ignores_cancellation_ends_with_its_slot_only(
     env.from_sequence(0, 1_000).rebalance().map_in_arrow(deaf, name="Deaf").print()
     job_id = session.submit(env)
     session.wait_until(
-        job_id, lambda d: any(v.metrics.records_in > 0 or all_running(d) for v in d.vertices)
+        job_id, lambda d: any(v.metrics.records_in > 0 or running(d) for v in d.vertices)
     )
     session.client.cancel(job_id)
     with pytest.raises(JobCanceled):
@@ -134,7 +130,7 @@ def test_a_task_that_ignores_cancellation_ends_with_its_slot_only(
 
 def test_the_commands_of_a_session(session: Session) -> None:
     job_id = session.submit(endless(), "endless numbers")
-    session.wait_until(job_id, all_running)
+    session.wait_until(job_id, running)
     listed = firesteel("list", "-m", session.address)
     assert f" : {job_id} : endless numbers (RUNNING)" in listed.stdout
     shown = firesteel("show", "-m", session.address, job_id)

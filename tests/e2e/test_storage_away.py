@@ -15,9 +15,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming import StatefulProcessor
 
 from firesteel import Environment
-from firesteel.client.cluster import LocalCluster
 from firesteel.client.job_details import CheckpointDetails
-from firesteel.common.config import Configuration
 from firesteel.connectors import FileSink, SequenceSource
 from firesteel.errors import FiresteelError, JobFailed
 from tests.object_store import ACCESS_KEY, BUCKET, SECRET_KEY, ObjectStore
@@ -26,7 +24,7 @@ from tests.proxy import Proxy
 from tests.small_disk import fill, small_disk
 from tests.waiting import eventually
 
-from .conftest import WARM_S, Session, command, firesteel, logs_below
+from .conftest import Session, command, firesteel, logs_below, own_cluster
 
 ROWS, KEYS = 40_000, 7
 PASSWORD = "a-password-that-no-log-may-show"
@@ -54,19 +52,14 @@ def cluster(
     for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(variable)
     where = f"postgres:{PASSWORD}@127.0.0.1:{database.port}/postgres"
-    conf = Configuration.load(
-        overrides={
-            "metrics.reporter.prom.port": "0",
-            "database.url": f"postgresql+psycopg2://{where}?options=-csearch_path%3Dstorage_away",
-            "s3.endpoint": object_store.endpoint,
-            "s3.access-key": ACCESS_KEY,
-            "s3.secret-key": SECRET_KEY,
-        }
-    )
-    folder = tmp_path / "cluster"
-    with LocalCluster(conf, task_executors=1, slots=1, directory=folder) as cluster:
-        cluster.wait_for_slots(timeout_s=WARM_S)
-        yield Session(cluster)
+    with own_cluster(
+        tmp_path / "cluster",
+        database__url=f"postgresql+psycopg2://{where}?options=-csearch_path%3Dstorage_away",
+        s3__endpoint=object_store.endpoint,
+        s3__access_key=ACCESS_KEY,
+        s3__secret_key=SECRET_KEY,
+    ) as session:
+        yield session
 
 
 class Ledger(StatefulProcessor):
@@ -225,16 +218,9 @@ def crashing() -> Iterator[Postgres]:
 def test_a_job_survives_a_crash_of_its_store_and_no_cluster_starts_without(
     crashing: Postgres, tmp_path: Path
 ) -> None:
-    conf = Configuration.load(
-        overrides={
-            "metrics.reporter.prom.port": "0",
-            "database.url": crashing.url.replace("postgresql://", "postgresql+psycopg2://"),
-        }
-    )
+    url = crashing.url.replace("postgresql://", "postgresql+psycopg2://")
     out, folder = tmp_path / "out", tmp_path / "cluster"
-    with LocalCluster(conf, task_executors=1, slots=1, directory=folder) as cluster:
-        cluster.wait_for_slots(timeout_s=WARM_S)
-        session = Session(cluster)
+    with own_cluster(folder, database__url=url) as session:
         env = numbered(out, str(tmp_path / "jobs"), rate_per_s=2000)
         job = Watched(session, session.submit(env))
         latest = job.complete_after(0)
@@ -254,8 +240,11 @@ def test_a_job_survives_a_crash_of_its_store_and_no_cluster_starts_without(
 
     crashing.crash()
     problem = r"job store .* cannot be opened: .*No such file.*; check database.url"
-    with pytest.raises(FiresteelError, match=problem):
-        LocalCluster(conf, task_executors=1, slots=1, directory=folder).__enter__()
+    with (
+        pytest.raises(FiresteelError, match=problem),
+        own_cluster(folder, database__url=url),
+    ):
+        pass
 
 
 def test_a_full_disk_fails_checkpoints_and_damaged_files_fail_the_job(
